@@ -28,7 +28,7 @@ class Totals:
     simulated_ns: int = 0
     seconds: float = 0.0
     wall_seconds: float = 0.0
-    marks: Counter[str] = field(default_factory=Counter)  # In how many seeds each was hit.
+    covered: Counter[str] = field(default_factory=Counter)  # In how many seeds each was hit.
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[SeedResult] = field(default_factory=list)
     is_interrupted: bool = False
@@ -39,7 +39,7 @@ class Totals:
         self.events += result.events
         self.simulated_ns += result.simulated_ns
         self.seconds += result.seconds
-        self.marks.update(result.marks)
+        self.covered.update(result.covered)
         self.counts.update(result.counts)
         if result.violation is not None:
             self.failures.append(result)
@@ -56,11 +56,11 @@ class Totals:
 
     def not_reached(self) -> list[str]:
         """The wanted marks that were never hit, once there were seeds enough for them."""
-        return never(self.marks) if self.seeds >= CAMPAIGN_SEEDS_MIN else []
+        return never(self.covered) if self.seeds >= CAMPAIGN_SEEDS_MIN else []
 
     def reached_words(self) -> str:
         """How many of the wanted marks were hit, in words."""
-        return f"{len(WANTED) - len(never(self.marks))} of {len(WANTED)} wanted marks"
+        return f"{len(WANTED) - len(never(self.covered))} of {len(WANTED)} wanted marks"
 
     def to_json(self, commands: Mapping[int, str] | None = None) -> dict[str, Any]:
         """For programs. `commands`: how each failure is replayed, by seed."""
@@ -73,8 +73,8 @@ class Totals:
             "events_per_core_second": round(self.events_per_second),
             "simulated_per_core_second": round(self.speed, 2),
             "counts": dict(sorted(self.counts.items())),
-            "marks": dict(sorted(self.marks.items())),
-            "never_hit": never(self.marks),
+            "marks": dict(sorted(self.covered.items())),
+            "never_hit": never(self.covered),
             "failures": [
                 {"seed": f.seed, "rule": f.violation.rule, "detail": f.violation.detail}
                 | ({"replay": f"hwm-harness simulate {commands[f.seed]} --trace"} if commands else {})

@@ -22,8 +22,8 @@ def progress(totals: Totals, seeds: int | None) -> Table:
     table.add_row(
         "events per core second", f"{totals.events_per_second:,.0f}", "simulated : real", f"{totals.speed:.1f}"
     )
-    rarest = sorted((mark for mark in WANTED if totals.marks[mark]), key=lambda mark: totals.marks[mark])
-    rare = ", ".join(f"{mark} {totals.marks[mark]}" for mark in rarest[:RAREST_SHOWN])
+    rarest = sorted((point for point in WANTED if totals.covered[point]), key=lambda point: totals.covered[point])
+    rare = ", ".join(f"{point} {totals.covered[point]}" for point in rarest[:RAREST_SHOWN])
     table.add_row("marks", totals.reached_words(), "rarest", rare)
     return table
 
@@ -42,9 +42,9 @@ def report(totals: Totals, commands: Mapping[int, str], *, is_campaign: bool) ->
         figures.add_row(name, f"{number:,}")
     console.print(figures)
     console.print(mark_table(totals, with_wanted=is_campaign))
-    if is_campaign and never(totals.marks):
+    if is_campaign and never(totals.covered):
         weight = "NOT REACHED" if totals.not_reached() else f"not reached (it counts from {CAMPAIGN_SEEDS_MIN:,} seeds)"
-        click.echo(f"{weight}: {'; '.join(never(totals.marks))}")
+        click.echo(f"{weight}: {'; '.join(never(totals.covered))}")
     for failure in sorted(totals.failures, key=lambda failure: failure.seed):
         how = commands[failure.seed]
         console.print(f"seed {failure.seed}: {failure.violation}", markup=False, highlight=False, soft_wrap=True)
@@ -55,9 +55,9 @@ def report(totals: Totals, commands: Mapping[int, str], *, is_campaign: bool) ->
 def mark_table(totals: Totals, *, with_wanted: bool) -> Table:
     """In how many seeds each mark was hit, and how many are wanted."""
     table = Table("mark", "seeds", "wanted in", title="what happened at least once")
-    names = {*totals.marks, *(WANTED if with_wanted else ())}
-    for name in sorted(names, key=lambda name: (-totals.marks[name], name)):
-        hits = totals.marks[name]
+    names = {*totals.covered, *(WANTED if with_wanted else ())}
+    for name in sorted(names, key=lambda name: (-totals.covered[name], name)):
+        hits = totals.covered[name]
         wanted = f"1 of {WANTED[name]}" if name in WANTED else ""
         if with_wanted and is_too_rare(name, hits, totals.seeds):
             wanted += ": rare" if hits else ": never"

@@ -6,20 +6,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from harness.sim.checks.cluster import Ledger
-from harness.sim.checks.commitment import Commitment
-from harness.sim.checks.coverage import Sometimes
-from harness.sim.checks.reads import ReadBook
+from harness.sim.checks.cluster import SafetyChecker
+from harness.sim.checks.commitment import CommitmentChecker
+from harness.sim.checks.coverage import CoverageTracker
+from harness.sim.checks.reads import CommitTimeline
 from harness.sim.engine.errors import Violation, escaped, require
-from harness.sim.engine.event_queue import EventHeap
+from harness.sim.engine.event_queue import EventQueue
 from harness.sim.engine.trace import Trace
-from harness.sim.faults.disk_loss import Losing
+from harness.sim.faults.disk_loss import DiskLoss
 from harness.sim.faults.former_folders import FormerFolders
 from harness.sim.faults.healing import CALM_ELECTION_TIMEOUTS, Healing
-from harness.sim.faults.injector import Striker
-from harness.sim.faults.membership import Changing
+from harness.sim.faults.injector import Injector
+from harness.sim.faults.membership import MembershipChanges
 from harness.sim.faults.refusals import Refusals
-from harness.sim.faults.upgrades import Upgrading
+from harness.sim.faults.upgrades import Upgrades
 from harness.sim.load.direct import DirectLoad
 from harness.sim.load.service import ServiceLoad
 from harness.sim.plan.draw import PROBE_ELECTION_TIMEOUTS_MAX, draw_plan
@@ -46,7 +46,7 @@ class SeedResult:
     simulated_ns: int
     seconds: float
     trace_hash: str
-    marks: frozenset[str]
+    covered: frozenset[str]
     counts: dict[str, int] = field(default_factory=dict)
     violation: Violation | None = None
 
@@ -60,27 +60,27 @@ class Simulation:
     """The world of one seed."""
 
     def __init__(
-        self, plan: Plan, write_line: Callable[[str], None] | None = None, *, heap: EventHeap | None = None
+        self, plan: Plan, write_line: Callable[[str], None] | None = None, *, queue: EventQueue | None = None
     ) -> None:
         self.plan = plan
-        self.heap = EventHeap() if heap is None else heap
+        self.queue = EventQueue() if queue is None else queue
         self.trace = Trace(write_line)
-        self.marks: set[str] = set()
+        self.covered: set[str] = set()
         self.configuration = Configuration.of([Voter(n, client_address=f"{n}:1") for n in plan.voters])
-        self.ledger = Ledger(self.configuration)
-        self.network = Network(plan.seed, plan.network, self.heap, self._deliver)
+        self.safety = SafetyChecker(self.configuration)
+        self.network = Network(plan.seed, plan.network, self.queue, self._deliver)
         self.members = {node_id: Member(self, node_id) for node_id in plan.members}
         self.load: DirectLoad | ServiceLoad = ServiceLoad(self) if plan.load.with_service else DirectLoad(self)
-        self.striker = Striker(self)
-        self.changing = Changing(self)
-        self.upgrading = Upgrading(self)
-        self.losing = Losing(self)
+        self.injector = Injector(self)
+        self.membership = MembershipChanges(self)
+        self.upgrades = Upgrades(self)
+        self.disk_loss = DiskLoss(self)
         self.refusals = Refusals(self)
         self.former_folders = FormerFolders(self)
         self.healing = Healing(self)
-        self.commitment = Commitment(self)
-        self.read_book = ReadBook(self)
-        self.sometimes = Sometimes(self)
+        self.commitment = CommitmentChecker(self)
+        self.commit_timeline = CommitTimeline(self)
+        self.coverage = CoverageTracker(self)
 
     # -- the run
 
@@ -95,31 +95,31 @@ class Simulation:
         except Exception as error:  # Whatever comes out of the production code is a finding.
             violation = escaped(error)
         if violation is not None:
-            self.trace.line(self.heap.now, "", "", f"VIOLATION {violation}")
+            self.trace.line(self.queue.now, "", "", f"VIOLATION {violation}")
         return SeedResult(
             seed=self.plan.seed,
-            events=self.heap.done_count,
-            simulated_ns=self.heap.now,
+            events=self.queue.done_count,
+            simulated_ns=self.queue.now,
             seconds=time.process_time() - began,
             trace_hash=self.trace.digest(),
-            marks=frozenset(self.marks | self.network.marks),
-            counts={"commits": self.ledger.commit_index, **self.load.counts()},
+            covered=frozenset(self.covered | self.network.covered),
+            counts={"commits": self.safety.commit_index, **self.load.counts()},
             violation=violation,
         )
 
     def _carry_out(self) -> None:
         for member in self.members.values():
             member.initialize()
-            self.heap.at(0, member.boot)
-        self.striker.start()
-        self.changing.start()
-        self.upgrading.start()
+            self.queue.at(0, member.boot)
+        self.injector.start()
+        self.membership.start()
+        self.upgrades.start()
         self.load.start()
         self._run_until(self.plan.until_ns, lambda: False)
         self.load.stop()
-        self.changing.stop()
-        self.upgrading.stop()
-        self.losing.stop()
+        self.membership.stop()
+        self.upgrades.stop()
+        self.disk_loss.stop()
         self.healing.heal()
         self.note_world("healed")
         self._probe()
@@ -130,17 +130,17 @@ class Simulation:
         self._finish()
 
     def _run_until(self, time_ns: int, is_enough: Callable[[], bool]) -> bool:
-        heap = self.heap
-        while (due := heap.next_time()) is not None and due <= time_ns:
-            heap.step()
+        queue = self.queue
+        while (due := queue.next_time()) is not None and due <= time_ns:
+            queue.step()
             if is_enough():
                 return True
-            require(heap.done_count < EVENTS_MAX, "a run comes to an end", heap.done_count)
+            require(queue.done_count < EVENTS_MAX, "a run comes to an end", queue.done_count)
         return False
 
     def _probe(self) -> None:
         """Liveness: a probe write is applied on all that live, within the limit."""
-        probe = self.load.probe(self.heap.now + BACKLOG_LIMITS_MAX * self._limit_ns())
+        probe = self.load.probe(self.queue.now + BACKLOG_LIMITS_MAX * self._limit_ns())
         done = self._run_while_it_shrinks(lambda: probe.index is not None and self._all_applied(probe.index))
         require(done, "a healed cluster takes a write", self._states())
 
@@ -149,7 +149,7 @@ class Simulation:
 
         def is_level() -> bool:
             marks = {m.node.core.last_applied if m.node else -1 for m in self.healing.living()}
-            return len(marks) == 1 and -1 not in marks and not self.ledger.members.committed.is_joint
+            return len(marks) == 1 and -1 not in marks and not self.safety.members.committed.is_joint
 
         require(self._run_while_it_shrinks(is_level), "all members reach the same entry", self._states())
         hashes = {m.node_id: m.machine.state_hash() for m in self.healing.living() if m.machine}
@@ -159,14 +159,14 @@ class Simulation:
         """The dead live again: a quorum that worked without them works on as before, and they reach its state."""
         quiet_ns = CALM_ELECTION_TIMEOUTS * self.plan.election_timeout_max_ns
         before = self.healing.leadership()
-        self._run_until(self.heap.now + quiet_ns, lambda: False)
+        self._run_until(self.queue.now + quiet_ns, lambda: False)
         was_calm = before is not None and before == self.healing.leadership() and self._is_quick()
         quorum = self.healing.living()
         knows_more = before is not None and self.healing.latest_term_of_the_dead() > before[0]
         self.healing.bring_back()
-        self._run_until(self.heap.now + quiet_ns, lambda: False)
+        self._run_until(self.queue.now + quiet_ns, lambda: False)
         if was_calm and not knows_more and not self.plan.priorities:  # Who comes back may be preferred.
-            self.mark("members came back to a calm quorum")
+            self.cover("members came back to a calm quorum")
             followed = {(m.node.core.term, m.node.core.leader_id) for m in quorum if m.node is not None}
             require(followed == {before}, "who comes back disturbs nobody", f"{before} led: {self._states()}")
         self._level()
@@ -180,14 +180,16 @@ class Simulation:
         """Whoever was asked to stop has, within the time in which open requests end, and a sync."""
 
         def stopping() -> list[str]:
-            return [member.node_id for member in self.healing.living() if self.striker.is_stopping(member)]
+            return [member.node_id for member in self.healing.living() if self.injector.is_stopping(member)]
 
-        done = not stopping() or self._run_until(self.heap.now + self._limit_ns(), lambda: not stopping())
+        done = not stopping() or self._run_until(self.queue.now + self._limit_ns(), lambda: not stopping())
         require(done, "a member that is asked to stop stops", stopping())
 
     def _finish(self) -> None:
         """The last reads end, and what the clients saw is judged."""
-        done = self.load.is_finished or self._run_until(self.heap.now + self._limit_ns(), lambda: self.load.is_finished)
+        done = self.load.is_finished or self._run_until(
+            self.queue.now + self._limit_ns(), lambda: self.load.is_finished
+        )
         require(done, "a healed cluster answers reads")
         self.load.check_history()
 
@@ -207,7 +209,7 @@ class Simulation:
             if done or progress == before:
                 break
             before = progress
-            done = self._run_until(self.heap.now + self._limit_ns(), is_done)
+            done = self._run_until(self.queue.now + self._limit_ns(), is_done)
         return done
 
     def _states(self) -> str:
@@ -218,9 +220,9 @@ class Simulation:
 
     # -- what members ask
 
-    def mark(self, name: str) -> None:
+    def cover(self, name: str) -> None:
         """Something worth telling happened at least once."""
-        self.marks.add(name)
+        self.covered.add(name)
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
         """True if `by` may refuse the hello of `sender` so: members change, builds do, or it has another folder."""
@@ -235,22 +237,22 @@ class Simulation:
     def on_up(self, member: Member) -> None:
         """A member's node runs: it has no connections yet, so others greet it anew."""
         for other in self.members.values():
-            other.ways.hung_up(member.node_id)
+            other.connections.hung_up(member.node_id)
         self.former_folders.introduce(member)
 
     def connect(self, caller: Member, called: Member) -> None:
         """One dials the other, and each takes the other's hello. Raises PeerRefused."""
         assert called.node is not None
-        self.upgrading.greet(called.node, called.machine, caller.says_it_is)
-        self.losing.greeted(called, caller.node_id)
+        self.upgrades.greet(called.node, called.machine, caller.says_it_is)
+        self.disk_loss.greeted(called, caller.node_id)
         if caller.node is not None:  # Else what it said before it stopped arrives all the same.
-            self.upgrading.greet(caller.node, caller.machine, called.says_it_is)
+            self.upgrades.greet(caller.node, caller.machine, called.says_it_is)
 
     def on_flush(self, member: Member, effects: Effects) -> None:
         """A node was flushed: its application looks at what came of it."""
         if self.plan.upgrades:
-            self.upgrading.take_own(effects)
-        self.changing.on_flush(member, effects)
+            self.upgrades.take_own(effects)
+        self.membership.on_flush(member, effects)
         self.load.on_flush(member, effects)
 
     def _deliver(self, sender: str, receiver: str, frame: bytes) -> None:
@@ -261,10 +263,10 @@ class Simulation:
     def note(self, member: Member, node: Node, what: str, content: bytes, message: object, effects: Effects) -> None:
         """One event on one member, counted into the trace hash and, if wanted, written as a line."""
         core = node.core
-        now = self.heap.now
+        now = self.queue.now
         stamp = f"{now} {member.node_id} {what} {core.term} {core.commit_index} {core.last_applied} {core.last_index}"
         self.trace.event(stamp, content)
-        self.sometimes.look(member, node, message, effects)
+        self.coverage.look(member, node, message, effects)
         if self.trace.is_on:
             words = what if message is None else f"{what} {message}"
             told = " ".join(f"<{event.name} {event.fields}>" for event in effects.events)
@@ -273,9 +275,9 @@ class Simulation:
 
     def note_client(self, name: str, content: bytes) -> None:
         """A client was told something."""
-        self.trace.event(f"{self.heap.now} {name}", content)
+        self.trace.event(f"{self.queue.now} {name}", content)
 
     def note_world(self, what: str) -> None:
         """Something that happened to the world."""
-        self.trace.event(f"{self.heap.now} {what}")
-        self.trace.line(self.heap.now, "", "", f"== {what}")
+        self.trace.event(f"{self.queue.now} {what}")
+        self.trace.line(self.queue.now, "", "", f"== {what}")

@@ -15,7 +15,7 @@ from harness.sim.plan.plan import DiskPlan, Fault, Plan
 from raft import Message, PreVoteRequest, VoteRequest
 
 
-def restless(plan: Plan) -> Plan:
+def frequent_elections(plan: Plan) -> Plan:
     """Three members whose leader is struck several times a second, and programs that read and write all the time."""
     kinds = ("cut off", "kill", "pause", "lose power")
     faults = tuple(

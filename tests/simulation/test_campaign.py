@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from harness.sim.campaign import Totals, run_campaign
-from harness.sim.checks.coverage import CAMPAIGN_SEEDS_MIN, FIGURE_8, WANTED, Sometimes, is_too_rare
+from harness.sim.checks.coverage import CAMPAIGN_SEEDS_MIN, FIGURE_8, WANTED, CoverageTracker, is_too_rare
 from harness.sim.cli import EXIT_INTERRUPTED, EXIT_NOT_REACHED, EXIT_VIOLATION, simulate
 from harness.sim.engine.errors import Violation
 from harness.sim.plan.plan import KINDS
@@ -47,7 +47,7 @@ def test_a_campaign_over_processes_counts_what_its_seeds_count() -> None:
     assert totals.seeds == 4
     assert totals.events == sum(result.events for result in alone)
     assert totals.simulated_ns == sum(result.simulated_ns for result in alone)
-    assert set(totals.marks) == set().union(*(result.marks for result in alone))
+    assert set(totals.covered) == set().union(*(result.covered for result in alone))
 
 
 @pytest.mark.timeout(100)
@@ -82,7 +82,7 @@ def test_a_campaign_that_is_stopped_tells_what_it_has_found(monkeypatch: pytest.
 def test_totals_keep_failures_in_the_form_that_programs_read() -> None:
     """`--json`."""
     totals = Totals()
-    totals.add(SeedResult(seed=5, events=10, simulated_ns=2 * 10**9, seconds=0.5, trace_hash="00", marks=frozenset()))
+    totals.add(SeedResult(seed=5, events=10, simulated_ns=2 * 10**9, seconds=0.5, trace_hash="00", covered=frozenset()))
     totals.add(
         SeedResult(
             seed=4,
@@ -90,7 +90,7 @@ def test_totals_keep_failures_in_the_form_that_programs_read() -> None:
             simulated_ns=10**9,
             seconds=0.5,
             trace_hash="00",
-            marks=frozenset({"truncated"}),
+            covered=frozenset({"truncated"}),
             violation=Violation("log matching", "…"),
         )
     )
@@ -146,7 +146,7 @@ def test_a_trace_of_many_seeds_is_refused_with_the_reason() -> None:
 
 def hit(*, seeds: int, but: str | None = None) -> Totals:
     """A campaign of so many seeds that has hit all wanted marks, or all but one."""
-    return Totals(seeds=seeds, marks=Counter({mark: seeds for mark in WANTED if mark != but}))
+    return Totals(seeds=seeds, covered=Counter({mark: seeds for mark in WANTED if mark != but}))
 
 
 def test_every_kind_of_fault_is_wanted_of_a_long_run() -> None:
@@ -185,16 +185,16 @@ def test_a_mark_is_told_to_be_rare_below_its_share() -> None:
 @pytest.mark.parametrize(("terms_at_3", "is_figure_8"), [((2, 2, 4), True), ((2, 4, 4), False)])
 def test_figure_8_is_recognised_when_it_happens(terms_at_3: tuple[int, ...], is_figure_8: bool) -> None:
     """Raft §5.4.2: an entry of an old term is cut while it is on a majority, and only then."""
-    copies = [SimpleNamespace(durable=SimpleNamespace(term_at={3: term}.get)) for term in terms_at_3]
-    members = {f"n{number}": SimpleNamespace(node_id=f"n{number}", copies=copy) for number, copy in enumerate(copies)}
-    marks: set[str] = set()
-    world = SimpleNamespace(members=members, mark=marks.add)
+    logs = [SimpleNamespace(durable=SimpleNamespace(term_at={3: term}.get)) for term in terms_at_3]
+    members = {f"n{number}": SimpleNamespace(node_id=f"n{number}", logs=copy) for number, copy in enumerate(logs)}
+    covered: set[str] = set()
+    world = SimpleNamespace(members=members, cover=covered.add)
     cut = TraceEvent("truncated", {"from_index": 3, "removed_term": 2})
 
-    looker: Any = Sometimes(cast(Simulation, world))
+    looker: Any = CoverageTracker(cast(Simulation, world))
     looker.look(members["n0"], SimpleNamespace(core=None), None, Effects(events=[cut]))
 
-    assert (FIGURE_8 in marks) is is_figure_8
+    assert (FIGURE_8 in covered) is is_figure_8
 
 
 def test_a_bad_plan_file_ends_with_a_sentence_and_exit_code_2(tmp_path: Path) -> None:

@@ -5,37 +5,37 @@ from __future__ import annotations
 from random import Random
 
 from harness.sim.engine.clock import FS_PER_NS, Clock
-from harness.sim.engine.event_queue import EventHeap
-from harness.sim.world.process import Attention
+from harness.sim.engine.event_queue import EventQueue
+from harness.sim.world.process import ProcessScheduler
 
 SEEDS = range(100)
 
 
-def advance(heap: EventHeap, to_ns: int) -> None:
-    heap.at(to_ns, lambda: None)
-    while heap.now < to_ns:
-        heap.step()
+def advance(queue: EventQueue, to_ns: int) -> None:
+    queue.at(to_ns, lambda: None)
+    while queue.now < to_ns:
+        queue.step()
 
 
-def a_clock(*, seed: int = 1, rate: int = FS_PER_NS) -> tuple[EventHeap, Clock]:
-    heap = EventHeap()
-    clock = Clock(heap, seed, "n1", spread=2.0)
+def a_clock(*, seed: int = 1, rate: int = FS_PER_NS) -> tuple[EventQueue, Clock]:
+    queue = EventQueue()
+    clock = Clock(queue, seed, "n1", spread=2.0)
     clock.run_at(rate)
-    return heap, clock
+    return queue, clock
 
 
 def test_a_timer_is_due_at_the_first_moment_at_which_the_clock_shows_its_time() -> None:
     """Not a nanosecond earlier, whatever the rate: else a node would be woken, look, and have to wait again."""
     for seed in SEEDS:
         random = Random(seed)
-        heap, clock = a_clock(seed=seed, rate=random.randrange(FS_PER_NS // 2, 2 * FS_PER_NS))
+        queue, clock = a_clock(seed=seed, rate=random.randrange(FS_PER_NS // 2, 2 * FS_PER_NS))
         for _ in range(20):
             shown_ns = clock.now() + random.randrange(1, 10**9)
             due = clock.due(shown_ns)
 
-            advance(heap, due - 1)
+            advance(queue, due - 1)
             assert clock.now() < shown_ns
-            advance(heap, due)
+            advance(queue, due)
             assert clock.now() >= shown_ns
             clock.jump(random.randrange(100))
 
@@ -43,37 +43,37 @@ def test_a_timer_is_due_at_the_first_moment_at_which_the_clock_shows_its_time() 
 def test_a_coarse_clock_shows_multiples_of_its_grain_and_a_timer_is_due_when_it_does() -> None:
     grain_ns = 10_000_000
     for seed in SEEDS:
-        random, heap = Random(seed), EventHeap()
-        clock = Clock(heap, seed, "n1", spread=2.0, grain_ns=grain_ns)
+        random, queue = Random(seed), EventQueue()
+        clock = Clock(queue, seed, "n1", spread=2.0, grain_ns=grain_ns)
         for _ in range(5):
             shown_ns = clock.now() + random.randrange(1, 10**9)
             due = clock.due(shown_ns)
 
-            advance(heap, due - 1)
+            advance(queue, due - 1)
             assert clock.now() < shown_ns
-            advance(heap, due)
+            advance(queue, due)
             assert clock.now() >= shown_ns
             assert clock.now() % grain_ns == 0
 
 
 def test_what_is_overdue_is_due_now() -> None:
     """The heap takes no event of the past."""
-    heap, clock = a_clock()
-    advance(heap, 1_000)
+    queue, clock = a_clock()
+    advance(queue, 1_000)
 
-    assert clock.due(clock.now() - 500) == heap.now
-    assert clock.due(clock.now()) == heap.now
+    assert clock.due(clock.now() - 500) == queue.now
+    assert clock.due(clock.now()) == queue.now
 
 
 def test_rates_that_change_a_thousand_times_lose_not_one_nanosecond() -> None:
     """What is shown is kept in femtoseconds: rounding it at each change would add up."""
-    heap, clock = a_clock(rate=FS_PER_NS // 3)
+    queue, clock = a_clock(rate=FS_PER_NS // 3)
     began = clock.now()
     for number in range(1_000):
-        advance(heap, heap.now + 7)
+        advance(queue, queue.now + 7)
         clock.run_at(FS_PER_NS // 3 + number % 2)
 
-    advance(heap, 3_000_000)
+    advance(queue, 3_000_000)
 
     assert abs(clock.now() - began - 1_000_000) <= 10
 
@@ -92,15 +92,15 @@ def test_a_jump_goes_forwards_and_makes_timers_due_earlier() -> None:
 
 def test_a_clock_that_stands_still_shows_the_same_until_it_goes_on() -> None:
     """A suspended machine that does not count the time which it missed. Timers are due as much later."""
-    heap, clock = a_clock()
+    queue, clock = a_clock()
     shown_ns = clock.now()
 
     clock.stand_still(500)
 
     assert clock.due(shown_ns + 100) == 600
-    advance(heap, 499)
+    advance(queue, 499)
     assert clock.now() == shown_ns
-    advance(heap, 501)
+    advance(queue, 501)
     assert clock.now() == shown_ns + 1
 
 
@@ -108,7 +108,7 @@ def test_a_clock_never_goes_back_while_its_machine_has_power() -> None:
     """Whatever happens to it, in any order."""
     for seed in SEEDS:
         random = Random(seed)
-        heap, clock = a_clock(seed=seed)
+        queue, clock = a_clock(seed=seed)
         shown_ns = clock.now()
         for _ in range(50):
             match random.randrange(5):
@@ -117,11 +117,11 @@ def test_a_clock_never_goes_back_while_its_machine_has_power() -> None:
                 case 1:
                     clock.run_at(random.randrange(FS_PER_NS // 2, 2 * FS_PER_NS))
                 case 2:
-                    clock.stand_still(heap.now + random.randrange(1_000))
+                    clock.stand_still(queue.now + random.randrange(1_000))
                 case 3:
                     clock.go_on()
                 case _:
-                    advance(heap, heap.now + random.randrange(1, 1_000))
+                    advance(queue, queue.now + random.randrange(1, 1_000))
             assert clock.now() >= shown_ns
             shown_ns = clock.now()
 
@@ -130,18 +130,18 @@ def test_two_clocks_of_a_seed_differ_and_each_is_the_same_again() -> None:
     """By name; offset and rate."""
 
     def drawn(name: str) -> tuple[int, int]:
-        clock = Clock(EventHeap(), 1, name, spread=2.0)
+        clock = Clock(EventQueue(), 1, name, spread=2.0)
         return clock.now(), clock.usual_rate
 
     assert drawn("n1") == drawn("n1")
     assert drawn("n1")[0] != drawn("n2")[0]
     assert drawn("n1")[1] != drawn("n2")[1]
-    assert all(FS_PER_NS / 2 <= Clock(EventHeap(), s, "n1", 2.0).usual_rate <= 2 * FS_PER_NS for s in SEEDS)
+    assert all(FS_PER_NS / 2 <= Clock(EventQueue(), s, "n1", 2.0).usual_rate <= 2 * FS_PER_NS for s in SEEDS)
 
 
 def test_clocks_at_the_edges_are_as_wrong_as_a_plan_allows() -> None:
     """Both ways: what a lease leaves out for clocks shows where one is the slowest and the others are the quickest."""
-    rates = {Clock(EventHeap(), seed, "n1", 2.0, at_edges=True).usual_rate for seed in SEEDS}
+    rates = {Clock(EventQueue(), seed, "n1", 2.0, at_edges=True).usual_rate for seed in SEEDS}
 
     assert rates == {FS_PER_NS // 2, 2 * FS_PER_NS}
 
@@ -153,17 +153,17 @@ class Process:
     """Deals with numbers, and notes when it did."""
 
     def __init__(self) -> None:
-        self.heap = EventHeap()
-        self.attention = Attention(self.heap)
+        self.queue = EventQueue()
+        self.scheduler = ProcessScheduler(self.queue)
         self.dealt_with: list[tuple[int, int]] = []
 
     def happens(self, number: int) -> None:
-        if not self.attention.postpones(self.happens, number):
-            self.dealt_with.append((self.heap.now, number))
+        if not self.scheduler.postpones(self.happens, number):
+            self.dealt_with.append((self.queue.now, number))
 
     def run(self) -> list[tuple[int, int]]:
-        while len(self.heap):
-            self.heap.step()
+        while len(self.queue):
+            self.queue.step()
         return self.dealt_with
 
 
@@ -171,7 +171,7 @@ def test_a_process_that_nothing_holds_deals_with_everything_at_once() -> None:
     """And does not grow a queue."""
     process = Process()
     for number in range(3):
-        process.heap.at(10 * number, process.happens, number)
+        process.queue.at(10 * number, process.happens, number)
 
     assert process.run() == [(0, 0), (10, 1), (20, 2)]
 
@@ -179,10 +179,10 @@ def test_a_process_that_nothing_holds_deals_with_everything_at_once() -> None:
 def test_a_paused_process_deals_with_all_that_came_at_the_end_of_the_pause_in_order() -> None:
     """As after SIGCONT."""
     process = Process()
-    process.attention.pause(100)
+    process.scheduler.pause(100)
     for number in range(3):
-        process.heap.at(10 * number, process.happens, number)
-    process.heap.at(100, process.happens, 3)
+        process.queue.at(10 * number, process.happens, number)
+    process.queue.at(100, process.happens, 3)
 
     assert process.run() == [(100, 0), (100, 1), (100, 2), (100, 3)]
 
@@ -190,9 +190,9 @@ def test_a_paused_process_deals_with_all_that_came_at_the_end_of_the_pause_in_or
 def test_a_slow_process_takes_its_time_for_each_event_and_falls_behind() -> None:
     """Unlike a pause, it goes on doing things; what comes faster than it works waits longer and longer."""
     process = Process()
-    process.attention.service_ns = 25
+    process.scheduler.service_ns = 25
     for number in range(4):
-        process.heap.at(10 * number, process.happens, number)
+        process.queue.at(10 * number, process.happens, number)
 
     assert process.run() == [(25, 0), (50, 1), (75, 2), (100, 3)]
 
@@ -200,11 +200,11 @@ def test_a_slow_process_takes_its_time_for_each_event_and_falls_behind() -> None
 def test_a_slow_process_that_is_quick_again_catches_up_at_once_and_in_order() -> None:
     """What comes while it catches up does not overtake what waits."""
     process = Process()
-    process.attention.service_ns = 25
+    process.scheduler.service_ns = 25
     for number in range(4):
-        process.heap.at(10 * number, process.happens, number)
-    process.heap.at(30, process.attention.quicken)
-    process.heap.at(30, process.happens, 4)
+        process.queue.at(10 * number, process.happens, number)
+    process.queue.at(30, process.scheduler.quicken)
+    process.queue.at(30, process.happens, 4)
 
     assert process.run() == [(25, 0), (30, 1), (30, 2), (30, 3), (30, 4)]
 
@@ -212,10 +212,10 @@ def test_a_slow_process_that_is_quick_again_catches_up_at_once_and_in_order() ->
 def test_a_slow_process_that_is_paused_as_well_goes_on_slowly_afterwards() -> None:
     """Both at once."""
     process = Process()
-    process.attention.service_ns = 25
-    process.heap.at(0, process.happens, 0)
-    process.heap.at(1, process.happens, 1)
-    process.heap.at(10, process.attention.pause, 200)
+    process.scheduler.service_ns = 25
+    process.queue.at(0, process.happens, 0)
+    process.queue.at(1, process.happens, 1)
+    process.queue.at(10, process.scheduler.pause, 200)
 
     assert process.run() == [(200, 0), (225, 1)]
 
@@ -223,9 +223,9 @@ def test_a_slow_process_that_is_paused_as_well_goes_on_slowly_afterwards() -> No
 def test_what_waits_for_a_process_that_dies_is_gone() -> None:
     """Its sockets die with it; the next process is as quick as any."""
     process = Process()
-    process.attention.pause(100)
-    process.heap.at(0, process.happens, 0)
-    process.heap.at(50, process.attention.forget)
-    process.heap.at(60, process.happens, 1)
+    process.scheduler.pause(100)
+    process.queue.at(0, process.happens, 0)
+    process.queue.at(50, process.scheduler.forget)
+    process.queue.at(60, process.happens, 1)
 
     assert process.run() == [(60, 1)]

@@ -46,24 +46,24 @@ def a_calm_plan(*, with_service: bool = False, faults: tuple[Fault, ...] = (), c
         ),
         disks=dict.fromkeys(MEMBERS, DiskPlan(sync_ns=MILLISECOND_NS)),
         network=CALM,
-        load=replace(load, read_ways=False),
+        load=replace(load, read_modes=False),
         clocks=clocks,
         faults=faults,
     )
 
 
-def strike(world: Simulation, kind: str, member: Member, *, duration_ns: int, shape: float = 0.5) -> None:
+def inject(world: Simulation, kind: str, member: Member, *, duration_ns: int, shape: float = 0.5) -> None:
     assert kind in CLOCK_KINDS
     target = (MEMBERS.index(member.node_id) + 0.5) / len(MEMBERS)
-    fault = Fault(at_ns=world.heap.now, kind=kind, duration_ns=duration_ns, target=target, shape=shape)
-    world.striker.strike(fault)
+    fault = Fault(at_ns=world.queue.now, kind=kind, duration_ns=duration_ns, target=target, shape=shape)
+    world.injector.inject(fault)
 
 
 def a_world_with_a_leader(plan: Plan) -> tuple[Simulation, Member]:
     world = Simulation(plan)
     for member in world.members.values():
         member.initialize()
-        world.heap.at(0, member.boot)
+        world.queue.at(0, member.boot)
     world.load.start()
     run_until(world, SECOND_NS)
     return world, next(member for member in world.members.values() if leads(member))
@@ -74,16 +74,16 @@ def leads(member: Member) -> bool:
 
 
 def run_until(world: Simulation, time_ns: int) -> None:
-    while (due := world.heap.next_time()) is not None and due <= time_ns:
-        world.heap.step()
+    while (due := world.queue.next_time()) is not None and due <= time_ns:
+        world.queue.step()
 
 
 def test_a_leader_whose_clock_jumps_past_an_election_time_out_leads_no_more_from_that_moment() -> None:
     """For it a majority was silent for so long; its timer, armed before the jump, must not wait for the old moment."""
     world, leader = a_world_with_a_leader(a_calm_plan())
 
-    strike(world, "clock jumps", leader, duration_ns=400 * MILLISECOND_NS)
-    run_until(world, world.heap.now)
+    inject(world, "clock jumps", leader, duration_ns=400 * MILLISECOND_NS)
+    run_until(world, world.queue.now)
 
     assert not leads(leader)
 
@@ -92,7 +92,7 @@ def test_a_leader_whose_clock_jumps_a_little_leads_on() -> None:
     """A heartbeat or two seem to be late."""
     world, leader = a_world_with_a_leader(a_calm_plan())
 
-    strike(world, "clock jumps", leader, duration_ns=100 * MILLISECOND_NS)
+    inject(world, "clock jumps", leader, duration_ns=100 * MILLISECOND_NS)
     run_until(world, 2 * SECOND_NS)
 
     assert leads(leader)
@@ -105,9 +105,9 @@ def test_a_suspended_leader_learns_from_its_peers_alone_that_it_was_deposed() ->
     """
     world, leader = a_world_with_a_leader(a_calm_plan())
     term, shown_ns = leader.current_term, leader.now()
-    resumes_at = world.heap.now + SECOND_NS
+    resumes_at = world.queue.now + SECOND_NS
 
-    strike(world, "suspend", leader, duration_ns=SECOND_NS)
+    inject(world, "suspend", leader, duration_ns=SECOND_NS)
     run_until(world, resumes_at - 1)
 
     others = [member for member in world.members.values() if member is not leader]
@@ -157,7 +157,7 @@ def test_runs_full_of_one_fault_of_clocks_hold_every_rule(kind: str, with_servic
     result = Simulation(plan).run()
 
     assert result.violation is None
-    assert kind in result.marks
+    assert kind in result.covered
     assert result.counts["commits"] > 10
 
 

@@ -22,7 +22,7 @@ def test_a_seed_run_twice_gives_the_same_trace() -> None:
         first, second = run_seed(seed), run_seed(seed)
 
         assert first.trace_hash == second.trace_hash
-        assert (first.events, first.simulated_ns, first.marks) == (second.events, second.simulated_ns, second.marks)
+        assert (first.events, first.simulated_ns, first.covered) == (second.events, second.simulated_ns, second.covered)
 
 
 def test_another_seed_gives_another_trace() -> None:

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from harness.sim.plan.plan import DiskPlan
-from harness.sim.world.damage import Proven
+from harness.sim.world.damage import ProvenBytes
 from harness.sim.world.disk import Immediately, SimFiles
 from harness.sim.world.disk_image import SECTOR_BYTES, DiskImage
 from harness.sim.world.probes import LOG_FOLDER
@@ -183,7 +183,7 @@ def test_only_what_a_second_sync_has_proven_rots_and_by_one_bit() -> None:
     rotten = set()
     for seed in SEEDS:
         image = an_image(MakeFolder(LOG_FOLDER), CreateFile(path), Write(path, 0, (b"aa",)), SyncFile(path))
-        proven = Proven(image)
+        proven = ProvenBytes(image)
         proven.log_synced()
         assert not proven.rot(Random(seed))
         image.carry_out(Write(path, 2, (b"bb",)))

@@ -8,15 +8,15 @@ from random import Random
 
 import pytest
 
-from harness.sim.checks.cluster import Ledger
-from harness.sim.checks.log_copies import Copies
+from harness.sim.checks.cluster import SafetyChecker
+from harness.sim.checks.log_copies import ShadowLogs
 from harness.sim.engine.errors import Violation
 from harness.sim.faults.damage_budget import DamageBudget
 from harness.sim.faults.disks import FAILING_SYNCS
 from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.plan import DISK_KINDS, LOSS, SECOND_NS, DiskPlan, Fault, Plan
 from harness.sim.simulation import Simulation
-from harness.sim.world.damage import SEALED_PATHS, SNAPSHOT_FOLDER, Proven
+from harness.sim.world.damage import SEALED_PATHS, SNAPSHOT_FOLDER, ProvenBytes
 from harness.sim.world.disk import BALLAST_PATH, Immediately, SimFiles
 from harness.sim.world.disk_image import SECTOR_BYTES, DiskImage
 from harness.sim.world.probes import LOG_FOLDER
@@ -188,11 +188,8 @@ def test_a_write_behind_a_lie_counts_as_synced_when_it_is() -> None:
 
 
 def test_a_lie_is_proven_by_the_second_sync_that_ends_well_behind_it() -> None:
-    """The first is the lie itself. A frame says up to which batch the log was known to be synced.
-
-    See docs/reference/specification.md#43-frames.
-    """
-    proven = Proven(DiskImage())
+    """The first is the lie itself. FORMATS §4: a frame says up to which batch the log was known to be synced."""
+    proven = ProvenBytes(DiskImage())
     proven.log_synced()
     seen = [proven.is_lie_proven]
     proven.lied()
@@ -213,7 +210,7 @@ def test_zeroes_written_ahead_and_what_is_written_over_them_are_not_proven_by_th
         image = DiskImage()
         path = f"{LOG_FOLDER}/00000001.wal"
         image.carry_out(MakeFolder(LOG_FOLDER))
-        proven = Proven(image)
+        proven = ProvenBytes(image)
         for operations in ([CreateFile(path), Write(path, 0, (first, ahead))], [Write(path, 100, (second,))]):
             for operation in (*operations, SyncFile(path)):
                 image.carry_out(operation)
@@ -237,7 +234,7 @@ def test_other_files_rot_too_and_the_rotten_one_is_known_until_another_takes_its
         for path in (*snapshots, *SEALED_PATHS, f"{SNAPSHOT_FOLDER}/aside.tmp"):
             for operation in (CreateFile(path), Write(path, 0, (b"abc",)), SyncFile(path)):
                 image.carry_out(operation)
-        proven = Proven(image)
+        proven = ProvenBytes(image)
 
         assert proven.rot_elsewhere(Random(seed))
         path = proven.rotten_path
@@ -270,13 +267,13 @@ class FoundLog:
 def test_a_disk_that_lied_may_have_lost_entries_but_not_changed_one() -> None:
     """What a checksum covers is what was written, or nothing."""
     entries = [Entry(index, 1, EntryKind.COMMANDS, encode_batch(index, [])) for index in (1, 2, 3)]
-    copies, state = Copies("n1", Ledger()), HardState(term=1)
-    copies.append(LogWrite(sequence=1, hard_state=state, entries=tuple(entries)))
-    copies.synced(1)
+    logs, state = ShadowLogs("n1", SafetyChecker()), HardState(term=1)
+    logs.append(LogWrite(sequence=1, hard_state=state, entries=tuple(entries)))
+    logs.synced(1)
 
     def is_all(found: list[Entry]) -> bool:
         log: LogStore = FoundLog(found)  # type: ignore[assignment]
-        return copies.are_all_in(log, state, LogPosition(0, 0))
+        return logs.are_all_in(log, state, LogPosition(0, 0))
 
     assert is_all(entries)
     assert not is_all(entries[:2])
@@ -338,7 +335,7 @@ def test_runs_full_of_disk_faults_hold_every_rule_and_reach_each_kind_of_damage(
     marks: set[str] = set()
     for seed in (*range(1, 31), A_READ_FAILS):
         result = Simulation(dense(seed)).run()
-        marks |= result.marks
+        marks |= result.covered
 
         assert result.violation is None, f"seed {seed}: {result.violation}"
 

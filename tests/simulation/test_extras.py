@@ -11,20 +11,20 @@ import pytest
 from harness.sim.load.extra_operations import ExtraOperations
 from harness.sim.plan.draw import draw_extras, draw_plan
 from harness.sim.plan.plan import SECOND_NS, ExtraPlan, Plan
-from harness.sim.plan.profiles import COINCIDENCES, PARTED
+from harness.sim.plan.profiles import COINCIDENCES, LAST_VOTER_REMOVAL
 from harness.sim.simulation import Simulation
 from kvstore import KvMachine, Put, Range, Txn, encode_command
 from kvstore.protocol.fast_puts import parse_uniform_batch
 from raft import Entry, EntryKind, RaftConfig, encode_batch
-from tests.simulation.test_moods import first_in
+from tests.simulation.test_profiles import first_in
 
 KEYS = [b"a", b"b", b"c"]
 SEEDS = range(1, 400)
 
 
 def first(fits: str, count: int = 1) -> list[Plan]:
-    """Of the plans whose mood ends so, the first ones."""
-    return list(islice((plan for plan in map(draw_plan, range(1, 2_000)) if plan.mood.endswith(fits)), count))
+    """The first plans whose profile ends so."""
+    return list(islice((plan for plan in map(draw_plan, range(1, 2_000)) if plan.profile.endswith(fits)), count))
 
 
 def test_transactions_that_fail_half_way_leave_nothing_behind() -> None:
@@ -70,7 +70,7 @@ def test_bounds_that_count_entries_and_commands_are_drawn_down_to_one() -> None:
         assert drawn[1] > 5
         assert len(drawn) > 5
         assert 0.4 < drawn[getattr(usual, name)] / len(plans) < 0.8
-    assert first_in("stock").raft == usual
+    assert first_in("production limits").raft == usual
 
 
 @pytest.mark.timeout(60)
@@ -81,13 +81,13 @@ def test_programs_come_and_go_and_their_sessions_are_closed_or_expire() -> None:
     result = Simulation(plan).run()
 
     assert result.violation is None
-    assert result.marks & {"a client closed its session", "a client left its session open"}
+    assert result.covered & {"a client closed its session", "a client left its session open"}
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", COINCIDENCES)
 def test_a_seed_with_each_coincidence_holds_every_rule_and_commits(name: str) -> None:
-    """As with moods."""
+    """As with profiles."""
     (plan,) = first(name)
     result = Simulation(plan).run()
 
@@ -96,10 +96,10 @@ def test_a_seed_with_each_coincidence_holds_every_rule_and_commits(name: str) ->
 
 
 MEANT = {
-    "hung up": {"cut off", "hanging disk", "truncated"},
-    "crammed": {"full disk", "disk_full", "disk_has_room"},
-    "rewritten": {"take over", "cut off", "truncated"},
-    "estranged": {"cut a client off", "a session expired"},
+    "hung disk during partition": {"cut off", "hanging disk", "truncated"},
+    "disks full": {"full disk", "disk_full", "disk_has_room"},
+    "divergent log rewrite": {"take over", "cut off", "truncated"},
+    "client outlives session": {"cut a client off", "a session expired"},
 }
 """coincidence: what it is there for."""
 
@@ -108,7 +108,7 @@ MEANT = {
 @pytest.mark.parametrize("name", COINCIDENCES)
 def test_coincidences_come_to_what_they_are_meant_for(name: str) -> None:
     """A disk answers when what it wrote has been cut; a full one has room again; what was written is replaced."""
-    marks = frozenset().union(*(Simulation(plan).run().marks for plan in first(name, 4)))
+    marks = frozenset().union(*(Simulation(plan).run().covered for plan in first(name, 4)))
 
     assert marks >= MEANT[name]
 
@@ -116,11 +116,11 @@ def test_coincidences_come_to_what_they_are_meant_for(name: str) -> None:
 @pytest.mark.timeout(60)
 def test_in_partings_leaders_of_two_remove_themselves_and_who_is_left_dies_and_leads_on() -> None:
     """What it promised before it died is all that keeps it from leading while the other one does."""
-    for plan in first(PARTED, 3):
+    for plan in first(LAST_VOTER_REMOVAL, 3):
         result = Simulation(plan).run()
 
         assert result.violation is None
-        assert result.marks >= {"a leader began to remove itself", "kill", "a read was let through: lease"}
+        assert result.covered >= {"a leader began to remove itself", "kill", "a read was let through: lease"}
         assert plan.founders == 2
         assert plan.raft.lease_reads
 
@@ -135,8 +135,8 @@ def test_what_a_crowd_writes_at_once_is_applied_as_runs(monkeypatch: pytest.Monk
         runs.append(found is not None)
         return found
 
-    monkeypatch.setattr("kvstore.store.machine.parse_uniform_batch", noted)
-    crowded = (plan for plan in map(draw_plan, range(1, 1_000)) if plan.load.crowd >= 20 and plan.until_ns > SECOND_NS)
+    monkeypatch.setattr("kvstore.store.machine.batch_of_runs", noted)
+    crowded = (plan for plan in map(draw_plan, range(1, 1_000)) if plan.load.burst >= 20 and plan.until_ns > SECOND_NS)
     for plan in islice(crowded, 3):
         assert Simulation(plan).run().violation is None
 
@@ -149,6 +149,6 @@ def test_an_observer_is_forgotten_by_whoever_rolls_builds_out_and_then_no_level_
     observed = [plan for plan in map(draw_plan, range(1, 300)) if plan.upgrades and len(plan.changes) == 1]
     assert len(observed) > 5
 
-    marks = frozenset().union(*(Simulation(plan).run().marks for plan in observed[:8]))
+    marks = frozenset().union(*(Simulation(plan).run().covered for plan in observed[:8]))
 
     assert "a level was refused: old_member" in marks

@@ -30,7 +30,7 @@ def test_a_leader_whose_disk_hangs_is_followed_by_another_in_order() -> None:
     result = hangs_for(2_500, target=None)
 
     assert result.violation is None
-    assert {"disk_hangs", "transfer_began", "leadership was transferred", "disk_answers"} <= result.marks
+    assert {"disk_hangs", "transfer_began", "leadership was transferred", "disk_answers"} <= result.covered
 
 
 @pytest.mark.parametrize("milliseconds", [300, 1_000])
@@ -38,4 +38,4 @@ def test_a_short_stall_of_the_leaders_disk_moves_nothing(milliseconds: int) -> N
     result = hangs_for(milliseconds, target=None)
 
     assert result.violation is None
-    assert not result.marks & {"disk_hangs", "transfer_began", "leadership was transferred"}
+    assert not result.covered & {"disk_hangs", "transfer_began", "leadership was transferred"}

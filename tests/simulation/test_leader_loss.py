@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from harness.sim.checks.leader_loss import BEGAN_AN_ELECTION, WAS_WRONG, LeaderLossWatch
+from harness.sim.checks.leader_loss import BEGAN_AN_ELECTION, WAS_WRONG, LeaderLossChecker
 from harness.sim.engine.errors import Violation
 from harness.sim.plan.plan import MILLISECOND_NS, Fault
 from raft import (
@@ -61,26 +61,26 @@ class Watched:
 
     def __init__(self) -> None:
         leads = SimpleNamespace(core=core(role=Role.LEADER))
-        self.marks: set[str] = set()
-        self.world = SimpleNamespace(members={"s2": SimpleNamespace(node=leads)}, mark=self.marks.add)
-        self.watch = LeaderLossWatch(cast(Any, self.world), "s1", CONFIG, lambda: (("s1", "s2", "s3"),))
-        self.watch.received(core(), "s2", heartbeat(), HEARD)
+        self.covered: set[str] = set()
+        self.world = SimpleNamespace(members={"s2": SimpleNamespace(node=leads)}, cover=self.covered.add)
+        self.checker = LeaderLossChecker(cast(Any, self.world), "s1", CONFIG, lambda: (("s1", "s2", "s3"),))
+        self.checker.received(core(), "s2", heartbeat(), HEARD)
 
     def hint(self, now: int, *, of: str = "s2", ended: str = "s2", lease_ns: int = 0) -> None:
-        self.watch.connections_ended(ended)
+        self.checker.connections_ended(ended)
         lost = TraceEvent("leader_connection_lost", {"leader_id": of, "term": 1})
-        self.watch.told(core(lease_ns=lease_ns), lost, now)
-        self.watch.step_is_over()
+        self.checker.told(core(lease_ns=lease_ns), lost, now)
+        self.checker.step_is_over()
 
     def asked_at(self, now: int, **changes: Any) -> None:
         """s3 asks for a pre-vote, and is granted one."""
-        self.watch.received(core(**changes), "s3", asks(), now)
-        self.watch.sent("s3", answers())
+        self.checker.received(core(**changes), "s3", asks(), now)
+        self.checker.sent("s3", answers())
 
     def stands(self, term: int = 2, *, early: bool = True, transfer: bool = False) -> None:
         asks_for = TraceEvent("became_pre_candidate", {"next_term": term, "early": early, "term": term - 1})
-        self.watch.told(core(), asks_for, HEARD)
-        self.watch.told(core(), TraceEvent("became_candidate", {"transfer": transfer, "term": term}), HEARD)
+        self.checker.told(core(), asks_for, HEARD)
+        self.checker.told(core(), TraceEvent("became_candidate", {"transfer": transfer, "term": term}), HEARD)
 
 
 def test_a_member_that_has_just_heard_its_leader_grants_no_pre_vote() -> None:
@@ -93,7 +93,7 @@ def test_a_member_that_has_just_heard_its_leader_grants_no_pre_vote() -> None:
     Watched().asked_at(HEARD + CONFIG.election_timeout_min_ns)
     Watched().asked_at(HEARD + 1, leader=None)
     Watched().asked_at(HEARD + 1, term=2)
-    Watched().watch.sent("s3", answers(granted=False))
+    Watched().checker.sent("s3", answers(granted=False))
 
 
 def test_after_a_hint_it_may_until_the_leader_speaks_again() -> None:
@@ -101,28 +101,28 @@ def test_after_a_hint_it_may_until_the_leader_speaks_again() -> None:
     watched.hint(HEARD + 1)
     watched.asked_at(HEARD + 2)
 
-    watched.watch.received(core(), "s2", heartbeat(), HEARD + 3)
-    watched.watch.received(core(), "s3", asks(3), HEARD + 4)
+    watched.checker.received(core(), "s2", heartbeat(), HEARD + 3)
+    watched.checker.received(core(), "s3", asks(3), HEARD + 4)
 
     with pytest.raises(Violation, match=GRANTS):
-        watched.watch.sent("s3", answers(3))
+        watched.checker.sent("s3", answers(3))
 
 
 def test_a_candidate_needs_the_pre_votes_of_a_majority_unless_it_was_asked_to_stand() -> None:
     watched = Watched()
     with pytest.raises(Violation, match=STANDS):
         watched.stands()
-    watched.watch.received(core(), "s3", answers(granted=False), HEARD)
-    watched.watch.received(core(), "s3", answers(next_term=3), HEARD)
+    watched.checker.received(core(), "s3", answers(granted=False), HEARD)
+    watched.checker.received(core(), "s3", answers(next_term=3), HEARD)
     with pytest.raises(Violation, match=STANDS):
         watched.stands()
 
     watched.stands(transfer=True)
-    watched.watch.received(core(), "s3", answers(), HEARD)
+    watched.checker.received(core(), "s3", answers(), HEARD)
     watched.stands(early=False)
-    assert BEGAN_AN_ELECTION not in watched.marks
+    assert BEGAN_AN_ELECTION not in watched.covered
     watched.stands(term=3)
-    assert BEGAN_AN_ELECTION in watched.marks
+    assert BEGAN_AN_ELECTION in watched.covered
 
 
 def test_where_leaders_read_by_lease_no_hint_is_heeded() -> None:
@@ -134,8 +134,8 @@ def test_hints_are_as_far_from_each_other_as_the_least_election_time_out() -> No
     for apart_ns in (CONFIG.election_timeout_min_ns - 1, CONFIG.election_timeout_min_ns):
         watched = Watched()
         watched.hint(HEARD + 1)
-        watched.watch.received(core(), "s2", heartbeat(), HEARD + 2)
-        assert WAS_WRONG in watched.marks
+        watched.checker.received(core(), "s2", heartbeat(), HEARD + 2)
+        assert WAS_WRONG in watched.covered
         if apart_ns < CONFIG.election_timeout_min_ns:
             with pytest.raises(Violation, match=OFTEN):
                 watched.hint(HEARD + 1 + apart_ns)
@@ -153,9 +153,9 @@ def test_a_hint_of_a_leader_that_is_dead_was_right_though_a_late_frame_of_it_arr
     watched = Watched()
     watched.world.members["s2"].node = None
     watched.hint(HEARD + 1)
-    watched.watch.received(core(), "s2", heartbeat(), HEARD + 2)
+    watched.checker.received(core(), "s2", heartbeat(), HEARD + 2)
 
-    assert watched.marks == set()
+    assert watched.covered == set()
 
 
 # In a world
@@ -166,13 +166,13 @@ def test_killed_leaders_are_missed_at_once_and_those_without_power_after_a_time_
     """A machine that loses its power closes no connection."""
     stage = Stage()
     fault = Fault(at_ns=0, kind=kind, duration_ns=10_000 * MILLISECOND_NS, target=None, shape=1.0)
-    stage.world.striker.take_down([stage.leader], fault)
+    stage.world.injector.take_down([stage.leader], fault)
     stage.run(200)
 
     followers = (stage.follower, stage.other)
     assert any(Stage.node(each).core.role is Role.LEADER for each in followers)
-    assert ("leader_connection_lost" in stage.world.marks) is (kind == "kill")
-    assert (BEGAN_AN_ELECTION in stage.world.marks) is (kind == "kill")
+    assert ("leader_connection_lost" in stage.world.covered) is (kind == "kill")
+    assert (BEGAN_AN_ELECTION in stage.world.covered) is (kind == "kill")
 
 
 def test_a_member_whose_connections_are_dropped_while_all_live_disturbs_nobody() -> None:
@@ -180,9 +180,9 @@ def test_a_member_whose_connections_are_dropped_while_all_live_disturbs_nobody()
     stage = Stage()
     for number in range(10):
         fault = Fault(at_ns=0, kind="drop connections", duration_ns=0, target=0.0, shape=number / 10)
-        stage.world.striker._network.strike(fault, stage.follower)
+        stage.world.injector._network.inject(fault, stage.follower)
         stage.run(100)
 
-    assert WAS_WRONG in stage.world.marks
+    assert WAS_WRONG in stage.world.covered
     assert {Stage.node(each).core.term for each in stage.world.members.values()} == {stage.term}
     assert Stage.node(stage.leader).core.role is Role.LEADER

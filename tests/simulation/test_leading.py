@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from harness.sim.checks.cluster import Ledger
-from harness.sim.checks.leader import LeadingWatch
+from harness.sim.checks.cluster import SafetyChecker
+from harness.sim.checks.leader import LeaderChecker
 from harness.sim.engine.errors import Violation
 from raft import (
     AppendAccepted,
@@ -55,12 +55,12 @@ def progress() -> Message:
     return InstallSnapshotProgress(term=1, transfer_id=1, next_offset=0, last_applied=0)
 
 
-def a_leader(*, peers: int, committed: int = 0) -> LeadingWatch:
+def a_leader(*, peers: int, committed: int = 0) -> LeaderChecker:
     """The watch of s1, which leads term 1 from time 0, with `peers` others."""
-    ledger = Ledger()
+    safety = SafetyChecker()
     for index in range(1, committed + 1):
-        ledger.committed("s1", index, 1, 1)
-    watch = LeadingWatch("s1", [f"s{number + 2}" for number in range(peers)], CONFIG, ledger)
+        safety.committed("s1", index, 1, 1)
+    watch = LeaderChecker("s1", [f"s{number + 2}" for number in range(peers)], CONFIG, safety)
     watch.seen(core(), 0)
     return watch
 
@@ -148,7 +148,7 @@ def test_a_round_that_began_before_the_read_is_no_answer_to_it() -> None:
 def test_a_round_of_a_leader_that_is_alone_is_confirmed_though_others_join_before_the_read_is_let_through() -> None:
     """It waits to be applied, and meanwhile the members change: its majority was there when the round began."""
     halves: list[tuple[str, ...]] = [("s1",)]
-    watch = LeadingWatch("s1", ["s2"], CONFIG, Ledger(), lambda: tuple(halves))
+    watch = LeaderChecker("s1", ["s2"], CONFIG, SafetyChecker(), lambda: tuple(halves))
     watch.seen(core(), 0)
     watch.read_asked(1)
     watch.round_began(1)
@@ -219,7 +219,7 @@ def test_a_refused_read_is_forgotten() -> None:
 # Leases
 
 
-def a_leased_leader(*, sent_at: int, answered_at: int) -> LeadingWatch:
+def a_leased_leader(*, sent_at: int, answered_at: int) -> LeaderChecker:
     """One of two peers has answered the first round, long after it was sent."""
     watch = a_leader(peers=2)
     watch.ticked(core(), sent_at)
@@ -228,7 +228,7 @@ def a_leased_leader(*, sent_at: int, answered_at: int) -> LeadingWatch:
     return watch
 
 
-def asked_and_ready(watch: LeadingWatch, now: int, promise_ns: int = PROMISE_NS) -> None:
+def asked_and_ready(watch: LeaderChecker, now: int, promise_ns: int = PROMISE_NS) -> None:
     watch.ticked(core(), now)
     watch.lease_asked(9)
     watch.lease_ready(9, promise_ns)
@@ -288,7 +288,7 @@ def test_who_was_asked_to_campaign_ends_the_lease_until_it_has_acknowledged_more
 def test_an_answer_counts_for_a_lease_from_who_has_acknowledged_the_promise() -> None:
     """Whoever has not may forget it: it is in an entry of the log."""
     watch = a_leader(peers=2)
-    watch._ledger.members.promised_at = 2
+    watch._safety.members.promised_at = 2
     watch.round_began(1)
     watch.received(core(), "s2", accepted(read_counter=1), 5)
     with pytest.raises(Violation, match=LEASE):
@@ -301,7 +301,7 @@ def test_an_answer_counts_for_a_lease_from_who_has_acknowledged_the_promise() ->
 def test_a_lease_that_a_read_was_asked_under_counts_though_the_members_change_before_it_is_let_through() -> None:
     """It waits to be applied; who comes in has answered nothing yet."""
     halves: list[tuple[str, ...]] = [("s1", "s2")]
-    watch = LeadingWatch("s1", ["s2", "s3"], CONFIG, Ledger(), lambda: tuple(halves))
+    watch = LeaderChecker("s1", ["s2", "s3"], CONFIG, SafetyChecker(), lambda: tuple(halves))
     watch.seen(core(), 0)
     watch.round_began(1)
     watch.ticked(core(), 5)
@@ -312,7 +312,7 @@ def test_a_lease_that_a_read_was_asked_under_counts_though_the_members_change_be
     watch.lease_ready(9, PROMISE_NS)
 
 
-def tells(watch: LeadingWatch, number: int, *, read_index: int = 0, promise_ns: int = 0) -> None:
+def tells(watch: LeaderChecker, number: int, *, read_index: int = 0, promise_ns: int = 0) -> None:
     watch.told_a_peer("s3", ReadIndexResponse(term=1, number=number, read_index=read_index), promise_ns)
 
 
@@ -380,7 +380,7 @@ def busy(successor_id: str | None = None, *, last_index: int = 1) -> RaftCore:
     return cast(RaftCore, seen)
 
 
-def step(watch: LeadingWatch, now: int, leader: RaftCore, *, syncs: bool = True, is_disk_full: bool = False) -> None:
+def step(watch: LeaderChecker, now: int, leader: RaftCore, *, syncs: bool = True, is_disk_full: bool = False) -> None:
     """It is told the time, hears s2, and does something."""
     watch.ticked(leader, now)
     watch.received(leader, "s2", accepted(), now)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from harness.sim.engine.event_queue import EventHeap
+from harness.sim.engine.event_queue import EventQueue
 from harness.sim.faults.clients import minority
-from harness.sim.plan.plan import Fault, LinesPlan
-from harness.sim.world.client_connections import Lines
-from harness.sim.world.process import Attention
+from harness.sim.plan.plan import ConnectionsPlan, Fault
+from harness.sim.world.client_connections import ClientConnections
+from harness.sim.world.process import ProcessScheduler
 from kvstore import Service
 
 TO_MEMBER, TO_CLIENT = ("c0", "n1"), ("n1", "c0")
@@ -20,12 +20,12 @@ SEEDS = range(40)
 class Server:
     """As much of a member and its service as a connection needs: it answers each piece in capitals."""
 
-    def __init__(self, heap: EventHeap) -> None:
+    def __init__(self, queue: EventQueue) -> None:
         self.node_id, self.life, self.is_up = "n1", 1, True
-        self.attention = Attention(heap)
+        self.scheduler = ProcessScheduler(queue)
         self.service = self
         self.has_room = True
-        self.lines: Lines
+        self.connections: ClientConnections
         self.seen: list[bytes] = []
         self.output: list[tuple[int, bytes]] = []
         self.gone: list[int] = []
@@ -33,7 +33,7 @@ class Server:
     def serve(self, life: int, what: str, action: Callable[[Any], None], content: bytes = b"") -> None:
         del life, what, content
         action(self)
-        self.lines.flushed(cast(Any, self), cast(Service, self))
+        self.connections.flushed(cast(Any, self), cast(Service, self))
 
     def connected(self, server_id: int) -> None:
         self.output.append((server_id, b"hello"))
@@ -83,24 +83,24 @@ class Wire:
     """One client, one member, and the lines between them."""
 
     def __init__(self, *, seed: int = 1) -> None:
-        self.heap = EventHeap()
-        self.server, self.client = Server(self.heap), Caller()
-        self.marks: set[str] = set()
+        self.queue = EventQueue()
+        self.server, self.client = Server(self.queue), Caller()
+        self.covered: set[str] = set()
         world = SimpleNamespace(
-            plan=SimpleNamespace(seed=seed), heap=self.heap, members={"n1": self.server}, mark=self.marks.add
+            plan=SimpleNamespace(seed=seed), queue=self.queue, members={"n1": self.server}, cover=self.covered.add
         )
-        self.lines = self.server.lines = Lines(cast(Any, world), LinesPlan())
+        self.connections = self.server.connections = ClientConnections(cast(Any, world), ConnectionsPlan())
 
     def dial(self, connection_id: int = 1) -> None:
-        self.lines.dial(cast(Any, self.client), connection_id, "n1:1")
+        self.connections.dial(cast(Any, self.client), connection_id, "n1:1")
 
     def say(self, *pieces: bytes, connection_id: int = 1) -> None:
         for piece in pieces:
-            self.lines.send(cast(Any, self.client), connection_id, piece)
+            self.connections.send(cast(Any, self.client), connection_id, piece)
 
     def run(self) -> None:
-        while len(self.heap):
-            self.heap.step()
+        while len(self.queue):
+            self.queue.step()
 
 
 def a_wire(*, seed: int = 1) -> Wire:
@@ -127,12 +127,12 @@ def test_behind_a_cut_bytes_wait_and_arrive_in_order_when_it_is_mended_or_the_co
     ends = set()
     for seed in SEEDS:
         wire = a_wire(seed=seed)
-        wire.lines.cut([TO_MEMBER])
+        wire.connections.cut([TO_MEMBER])
         wire.say(b"a", b"b")
         wire.run()
         assert wire.server.seen == []
 
-        wire.lines.mend([TO_MEMBER])
+        wire.connections.mend([TO_MEMBER])
         wire.say(b"c")
         wire.run()
 
@@ -147,7 +147,7 @@ def test_behind_a_cut_bytes_wait_and_arrive_in_order_when_it_is_mended_or_the_co
 def test_a_cut_towards_the_client_keeps_the_answers_but_not_the_requests() -> None:
     """What the client asked for happens, and nobody tells it."""
     wire = a_wire()
-    wire.lines.cut([TO_CLIENT])
+    wire.connections.cut([TO_CLIENT])
 
     wire.say(b"a")
     wire.run()
@@ -159,18 +159,18 @@ def test_a_cut_towards_the_client_keeps_the_answers_but_not_the_requests() -> No
 def test_nobody_gets_a_connection_through_a_cut_and_cuts_add_up() -> None:
     """Each cut needs its own mend."""
     wire = Wire()
-    wire.lines.cut([TO_MEMBER])
-    wire.lines.cut([TO_MEMBER])
+    wire.connections.cut([TO_MEMBER])
+    wire.connections.cut([TO_MEMBER])
     wire.dial()
 
-    wire.lines.mend([TO_MEMBER])
+    wire.connections.mend([TO_MEMBER])
     wire.run()
     assert wire.client.told == []
 
-    wire.lines.heal()
+    wire.connections.heal()
     wire.run()
     assert wire.client.told == ["connected"]
-    wire.lines.mend([TO_MEMBER])  # Too late: it has been healed.
+    wire.connections.mend([TO_MEMBER])  # Too late: it has been healed.
     wire.say(b"a")
     wire.run()
     assert wire.server.seen == [b"a"]
@@ -179,13 +179,13 @@ def test_nobody_gets_a_connection_through_a_cut_and_cuts_add_up() -> None:
 def test_a_client_that_hangs_up_behind_a_cut_is_still_there_for_the_member() -> None:
     """Until the cut is mended: that is how a half-open connection comes to be."""
     wire = a_wire()
-    wire.lines.cut([TO_MEMBER])
+    wire.connections.cut([TO_MEMBER])
 
-    wire.lines.hang_up(cast(Any, wire.client), 1)
+    wire.connections.hang_up(cast(Any, wire.client), 1)
     wire.run()
     assert wire.server.gone == []
 
-    wire.lines.heal()
+    wire.connections.heal()
     wire.run()
     assert wire.server.gone == [1]
 
@@ -193,10 +193,10 @@ def test_a_client_that_hangs_up_behind_a_cut_is_still_there_for_the_member() -> 
 def test_a_connection_that_hangs_says_nothing_even_when_all_is_healed_but_the_next_one_works() -> None:
     """A firewall that has forgotten a connection: nobody is ever told."""
     wire = a_wire()
-    wire.lines.hang(cast(Any, wire.server), side=0)
+    wire.connections.hang(cast(Any, wire.server), side=0)
 
     wire.say(b"a")
-    wire.lines.heal()
+    wire.connections.heal()
     wire.run()
     assert wire.server.seen == []
     assert wire.client.told == ["connected"]
@@ -211,18 +211,18 @@ def test_a_connection_that_hangs_says_nothing_even_when_all_is_healed_but_the_ne
 def test_a_slow_member_reads_each_piece_when_it_gets_round_to_it_and_only_what_it_has_room_for() -> None:
     """Bytes that the process has not read stay in the socket."""
     wire = a_wire()
-    wire.server.attention.service_ns = 10_000_000
+    wire.server.scheduler.service_ns = 10_000_000
     wire.say(b"a", b"b")
     while not wire.server.seen:
-        wire.heap.step()
-    assert wire.heap.now >= 10_000_000
+        wire.queue.step()
+    assert wire.queue.now >= 10_000_000
 
     wire.server.has_room = False  # `receive` asserts that there is some.
     wire.run()
     assert wire.server.seen == [b"a"]
 
     wire.server.has_room = True
-    wire.lines.flushed(cast(Any, wire.server), cast(Service, wire.server))
+    wire.connections.flushed(cast(Any, wire.server), cast(Service, wire.server))
     wire.run()
     assert wire.server.seen == [b"a", b"b"]
 

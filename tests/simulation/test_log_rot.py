@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from harness.sim.checks.cluster import Ledger
+from harness.sim.checks.cluster import SafetyChecker
 from harness.sim.checks.damage import check_damage_read
-from harness.sim.checks.log_copies import Copies
+from harness.sim.checks.log_copies import ShadowLogs
 from harness.sim.engine.errors import Violation
 from harness.sim.faults.log_rot import READ_BACK, rot_what_is_read_next
 from harness.sim.plan.draw import draw_plan
@@ -25,12 +25,12 @@ READ_BACK_SEEDS = (92, 147, 167)
 @pytest.mark.parametrize("change", [{"payload": encode_batch(9, [])}, {"term": 2}])
 def test_an_entry_that_is_read_back_is_compared_with_the_one_that_was_written(change: dict[str, object]) -> None:
     entry = Entry(1, 1, EntryKind.COMMANDS, encode_batch(1, []))
-    copies = Copies("n1", Ledger())
-    copies.append(LogWrite(sequence=1, hard_state=HardState(term=1), entries=(entry,)))
-    copies.was_read([entry])
+    logs = ShadowLogs("n1", SafetyChecker())
+    logs.append(LogWrite(sequence=1, hard_state=HardState(term=1), entries=(entry,)))
+    logs.was_read([entry])
 
     with pytest.raises(Violation) as broken:
-        copies.was_read([replace(entry, **change)])  # type: ignore[arg-type]
+        logs.was_read([replace(entry, **change)])  # type: ignore[arg-type]
 
     assert broken.value.rule == "what is read back is what was written"
 
@@ -71,4 +71,4 @@ def test_a_leader_whose_log_rots_before_it_feeds_a_follower_breaks_no_rule(seed:
     result = Simulation(draw_plan(seed)).run()
 
     assert result.violation is None, result.violation
-    assert READ_BACK in result.marks
+    assert READ_BACK in result.covered

@@ -8,7 +8,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
-from harness.sim.engine.event_queue import EventHeap
+from harness.sim.engine.event_queue import EventQueue
 from harness.sim.faults.network import NetworkFaults, cut_links
 from harness.sim.plan.draw import draw_faults, draw_plan
 from harness.sim.plan.plan import KINDS, Fault, NetworkPlan
@@ -19,15 +19,15 @@ Arrival = tuple[int, str, str, bytes]
 
 
 def arrivals(plan: NetworkPlan, *, frames: int = 400, seed: int = 1, cut: bool = False) -> list[Arrival]:
-    heap, seen = EventHeap(), list[Arrival]()
-    network = Network(seed, plan, heap, lambda a, b, frame: seen.append((heap.now, a, b, frame)))
+    queue, seen = EventQueue(), list[Arrival]()
+    network = Network(seed, plan, queue, lambda a, b, frame: seen.append((queue.now, a, b, frame)))
     if cut:
         network.cut([("n1", "n2")])
     for number in range(frames):
-        heap.at(1_000 * number, network.send, "n1", "n2", b"%d" % number)
-        heap.at(1_000 * number, network.send, "n2", "n1", b"%d" % number)
-    while len(heap):
-        heap.step()
+        queue.at(1_000 * number, network.send, "n1", "n2", b"%d" % number)
+        queue.at(1_000 * number, network.send, "n2", "n1", b"%d" % number)
+    while len(queue):
+        queue.step()
     return seen
 
 
@@ -75,7 +75,7 @@ def test_taking_a_fault_away_does_not_reshuffle_the_rest() -> None:
 
 def test_cuts_add_up_and_each_is_mended_alone() -> None:
     """Two partitions may overlap in time."""
-    network = Network(1, NetworkPlan(), EventHeap(), lambda *_: None)
+    network = Network(1, NetworkPlan(), EventQueue(), lambda *_: None)
     network.cut([("n1", "n2")])
     network.cut([("n1", "n2")])
 
@@ -136,14 +136,14 @@ def test_a_slow_link_delays_one_direction_and_changes_nothing_else() -> None:
     """The other direction is as it was, and the draws are the same without it."""
 
     def run(extra_ns: int) -> list[Arrival]:
-        heap, seen = EventHeap(), list[Arrival]()
-        network = Network(1, NetworkPlan(), heap, lambda a, b, frame: seen.append((heap.now, a, b, frame)))
+        queue, seen = EventQueue(), list[Arrival]()
+        network = Network(1, NetworkPlan(), queue, lambda a, b, frame: seen.append((queue.now, a, b, frame)))
         network.slow_down(("n1", "n2"), extra_ns)
         for number in range(50):
-            heap.at(1_000 * number, network.send, "n1", "n2", b"%d" % number)
-            heap.at(1_000 * number, network.send, "n2", "n1", b"%d" % number)
-        while len(heap):
-            heap.step()
+            queue.at(1_000 * number, network.send, "n1", "n2", b"%d" % number)
+            queue.at(1_000 * number, network.send, "n2", "n1", b"%d" % number)
+        while len(queue):
+            queue.step()
         return seen
 
     usual, slow = run(0), run(40_000_000)
@@ -154,38 +154,38 @@ def test_a_slow_link_delays_one_direction_and_changes_nothing_else() -> None:
 
 def test_a_share_of_the_links_is_slow_for_good_until_all_is_healed() -> None:
     """Each link of a seed has its own draw."""
-    heap = EventHeap()
+    queue = EventQueue()
     plan = NetworkPlan(slow_rate=0.5, slow_ns=100_000_000)
-    network = Network(1, plan, heap, lambda *_: None)
+    network = Network(1, plan, queue, lambda *_: None)
     links = [(f"n{a}", f"n{b}") for a in range(10) for b in range(10) if a != b]
     arrives_ns = list[int]()
     for a, b in links:
         network.send(a, b, b"")
-        arrives_ns.append(heap.next_time() or 0)
-        heap.step()
+        arrives_ns.append(queue.next_time() or 0)
+        queue.step()
 
     assert 20 < sum(later - earlier > 2_000_000 for earlier, later in pairwise(arrives_ns)) < 70
 
     network.heal()
-    began = heap.now
+    began = queue.now
     for a, b in links:
         network.send(a, b, b"")
-    while len(heap):
-        heap.step()
-    assert heap.now - began <= NetworkPlan().delay_ns + NetworkPlan().jitter_ns
+    while len(queue):
+        queue.step()
+    assert queue.now - began <= NetworkPlan().delay_ns + NetworkPlan().jitter_ns
 
 
 def test_what_was_on_its_way_on_an_old_connection_never_arrives_on_the_new_one() -> None:
     """A frame of before may not come after the hello of the next connection."""
-    heap, seen = EventHeap(), list[bytes]()
-    network = Network(1, NetworkPlan(), heap, lambda _a, _b, frame: seen.append(frame))
+    queue, seen = EventQueue(), list[bytes]()
+    network = Network(1, NetworkPlan(), queue, lambda _a, _b, frame: seen.append(frame))
     network.send("n1", "n2", b"old")
     network.send("n2", "n1", b"the other way")
 
     network.reconnect(("n1", "n2"))
     network.send("n1", "n2", b"new")
-    while len(heap):
-        heap.step()
+    while len(queue):
+        queue.step()
 
     assert sorted(seen) == [b"new", b"the other way"]
 
@@ -196,7 +196,7 @@ def test_after_a_half_open_connection_the_sender_is_told_and_a_hello_comes_first
     told, greeted = list[str](), list[str]()
     n1, n2 = cast(Any, SimpleNamespace()), cast(Any, SimpleNamespace())
     n1.node_id, n1.lose_connection = "n1", told.append
-    n2.node_id, n2.ways = "n2", SimpleNamespace(hung_up=greeted.append)
+    n2.node_id, n2.connections = "n2", SimpleNamespace(hung_up=greeted.append)
     world.members = {"n1": n1, "n2": n2}
     fault = Fault(at_ns=0, kind="half-open", duration_ns=100, target=0.0, shape=0.0)
     shape = next(
@@ -205,11 +205,11 @@ def test_after_a_half_open_connection_the_sender_is_told_and_a_hello_comes_first
         if NetworkFaults(world)._link_of(replace(fault, shape=s / 100), "n1") == ("n1", "n2")
     )
 
-    NetworkFaults(world).strike(replace(fault, shape=shape), n1)
+    NetworkFaults(world).inject(replace(fault, shape=shape), n1)
     assert world.network.is_cut("n1", "n2")
     assert not world.network.is_cut("n2", "n1")
     assert (told, greeted) == ([], [])
-    world.heap.step()
+    world.queue.step()
 
     assert (told, greeted) == (["n2"], ["n1"])
     assert not world.network.is_cut("n1", "n2")

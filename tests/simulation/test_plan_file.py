@@ -38,7 +38,7 @@ def test_a_file_says_only_what_is_unusual_and_has_a_table_for_each_fault() -> No
     assert text.startswith("# One line.\n# Another.\nseed = 1\n")
     assert text.count("[[faults]]\nat_ns = ") == len(plan.faults) > 1
     tree = tomllib.loads(text)
-    assert "mood" not in tree or tree["mood"] != "as drawn"
+    assert "profile" not in tree or tree["profile"] != "as drawn"
     assert "in_order" not in tree["network"] or tree["network"]["in_order"] is False
 
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from harness.sim.checks.lease_promises import Pledge
+from harness.sim.checks.lease_promises import LeasePromiseChecker
 from harness.sim.engine.errors import Violation
 from raft import AppendEntries, Configuration, Member, Message, RaftCore, TimeoutNow, VoteRequest
 
@@ -45,9 +45,9 @@ def asks(term: int, *, transfer: bool = False) -> VoteRequest:
     return VoteRequest(term=term, last_index=0, last_term=0, transfer=transfer)
 
 
-def a_member_that_heard(leader: str = "s2", *, lease_ns: int = PROMISE_NS) -> Pledge:
+def a_member_that_heard(leader: str = "s2", *, lease_ns: int = PROMISE_NS) -> LeasePromiseChecker:
     """It follows `leader` in term 1, for which it has voted, and heard it at HEARD."""
-    pledge = Pledge(core(1, leader, lease_ns=lease_ns), STARTED)
+    pledge = LeasePromiseChecker(core(1, leader, lease_ns=lease_ns), STARTED)
     pledge.received(core(1, leader, leader=leader, lease_ns=lease_ns), leader, heartbeat(1), HEARD)
     return pledge
 
@@ -75,7 +75,7 @@ def test_a_campaign_that_a_leader_asked_for_is_no_breach(message: Message) -> No
 def test_whoever_has_promised_nothing_may_vote() -> None:
     """Leaders do not read by lease; nobody was heard; the vote is an old one, or for whom it was promised."""
     a_member_that_heard(lease_ns=0).check(core(2, "s3", lease_ns=0), asks(2), HEARD + 1, THREE)
-    Pledge(core(1, None), STARTED).check(core(2, "s3"), asks(2), HEARD, THREE)
+    LeasePromiseChecker(core(1, None), STARTED).check(core(2, "s3"), asks(2), HEARD, THREE)
     a_member_that_heard().check(core(1, "s2"), asks(1), HEARD + 1, THREE)
     a_member_that_heard().check(core(2, None), asks(2), HEARD + 1, THREE)
     a_member_that_heard().check(core(2, "s2"), asks(2), HEARD + 1, THREE)
@@ -85,14 +85,16 @@ def test_who_has_just_started_is_silent_towards_everybody() -> None:
     """It may have promised something to anybody, and forgotten it. Only its leader may have it campaign."""
     for transfer in (False, True):
         with pytest.raises(Violation, match=RULE):
-            Pledge(core(1, None), STARTED).check(core(2, "s3"), asks(2, transfer=transfer), HEARD - 1, THREE)
+            LeasePromiseChecker(core(1, None), STARTED).check(
+                core(2, "s3"), asks(2, transfer=transfer), HEARD - 1, THREE
+            )
 
-    Pledge(core(1, None), STARTED).check(core(2, "s1"), TimeoutNow(term=1), HEARD - 1, THREE)
+    LeasePromiseChecker(core(1, None), STARTED).check(core(2, "s1"), TimeoutNow(term=1), HEARD - 1, THREE)
 
 
 def test_only_a_message_of_the_leader_of_the_term_is_a_promise() -> None:
     """A stale one is refused, and a request for votes promises nothing."""
-    pledge = Pledge(core(1, None), STARTED)
+    pledge = LeasePromiseChecker(core(1, None), STARTED)
     pledge.received(core(2, None, leader="s2"), "s3", heartbeat(2), HEARD)
     pledge.received(core(2, None, leader="s2"), "s2", heartbeat(1), HEARD)
     pledge.received(core(2, None, leader="s2"), "s2", asks(2), HEARD)
@@ -102,12 +104,12 @@ def test_only_a_message_of_the_leader_of_the_term_is_a_promise() -> None:
 
 def test_who_is_the_only_voter_for_certain_has_nobody_to_be_silent_for() -> None:
     """Who may only think so (a leader that removes itself waits for its answer) has."""
-    Pledge(core(1, None), STARTED).check(core(2, "s1"), None, STARTED + 1, ALONE)
+    LeasePromiseChecker(core(1, None), STARTED).check(core(2, "s1"), None, STARTED + 1, ALONE)
 
     joint = replace(ALONE, outgoing=THREE.voters)
     for not_certain in (THREE, joint):
         with pytest.raises(Violation, match=RULE):
-            Pledge(core(1, None), STARTED).check(core(2, "s1"), None, STARTED + 1, not_certain)
+            LeasePromiseChecker(core(1, None), STARTED).check(core(2, "s1"), None, STARTED + 1, not_certain)
 
 
 def test_a_late_message_of_a_leader_that_was_removed_is_no_promise() -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from harness.sim.checks.proposal_ends import ProposalEnds
+from harness.sim.checks.proposal_ends import ProposalChecker
 from harness.sim.engine.errors import Violation
 
 ENDS = "a proposal of a leadership that is over has an end"
 
 
-def who_stepped_down() -> ProposalEnds:
+def who_stepped_down() -> ProposalChecker:
     """It led term 1, was asked for 1, 2 and 3, and does not lead any more since 50."""
-    ends = ProposalEnds("s1", wait_ns=100)
+    ends = ProposalChecker("s1", wait_ns=100)
     ends.step_is_over(1, 40)
     ends.opened([1, 2])
     ends.opened((3,))

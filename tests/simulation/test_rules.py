@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sim.checks.cluster import Ledger
-from harness.sim.checks.log_copies import Copies
+from harness.sim.checks.cluster import SafetyChecker
+from harness.sim.checks.log_copies import ShadowLogs
 from harness.sim.engine.errors import Violation
 from raft import Entry, EntryKind, HardState, LogPosition, LogWrite, encode_batch
 from tests.raft.support.memory_log import MemoryLog
@@ -44,20 +44,20 @@ def an_entry(index: int, term: int, *, leader_time: int = 0, command: bytes = b"
     return Entry(index, term, EntryKind.COMMANDS, encode_batch(leader_time, (command,)))
 
 
-def a_ledger() -> Ledger:
+def a_ledger() -> SafetyChecker:
     """s1 has led term 2; entries 1 and 2 of terms 1 and 2 are committed, the first is applied with result 1."""
-    ledger = Ledger()
-    ledger.leads("s1", 1, 2)
-    ledger.voted("s2", 2, "s1")
+    safety = SafetyChecker()
+    safety.leads("s1", 1, 2)
+    safety.voted("s2", 2, "s1")
     for index in (1, 2):
-        ledger.wrote("s1", an_entry(index, index), index - 1)
-        ledger.committed("s1", index, index, 2)
-    ledger.applied("s1", an_entry(1, 1, leader_time=10), [1])
-    ledger.hashed("s1", 1, b"state")
-    return ledger
+        safety.wrote("s1", an_entry(index, index), index - 1)
+        safety.committed("s1", index, index, 2)
+    safety.applied("s1", an_entry(1, 1, leader_time=10), [1])
+    safety.hashed("s1", 1, b"state")
+    return safety
 
 
-WRONG: dict[str, tuple[str, Callable[[Ledger], object]]] = {
+WRONG: dict[str, tuple[str, Callable[[SafetyChecker], object]]] = {
     "another leads the term": ("election safety", lambda world: world.leads("s2", 1, 2)),
     "it leads its term again, in another life": ("election safety", lambda world: world.leads("s1", 2, 2)),
     "a second vote": ("one vote per term", lambda world: world.voted("s2", 2, "s3")),
@@ -79,41 +79,41 @@ WRONG: dict[str, tuple[str, Callable[[Ledger], object]]] = {
 def test_the_ledger_sees_what_contradicts_it(what: str) -> None:
     """Raft Figure 3, docs/reference/specification.md#812-leader-time."""
     rule, happens = WRONG[what]
-    ledger = a_ledger()
+    safety = a_ledger()
 
     with pytest.raises(Violation) as caught:
-        happens(ledger)
+        happens(safety)
 
     assert caught.value.rule == rule
 
 
 def test_the_ledger_agrees_with_what_is_the_same() -> None:
     """The same leader, vote, entry, result and state, and what comes next."""
-    ledger = a_ledger()
+    safety = a_ledger()
 
-    assert not ledger.leads("s1", 1, 2)
-    ledger.voted("s2", 2, "s1")
-    ledger.wrote("s2", an_entry(2, 2), 1)
-    assert not ledger.applied("s2", an_entry(1, 1), [1])
-    assert ledger.applied("s2", an_entry(2, 2, leader_time=10), [1])
-    ledger.hashed("s2", 1, b"state")
-    ledger.committed("s2", 3, 2, 3)
-    assert ledger.last_committed_before(3) == 2
+    assert not safety.leads("s1", 1, 2)
+    safety.voted("s2", 2, "s1")
+    safety.wrote("s2", an_entry(2, 2), 1)
+    assert not safety.applied("s2", an_entry(1, 1), [1])
+    assert safety.applied("s2", an_entry(2, 2, leader_time=10), [1])
+    safety.hashed("s2", 1, b"state")
+    safety.committed("s2", 3, 2, 3)
+    assert safety.last_committed_before(3) == 2
 
 
 # One log
 
 
-def a_copy() -> Copies:
+def a_copy() -> ShadowLogs:
     """A log with entries 1 and 2 of term 2, durable and committed, and a vote for s1; entry 3 waits for its sync."""
-    copies = Copies("s2", Ledger())
+    logs = ShadowLogs("s2", SafetyChecker())
     state = HardState(2, "s1", 0)
-    copies.append(LogWrite(sequence=1, hard_state=state, entries=(an_entry(1, 2), an_entry(2, 2))))
-    copies.synced(1)
+    logs.append(LogWrite(sequence=1, hard_state=state, entries=(an_entry(1, 2), an_entry(2, 2))))
+    logs.synced(1)
     for index in (1, 2):
-        copies._ledger.committed("s1", index, 2, 2)
-    copies.append(LogWrite(sequence=2, entries=(an_entry(3, 2),)))
-    return copies
+        logs._safety.committed("s1", index, 2, 2)
+    logs.append(LogWrite(sequence=2, entries=(an_entry(3, 2),)))
+    return logs
 
 
 WRITES = {
@@ -141,18 +141,18 @@ def test_a_wrong_write_is_seen(what: str) -> None:
 @pytest.mark.parametrize("own_term", [3, 4])
 def test_who_has_not_come_to_the_term_of_a_commit_may_cut_its_own_copy(own_term: int) -> None:
     """Raft §5.4.2: nobody counted it. A leader of term 3 overwrote entry 2; one of term 4 commits that of term 2."""
-    copies = Copies("s2", Ledger())
-    copies.append(LogWrite(sequence=1, hard_state=HardState(2, "s1", 0), entries=(an_entry(1, 2), an_entry(2, 2))))
-    copies.synced(1)
+    logs = ShadowLogs("s2", SafetyChecker())
+    logs.append(LogWrite(sequence=1, hard_state=HardState(2, "s1", 0), entries=(an_entry(1, 2), an_entry(2, 2))))
+    logs.synced(1)
     for index in (1, 2):
-        copies._ledger.committed("s1", index, 2, 4)
+        logs._safety.committed("s1", index, 2, 4)
     late = LogWrite(sequence=2, hard_state=HardState(own_term, None, 0), replace_from=2)
 
     if own_term < 4:
-        copies.append(late)
+        logs.append(late)
     else:
         with pytest.raises(Violation, match="a committed entry is never cut"):
-            copies.append(late)
+            logs.append(late)
 
 
 RECOVERED = {

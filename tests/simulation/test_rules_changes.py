@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from harness.sim.checks.cluster import Ledger
+from harness.sim.checks.cluster import SafetyChecker
 from harness.sim.checks.log_copies import ShadowLog
-from harness.sim.checks.membership import MembersBook, halves_of, has_majorities
+from harness.sim.checks.membership import ConfigurationHistory, halves_of, has_majorities
 from harness.sim.checks.snapshots import check_built
 from harness.sim.engine.errors import Violation
 from harness.sim.faults.membership import check_standing
@@ -27,12 +27,12 @@ def entry_of(index: int, term: int, members: Configuration) -> Entry:
     return Entry(index, term, EntryKind.CONFIGURATION, members.encode())
 
 
-def a_book(*written: Configuration, term: int = 1) -> tuple[MembersBook, ShadowLog]:
+def a_book(*written: Configuration, term: int = 1) -> tuple[ConfigurationHistory, ShadowLog]:
     """n1 has put these into its log, one after the other."""
-    ledger = Ledger(THREE)
+    safety = SafetyChecker(THREE)
     for index, members in enumerate(written, start=1):
-        ledger.members.wrote("n1", entry_of(index, term, members))
-    return ledger.members, ShadowLog(LogPosition(0, 0), [term] * len(written), HardState(term))
+        safety.members.wrote("n1", entry_of(index, term, members))
+    return safety.members, ShadowLog(LogPosition(0, 0), [term] * len(written), HardState(term))
 
 
 def test_a_second_change_before_the_first_is_committed_is_seen() -> None:
@@ -61,11 +61,11 @@ def test_a_change_in_a_step_in_which_the_leader_stops_is_judged_by_that_step(has
     """What it commits in it may be of a level that its build does not know; its next life has another mark."""
     stage = Stage()
     leader, term, own_first = stage.leader, stage.term + 1, stage.index + 1
-    ledger, upgrading = stage.world.ledger, stage.world.upgrading
+    safety, upgrading = stage.world.safety, stage.world.upgrades
     upgrading.best[leader.node_id] = 2
     for member in (leader, stage.follower):
         stage.has(member, own_first, term, durable=True)
-    ledger.wrote(leader.node_id, entry_of(own_first + 1, term, THREE), term)
+    safety.wrote(leader.node_id, entry_of(own_first + 1, term, THREE), term)
     stage.has(leader, own_first + 1, term, durable=False)
 
     def stops() -> Effects:
@@ -75,7 +75,7 @@ def test_a_change_in_a_step_in_which_the_leader_stops_is_judged_by_that_step(has
     leader.node = cast(Node, SimpleNamespace(core=core, take_effects=stops))
     if has_committed:
         leader.settle("disk")
-        assert (ledger.commit_index, ledger.members.fresh) == (own_first, [])
+        assert (safety.commit_index, safety.members.fresh) == (own_first, [])
         assert not leader.is_up
         return
     with pytest.raises(Violation) as caught:
@@ -121,7 +121,7 @@ def test_an_id_that_comes_back_is_seen() -> None:
 def test_members_that_are_not_those_of_the_log_are_seen() -> None:
     """Not rolled back, or not found again."""
     stage = Stage()
-    stage.world.ledger.wrote(stage.leader.node_id, entry_of(stage.index + 1, stage.term, JOINT), stage.term)
+    stage.world.safety.wrote(stage.leader.node_id, entry_of(stage.index + 1, stage.term, JOINT), stage.term)
     check_standing(stage.follower, stage.node(stage.follower))
     stage.has(stage.follower, stage.index + 1, stage.term, durable=False)
 
@@ -137,7 +137,7 @@ def test_a_campaign_of_who_is_no_voter_is_seen() -> None:
     without = configuration(
         [stage.leader.node_id], removed=sorted(member.node_id for member in (stage.follower, stage.other))
     )
-    stage.world.ledger.wrote(stage.leader.node_id, entry_of(stage.index + 1, stage.term, without), stage.term)
+    stage.world.safety.wrote(stage.leader.node_id, entry_of(stage.index + 1, stage.term, without), stage.term)
     stage.has(stage.follower, stage.index + 1, stage.term, durable=False)
 
     def stands(commit_index: int) -> None:
@@ -155,10 +155,10 @@ def test_a_snapshot_with_other_members_is_seen() -> None:
     stage = Stage()
     stage.node(stage.follower).snapshot_now()
     stage.run(200)
-    storage = stage.follower.watch._storage
+    storage = stage.follower.checker._storage
     index = storage.snapshots.latest().header.index
-    stage.world.ledger.members._written[index, stage.term] = JOINT
-    stage.world.ledger.members._newest_first = [(index, stage.term)]
+    stage.world.safety.members._written[index, stage.term] = JOINT
+    stage.world.safety.members._newest_first = [(index, stage.term)]
 
     with pytest.raises(Violation) as caught:
         check_built(stage.follower, storage)
@@ -170,10 +170,10 @@ def test_a_change_that_is_not_done_and_told_to_be_is_seen() -> None:
     """A joint configuration is only half of the way."""
     stage = Stage()
     effects = Effects(completions=[Applied(-1, stage.index, stage.world.configuration)])
-    stage.world.changing.on_flush(stage.leader, effects)
+    stage.world.membership.on_flush(stage.leader, effects)
     assert effects.completions == []
 
     with pytest.raises(Violation) as caught:
-        stage.world.changing.on_flush(stage.leader, Effects(completions=[Applied(-1, stage.index, JOINT)]))
+        stage.world.membership.on_flush(stage.leader, Effects(completions=[Applied(-1, stage.index, JOINT)]))
 
     assert caught.value.rule == "a change that is told to be done is done"

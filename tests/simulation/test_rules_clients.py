@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import cbor2
 import pytest
 
-from harness.sim.checks.history import PROPOSED, HistoryBook, read_commands
+from harness.sim.checks.history import PROPOSED, HistoryChecker, read_commands
 from harness.sim.engine.errors import Violation
 from harness.sim.load.direct import Open
 from harness.sim.load.service import ServiceLoad, check_requests, check_store
@@ -44,7 +44,7 @@ class Client:
 
     def __init__(self) -> None:
         self.now = 0
-        self.book = HistoryBook(1, lambda _: None)
+        self.book = HistoryChecker(1, lambda _: None)
 
     def call(self, command: Command) -> dict[str, object]:
         self.now += 10
@@ -250,7 +250,7 @@ def leaves_members_in_two_states(stage: Stage) -> None:
 
 
 def never_stops(stage: Stage) -> None:
-    stage.world.striker.ends_when_stopped(stage.other, 0)  # But nobody has told its node.
+    stage.world.injector.ends_when_stopped(stage.other, 0)  # But nobody has told its node.
     stage.world._end_stops()
 
 
@@ -261,8 +261,8 @@ def takes_no_write(stage: Stage) -> None:
 
 
 def has_no_end(stage: Stage) -> None:
-    stage.world.heap.done_count = EVENTS_MAX
-    stage.world._run_until(stage.world.heap.now + 10**9, lambda: False)
+    stage.world.queue.done_count = EVENTS_MAX
+    stage.world._run_until(stage.world.queue.now + 10**9, lambda: False)
 
 
 def leaves_sessions_open(stage: Stage) -> None:

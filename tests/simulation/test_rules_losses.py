@@ -24,9 +24,9 @@ REFUSES, REBORN = 0.99, 0.01
 assert REBORN < REBORN_SHARE < REFUSES
 
 
-def strike(stage: Stage, member: Member, shape: float = REFUSES) -> None:
-    fault = Fault(at_ns=stage.world.heap.now, kind=LOSS, duration_ns=0, target=None, shape=shape)
-    stage.world.losing.lose(fault, member)
+def inject(stage: Stage, member: Member, shape: float = REFUSES) -> None:
+    fault = Fault(at_ns=stage.world.queue.now, kind=LOSS, duration_ns=0, target=None, shape=shape)
+    stage.world.disk_loss.lose(fault, member)
 
 
 def rule_of(error: pytest.ExceptionInfo[Violation]) -> str:
@@ -38,7 +38,7 @@ def test_a_member_that_starts_without_its_files_is_seen() -> None:
     stage.follower.crash(power=False)
 
     with pytest.raises(Violation) as caught:
-        stage.world.losing.check_refuses(stage.follower)  # It has them all.
+        stage.world.disk_loss.check_refuses(stage.follower)  # It has them all.
 
     assert rule_of(caught) == "a member without its files does not start"
 
@@ -46,11 +46,11 @@ def test_a_member_that_starts_without_its_files_is_seen() -> None:
 def test_who_hears_a_member_that_has_lost_its_disk_is_seen() -> None:
     """It might count the vote of one who does not remember that it has voted."""
     stage = Stage()
-    stage.world.losing.greeted(stage.leader, stage.follower.node_id)
+    stage.world.disk_loss.greeted(stage.leader, stage.follower.node_id)
 
     stage.follower.says_it_is = replace(stage.follower.identity, incarnation_id=b"another disk ...")
     with pytest.raises(Violation) as caught:
-        stage.world.losing.greeted(stage.leader, stage.follower.node_id)
+        stage.world.disk_loss.greeted(stage.leader, stage.follower.node_id)
 
     assert rule_of(caught) == "who has lost its disk is heard by nobody who knew it"
 
@@ -59,9 +59,9 @@ def test_a_minority_loses_its_disks_and_no_more() -> None:
     """What a majority has lost nobody can give back: there the cluster may stop."""
     stage = Stage()
 
-    strike(stage, stage.follower)
-    strike(stage, stage.other)
-    strike(stage, stage.leader)
+    inject(stage, stage.follower)
+    inject(stage, stage.other)
+    inject(stage, stage.leader)
 
     assert [m.is_lost for m in (stage.follower, stage.other, stage.leader)] == [True, False, False]
     assert stage.follower.image.names == {}
@@ -90,8 +90,8 @@ def test_a_leader_that_loses_its_disk_is_refused_and_replaced_while_clients_go_o
     result = world.run()
 
     assert result.violation is None
-    assert {mark, "a disk was lost", "a member that lost its disk was replaced"} <= result.marks
-    members = world.ledger.members.committed
+    assert {mark, "a disk was lost", "a member that lost its disk was replaced"} <= result.covered
+    members = world.safety.members.committed
     (lost,) = members.removed
     assert world.members[lost].is_lost
     assert len(members.voters) == 3
@@ -106,18 +106,18 @@ def test_without_a_machine_to_take_its_place_a_lost_member_stays_away() -> None:
 
     assert result.violation is None
     assert sum(member.is_lost for member in world.members.values()) == 1
-    assert "a member that lost its disk was replaced" not in result.marks
-    assert world.ledger.members.committed.voter_ids == ("n1", "n2", "n3")
+    assert "a member that lost its disk was replaced" not in result.covered
+    assert world.safety.members.committed.voter_ids == ("n1", "n2", "n3")
 
 
 def test_nobody_is_made_anew_whom_a_member_has_never_met() -> None:
     """It would be taken for new, which `--bootstrap` says that it is: that is a mistake of whoever says it."""
     stage = Stage()
-    assert stage.world.losing._is_known_to_all(stage.follower)
+    assert stage.world.disk_loss._is_known_to_all(stage.follower)
 
     stage.other.image.durable_names.pop("pins")
 
-    assert not stage.world.losing._is_known_to_all(stage.follower)
+    assert not stage.world.disk_loss._is_known_to_all(stage.follower)
 
 
 def test_seeds_in_which_disks_are_lost_have_no_other_damage_to_count_and_leave_nobody_dead() -> None:
@@ -135,12 +135,12 @@ def test_a_member_starts_from_short_reads_as_from_whole_ones() -> None:
     """The system may give less than it is asked for; that is not the end of the file."""
     stage = Stage()
     stage.run(300)
-    before = stage.follower.copies.durable.last_index
+    before = stage.follower.logs.durable.last_index
     stage.follower.crash(power=True)
     stage.follower.image.reads_are_short = True
 
     stage.follower.boot()
     stage.run(300)
 
-    assert "a member started from short reads" in stage.world.marks
+    assert "a member started from short reads" in stage.world.covered
     assert stage.node(stage.follower).core.last_index >= before > 3

@@ -50,7 +50,7 @@ class Stage:
         self.world = world = Simulation(replace(plan, load=load, raft=TIMERS))
         for member in world.members.values():
             member.initialize()
-            world.heap.at(0, member.boot)
+            world.queue.at(0, member.boot)
         world.load.start()
         self.run(400)
         world.load.stop()
@@ -59,14 +59,14 @@ class Stage:
         self.leader, self.follower, self.other = members
         core = self.node(self.leader).core
         assert core.role is Role.LEADER
-        assert core.low_watermark == core.last_applied == core.last_index == world.ledger.commit_index > 3
+        assert core.low_watermark == core.last_applied == core.last_index == world.safety.commit_index > 3
         self.term, self.index = core.term, core.last_index
 
     def run(self, milliseconds: int) -> None:
-        heap = self.world.heap
-        end = heap.now + milliseconds * MILLISECOND_NS
-        while (due := heap.next_time()) is not None and due <= end:
-            heap.step()
+        queue = self.world.queue
+        end = queue.now + milliseconds * MILLISECOND_NS
+        while (due := queue.next_time()) is not None and due <= end:
+            queue.step()
 
     @staticmethod
     def node(member: Member) -> Node:
@@ -78,11 +78,11 @@ class Stage:
         names = ("term", "role", "commit_index", "last_applied", "first_index", "snapshot_index", "last_index")
         core = self.node(member).core
         shown = {name: getattr(core, name) for name in (*names, "durable_index", "low_watermark")} | changes
-        member.watch.check(cast(Node, SimpleNamespace(core=SimpleNamespace(**shown), failure=None)))
+        member.checker.check(cast(Node, SimpleNamespace(core=SimpleNamespace(**shown), failure=None)))
 
     def has(self, member: Member, index: int, term: int, *, durable: bool) -> None:
         """One more entry on this member."""
-        for log in (member.copies.memory, member.copies.durable) if durable else (member.copies.memory,):
+        for log in (member.logs.memory, member.logs.durable) if durable else (member.logs.memory,):
             assert log.last_index == index - 1
             log.terms.append(term)
 
@@ -95,7 +95,7 @@ class Stage:
         member.node = cast(Node, SimpleNamespace(core=SimpleNamespace(role=Role.LEADER, term=self.term + 1)))
 
     def leads_without_the_last(self) -> None:
-        del self.follower.copies.memory.terms[-1]
+        del self.follower.logs.memory.terms[-1]
         self.show(self.follower, term=self.term + 1, role=Role.LEADER)
 
     def commits_without_a_later_leader(self) -> None:
@@ -110,7 +110,7 @@ class Stage:
         self.commit(self.leader)
 
     def forgets_that_it_applied(self, member: Member) -> None:
-        member.watch._applied_index -= 1
+        member.checker._applied_index -= 1
         self.show(member)
 
     def hides_the_low_watermark(self) -> None:
@@ -118,7 +118,7 @@ class Stage:
         self.show(self.leader, low_watermark=self.index + 1, commit_index=self.index)
 
     def applies(self, index: int, term: int) -> None:
-        self.follower.watch.applying(Entry(index, term, EntryKind.NO_OP, b""))
+        self.follower.checker.applying(Entry(index, term, EntryKind.NO_OP, b""))
 
     def loses_its_disk(self) -> None:
         """What the books say is durable is not there."""
@@ -126,7 +126,7 @@ class Stage:
         self.world.commitment._recover_aside(self.follower, self.index, self.term)
 
     def recovers_an_older_term(self) -> None:
-        durable = self.follower.copies.durable
+        durable = self.follower.logs.durable
         durable.hard_state = replace(durable.hard_state, term=self.term + 1)
         self.world.commitment._recover_aside(self.follower, self.index, self.term)
 
@@ -135,16 +135,16 @@ class Stage:
         check_promise(self.follower, self.node(self.follower), receiver.node_id, message)
 
     def drops(self, index: int) -> None:
-        self.follower.watch.dropping(index)
+        self.follower.checker.dropping(index)
 
     def drops_before_the_snapshot_is_durable(self) -> None:
         self.follower.image.durable_names.clear()
-        self.drops(self.follower.watch._storage.snapshots.latest().header.index + 1)
+        self.drops(self.follower.checker._storage.snapshots.latest().header.index + 1)
 
     def reads_behind(self) -> None:
         fields = {"term": self.term + 1, "read_index": self.index - 1, "counter": 1}
         event = TraceEvent("read_round", fields)
-        self.leader.watch.told(cast(Effects, SimpleNamespace(events=[event], completions=[])))
+        self.leader.checker.told(cast(Effects, SimpleNamespace(events=[event], completions=[])))
 
 
 @contextmanager
@@ -242,8 +242,8 @@ PROMISES: dict[str, list[Say]] = {
 def test_a_message_that_says_more_than_the_disk_holds_is_seen(rule: str, place: int) -> None:
     """The follower has voted for nobody (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
     stage = Stage()
-    stage.follower.copies.durable.hard_state = HardState(stage.term, None, 0)
-    stage.world.ledger._votes.clear()
+    stage.follower.logs.durable.hard_state = HardState(stage.term, None, 0)
+    stage.world.safety._votes.clear()
 
     with broken_rule(rule):
         stage.say(stage.leader, PROMISES[rule][place](stage))
@@ -252,8 +252,8 @@ def test_a_message_that_says_more_than_the_disk_holds_is_seen(rule: str, place: 
 def test_a_tail_that_a_snapshot_has_replaced_since_may_still_be_told() -> None:
     """It waited for its sync, and a snapshot came in: it says less than the disk holds now."""
     stage = Stage()
-    stage.follower.copies.durable.base = LogPosition(stage.index + 9, stage.term)
-    stage.follower.copies.durable.terms = []
+    stage.follower.logs.durable.base = LogPosition(stage.index + 9, stage.term)
+    stage.follower.logs.durable.terms = []
     request = PreVoteRequest(term=stage.term, next_term=stage.term + 1, last_index=stage.index, last_term=stage.term)
 
     stage.say(stage.leader, request)
@@ -262,12 +262,12 @@ def test_a_tail_that_a_snapshot_has_replaced_since_may_still_be_told() -> None:
 def test_a_second_vote_in_a_message_is_seen() -> None:
     """Raft §5.2: across crashes, whatever the disk says."""
     stage = Stage()
-    stage.world.ledger._votes.clear()
+    stage.world.safety._votes.clear()
     vote = VoteResponse(term=stage.term, granted=True)
-    stage.follower.copies.durable.hard_state = HardState(stage.term, stage.leader.node_id, 0)
+    stage.follower.logs.durable.hard_state = HardState(stage.term, stage.leader.node_id, 0)
     stage.say(stage.leader, vote)
 
-    stage.follower.copies.durable.hard_state = HardState(stage.term, stage.other.node_id, 0)
+    stage.follower.logs.durable.hard_state = HardState(stage.term, stage.other.node_id, 0)
     with broken_rule("one vote per term"):
         stage.say(stage.other, vote)
 
@@ -308,6 +308,6 @@ def test_an_acknowledgement_of_what_the_leader_does_not_have_is_seen(*, has_anot
 def test_what_belongs_to_a_term_that_is_over_promises_nothing() -> None:
     """Nobody counts it any more."""
     stage = Stage()
-    stage.world.ledger.leads(stage.other.node_id, 1, stage.term - 1)
+    stage.world.safety.leads(stage.other.node_id, 1, stage.term - 1)
 
     stage.say(stage.other, replace(ACCEPTED, term=stage.term - 1, match_index=stage.index + 9))

@@ -12,7 +12,7 @@ import pytest
 from harness.sim.checks.damage import check_refusal, is_whole
 from harness.sim.checks.durability import check_is_durable, recover_aside
 from harness.sim.engine.errors import Violation
-from harness.sim.world.damage import SNAPSHOT_FOLDER, Proven
+from harness.sim.world.damage import SNAPSHOT_FOLDER, ProvenBytes
 from harness.sim.world.disk import check_rename
 from harness.sim.world.member import TICKS_IN_PLACE_MAX, Member
 from harness.sim.world.probes import LOG_FOLDER
@@ -34,7 +34,7 @@ def ends(member: Member, *, has_failed: bool, effects: Effects) -> None:
 def has_rotted(member: Member, path: str, *, is_lie_proven: bool = False) -> None:
     """It is damaged there; no path: its disk has lied, and a later frame may prove that."""
     rotten = SimpleNamespace(rotten_path=path, is_lie_proven=is_lie_proven)
-    member.is_damaged, member.proven = True, cast(Proven, rotten)
+    member.is_damaged, member.proven = True, cast(ProvenBytes, rotten)
 
 
 def opened(member: Member, *, warned: str = "") -> OpenedStorage:
@@ -73,7 +73,7 @@ def warns_of_another(member: Member) -> None:
 
 def misses_a_proven_loss(member: Member) -> None:
     has_rotted(member, "", is_lie_proven=True)
-    member.copies.are_all_in = lambda *_: False  # type: ignore[method-assign]
+    member.logs.are_all_in = lambda *_: False  # type: ignore[method-assign]
     is_whole(member, opened(member))
 
 
@@ -85,7 +85,7 @@ def refuses_for_another(member: Member) -> None:
 def is_called_without_end(member: Member) -> None:
     assert member.node is not None
     member._timer_at, member._ticks_in_place = None, TICKS_IN_PLACE_MAX
-    member._progress = (member.world.heap.now, member.node.core.last_applied)
+    member._progress = (member.world.queue.now, member.node.core.last_applied)
     member.node = cast(Node, SimpleNamespace(next_deadline=0, core=member.node.core))
     member._arm()
 
@@ -131,15 +131,15 @@ def test_a_member_dies_amid_an_install_as_often_as_the_plan_says() -> None:
         stage.run(milliseconds)
         return member.is_up
 
-    world.striker.amid_an_install(member)
+    world.injector.amid_an_install(member)
     assert is_up_later(1)
 
     world.plan = replace(world.plan, install_death_rate=1.0)
-    world.striker.amid_an_install(member)
+    world.injector.amid_an_install(member)
     assert not is_up_later(1)
-    assert "died amid an install" in world.marks
+    assert "died amid an install" in world.covered
     assert is_up_later(100)
 
-    world.striker.heal()
-    world.striker.amid_an_install(member)
+    world.injector.heal()
+    world.injector.amid_an_install(member)
     assert is_up_later(1)

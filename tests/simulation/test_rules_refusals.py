@@ -100,8 +100,8 @@ def test_a_removed_member_that_was_away_is_told_by_a_refusal_and_ends() -> None:
     result = world.run()
 
     assert result.violation is None
-    (removed,) = world.ledger.members.committed.removed
-    assert {TOLD_BY_REFUSAL, "a member stopped in order"} <= result.marks
+    (removed,) = world.safety.members.committed.removed
+    assert {TOLD_BY_REFUSAL, "a member stopped in order"} <= result.covered
     assert world.members[removed].is_lost or world.members[removed].life > 1
 
 
@@ -113,8 +113,8 @@ def test_a_ghost_that_is_refused_ends_itself_and_a_spare_takes_its_place(is_hast
     result = Simulation(a_changing_plan(faults=(loss,))).run()
 
     assert result.violation is None
-    assert {GHOST_ENDED, "a member that lost its disk was replaced"} <= result.marks
-    assert (HASTY in result.marks) == is_hasty
+    assert {GHOST_ENDED, "a member that lost its disk was replaced"} <= result.covered
+    assert (HASTY in result.covered) == is_hasty
 
 
 def test_a_machine_that_some_know_by_another_folder_is_heard_once_it_is_named() -> None:
@@ -131,8 +131,8 @@ def test_a_machine_that_some_know_by_another_folder_is_heard_once_it_is_named() 
         result = world.run()
 
         assert result.violation is None
-        heard.append(PIN_GAVE_WAY in result.marks)
-        assert world.ledger.members.committed.is_voter("n4") == heard[-1]
+        heard.append(PIN_GAVE_WAY in result.covered)
+        assert world.safety.members.committed.is_voter("n4") == heard[-1]
     assert sorted(heard) == [False, True, True]
 
 

@@ -40,8 +40,8 @@ def test_the_fixed_seeds_hold_every_rule_and_reach_what_they_should() -> None:
         totals.add(run_seed(seed))
 
     assert [f"seed {failure.seed}: {failure.violation}" for failure in totals.failures] == []
-    assert MARKS - set(totals.marks) == set()
-    assert any(mark.startswith("un-synced") for mark in totals.marks)
+    assert MARKS - set(totals.covered) == set()
+    assert any(mark.startswith("un-synced") for mark in totals.covered)
     assert totals.counts["commits"] > 1_000
 
 

@@ -16,8 +16,8 @@ from harness.sim.plan.plan_file import plan_text, read_plan
 from harness.sim.shrink import Shrinker, failure_class
 from harness.sim.simulation import SeedResult, Simulation
 from tests.simulation.deliberate_bugs import (
+    frequent_elections,
     messages_do_not_wait_for_the_sync,
-    restless,
     votes_go_to_logs_that_are_behind,
 )
 
@@ -32,13 +32,13 @@ def ended(plan: Plan, violation: Violation | None) -> SeedResult:
         simulated_ns=plan.until_ns,
         seconds=0.0,
         trace_hash="",
-        marks=frozenset(),
+        covered=frozenset(),
         violation=violation,
     )
 
 
 def two_pauses_of(plan: Plan) -> SeedResult:
-    """Fails like one bug with two pauses of the restless plan, and like another with any other two faults."""
+    """Fails like one bug with two pauses of the frequent_elections plan, and like another with any other two faults."""
     pauses = [fault for fault in plan.faults if fault.kind == "pause"]
     if len(pauses) >= 2 and len(plan.members) >= 2:
         return ended(plan, Violation("two pauses", f"{len(plan.faults)} faults"))
@@ -47,7 +47,7 @@ def two_pauses_of(plan: Plan) -> SeedResult:
 
 def test_delta_debugging_keeps_only_the_faults_that_are_needed_together() -> None:
     """ddmin: neither of two needed faults can be taken away, all others can; another failure is not taken for this."""
-    plan = restless(draw_plan(1))
+    plan = frequent_elections(draw_plan(1))
 
     shrunk = Shrinker(plan, play=two_pauses_of, tell=lambda _: None).run()
 
@@ -67,7 +67,7 @@ def test_a_search_ends_after_as_many_runs_as_it_may_take() -> None:
         runs.append(plan)
         return two_pauses_of(plan)
 
-    shrunk = Shrinker(restless(draw_plan(1)), play=counted, tell=lambda _: None, runs_max=5).run()
+    shrunk = Shrinker(frequent_elections(draw_plan(1)), play=counted, tell=lambda _: None, runs_max=5).run()
 
     assert shrunk is not None
     assert (shrunk.runs, len(runs), shrunk.is_done) == (5, 6, False)
@@ -96,7 +96,7 @@ def test_exceptions_are_the_same_failure_if_type_and_place_are() -> None:
 @pytest.mark.timeout(100)
 def test_a_deliberate_bug_shrinks_to_the_one_fault_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """From nineteen faults to at most two, within forty runs; without the bug the small plan passes."""
-    plan = restless(draw_plan(18))
+    plan = frequent_elections(draw_plan(18))
     with monkeypatch.context() as patch:
         votes_go_to_logs_that_are_behind(patch)
         shrunk = Shrinker(plan, tell=lambda _: None, runs_max=40).run()

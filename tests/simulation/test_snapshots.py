@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.sim.checks.sessions import SessionBook
+from harness.sim.checks.sessions import SessionChecker
 from harness.sim.checks.snapshots import check_built
 from harness.sim.engine.errors import Violation
 from harness.sim.load.service import ServiceLoad
@@ -16,7 +16,7 @@ from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.plan import ALL_HEALED, Plan
 from harness.sim.simulation import Simulation
 from harness.sim.world import member as members
-from harness.sim.world.probes import StoreTap
+from harness.sim.world.probes import StoreProbe
 from kvstore import (
     CallEnded,
     CommandKind,
@@ -48,8 +48,8 @@ class Log:
     """A book that was told of one session, registered at time 0."""
 
     def __init__(self) -> None:
-        self.marks: list[str] = []
-        self.book = SessionBook(2, self.marks.append)
+        self.covered: list[str] = []
+        self.book = SessionChecker(2, self.covered.append)
         self.register(REGISTERED)
 
     def register(self, result: Sequence[Any]) -> None:
@@ -79,7 +79,7 @@ def test_what_a_session_may_go_through_is_no_violation() -> None:
     log.says(269, put(4, 2), DONE)
     log.says(369, put(5, 2), EXPIRED)
     log.says(370, put(1, session_id=9), EXPIRED)
-    assert set(log.marks) == {"a session expired", "a request came after it was closed"}
+    assert set(log.covered) == {"a session expired", "a request came after it was closed"}
 
 
 LIVES = "a session lives for its time after each of its commands, and no longer"
@@ -128,7 +128,7 @@ def a_plan_with_sessions() -> Plan:
     return next(plan for plan in map(draw_plan, range(1, 50)) if plan.load.with_service)
 
 
-class ForgetfulMachine(StoreTap):
+class ForgetfulMachine(StoreProbe):
     """Its snapshots skip a session id."""
 
     def snapshot(self) -> StateSnapshot:
@@ -144,9 +144,9 @@ def test_a_snapshot_that_is_not_the_state_at_its_index_is_seen_when_it_is_built(
     plan = replace(plan, raft=replace(plan.raft, snapshot_log_bytes=300))
     clean = Simulation(plan).run()
     assert clean.violation is None
-    assert "snapshot_built" in clean.marks
+    assert "snapshot_built" in clean.covered
 
-    monkeypatch.setattr(members, "StoreTap", ForgetfulMachine)
+    monkeypatch.setattr(members, "StoreProbe", ForgetfulMachine)
     violation = Simulation(plan).run().violation
 
     assert violation is not None
@@ -158,9 +158,9 @@ def test_a_snapshot_of_what_is_not_committed_is_seen() -> None:
     stage = Stage()
     stage.node(stage.follower).snapshot_now()
     stage.run(200)
-    storage = stage.follower.watch._storage
+    storage = stage.follower.checker._storage
     check_built(stage.follower, storage)
-    stage.world.ledger._committed[storage.snapshots.latest().header.index] += 1
+    stage.world.safety._committed[storage.snapshots.latest().header.index] += 1
     with pytest.raises(Violation) as caught:
         check_built(stage.follower, storage)
     assert caught.value.rule == "a snapshot is of what is committed"

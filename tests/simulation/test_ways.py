@@ -1,4 +1,4 @@
-"""Whom the frames of a simulated member reach: as with the transport, not everybody at any time (`sim.ways`)."""
+"""Whom the frames of a simulated member reach: as with the transport, not everybody at any time (`sim.connections`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from harness.sim.engine.errors import Violation
-from harness.sim.engine.event_queue import EventHeap
-from harness.sim.world.peer_connections import HUNG_UP, NO_WAY, PAUSE_NS_MAX, PAUSE_NS_MIN, PAUSED, Ways
+from harness.sim.engine.event_queue import EventQueue
+from harness.sim.world.peer_connections import HUNG_UP, NO_WAY, PAUSE_NS_MAX, PAUSE_NS_MIN, PAUSED, PeerConnections
 from raft import Member as Peer
 from raft import PeerRefused
 
@@ -19,8 +19,8 @@ class World:
     """Two machines; `refuses` says who does not take whose hello."""
 
     def __init__(self) -> None:
-        self.heap = EventHeap()
-        self.marks = set[str]()
+        self.queue = EventQueue()
+        self.covered = set[str]()
         self.refuses: tuple[str, str] | None = None
         self.may = True
         self.connected = list[tuple[str, str]]()
@@ -36,11 +36,11 @@ class World:
     def _machine(self, node_id: str) -> Any:
         machine: Any = SimpleNamespace(node_id=node_id, world=self, life=1)
         machine.lose_connection = lambda peer_id: self.lost.append((node_id, peer_id))
-        machine.ways = Ways(cast(Any, machine))
+        machine.connections = PeerConnections(cast(Any, machine))
         return machine
 
-    def mark(self, name: str) -> None:
-        self.marks.add(name)
+    def cover(self, name: str) -> None:
+        self.covered.add(name)
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
         return self.may
@@ -51,15 +51,15 @@ class World:
             raise PeerRefused(self.refuses[1], "not_a_member", "it is not a member")
 
     def frame(self, sender: str, receiver: str) -> bool:
-        return bool(self.members[receiver].ways.take(self.members[sender]))
+        return bool(self.members[receiver].connections.take(self.members[sender]))
 
-    def ways(self, node_id: str) -> Ways:
-        return cast(Ways, self.members[node_id].ways)
+    def ways(self, node_id: str) -> PeerConnections:
+        return cast(PeerConnections, self.members[node_id].connections)
 
     def sleep(self, ns: int) -> None:
-        self.heap.after(ns, lambda: None)
-        while len(self.heap):
-            self.heap.step()
+        self.queue.after(ns, lambda: None)
+        while len(self.queue):
+            self.queue.step()
 
 
 def wanting(*peer_ids: str) -> Any:
@@ -68,16 +68,16 @@ def wanting(*peer_ids: str) -> Any:
 
 def test_frames_leave_to_whom_the_node_wants_and_to_whoever_has_called() -> None:
     world = World()
-    assert not world.ways("n1").lead_to("n2")
-    assert NO_WAY in world.marks
+    assert not world.connections("n1").lead_to("n2")
+    assert NO_WAY in world.covered
 
     assert world.frame("n2", "n1")
-    assert world.ways("n1").lead_to("n2")
-    world.ways("n1").hung_up("n2")
-    assert not world.ways("n1").lead_to("n2")
+    assert world.connections("n1").lead_to("n2")
+    world.connections("n1").hung_up("n2")
+    assert not world.connections("n1").lead_to("n2")
 
-    world.ways("n1").want(wanting("n2"))
-    assert world.ways("n1").lead_to("n2")
+    world.connections("n1").want(wanting("n2"))
+    assert world.connections("n1").lead_to("n2")
 
 
 def test_two_hellos_come_before_the_first_frame_of_a_connection_and_no_other() -> None:
@@ -85,7 +85,7 @@ def test_two_hellos_come_before_the_first_frame_of_a_connection_and_no_other() -
 
     assert [world.frame("n2", "n1"), world.frame("n2", "n1")] == [True, True]
     assert world.connected == [("n2", "n1")]
-    world.ways("n1").hung_up("n2")
+    world.connections("n1").hung_up("n2")
     assert world.frame("n2", "n1")
 
     assert world.connected == [("n2", "n1")] * 2
@@ -95,17 +95,17 @@ def test_who_is_refused_calls_again_after_pauses_that_double() -> None:
     world = World()
     world.refuses = ("n1", "n2")
     calls = list[int]()
-    while world.heap.now < 8 * PAUSE_NS_MAX:
+    while world.queue.now < 8 * PAUSE_NS_MAX:
         seen = len(world.connected)
         assert not world.frame("n2", "n1")
         if len(world.connected) > seen:
-            calls.append(world.heap.now)
+            calls.append(world.queue.now)
         world.sleep(PAUSE_NS_MIN // 2)
 
     gaps = [after - before for before, after in pairwise(calls)]
     assert gaps[:4] == [PAUSE_NS_MIN, 2 * PAUSE_NS_MIN, 4 * PAUSE_NS_MIN, 8 * PAUSE_NS_MIN]
     assert max(gaps) == PAUSE_NS_MAX
-    assert PAUSED in world.marks
+    assert PAUSED in world.covered
 
 
 def test_who_is_called_by_whom_it_waits_for_waits_no_longer() -> None:
@@ -132,16 +132,16 @@ def test_a_caller_that_refuses_was_there_all_the_same() -> None:
 
 def test_who_is_wanted_no_more_is_hung_up_on_in_both_directions() -> None:
     world = World()
-    world.ways("n1").want(wanting("n2"))
+    world.connections("n1").want(wanting("n2"))
     assert world.frame("n2", "n1")
 
-    world.ways("n1").want(wanting())
+    world.connections("n1").want(wanting())
     world.sleep(10)
 
-    assert HUNG_UP in world.marks
+    assert HUNG_UP in world.covered
     assert sorted(world.cut) == [("n1", "n2"), ("n2", "n1")]
     assert sorted(world.lost) == [("n1", "n2"), ("n2", "n1")]
-    assert not world.ways("n1").lead_to("n2")
+    assert not world.connections("n1").lead_to("n2")
 
 
 def test_a_refusal_for_which_nobody_has_a_reason_is_a_violation() -> None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from harness.sim.checks.membership import MembersBook
+from harness.sim.checks.membership import ConfigurationHistory
 from harness.sim.engine.errors import broken, require
 from raft import Configuration, Entry, EntryKind, Member, batch_leader_time
 
 
-class Ledger:
+class SafetyChecker:
     """Terms, leaders, votes, committed entries and applied results that anybody has ever shown."""
 
     def __init__(self, founding: Configuration | None = None) -> None:
-        self.members = MembersBook(founding or Configuration.of([Member("s1")]), self.is_committed)
+        self.members = ConfigurationHistory(founding or Configuration.of([Member("s1")]), self.is_committed)
         self._written: dict[tuple[int, int], tuple[int, int, bytes]] = {}  # By (index, term).
         self._leaders: dict[int, tuple[str, int]] = {}  # term → (node, life)
         self._votes: dict[tuple[str, int], str] = {}  # (voter, term) → candidate

@@ -24,7 +24,7 @@ FILES_PER_COMMIT = 4
 """A recovery reads every file: with many of them it is done more seldom, so that a long log costs no square of time."""
 
 
-class Commitment:
+class CommitmentChecker:
     """Watches the high-water mark of the cluster rise."""
 
     def __init__(self, world: Simulation) -> None:
@@ -33,19 +33,19 @@ class Commitment:
 
     def reached(self, member: Member, index: int) -> None:
         """The mark of `member` is at `index`. What nobody had committed before must be durable on a majority."""
-        ledger = self._world.ledger
-        if index > ledger.commit_index:
-            self._world.read_book.committed(index)
-        while ledger.commit_index < index:
-            new = ledger.commit_index + 1
-            term = member.copies.memory.term_at(new)
+        safety = self._world.safety
+        if index > safety.commit_index:
+            self._world.commit_timeline.committed(index)
+        while safety.commit_index < index:
+            new = safety.commit_index + 1
+            term = member.logs.memory.term_at(new)
             require(term is not None, "only what it has is committed", f"{member.node_id} commits {new}")
             assert term is not None
-            if ledger.members.is_written(new, term):
+            if safety.members.is_written(new, term):
                 self._holders(member, new, term)
             if new == index:
                 self._check_majority(member, new, term)
-            ledger.committed(member.node_id, new, term, member.current_term)
+            safety.committed(member.node_id, new, term, member.current_term)
 
     def _check_majority(self, member: Member, index: int, term: int) -> None:
         node = member.node
@@ -72,9 +72,9 @@ class Commitment:
 
         A configuration needs its own majorities; what is behind a joint one that is committed, those of the next one.
         """
-        book, log = self._world.ledger.members, committer.copies.memory
+        book, log = self._world.safety.members, committer.logs.memory
         configuration = book.in_force(log, index if book.is_written(index, term) else None)
-        holders = [other for other in self._world.members.values() if other.copies.holds_durably(index, term)]
+        holders = [other for other in self._world.members.values() if other.logs.holds_durably(index, term)]
         holder_ids = [holder.node_id for holder in holders]
         require(
             has_majorities(halves_of(configuration), holder_ids),
@@ -88,7 +88,7 @@ class Commitment:
         node = member.node
         if node is None or node.core.role is not Role.LEADER or node.core.term <= leader_term:
             return
-        memory = member.copies.memory
+        memory = member.logs.memory
         require(
             index <= memory.base.index or memory.term_at(index) == term,
             "leader completeness",
@@ -102,9 +102,9 @@ class Commitment:
         require(isinstance(opened, OpenedStorage), "what is durable can be recovered", member.node_id, repr(opened))
         assert isinstance(opened, OpenedStorage)
         require(
-            opened.hard_state.term >= member.copies.durable.hard_state.term,
+            opened.hard_state.term >= member.logs.durable.hard_state.term,
             "terms never go back",
-            f"{member.node_id} recovers {opened.hard_state}, had {member.copies.durable.hard_state}",
+            f"{member.node_id} recovers {opened.hard_state}, had {member.logs.durable.hard_state}",
         )
         if index <= opened.snapshots.latest().header.index:
             return

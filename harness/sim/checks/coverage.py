@@ -128,17 +128,17 @@ WANTED: dict[str, int] = {
 """mark: one of how many seeds should hit it."""
 
 
-def never(marks: Counter[str]) -> list[str]:
-    """The wanted marks that were never hit."""
-    return sorted(mark for mark in WANTED if not marks[mark])
+def never(covered: Counter[str]) -> list[str]:
+    """The wanted coverage points that were never hit."""
+    return sorted(point for point in WANTED if not covered[point])
 
 
-def is_too_rare(mark: str, hits: int, seeds: int) -> bool:
-    """True if a wanted mark was hit less often than it may be."""
-    return mark in WANTED and hits * WANTED[mark] < seeds
+def is_too_rare(point: str, hits: int, seeds: int) -> bool:
+    """True if a wanted coverage point was hit less often than it may be."""
+    return point in WANTED and hits * WANTED[point] < seeds
 
 
-class Sometimes:
+class CoverageTracker:
     """Looks at each event of a run, and marks what has happened. It decides nothing."""
 
     def __init__(self, world: Simulation) -> None:
@@ -155,33 +155,33 @@ class Sometimes:
             self._transfers.setdefault(member.node_id, set()).add((node.core.leader_id or "", message.transfer_id))
         names = [event.name for event in effects.events]
         if ("truncated", "members_changed") in pairwise(names):
-            self._world.mark(ROLLED_BACK)
+            self._world.cover(ROLLED_BACK)
         for event in effects.events:
             self._look_at(member, node, event)
         if self._reading and any(isinstance(completion, ReadsReady) for completion in effects.completions):
             self._reading.discard(member.node_id)
 
     def _look_at(self, member: Member, node: Node, event: TraceEvent) -> None:
-        mark, fields, core = self._world.mark, event.fields, node.core
+        cover, fields, core = self._world.cover, event.fields, node.core
         match event.name:
             case "truncated" if self._is_on_a_majority(fields["from_index"], fields["removed_term"]):
-                mark(FIGURE_8)
+                cover(FIGURE_8)
             case "stepped_down":
                 if fields["reason"] == "its quorum is silent":
-                    mark(SILENCE)
+                    cover(SILENCE)
                 if member.node_id in self._reading:
-                    mark(ABANDONED)
+                    cover(ABANDONED)
             case "vote_refused" if fields["pre_vote"] and fields["reason"] == "a leader is heard":
-                mark(PRE_VOTE)
+                cover(PRE_VOTE)
             case "became_leader":
                 self._led.add(core.term)
                 if core.configuration.is_joint:
-                    mark(OUTLIVED)
+                    cover(OUTLIVED)
                 self._reading.discard(member.node_id)
                 if core.term in self._handed_over:
-                    mark("leadership was transferred")
+                    cover("leadership was transferred")
             case "members_committed" if fields["removed"]:
-                mark(TOLD)
+                cover(TOLD)
             case "became_candidate":
                 if fields["transfer"]:
                     self._handed_over.add(core.term)
@@ -189,17 +189,17 @@ class Sometimes:
             case "read_round":
                 self._reading.add(member.node_id)
             case "snapshot_installed":
-                if self._world.ledger.commit_index > fields["index"]:
-                    mark(WHILE_WRITING)
+                if self._world.safety.commit_index > fields["index"]:
+                    cover(WHILE_WRITING)
                 if len(self._transfers.pop(member.node_id, ())) > 1:
-                    mark(INTERRUPTED)
+                    cover(INTERRUPTED)
 
     def _stand(self, node_id: str, term: int) -> None:
         """Two asked for votes in one term that never had a leader, and a later one is needed (Raft §5.2)."""
         self._candidates.setdefault(term, set()).add(node_id)
         earlier = [len(who) for old, who in self._candidates.items() if old < term and old not in self._led]
         if earlier and max(earlier) > 1:
-            self._world.mark(SPLIT)
+            self._world.cover(SPLIT)
 
     def _is_on_a_majority(self, index: int, term: int) -> bool:
         """Raft §5.4.2, figure 8: what is being cut is durable on a majority; that it is not committed is a rule.
@@ -207,5 +207,5 @@ class Sometimes:
         Copies of an uncommitted entry only go away when they are cut, so at the first cut all of them are there.
         """
         members = self._world.members.values()
-        holders = sum(other.copies.durable.term_at(index) == term for other in members)
+        holders = sum(other.logs.durable.term_at(index) == term for other in members)
         return 2 * holders > len(members)

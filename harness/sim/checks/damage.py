@@ -21,7 +21,7 @@ def check_refusal(member: Member, refusal: CorruptLog | CorruptSnapshot | Corrup
     is_named = refusal.path == rotten or (is_log and rotten.startswith(LOG_FOLDER))
     require(is_named or (is_log and not rotten), "a refusal names the damage", member.node_id, rotten, repr(refusal))
     kind = "log" if is_log else refusal.path.rpartition(".")[2]
-    member.world.mark(f"a member refused to start on a rotten {kind}" if rotten else "a member noticed a lying disk")
+    member.world.cover(f"a member refused to start on a rotten {kind}" if rotten else "a member noticed a lying disk")
 
 
 def check_damage_read(member: Member, refusal: CorruptLog) -> None:
@@ -29,7 +29,7 @@ def check_damage_read(member: Member, refusal: CorruptLog) -> None:
     rotten = member.proven.rotten_path
     require(refusal.path == rotten, "a refusal names the damage", member.node_id, rotten, repr(refusal))
     member.has_read_damage = True
-    member.world.mark(READ_BACK)
+    member.world.cover(READ_BACK)
 
 
 def is_whole(member: Member, opened: OpenedStorage) -> bool:
@@ -50,11 +50,11 @@ def is_whole(member: Member, opened: OpenedStorage) -> bool:
     warned = {warning.path for warning in opened.warnings}
     require(warned <= {rotten}, "no snapshot is damaged but the one that rotted", member.node_id, warned, rotten)
     if warned:
-        member.world.mark("an older snapshot stood in for a rotten one")
+        member.world.cover("an older snapshot stood in for a rotten one")
     position = LogPosition(header.index, header.term)
-    if not rotten and not member.copies.are_all_in(opened.log, opened.hard_state, position):
+    if not rotten and not member.logs.are_all_in(opened.log, opened.hard_state, position):
         require(not member.proven.is_lie_proven, "a loss that later frames prove is noticed", member.node_id)
-        member.world.mark("no checksum can tell what a lying disk lost")
+        member.world.cover("no checksum can tell what a lying disk lost")
         return False
     if not member.image.is_lying and not warned:
         member.is_damaged = False

@@ -54,13 +54,13 @@ NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUE
 """Answers that are not kept: a later attempt under the same number may end otherwise."""
 
 
-class HistoryBook:
+class HistoryChecker:
     """All rows of a run. `mark` is told what is worth telling."""
 
-    def __init__(self, seed: int, mark: Callable[[str], None], *, trusts_clocks: bool = True) -> None:
+    def __init__(self, seed: int, cover: Callable[[str], None], *, trusts_clocks: bool = True) -> None:
         self._trusts_clocks = trusts_clocks
         self._told: list[tuple[int, int]] = []  # (true ns, the greatest revision told), both rising.
-        self._run_id, self._mark = f"simulation-{seed}", mark
+        self._run_id, self._cover = f"simulation-{seed}", cover
         self.rows: list[Row] = []
         self._by_request: dict[tuple[int, int], Any] = {}  # What a session's request gave when it was carried out.
         self._op_of: dict[bytes, int] = {}  # Who wrote, or tried to write, a value.
@@ -151,7 +151,7 @@ class HistoryBook:
         """A command of the log, as it was first applied anywhere, with its result."""
         session_id, request_no, _, kind, *body = command
         if result[0] != ResultCode.OK:
-            self._mark(f"answered {ResultCode(result[0]).name.lower()}")
+            self._cover(f"answered {ResultCode(result[0]).name.lower()}")
         if result[0] in NOT_CARRIED_OUT:
             return
         if session_id and request_no:
@@ -163,7 +163,7 @@ class HistoryBook:
                     "a session's request is carried out at most once",
                     f"request {request_no} of session {session_id} gave {known}, and {result} at {index}",
                 )
-                self._mark("a retry found its result in the session")
+                self._cover("a retry found its result in the session")
                 return
         for value in written_values(kind, body, result):
             asked_for = self._asked.get(value)
@@ -187,9 +187,9 @@ class HistoryBook:
         """Judge the whole history: first as the clients saw it; if that does not decide it, with hindsight."""
         rows = [NO_FIELDS | row for row in self.rows]
         if not self._is_decided(rows):
-            self._mark("a history was decided with hindsight")
+            self._cover("a history was decided with hindsight")
             if not self._is_decided([self._with_hindsight(row) for row in rows]):
-                self._mark("a history stayed undecided")
+                self._cover("a history stayed undecided")
 
     def _is_decided(self, rows: Sequence[Row]) -> bool:
         """False if the checker cannot tell. Raises Violation."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.sim.checks.cluster import Ledger
+from harness.sim.checks.cluster import SafetyChecker
 from harness.sim.checks.membership import Halves
 from harness.sim.engine.errors import broken, require
 from raft import (
@@ -23,7 +23,7 @@ HANG_TIMEOUTS_MAX = 2
 """Election time-outs that a sync of a leader's log may take before it asks somebody to take over, as it promises."""
 
 
-class LeadingWatch:
+class LeaderChecker:
     """One life of one member, whenever it leads. Nobody believes its own books: answers are counted as they arrive."""
 
     def __init__(
@@ -31,11 +31,11 @@ class LeadingWatch:
         node_id: str,
         peer_ids: list[str],
         config: RaftConfig,
-        ledger: Ledger,
+        safety: SafetyChecker,
         halves: Callable[[], Halves] | None = None,
     ) -> None:
         """`halves`: whose majorities are needed, if these are not for ever this member and its peers."""
-        self._node_id, self._peer_ids, self._ledger = node_id, peer_ids, ledger
+        self._node_id, self._peer_ids, self._safety = node_id, peer_ids, safety
         self._silence_ns_max = config.election_timeout_max_ns + config.heartbeat_interval_ns
         self._halves: Callable[[], Halves] = halves or (lambda: ((node_id, *peer_ids),))
         self._term = 0
@@ -92,7 +92,7 @@ class LeadingWatch:
             case InstallSnapshotProgress():
                 self._heard_at[peer_id] = now
             case ReadIndexRequest(number=number):
-                first = self._ledger.commit_index, self._round + 1, now
+                first = self._safety.commit_index, self._round + 1, now
                 self._questions.setdefault((peer_id, number), first)  # Repeated: answers to the first are right, too.
             case _:
                 pass
@@ -102,7 +102,7 @@ class LeadingWatch:
     def _count_answers(self) -> None:
         """What is confirmed stays so while a read waits to be applied, though the members may change."""
         self._confirmed = max(self._confirmed, self._of_majorities(self._answered))
-        promised_at = self._ledger.members.promised_at
+        promised_at = self._safety.members.promised_at
         bound = {peer_id: round_ for peer_id, round_ in self._answered.items() if self._matched[peer_id] >= promised_at}
         self._promised = max(self._promised, self._of_majorities(dict.fromkeys(self._peer_ids, 0) | bound))
 
@@ -201,7 +201,7 @@ class LeadingWatch:
 
     def read_asked(self, ticket: int) -> None:
         """A read was taken. Rounds that have begun are no answer to it."""
-        self._reads[ticket] = (self._ledger.commit_index, self._round + 1)
+        self._reads[ticket] = (self._safety.commit_index, self._round + 1)
 
     def round_began(self, counter: int) -> None:
         """Rounds are told apart by their counter."""
@@ -213,7 +213,7 @@ class LeadingWatch:
     def read_ready(self, ticket: int, last_applied: int) -> None:
         """A read is let through: all that anybody had committed when it was asked is applied, and a round says so."""
         if ticket not in self._reads:
-            return  # It was not asked for as one that needs a round (`read_book`).
+            return  # It was not asked for as one that needs a round (`commit_timeline`).
         self._count_answers()
         mark, round_min = self._reads.pop(ticket)
         if last_applied < mark:

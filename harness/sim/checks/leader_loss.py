@@ -31,7 +31,7 @@ BEGAN_AN_ELECTION = "a hint began an election"
 WAS_WRONG = "a hint was wrong and did no harm"
 
 
-class LeaderLossWatch:
+class LeaderLossChecker:
     """One life of one member. Times are its own clock's, in ns; it keeps books of its own of whom the member hears."""
 
     def __init__(self, world: Simulation, node_id: str, config: RaftConfig, halves: Callable[[], Halves]) -> None:
@@ -93,7 +93,7 @@ class LeaderLossWatch:
         if self._lost == (leader_id, term):
             leader = self._world.members[leader_id].node
             if leader is not None and leader.core.role is Role.LEADER and leader.core.term == term:
-                self._world.mark(WAS_WRONG)
+                self._world.cover(WAS_WRONG)
         self._lost = None
 
     def _hears_a_leader(self, core: RaftCore, now: int) -> bool:
@@ -132,6 +132,6 @@ class LeaderLossWatch:
                 f"{self._node_id} stands in term {term} with those of {sorted(granted)}, needs {self._halves()}",
             )
         if self._early_term == term:
-            self._world.mark(BEGAN_AN_ELECTION)
+            self._world.cover(BEGAN_AN_ELECTION)
         self._asked = {(who, next_term) for who, next_term in self._asked if next_term >= term}
         self._granted = {next_term: who for next_term, who in self._granted.items() if next_term > term}

@@ -11,7 +11,7 @@ from harness.sim.engine.errors import broken
 from raft import AppendEntries, Configuration, InstallSnapshot, Message, RaftCore, TimeoutNow, VoteRequest
 
 
-class Pledge:
+class LeasePromiseChecker:
     """Of one life of one member. Times are its own clock's, in ns."""
 
     def __init__(self, core: RaftCore, now: int) -> None:

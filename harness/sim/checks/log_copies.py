@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from harness.sim.checks.cluster import Ledger
+from harness.sim.checks.cluster import SafetyChecker
 from harness.sim.engine.errors import broken, require
 from raft import Entry, HardState, LogPosition, LogStore, LogWrite
 
@@ -58,18 +58,18 @@ class ShadowLog:
         return self.terms[max(0, first_index - self.base.index - 1) :]
 
 
-class Copies:
+class ShadowLogs:
     """One member's log over all its lives."""
 
-    def __init__(self, node_id: str, ledger: Ledger) -> None:
-        self.node_id, self._ledger = node_id, ledger
+    def __init__(self, node_id: str, safety: SafetyChecker) -> None:
+        self.node_id, self._safety = node_id, safety
         self.durable = ShadowLog(LogPosition(0, 0), [], HardState())
         self.memory = self.durable.copy()
         self.waiting: list[LogWrite] = []
 
     def append(self, write: LogWrite) -> None:
         """The node handed this write to its log."""
-        memory, ledger = self.memory, self._ledger
+        memory, safety = self.memory, self._safety
         self._check_hard_state(write.hard_state)
         self._check_cut(write)
         self.waiting.append(write)
@@ -83,7 +83,7 @@ class Copies:
             assert before is not None
             if not before <= entry.term <= memory.hard_state.term:
                 broken("entry terms never fall", self.node_id, entry)
-            ledger.wrote(self.node_id, entry, before)
+            safety.wrote(self.node_id, entry, before)
             memory.terms.append(entry.term)
 
     def was_read(self, entries: Sequence[Entry]) -> None:
@@ -91,7 +91,7 @@ class Copies:
         for entry in entries:
             term = self.memory.term_at(entry.index)
             require(
-                term in (None, entry.term) and self._ledger.has_written(entry),
+                term in (None, entry.term) and self._safety.has_written(entry),
                 "what is read back is what was written",
                 f"{self.node_id} read ({entry.index}, {entry.term}), in force is term {term}",
             )
@@ -112,12 +112,12 @@ class Copies:
         # Who has not come to the term in which it was committed is none of those that it was counted on, and may hear a
         # leader of before that (Raft §5.4.2): what that one overwrites comes again.
         is_kept = (
-            term is not None and self._ledger.is_committed(index, term) and own >= self._ledger.committed_in(index)
+            term is not None and self._safety.is_committed(index, term) and own >= self._safety.committed_in(index)
         )
         require(
             term is not None and not is_kept,
             "a committed entry is never cut",
-            f"{self.node_id} cuts from {index}, term {term}; committed up to {self._ledger.commit_index}",
+            f"{self.node_id} cuts from {index}, term {term}; committed up to {self._safety.commit_index}",
         )
 
     def synced(self, count: int) -> None:
@@ -205,7 +205,7 @@ class Copies:
         for entry in log.read(first_index, log.last_index, LOG_BYTES_MAX):
             before = shadow.term_at(entry.index - 1)
             if before is not None:
-                self._ledger.wrote(self.node_id, entry, before)
+                self._safety.wrote(self.node_id, entry, before)
 
 
 def expand(runs: Sequence[LogPosition], last_index: int) -> list[int]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.sim.checks.leader import LeadingWatch
-from harness.sim.checks.leader_loss import LeaderLossWatch
-from harness.sim.checks.lease_promises import Pledge
+from harness.sim.checks.leader import LeaderChecker
+from harness.sim.checks.leader_loss import LeaderLossChecker
+from harness.sim.checks.lease_promises import LeasePromiseChecker
 from harness.sim.checks.membership import Halves, halves_of, has_majorities
-from harness.sim.checks.proposal_ends import ProposalEnds
-from harness.sim.checks.reads import ReadWatch
+from harness.sim.checks.proposal_ends import ProposalChecker
+from harness.sim.checks.reads import ReadChecker
 from harness.sim.checks.snapshots import check_built
 from harness.sim.engine.errors import broken, require
 from harness.sim.faults.membership import check_standing
-from harness.sim.world.probes import NodeTap
+from harness.sim.world.probes import NodeProbe
 from raft import (
     Effects,
     Entry,
@@ -44,30 +44,30 @@ HASH_EVERY_ENTRIES = 8
 """States are compared after entries whose index this divides, after snapshots, and at the end."""
 
 
-class Watch:
+class MemberChecker:
     """One life of one member. Everything is constant cost per event, state hashes aside."""
 
     def __init__(self, member: Member, storage: OpenedStorage) -> None:
         self._member, self._storage = member, storage
-        self._world, self._copies, self._node_id = member.world, member.copies, member.node_id
+        self._world, self._logs, self._node_id = member.world, member.logs, member.node_id
         header = storage.snapshots.latest().header
         self.term = storage.hard_state.term
         self._commit_index = self._last_applied = self._applied_index = header.index
         self._low_watermark = 0
         self.level = 1  # The feature level in force, as far as it was seen.
         peer_ids = [peer_id for peer_id in self._world.plan.members if peer_id != self._node_id]
-        self.leading = LeadingWatch(
-            self._node_id, peer_ids, self._world.plan.raft_of(self._node_id), self._world.ledger, lambda: self._halves
+        self.leading = LeaderChecker(
+            self._node_id, peer_ids, self._world.plan.raft_of(self._node_id), self._world.safety, lambda: self._halves
         )
         config = self._world.plan.raft_of(self._node_id)
-        self.leader_loss = LeaderLossWatch(self._world, self._node_id, config, lambda: self._halves)
-        self._reads = ReadWatch(member)
-        self._proposal_ends = ProposalEnds(self._node_id, config.outcome_wait_ns)
-        self._pledge: Pledge
+        self.leader_loss = LeaderLossChecker(self._world, self._node_id, config, lambda: self._halves)
+        self._reads = ReadChecker(member)
+        self._proposal_ends = ProposalChecker(self._node_id, config.outcome_wait_ns)
+        self._lease_promises: LeasePromiseChecker
 
-    def begins(self, node: NodeTap) -> None:
+    def begins(self, node: NodeProbe) -> None:
         """The node of this life is there."""
-        self._pledge = Pledge(node.core, self._member.now())
+        self._lease_promises = LeasePromiseChecker(node.core, self._member.now())
         node.read_asked = self.read_asked
         node.proposed = self._proposal_ends.opened
 
@@ -80,19 +80,19 @@ class Watch:
     def received(self, core: RaftCore, sender: str, message: Message) -> None:
         """The node was handed a message."""
         now = self._member.now()
-        self._pledge.received(core, sender, message, now)
+        self._lease_promises.received(core, sender, message, now)
         self.leader_loss.received(core, sender, message, now)
         if core.role is Role.LEADER or core.term == self.leading.term:  # It may lead no more because of it.
             self.leading.received(core, sender, message, now)
 
     def voted(self, core: RaftCore, message: object) -> None:
         """After an event: if it has voted, it was free to."""
-        self._pledge.check(core, message, self._member.now(), self._world.ledger.members.committed)
+        self._lease_promises.check(core, message, self._member.now(), self._world.safety.members.committed)
 
     @property
     def _halves(self) -> Halves:
         """Whose majorities this member needs, by its log."""
-        book, log = self._world.ledger.members, self._copies.memory
+        book, log = self._world.safety.members, self._logs.memory
         return halves_of(book.in_force(log))
 
     def check(self, node: Node) -> None:
@@ -103,7 +103,7 @@ class Watch:
             self.term = core.term
         if core.role is Role.LEADER:
             self.leading.seen(core, self._member.now())
-            if self._world.ledger.leads(node_id, self._member.life, core.term):
+            if self._world.safety.leads(node_id, self._member.life, core.term):
                 self._check_leader_completeness(core.term)
                 self._check_votes(core.term)
         self._judge_step(core, is_last=node.failure is not None)
@@ -114,8 +114,8 @@ class Watch:
         if not core.first_index - 1 <= core.snapshot_index <= applied <= commit <= core.last_index:
             marks = (core.first_index, core.snapshot_index, applied, commit, core.last_index)
             broken("order of the marks", node_id, marks)
-        if core.durable_index > max(self._copies.durable.last_index, core.snapshot_index):
-            broken("durable means synced", node_id, core.durable_index, self._copies.durable.last_index)
+        if core.durable_index > max(self._logs.durable.last_index, core.snapshot_index):
+            broken("durable means synced", node_id, core.durable_index, self._logs.durable.last_index)
         if applied != self._applied_index:
             broken("applied is what was applied", node_id, applied, self._applied_index)
         check_standing(self._member, node)
@@ -143,31 +143,31 @@ class Watch:
 
     def _check_changes(self, commit_index: int) -> None:
         """What this member has appended about the members since it was asked last."""
-        ledger = self._world.ledger
-        if ledger.members.fresh:
-            committed_term = ledger.committed_term(commit_index)
-            ledger.members.check_fresh(self._node_id, self._copies.memory, commit_index, committed_term)
+        safety = self._world.safety
+        if safety.members.fresh:
+            committed_term = safety.committed_term(commit_index)
+            safety.members.check_fresh(self._node_id, self._logs.memory, commit_index, committed_term)
 
     def _check_low_watermark(self, core: RaftCore) -> None:
         """A leader says it, of all who are members then; the others repeat what was said."""
-        mark, book = core.low_watermark, self._world.ledger.members
+        mark, book = core.low_watermark, self._world.safety.members
         require(mark > self._low_watermark, "the low-water mark never falls", self._node_id, mark)
         self._low_watermark = mark
         if core.role is not Role.LEADER and mark <= book.low_watermark_max:
             return
         book.low_watermark_max = max(mark, book.low_watermark_max)
-        for each in book.in_force(self._copies.memory).members:
+        for each in book.in_force(self._logs.memory).members:
             member = self._world.members[each.node_id]
             require(
-                mark <= min(member.applied_max, member.copies.durable.last_index),
+                mark <= min(member.applied_max, member.logs.durable.last_index),
                 "the low-water mark is applied and durable everywhere",
                 f"{self._node_id} says {mark}, {member.node_id} has applied {member.applied_max}",
-                f"and holds {member.copies.durable.last_index}",
+                f"and holds {member.logs.durable.last_index}",
             )
 
     def _check_votes(self, term: int) -> None:
         """Raft §5.2: a leader has the votes of a majority, given in its own term."""
-        votes = self._world.ledger.votes_for(self._node_id, term, self._world.plan.members)
+        votes = self._world.safety.votes_for(self._node_id, term, self._world.plan.members)
         require(
             has_majorities(self._halves, votes),
             "a leader has the votes of a majority",
@@ -175,18 +175,18 @@ class Watch:
         )
 
     def _check_leader_completeness(self, term: int) -> None:
-        ledger, memory = self._world.ledger, self._copies.memory
-        index = ledger.last_committed_before(term)
+        safety, memory = self._world.safety, self._logs.memory
+        index = safety.last_committed_before(term)
         require(
-            index <= memory.base.index or memory.term_at(index) == ledger.committed_term(index),
+            index <= memory.base.index or memory.term_at(index) == safety.committed_term(index),
             "leader completeness",
-            f"{self._node_id} leads term {term} without committed entry ({index}, {ledger.committed_term(index)})",
+            f"{self._node_id} leads term {term} without committed entry ({index}, {safety.committed_term(index)})",
         )
 
     def told(self, effects: Effects) -> None:
         """What the node says that it did: rounds of reads, and reads that are over."""
         for event in effects.events:
-            self._world.mark(event.name)
+            self._world.cover(event.name)
             self._told_of_elections(event)
             if event.name == "read_round":
                 self._read_round(event.fields["term"], event.fields["read_index"])
@@ -244,13 +244,13 @@ class Watch:
             case PreVoteResponse():
                 self.leader_loss.sent(peer_id, sent)
             case VoteRequest():
-                self._pledge.check_request(node.core, sent)
+                self._lease_promises.check_request(node.core, sent)
             case _:
                 pass
 
     def _read_round(self, term: int, read_index: int) -> None:
-        """Reads wait for `read_index`, which is not behind what earlier leaders committed (thesis §6.4)."""
-        committed = self._world.ledger.last_committed_before(term)
+        """A leader lets reads wait for `read_index`: that must not be behind what earlier leaders committed (§6.4)."""
+        committed = self._world.safety.last_committed_before(term)
         require(
             read_index >= committed,
             "a read sees what was acknowledged before it",
@@ -272,19 +272,19 @@ class Watch:
         node = self._member.node
         self._world.commitment.reached(self._member, entry.index if node is None else node.core.commit_index)
         require(
-            self._copies.holds_durably(entry.index, entry.term),
+            self._logs.holds_durably(entry.index, entry.term),
             "applied only when durable here",
-            f"{self._node_id} applies ({entry.index}, {entry.term}), durable to {self._copies.durable.last_index}",
+            f"{self._node_id} applies ({entry.index}, {entry.term}), durable to {self._logs.durable.last_index}",
         )
 
     def applied(self, entry: Entry, results: Sequence[Any]) -> None:
         """After it."""
         self._applied_index = entry.index
         self._member.applied_max = max(self._member.applied_max, entry.index)
-        if self._world.ledger.applied(self._node_id, entry, results):
+        if self._world.safety.applied(self._node_id, entry, results):
             self._world.load.on_first_applied(entry, results)
         if self._world.plan.upgrades:
-            self._world.upgrading.applied(self._member)
+            self._world.upgrades.applied(self._member)
         if entry.index % HASH_EVERY_ENTRIES == 0:
             self._hash_state()
 
@@ -296,7 +296,7 @@ class Watch:
         """A snapshot has replaced the state: that which is newest now."""
         node = self._member.node
         if node is not None and node.core.commit_index > self._applied_index:
-            self._world.mark("a snapshot overtook what waited to be applied")
+            self._world.cover("a snapshot overtook what waited to be applied")
         self._applied_index = self._storage.snapshots.latest().header.index
         self._member.applied_max = max(self._member.applied_max, self._applied_index)
         if self._applied_index:
@@ -304,12 +304,12 @@ class Watch:
 
     def restore_given_up(self) -> None:
         """The log was faster than a snapshot that was being read."""
-        self._world.mark("a snapshot that was being installed was overtaken by the log")
+        self._world.cover("a snapshot that was being installed was overtaken by the log")
 
     def _hash_state(self) -> None:
         machine = self._member.machine
         assert machine is not None
-        self._world.ledger.hashed(self._node_id, self._applied_index, machine.state_hash())
+        self._world.safety.hashed(self._node_id, self._applied_index, machine.state_hash())
 
     def dropping(self, index: int) -> None:
         """The log forgets entries below `index`: all of them must be in a durable snapshot.

@@ -36,7 +36,7 @@ def has_majorities(halves: Iterable[Collection[str]], who: Collection[str]) -> b
     return all(2 * sum(voter in who for voter in half) > len(half) for half in halves)
 
 
-class MembersBook:
+class ConfigurationHistory:
     """Every configuration that was ever written, and how those that were committed follow each other."""
 
     def __init__(self, founding: Configuration, is_committed: Callable[[int, int], bool]) -> None:

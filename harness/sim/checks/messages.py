@@ -33,7 +33,7 @@ def check_promise(member: Member, node: Node, receiver: str, message: Message) -
 
     What belongs to a term that is over (on that disk) is history: nobody counts it any more.
     """
-    durable = member.copies.durable
+    durable = member.logs.durable
     state = durable.hard_state
     if message.term > state.term:
         broken("a term is durable before it is told", f"{member.node_id} sends {message}, its disk says {state}")
@@ -55,7 +55,7 @@ def check_promise(member: Member, node: Node, receiver: str, message: Message) -
                 check_acknowledgement(member, node, message.term, index)
                 check_equality(member, receiver, message.term, index)
         case AppendEntries(commit_index=commit_index):
-            committed = member.world.ledger.commit_index
+            committed = member.world.safety.commit_index
             if commit_index > committed:
                 broken("nothing is shown above the mark", f"{member.node_id} tells {commit_index} of {committed}")
         case _:
@@ -75,7 +75,7 @@ def check_pin(member: Member, receiver: str) -> None:
 
 def check_leads(member: Member, term: int, receiver: str) -> None:
     """Whoever appends without being the leader of the term is refused (Raft §5.1)."""
-    leader = member.world.ledger.leader_of(term)
+    leader = member.world.safety.leader_of(term)
     if receiver != leader:
         broken(
             "an append is acknowledged to the leader of the term",
@@ -85,8 +85,8 @@ def check_leads(member: Member, term: int, receiver: str) -> None:
 
 def check_vote(member: Member, term: int, candidate: str, is_current: bool) -> None:
     """One vote per term, and durable before it is told."""
-    member.world.ledger.voted(member.node_id, term, candidate)
-    state = member.copies.durable.hard_state
+    member.world.safety.voted(member.node_id, term, candidate)
+    state = member.logs.durable.hard_state
     if is_current and state.voted_for != candidate:
         broken(
             "a vote is durable before it is told",
@@ -96,8 +96,8 @@ def check_vote(member: Member, term: int, candidate: str, is_current: bool) -> N
 
 def check_acknowledgement(member: Member, node: Node, term: int, index: int) -> None:
     """The log is durable up to what is acknowledged, and is the one that the member has in memory."""
-    durable = member.copies.durable
-    held = member.copies.memory.term_at(index)
+    durable = member.logs.durable
+    held = member.logs.memory.term_at(index)
     is_other = node.core.term == term and held is not None and durable.term_at(index) != held
     if index > durable.last_index or is_other:
         broken(
@@ -112,7 +112,7 @@ def check_equality(member: Member, receiver: str, term: int, index: int) -> None
     leader = member.world.members[receiver]
     if leader.node is None or (leader.node.core.term, leader.node.core.role) != (term, Role.LEADER):
         return
-    theirs, ours = leader.copies.memory, member.copies.durable.term_at(index)
+    theirs, ours = leader.logs.memory, member.logs.durable.term_at(index)
     expected = theirs.term_at(index)
     if index > theirs.last_index or (ours != expected and ours is not None and expected is not None):
         broken(
@@ -124,7 +124,7 @@ def check_equality(member: Member, receiver: str, term: int, index: int) -> None
 
 def check_tail(member: Member, index: int, term: int) -> None:
     """A log tail is durable before it is told. While it waited for that, a snapshot that says more may have come."""
-    durable = member.copies.durable
+    durable = member.logs.durable
     if index >= durable.base.index and durable.term_at(index) != term:
         broken(
             "a tail is durable before it is told",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from harness.sim.engine.errors import broken
 
 
-class ProposalEnds:
+class ProposalChecker:
     """One life of one member. Times are those that its node was told, in ns."""
 
     def __init__(self, node_id: str, wait_ns: int) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.sim.world.member import Member
 
 
-class ReadBook:
+class CommitTimeline:
     """Of a whole run."""
 
     def __init__(self, world: Simulation) -> None:
@@ -27,7 +27,7 @@ class ReadBook:
 
     def committed(self, index: int) -> None:
         """The mark of the cluster has risen."""
-        self._times.append(self._world.heap.now)
+        self._times.append(self._world.queue.now)
         self._marks.append(index)
 
     def mark_at(self, time_ns: int) -> int:
@@ -36,7 +36,7 @@ class ReadBook:
         return self._marks[place - 1] if place else 0
 
 
-class ReadWatch:
+class ReadChecker:
     """The open reads of one life of one member."""
 
     def __init__(self, member: Member) -> None:
@@ -45,17 +45,17 @@ class ReadWatch:
 
     def asked(self, ticket: int) -> None:
         """A read was taken."""
-        self._marks[ticket] = self._world.ledger.commit_index
+        self._marks[ticket] = self._world.safety.commit_index
 
     def ready(self, ticket: int, way: ReadWay) -> None:
         """It is let through now."""
         node, mark = self._member.node, self._marks.pop(ticket)
         assert node is not None
-        self._world.mark(f"a read was let through: {way.value}")
+        self._world.cover(f"a read was let through: {way.value}")
         if way is ReadWay.BOUNDED:
             age_ns = node.core.state_age_ns
             assert age_ns is not None
-            mark = self._world.read_book.mark_at(self._world.heap.now - age_ns - 1)
+            mark = self._world.commit_timeline.mark_at(self._world.queue.now - age_ns - 1)
             if not self._world.plan.trusts_clocks:
                 return
         if node.core.last_applied < mark:

@@ -25,11 +25,11 @@ class Followed:
     kept: set[int] = field(default_factory=set)
 
 
-class SessionBook:
+class SessionChecker:
     """All sessions of a run. `results_max`: how many results each may have kept; `mark` is told what was seen."""
 
-    def __init__(self, results_max: int, mark: Callable[[str], None]) -> None:
-        self._results_max, self._mark = results_max, mark
+    def __init__(self, results_max: int, cover: Callable[[str], None]) -> None:
+        self._results_max, self._cover = results_max, cover
         self._sessions: dict[int, Followed] = {}
         self._last_id = 0
 
@@ -56,7 +56,7 @@ class SessionBook:
             f"session {session_id} at {leader_time}: {session}, and the answer is {result}",
         )
         if session is None:
-            self._mark("a session expired")
+            self._cover("a session expired")
             return
         session.deadline = leader_time + session.ttl_ns
         if acknowledged_up_to > session.floor:
@@ -75,7 +75,7 @@ class SessionBook:
             f"request {request_no} of session {session_id}: {session}, and the answer is {result}",
         )
         if request_no <= session.floor:
-            self._mark("a request came after it was closed")
+            self._cover("a request came after it was closed")
         elif request_no not in session.kept and result[0] != ResultCode.BUSY:
             session.kept.add(request_no)
             require(

@@ -13,19 +13,16 @@ if TYPE_CHECKING:
 
 
 def check_built(member: Member, storage: OpenedStorage) -> None:
-    """A snapshot is the state at its index, however long it took and whatever was applied meanwhile.
-
-    See docs/reference/specification.md#51-state-at-an-index.
-    """
-    info, ledger = storage.snapshots.latest(), member.world.ledger
+    """A snapshot is the state at its index (FORMATS §5), however long it took and whatever was applied meanwhile."""
+    info, safety = storage.snapshots.latest(), member.world.safety
     index, term = info.header.index, info.header.term
     who = f"{member.node_id}'s snapshot"
-    require(ledger.is_committed(index, term), "a snapshot is of what is committed", who, index, term)
-    members = ledger.members.in_force(member.copies.memory, index)
+    require(safety.is_committed(index, term), "a snapshot is of what is committed", who, index, term)
+    members = safety.members.in_force(member.logs.memory, index)
     require(info.header.configuration == members, "a snapshot has the members as of its index", who, index, members)
     image = member.image
-    machine = KvMachine(levels=member.world.upgrading.levels[member.node_id])  # Of the build that wrote it.
+    machine = KvMachine(levels=member.world.upgrades.levels[member.node_id])  # Of the build that wrote it.
     to_fail, image.fails_read_of = image.fails_read_of, None  # What follows are our reads.
     machine.restore(info.header.machine, storage.snapshots.chunks(info))
     image.fails_read_of = to_fail
-    ledger.hashed(who, index, machine.state_hash())
+    safety.hashed(who, index, machine.state_hash())

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.sim.engine.event_queue import Action, EventHeap
+from harness.sim.engine.event_queue import Action, EventQueue
 from harness.sim.load.client import SimClient
 from harness.sim.load.service import ServiceLoad
 from harness.sim.plan.plan import Plan
@@ -63,7 +63,7 @@ class Picture:
     violation: str | None
 
 
-class TappedHeap(EventHeap):
+class ObservedQueue(EventQueue):
     """Tells `scheduled` of bytes that are on their way."""
 
     __slots__ = ("scheduled",)
@@ -71,7 +71,7 @@ class TappedHeap(EventHeap):
     scheduled: Callable[[int, bytes], None]
 
     def at(self, time_ns: int, action: Action, *arguments: Any) -> None:
-        """See EventHeap."""
+        """See EventQueue."""
         super().at(time_ns, action, *arguments)
         for argument in arguments:
             if isinstance(argument, bytes):
@@ -91,12 +91,12 @@ class RecordedSimulation(Simulation):
         self._downs: list[tuple[str, int, int | None]] = []
         self._seen: dict[str, tuple[str, int, int]] = {}  # Role, term and mark when last seen.
         self._receiver = ""  # Of what is being sent now.
-        heap = TappedHeap()
-        heap.scheduled = self._scheduled
-        super().__init__(plan, write_line, heap=heap)
-        self._tap_network()
+        queue = ObservedQueue()
+        queue.scheduled = self._scheduled
+        super().__init__(plan, write_line, queue=queue)
+        self._observe_network()
         if isinstance(self.load, ServiceLoad):
-            self._tap_clients(self.load)
+            self._observe_clients(self.load)
 
     def picture(self, result: SeedResult) -> Picture:
         """What has been recorded, after the run."""
@@ -109,7 +109,7 @@ class RecordedSimulation(Simulation):
             flights=list(self._all_flights),
             faults=self._faults,
             downs=downs,
-            end_ns=self.heap.now,
+            end_ns=self.queue.now,
             violation=None if result.violation is None else str(result.violation),
         )
 
@@ -143,10 +143,10 @@ class RecordedSimulation(Simulation):
     def note_world(self, what: str) -> None:
         """See Simulation."""
         super().note_world(what)
-        self._faults.append((self.heap.now, what))
+        self._faults.append((self.queue.now, what))
         self._see_who_is_up()
 
-    def _tap_network(self) -> None:
+    def _observe_network(self) -> None:
         send = self.network.send
 
         def sent(sender: str, receiver: str, frame: bytes) -> None:
@@ -156,21 +156,21 @@ class RecordedSimulation(Simulation):
 
         self.network.send = sent  # type: ignore[method-assign]
 
-    def _tap_clients(self, load: ServiceLoad) -> None:
-        send = load.lines.send
+    def _observe_clients(self, load: ServiceLoad) -> None:
+        send = load.connections.send
 
         def sent(client: SimClient, connection_id: int, data: bytes) -> None:
             self._event(client.name, "", (), f"sends {len(data)} bytes")
             send(client, connection_id, data)
 
-        load.lines.send = sent  # type: ignore[method-assign]
+        load.connections.send = sent  # type: ignore[method-assign]
 
     # -- inside
 
     def _event(self, place: str, role: str, labels: tuple[str, ...], words: str) -> None:
         self._number += 1
         self._events.append(
-            Event(number=self._number, time_ns=self.heap.now, place=place, role=role, labels=labels, words=words)
+            Event(number=self._number, time_ns=self.queue.now, place=place, role=role, labels=labels, words=words)
         )
 
     def _begin_flight(self, receiver: str, content: bytes) -> Flight:
@@ -200,7 +200,7 @@ class RecordedSimulation(Simulation):
         flight.received = self._number
 
     def _see_who_is_up(self) -> None:
-        now = self.heap.now
+        now = self.queue.now
         for node_id, member in self.members.items():
             if member.is_up and node_id in self._down_since:
                 self._downs.append((node_id, self._down_since.pop(node_id), now))

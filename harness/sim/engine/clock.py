@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from harness.sim.engine.event_queue import EventHeap
+from harness.sim.engine.event_queue import EventQueue
 from harness.sim.engine.rng import stream
 
 FS_PER_NS: Final = 1_000_000
@@ -24,11 +24,11 @@ class Clock:
     __slots__ = ("_grain_ns", "_heap", "_random", "_rate", "_shown_fs", "_since", "usual_rate")
 
     def __init__(
-        self, heap: EventHeap, seed: int, name: str, spread: float, *, at_edges: bool = False, grain_ns: int = 1
+        self, queue: EventQueue, seed: int, name: str, spread: float, *, at_edges: bool = False, grain_ns: int = 1
     ) -> None:
-        self._heap, self._grain_ns = heap, grain_ns
+        self._queue, self._grain_ns = queue, grain_ns
         self._random = stream(seed, f"clock/{name}")
-        self._since = heap.now  # In the future while it stands still.
+        self._since = queue.now  # In the future while it stands still.
         self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS  # At `_since`.
         place = 2 * self._random.random() - 1
         self.usual_rate = int(FS_PER_NS * spread ** (math.copysign(1, place) if at_edges else place))
@@ -36,7 +36,7 @@ class Clock:
 
     def now(self) -> int:
         """What it shows, in ns."""
-        elapsed_ns = self._heap.now - self._since
+        elapsed_ns = self._queue.now - self._since
         shown_ns = (self._shown_fs + elapsed_ns * self._rate if elapsed_ns > 0 else self._shown_fs) // FS_PER_NS
         return shown_ns - shown_ns % self._grain_ns
 
@@ -44,7 +44,7 @@ class Clock:
         """The first true moment, not before now, at which it shows `shown_ns` or more, if nothing changes it."""
         shown_ns += -shown_ns % self._grain_ns
         missing_fs = shown_ns * FS_PER_NS - self._shown_fs
-        return max(self._heap.now, self._since + -(-missing_fs // self._rate) if missing_fs > 0 else 0)
+        return max(self._queue.now, self._since + -(-missing_fs // self._rate) if missing_fs > 0 else 0)
 
     def jump(self, by_ns: int) -> None:
         """It shows so much more from now on. Timers have to be armed anew."""
@@ -54,10 +54,10 @@ class Clock:
     def run_at(self, rate: int) -> None:
         """It runs at another rate from now on. Timers have to be armed anew."""
         assert rate > 0, rate
-        elapsed_ns = self._heap.now - self._since
+        elapsed_ns = self._queue.now - self._since
         if elapsed_ns > 0:
             self._shown_fs += elapsed_ns * self._rate
-            self._since = self._heap.now
+            self._since = self._queue.now
         self._rate = rate
 
     def stand_still(self, until: int) -> None:
@@ -67,10 +67,10 @@ class Clock:
 
     def go_on(self) -> None:
         """It stands still no longer, and runs at its usual rate."""
-        self._since = min(self._since, self._heap.now)
+        self._since = min(self._since, self._queue.now)
         self.run_at(self.usual_rate)
 
     def begin_anew(self) -> None:
         """The machine has lost its power: its clock begins anywhere, even before what it showed."""
         self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS
-        self._since, self._rate = self._heap.now, self.usual_rate
+        self._since, self._rate = self._queue.now, self.usual_rate

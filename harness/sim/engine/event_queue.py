@@ -9,7 +9,7 @@ from typing import Any
 Action = Callable[..., None]
 
 
-class EventHeap:
+class EventQueue:
     """What will happen, in order. Two events of one instant run in the order in which they were put in."""
 
     __slots__ = ("_events", "_sequence", "done_count", "now")

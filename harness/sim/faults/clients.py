@@ -24,36 +24,36 @@ class ClientFaults:
         self._world = world
         self._clients = [f"c{number}" for number in range(world.plan.load.clients)]
 
-    def strike(self, fault: Fault, member: Member) -> None:
+    def inject(self, fault: Fault, member: Member) -> None:
         """Carry out one step of CLIENT_KINDS; it ends by itself."""
-        world, lines = self._world, self._world.load.lines
+        world, connections = self._world, self._world.load.connections
         if fault.kind == "cut in two with clients":
             side, clients = minority(fault, member.node_id, world.plan.members, self._clients)
             others = [node_id for node_id in world.plan.members if node_id not in side]
             links = between(side, others)
-            if links and lines is not None and member.node is not None and member.node.core.role is Role.LEADER:
-                world.mark("clients were left with a leader without a quorum")
+            if links and connections is not None and member.node is not None and member.node.core.role is Role.LEADER:
+                world.cover("clients were left with a leader without a quorum")
             world.network.cut(links)
-            world.heap.after(fault.duration_ns, world.network.mend, links)
+            world.queue.after(fault.duration_ns, world.network.mend, links)
             strangers = [client for client in self._clients if client not in clients]
             client_links = between(clients, others) + between(strangers, side)
-            if lines is not None and links:
-                lines.cut(client_links)
-                world.heap.after(fault.duration_ns, lines.mend, client_links)
+            if connections is not None and links:
+                connections.cut(client_links)
+                world.queue.after(fault.duration_ns, connections.mend, client_links)
         elif fault.kind == "a client's clock jumps":
             self._world.load.jump(fault.shape, HOUR_NS if fault.shape * 100 % 1 < HOUR_SHARE else fault.duration_ns)
-        elif lines is not None:
+        elif connections is not None:
             if fault.kind == "clients hang":
-                lines.hang(member, side=0 if fault.shape < 0.5 else 1)
+                connections.hang(member, side=0 if fault.shape < 0.5 else 1)
             else:
                 client_links = self._links(fault, member.node_id)
-                lines.cut(client_links)
-                world.heap.after(fault.duration_ns, lines.mend, client_links)
+                connections.cut(client_links)
+                world.queue.after(fault.duration_ns, connections.mend, client_links)
 
     def heal(self) -> None:
         """End all that is under way. Who hangs goes on hanging: nobody told them."""
-        if self._world.load.lines is not None:
-            self._world.load.lines.heal()
+        if self._world.load.connections is not None:
+            self._world.load.connections.heal()
 
     def _links(self, fault: Fault, target: str) -> list[Link]:
         random = Random(int(fault.shape * 2**53))

@@ -23,9 +23,9 @@ class ClockFaults:
     def __init__(self, world: Simulation) -> None:
         self._world = world
 
-    def strike(self, fault: Fault, member: Member) -> None:
+    def inject(self, fault: Fault, member: Member) -> None:
         """Carry out one step of CLOCK_KINDS; it ends by itself."""
-        heap = self._world.heap
+        queue = self._world.queue
         match fault.kind:
             case "clock jumps":
                 member.clock.jump(HOUR_NS if fault.shape < HOUR_SHARE else fault.duration_ns)
@@ -33,11 +33,11 @@ class ClockFaults:
             case "clock runs wild":
                 member.clock.run_at(int(FS_PER_NS * WILD_SPREAD ** (2 * fault.shape - 1)))
                 member.clock_changed()
-                heap.after(fault.duration_ns, self._tame, member)
+                queue.after(fault.duration_ns, self._tame, member)
             case "suspend":
                 if member.is_up:
-                    member.attention.pause(heap.now + fault.duration_ns)
-                    member.clock.stand_still(heap.now + fault.duration_ns)
+                    member.scheduler.pause(queue.now + fault.duration_ns)
+                    member.clock.stand_still(queue.now + fault.duration_ns)
             case _:
                 raise AssertionError(fault.kind)
 

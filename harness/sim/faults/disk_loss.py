@@ -43,7 +43,7 @@ REBORN_TIMEOUTS = 5
 """For so many of the longest election time-outs it runs, until somebody reads in its log why nobody talks to it."""
 
 
-class Losing:
+class DiskLoss:
     """Carries it out, and is the operator who replaces who is lost."""
 
     def __init__(self, world: Simulation) -> None:
@@ -57,14 +57,14 @@ class Losing:
 
     def allows(self, member: Member) -> bool:
         """True if a quorum keeps its disks, by every configuration that may be in force."""
-        book = self._world.ledger.members
+        book = self._world.safety.members
         if self._world.plan.changes or member.is_lost or not book.committed.is_voter(member.node_id):
             return False
         members = self._world.members
         lost = {m.node_id for m in members.values() if m.is_damaged or m.is_lost} | {member.node_id}
         return all(
             2 * len(lost & set(half)) < len(half)
-            for configuration in book.that_may_be_in_force(self._world.ledger.commit_index)
+            for configuration in book.that_may_be_in_force(self._world.safety.commit_index)
             for half in (configuration.voter_ids, configuration.outgoing_ids)
             if half
         )
@@ -74,10 +74,10 @@ class Losing:
         if not self.allows(member):
             return
         world = self._world
-        world.striker.take_down([member], replace(fault, kind="lose power"))
+        world.injector.take_down([member], replace(fault, kind="lose power"))
         member.lose_disk()
-        world.mark("a disk was lost")
-        world.heap.after(fault.duration_ns, self._start_as_ever, member, fault)
+        world.cover("a disk was lost")
+        world.queue.after(fault.duration_ns, self._start_as_ever, member, fault)
 
     def stop(self) -> None:
         """Nothing more is begun."""
@@ -114,11 +114,11 @@ class Losing:
             "a member without its files does not start",
             f"{member.node_id}: {outcome[0]!r}, and there is {sorted(member.image.names)}",
         )
-        self._world.mark("a member refused to start on an empty disk")
+        self._world.cover("a member refused to start on an empty disk")
 
     def _is_known_to_all(self, member: Member) -> bool:
         """True if all that were ever members have met it, and will know that it is another one."""
-        everybody = self._world.ledger.members.ever
+        everybody = self._world.safety.members.ever
         others = [self._world.members[name] for name in sorted(everybody) if name != member.node_id]
         known = member.identity.incarnation_id
         pins = [other.image.durable_names.get("pins") for other in others if not other.is_lost]
@@ -129,7 +129,7 @@ class Losing:
     def _make_anew(self, member: Member) -> None:
         world = self._world
         world.note_world(f"{member.node_id} is made anew under its old id")
-        world.mark("a member without its files was made anew")
+        world.cover("a member without its files was made anew")
         reborn = Member(world, member.node_id)
         incarnation_id = identifier(world.plan.seed, f"incarnation/{member.node_id}/anew")
         reborn.identity = reborn.says_it_is = replace(member.identity, incarnation_id=incarnation_id)
@@ -137,7 +137,7 @@ class Losing:
         member.stand_in, member.says_it_is = reborn, reborn.identity
         self._reborn, self._is_refused = reborn, False
         reborn.boot()
-        world.heap.after(REBORN_TIMEOUTS * world.plan.election_timeout_max_ns, self._is_noticed, member)
+        world.queue.after(REBORN_TIMEOUTS * world.plan.election_timeout_max_ns, self._is_noticed, member)
 
     def _is_noticed(self, member: Member) -> None:
         self._end_reborn()
@@ -151,7 +151,7 @@ class Losing:
         self._is_refused = True
         if self._is_hasty and not self._operator.is_stopped:
             self._is_hasty = False
-            self._world.mark(HASTY)
+            self._world.cover(HASTY)
             self._replace(self._world.members[ghost.node_id])
 
     def ghost_ended(self, ghost: Member) -> None:
@@ -173,9 +173,9 @@ class Losing:
         if other.node is None:
             return
         try:
-            self._world.upgrading.greet(other.node, other.machine, reborn.identity)
+            self._world.upgrades.greet(other.node, other.machine, reborn.identity)
         except PeerRefused as error:
-            self._world.mark(f"a hello was refused: {error.code}")
+            self._world.cover(f"a hello was refused: {error.code}")
             return
         self.greeted(other, reborn.node_id)
         reborn.deliver(sender, frame)
@@ -201,20 +201,20 @@ class Losing:
         if self._operator.is_stopped or not self._to_replace:
             return
         lost = self._to_replace[0]
-        committed, spare = self._world.ledger.members.committed, self._spare_for(lost)
+        committed, spare = self._world.safety.members.committed, self._spare_for(lost)
         is_replaced = committed.member(lost) is None and not committed.is_joint
         if is_replaced:
-            self._world.mark("a member that lost its disk was replaced")
+            self._world.cover("a member that lost its disk was replaced")
         if is_replaced or spare is None:
             del self._to_replace[0]
         elif self._reborn is None or self._is_refused:
             self._operator.ask(
                 "a replacement", f"replace {lost} by {spare}", lambda node: self._step(node, lost, spare), 1
             )
-        self._world.heap.after(PAUSE_NS, self._go_on)
+        self._world.queue.after(PAUSE_NS, self._go_on)
 
     def _spare_for(self, lost: str) -> str | None:
-        taken = {*self._world.ledger.members.ever, *self._spares.values()}
+        taken = {*self._world.safety.members.ever, *self._spares.values()}
         free = next((name for name in self._world.plan.members if name not in taken), None)
         if free is not None:
             self._spares.setdefault(lost, free)
@@ -228,4 +228,4 @@ class Losing:
             change = MembershipChange(promote=(spare,), remove=(lost,))
         else:
             return  # It is about to be done.
-        self._world.changing.propose(node, change)
+        self._world.membership.propose(node, change)

@@ -50,7 +50,7 @@ class DiskFaults:
         self._failing: dict[str, Fault] = {}
         self._is_healed = False
 
-    def strike(self, fault: Fault, member: Member) -> None:
+    def inject(self, fault: Fault, member: Member) -> None:
         """Carry out one step of DISK_KINDS; it ends by itself."""
         world = self._world
         match fault.kind:
@@ -62,33 +62,33 @@ class DiskFaults:
                 member.image.fails_read_of = FAILING_READS[int(fault.shape * len(FAILING_READS))]
             case "short reads":
                 member.image.reads_are_short = True
-                world.heap.after(fault.duration_ns, self._read_whole, member)
+                world.queue.after(fault.duration_ns, self._read_whole, member)
             case "full disk":
                 self._failing[member.node_id] = fault
                 member.image.size_bytes_max = member.image.size_bytes + int(ROOM_BYTES_MAX * fault.shape**2)
-                world.heap.after(fault.duration_ns, self._give_room, member)
+                world.queue.after(fault.duration_ns, self._give_room, member)
             case "bit rot":
                 if member.is_up and fault.shape < ROT_IN_USE_SHARE and self._budget.allows(member):
                     self._rot_in_use(member, fault)
                 elif member.files is not None and self._budget.allows(member):
-                    world.striker.take_down([member], fault)
+                    world.injector.take_down([member], fault)
                     member.rot(self._rot_random)
             case "rotting log":
-                until_ns = world.heap.now + fault.duration_ns
+                until_ns = world.queue.now + fault.duration_ns
                 self._rot_log(member, until_ns)
             case "lying disk":
                 if member.is_up and self._budget.allows(member):
                     self._let_lie(member, fault)
             case "lose a disk":
-                world.losing.lose(fault, member)
+                world.disk_loss.lose(fault, member)
             case "slow disk":
                 if member.files is not None:
                     member.files.slow_factor = SLOW_FACTOR
-                    world.heap.after(fault.duration_ns, self._quicken, member, member.life)
+                    world.queue.after(fault.duration_ns, self._quicken, member, member.life)
             case "hanging disk":
                 if member.files is not None:
                     member.files.hangs = True
-                    world.heap.after(fault.duration_ns, self._let_answer, member, member.life)
+                    world.queue.after(fault.duration_ns, self._let_answer, member, member.life)
             case "leader's disk hangs":
                 self._hang_leader(fault)
             case _:
@@ -96,11 +96,11 @@ class DiskFaults:
 
     def _hang_leader(self, fault: Fault) -> None:
         world = self._world
-        leader = world.members[world.striker.aim(None)]
+        leader = world.members[world.injector.choose_target(None)]
         if leader.files is not None:
             leader.files.hangs = True
             hang_ns = int(LEADER_HANG_TIMEOUTS * (1 + fault.shape) * world.plan.election_timeout_max_ns)
-            world.heap.after(hang_ns, self._let_answer, leader, leader.life)
+            world.queue.after(hang_ns, self._let_answer, leader, leader.life)
 
     def heal(self) -> None:
         """End all that is under way; what is damaged stays damaged."""
@@ -118,14 +118,14 @@ class DiskFaults:
 
     def has_failed(self, member: Member) -> None:
         """Its process has seen that a sync failed, and ends now. With it, or a little later, the power may go."""
-        self._world.heap.after(0, self._take_down_failed, member, member.life)
+        self._world.queue.after(0, self._take_down_failed, member, member.life)
 
     def _take_down_failed(self, member: Member, life: int) -> None:
         if member.life == life:
             fault = self._failing[member.node_id]
             kind = "kill" if fault.shape * 100 % 1 < 0.5 else "lose power"
             duration_ns = 0 if self._is_healed else fault.duration_ns
-            self._world.striker.take_down([member], replace(fault, kind=kind, duration_ns=duration_ns))
+            self._world.injector.take_down([member], replace(fault, kind=kind, duration_ns=duration_ns))
 
     def _let_lie(self, member: Member, fault: Fault) -> None:
         """The next sync of the log is a lie, if the budget still allows it then. A while later power is lost."""
@@ -135,9 +135,9 @@ class DiskFaults:
         def lied(how: str) -> None:
             member.is_damaged = True
             member.proven.lied()
-            self._world.mark(how)
+            self._world.cover(how)
             self._world.note_world(f"{member.node_id}: {how}")
-            self._world.heap.after(fault.duration_ns, self._uncover, member)
+            self._world.queue.after(fault.duration_ns, self._uncover, member)
 
         files.lies_about, files.on_lie = LOG_FOLDER, lied
         files.may_lie = lambda: self._budget.allows(member)
@@ -149,28 +149,28 @@ class DiskFaults:
     def _rot_in_use(self, member: Member, fault: Fault) -> None:
         """A bit of its newest snapshot changes, which it may be sending. After a while it starts anew, and notices."""
         member.is_damaged = member.proven.rot_snapshot(self._rot_random)
-        self._world.mark("a snapshot rotted in use")
-        self._world.heap.after(fault.duration_ns, self._reread, member)
+        self._world.cover("a snapshot rotted in use")
+        self._world.queue.after(fault.duration_ns, self._reread, member)
 
     def _rot_log(self, member: Member, until_ns: int) -> None:
         """As soon as there is something to rot. If nobody reads it, the next start must notice."""
-        heap = self._world.heap
+        queue = self._world.queue
         if self._is_healed or not self._budget.allows(member):
             return
         if rot_what_is_read_next(member, self._log_rot_random):
             member.is_damaged = True
-            self._world.mark("the log rotted in use")
-            heap.after(max(0, until_ns - heap.now), self._reread, member)
-        elif heap.now < until_ns:
-            heap.after(LOOK_NS, self._rot_log, member, until_ns)
+            self._world.cover("the log rotted in use")
+            queue.after(max(0, until_ns - queue.now), self._reread, member)
+        elif queue.now < until_ns:
+            queue.after(LOOK_NS, self._rot_log, member, until_ns)
 
     def _reread(self, member: Member) -> None:
         if member.proven.rotten_path:
             self._restart(member, "kill")
 
     def _restart(self, member: Member, kind: str) -> None:
-        fault = Fault(at_ns=self._world.heap.now, kind=kind, duration_ns=0, target=None, shape=0.0)
-        self._world.striker.take_down([member], fault)
+        fault = Fault(at_ns=self._world.queue.now, kind=kind, duration_ns=0, target=None, shape=0.0)
+        self._world.injector.take_down([member], fault)
 
     def _give_room(self, member: Member) -> None:
         member.image.size_bytes_max = None

@@ -32,7 +32,7 @@ class FormerFolders:
         for machine, met_by in self._met.items():
             if member.life == 1 and member.node_id in met_by and member.node is not None:
                 with suppress(PeerRefused):  # By its build, which may be behind.
-                    self._world.upgrading.greet(member.node, member.machine, self._former(machine))
+                    self._world.upgrades.greet(member.node, member.machine, self._former(machine))
 
     def _former(self, machine: str) -> Identity:
         incarnation_id = identifier(self._world.plan.seed, f"incarnation/{machine}/former")
@@ -42,7 +42,7 @@ class FormerFolders:
         """True if `by` has met the former folder, and what it has of the configuration names no folder yet."""
         if by not in self._met.get(machine, ()):
             return False
-        members = self._world.ledger.members.in_force(self._world.members[by].copies.memory)
+        members = self._world.safety.members.in_force(self._world.members[by].logs.memory)
         known = members.member(machine)
         return known is None or not known.incarnation_id
 
@@ -51,5 +51,5 @@ class FormerFolders:
 
         Nothing is asked of it until it is named.
         """
-        known = self._world.ledger.members.committed.member(machine)
+        known = self._world.safety.members.committed.member(machine)
         return machine in self._met and known is not None and not known.incarnation_id

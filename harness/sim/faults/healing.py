@@ -40,7 +40,7 @@ class Healing:
 
     def living(self) -> list[Member]:
         """The members of which something is asked. Machines that are none yet, or no more, are not among them."""
-        members = self._world.ledger.members.committed
+        members = self._world.safety.members.committed
         healed = [m for m in self._world.members.values() if not m.is_lost and m.node_id not in self._dead]
         former = self._world.former_folders
         return [m for m in healed if members.member(m.node_id) is not None and not former.waits(m.node_id)]
@@ -49,11 +49,11 @@ class Healing:
         """All faults end, but for those that are chosen to stay dead."""
         world = self._world
         dead = self._choose()
-        behind = {member.node_id for member in world.members.values() if member.is_paused or member.attention}
-        world.striker.heal()
+        behind = {member.node_id for member in world.members.values() if member.is_paused or member.scheduler}
+        world.injector.heal()
         for node_id, kind in dead.items():
             world.note_world(f"{node_id} stays dead: {kind}")
-            world.mark(f"a member stayed dead: {kind}")
+            world.cover(f"a member stayed dead: {kind}")
             self._leave(world.members[node_id], kind)
             member = world.members[node_id]
             if kind == "cut off" and member.is_up and node_id not in behind:  # What it has not read, it hears.
@@ -65,21 +65,21 @@ class Healing:
         left = (len(members) - 1) // 2 - sum(m.is_damaged or m.is_lost for m in members.values())
         chosen: dict[str, str] = {}
         for dead in self._world.plan.heal.dead:
-            member = members[self._world.striker.aim(dead.target)]
+            member = members[self._world.injector.choose_target(dead.target)]
             if len(chosen) < left and not (member.is_damaged or member.is_lost or member.node_id in chosen):
                 chosen[member.node_id] = dead.kind
         return chosen
 
     def _leave(self, member: Member, kind: str) -> None:
-        fault = Fault(at_ns=self._world.heap.now, kind=kind, duration_ns=0, target=None, shape=0.0)
+        fault = Fault(at_ns=self._world.queue.now, kind=kind, duration_ns=0, target=None, shape=0.0)
         match kind:
             case "cut off":
                 links = cut_links(fault, member.node_id, self._world.plan.members)
                 self._world.network.cut(links, count=CUT_FOR_GOOD)
             case "pause":
-                member.attention.pause(EVER_NS)
+                member.scheduler.pause(EVER_NS)
             case _:
-                self._world.striker.take_down([member], fault)
+                self._world.injector.take_down([member], fault)
                 member.is_lost = True
 
     # -- the dead come back
@@ -87,7 +87,7 @@ class Healing:
     def latest_term_of_the_dead(self) -> int:
         """The latest term that one of them has written down; if it alone knows that term, it deposes a leader."""
         dead = [self._world.members[node_id] for node_id in self._dead]
-        return max((member.copies.memory.hard_state.term for member in dead), default=0)
+        return max((member.logs.memory.hard_state.term for member in dead), default=0)
 
     def bring_back(self) -> None:
         """Those who were left dead live again: cuts are mended, processes start, or go on."""
@@ -97,10 +97,10 @@ class Healing:
         world.network.heal()
         for node_id, kind in dead.items():
             world.note_world(f"{node_id} comes back")
-            world.mark(f"a member came back: {kind}")
+            world.cover(f"a member came back: {kind}")
             member = world.members[node_id]
             if kind == "pause":
-                member.attention.wake()  # As if nothing had happened.
+                member.scheduler.wake()  # As if nothing had happened.
             elif kind != "cut off":
                 member.is_lost = False
                 member.boot()

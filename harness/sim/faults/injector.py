@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.sim.world.member import Member
 
 
-class Striker:
+class Injector:
     """Does harm until `heal`."""
 
     def __init__(self, world: Simulation) -> None:
@@ -41,7 +41,7 @@ class Striker:
     def start(self) -> None:
         """Put all steps of the plan on the heap."""
         for fault in self._world.plan.faults:
-            self._world.heap.at(fault.at_ns, self.strike, fault)
+            self._world.queue.at(fault.at_ns, self.inject, fault)
 
     def heal(self) -> None:
         """No further step is carried out; networks and disks are well again, then processes start."""
@@ -57,20 +57,20 @@ class Striker:
         if not self._is_stopped:
             self._processes.amid_an_install(member)
 
-    def strike(self, fault: Fault) -> None:
+    def inject(self, fault: Fault) -> None:
         """Carry out one step now."""
         if self._is_stopped:
             return
-        member = self._world.members[self.aim(fault.target)]
+        member = self._world.members[self.choose_target(fault.target)]
         self._world.note_world(f"{fault.kind}: {member.node_id} for {fault.duration_ns / 1e6:.0f} ms")
-        self._world.mark(fault.kind)
+        self._world.cover(fault.kind)
         for kinds, family in self._families:
             if fault.kind in kinds:
-                family.strike(fault, member)
+                family.inject(fault, member)
                 return
         raise AssertionError(fault.kind)
 
-    def aim(self, target: float | None) -> str:
+    def choose_target(self, target: float | None) -> str:
         """Who is meant: a share of the members in order, or whoever leads (the newest, if several think so)."""
         members = self._world.plan.members
         if target is not None:

@@ -50,20 +50,20 @@ class Operator:
         `what` is in the mark of a refusal, `label` in the trace.
         """
         world = self._world
-        member = world.members[world.striker.aim(None)]
+        member = world.members[world.injector.choose_target(None)]
         if self.is_stopped or not tries_left:
             return
         again = (PAUSE_NS, self.ask, what, label, attempt, tries_left - 1)
         if member.node is None or member.is_paused or member.node.core.role is not Role.LEADER:
-            world.heap.after(*again)
+            world.queue.after(*again)
             return
 
         def tried(node: Node) -> None:
             try:
                 attempt(node)
             except (ChangeRefused, LevelRefused, NotLeader, Busy, NodeStopped) as error:
-                world.mark(f"{what} was refused: {_word(error)}")
-                world.heap.after(*again)
+                world.cover(f"{what} was refused: {_word(error)}")
+                world.queue.after(*again)
 
         member.call(label, tried)
 
@@ -79,7 +79,7 @@ SILENCE_TIMEOUTS = 12
 NAMED = "a new voter was named with its folder"
 
 
-class Changing:
+class MembershipChanges:
     """Carries the steps out, and sees what becomes of each."""
 
     def __init__(self, world: Simulation) -> None:
@@ -93,7 +93,7 @@ class Changing:
     def start(self) -> None:
         """Put the steps on the heap."""
         for step in self._world.plan.changes:
-            self._world.heap.at(step.at_ns, self._try, step)
+            self._world.queue.at(step.at_ns, self._try, step)
 
     def stop(self) -> None:
         """Nothing more is begun; what is under way goes on to its end."""
@@ -104,7 +104,7 @@ class Changing:
         if self._names:
             named = naming_new_voters(change, node.core.configuration, node.pinned_incarnation)
             if named != change:
-                self._world.mark(NAMED)
+                self._world.cover(NAMED)
             change = named
         self._last_ticket -= 1
         node.propose_change(change, self._last_ticket)
@@ -117,22 +117,22 @@ class Changing:
             if change is None:
                 return
             self.propose(node, change)
-            world.mark(f"a change was begun: {step.what}")
+            world.cover(f"a change was begun: {step.what}")
             if step.cut_off_ns:
-                world.heap.after(0, self._cut_off, step, node.identity.node_id)
+                world.queue.after(0, self._cut_off, step, node.identity.node_id)
             if node.identity.node_id in change.remove:
-                world.mark("a leader began to remove itself")
+                world.cover("a leader began to remove itself")
             elif change.remove and self._silenced.random() < world.plan.silenced_rate:
                 silence_ns = SILENCE_TIMEOUTS * world.plan.election_timeout_max_ns
-                world.heap.after(0, self._cut_off, replace(step, cut_off_ns=silence_ns), change.remove[0])
+                world.queue.after(0, self._cut_off, replace(step, cut_off_ns=silence_ns), change.remove[0])
 
         self._operator.ask("a change", f"change: {step.what}", attempt)
 
     def _cut_off(self, step: ChangeStep, node_id: str) -> None:
         machines = self._world.plan.members
         target = (machines.index(node_id) + 0.5) / len(machines)
-        now, kind = self._world.heap.now, "cut off"
-        self._world.striker.strike(
+        now, kind = self._world.queue.now, "cut off"
+        self._world.injector.inject(
             Fault(at_ns=now, kind=kind, duration_ns=step.cut_off_ns, target=target, shape=step.shape)
         )
 
@@ -171,11 +171,11 @@ class Changing:
             return
         effects.completions = [each for each in effects.completions if each not in ours]
         for end in ours:
-            self._world.mark(f"a change ended: {type(end).__name__}")
+            self._world.cover(f"a change ended: {type(end).__name__}")
             if isinstance(end, Applied):
-                members = self._world.ledger.members.in_force(machine.copies.memory, end.index)
+                members = self._world.safety.members.in_force(machine.logs.memory, end.index)
                 require(
-                    end.result == members and not members.is_joint and end.index <= self._world.ledger.commit_index,
+                    end.result == members and not members.is_joint and end.index <= self._world.safety.commit_index,
                     "a change that is told to be done is done",
                     f"{machine.node_id} tells {end}; at {end.index} there is {members}",
                 )
@@ -183,7 +183,7 @@ class Changing:
 
 def check_standing(machine: Machine, node: Node) -> None:
     """Who is no voter for certain neither campaigns nor leads; what the core takes for the members is in its log."""
-    book, log = machine.world.ledger.members, machine.copies.memory
+    book, log = machine.world.safety.members, machine.logs.memory
     if not book.has_changes or node.failure is not None:  # It ends, perhaps in the middle of a step.
         return
     members = book.in_force(log)

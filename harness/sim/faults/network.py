@@ -28,7 +28,7 @@ class NetworkFaults:
         self._world = world
         self._is_healed = False
 
-    def strike(self, fault: Fault, member: Member) -> None:
+    def inject(self, fault: Fault, member: Member) -> None:
         """Carry out one step of NETWORK_KINDS; it ends by itself."""
         world, network = self._world, self._world.network
         if fault.kind in ("lose connection", "half-open", "slow link"):
@@ -41,7 +41,7 @@ class NetworkFaults:
             return
         links = cut_links(fault, member.node_id, world.plan.members)
         network.cut(links)
-        world.heap.after(fault.duration_ns, network.mend, links)
+        world.queue.after(fault.duration_ns, network.mend, links)
 
     def heal(self) -> None:
         """End all that is under way."""
@@ -67,22 +67,22 @@ class NetworkFaults:
             case "slow link":
                 extra_ns = int(SLOW_LINK_NS_MIN * SLOW_LINK_TIMES_MAX**fault.shape)
                 network.slow_down(link, extra_ns)
-                world.heap.after(fault.duration_ns, self._quicken, link, extra_ns)
+                world.queue.after(fault.duration_ns, self._quicken, link, extra_ns)
             case "half-open":
                 network.cut([link])
-                world.heap.after(fault.duration_ns, self._reconnect, sender, receiver)
+                world.queue.after(fault.duration_ns, self._reconnect, sender, receiver)
             case _:
                 raise AssertionError(fault.kind)
 
     def _drop_connections(self, fault: Fault, member: Member) -> None:
         """What was on its way is lost. All of them live, and may call each other anew at once."""
-        random, heap = Random(int(fault.shape * 2**53)), self._world.heap
+        random, queue = Random(int(fault.shape * 2**53)), self._world.queue
         for other in self._world.members.values():
             if other is member:
                 continue
             for one, peer in ((member, other), (other, member)):
                 self._world.network.reconnect((one.node_id, peer.node_id))
-                heap.after(random.randrange(DROP_TOLD_NS_MAX), one.ways.lose, peer.node_id)
+                queue.after(random.randrange(DROP_TOLD_NS_MAX), one.connections.lose, peer.node_id)
 
     def _quicken(self, link: Link, extra_ns: int) -> None:
         if not self._is_healed:
@@ -93,9 +93,9 @@ class NetworkFaults:
         link = (sender.node_id, receiver.node_id)
         self._world.network.mend([link])
         self._world.network.reconnect(link)
-        receiver.ways.hung_up(sender.node_id)
+        receiver.connections.hung_up(sender.node_id)
         sender.lose_connection(receiver.node_id)
-        self._world.mark("a half-open connection was made anew")
+        self._world.cover("a half-open connection was made anew")
 
 
 def cut_links(fault: Fault, target: str, members: Sequence[str]) -> list[Link]:

@@ -39,7 +39,7 @@ class ProcessFaults:
         self._stays_down: set[str] = set()
         self._is_healed = False
 
-    def strike(self, fault: Fault, member: Member) -> None:
+    def inject(self, fault: Fault, member: Member) -> None:
         """Carry out one step of PROCESS_KINDS; it ends by itself."""
         world = self._world
         match fault.kind:
@@ -57,23 +57,23 @@ class ProcessFaults:
                 if member.is_up:
                     member.call("transfer", self._transfer)
             case "take over":
-                leader = world.members[world.striker.aim(None)]
+                leader = world.members[world.injector.choose_target(None)]
                 if leader.is_up and leader is not member:
                     leader.call("hand over", lambda node: self._transfer(node, member.node_id))
             case "pause":
                 if member.is_up:
-                    member.attention.pause(world.heap.now + fault.duration_ns)
+                    member.scheduler.pause(world.queue.now + fault.duration_ns)
             case "slow process":
                 if member.is_up:
-                    member.attention.service_ns = int(SERVICE_NS_MIN * SERVICE_TIMES_MAX**fault.shape)
-                    world.heap.after(fault.duration_ns, self._quicken, member, member.life)
+                    member.scheduler.service_ns = int(SERVICE_NS_MIN * SERVICE_TIMES_MAX**fault.shape)
+                    world.queue.after(fault.duration_ns, self._quicken, member, member.life)
             case _:
                 raise AssertionError(fault.kind)
 
     def has_stopped(self, member: Member) -> None:
         """It did what it was asked to: it starts again after the fault's duration."""
         fault = self._stopping.pop(member.node_id)
-        self._world.mark("a member stopped in order")
+        self._world.cover("a member stopped in order")
         member.is_lost |= member.node_id in self._stays_down
         self.take_down([member], replace(fault, kind="kill", duration_ns=0 if self._is_healed else fault.duration_ns))
 
@@ -85,7 +85,7 @@ class ProcessFaults:
         """It was removed, and is stopping: somebody starts it again after so long, or nobody ever does."""
         if restart_ns is None:
             self._stays_down.add(member.node_id)
-        at_ns = self._world.heap.now
+        at_ns = self._world.queue.now
         fault = Fault(at_ns=at_ns, kind="stop", duration_ns=restart_ns or 0, target=None, shape=0.0)
         self._stopping.setdefault(member.node_id, fault)
 
@@ -97,16 +97,16 @@ class ProcessFaults:
         """A snapshot that it received is durable, and the log that it has instead of its own is not."""
         world = self._world
         if self._installs.random() < world.plan.install_death_rate:
-            world.mark("died amid an install")
+            world.cover("died amid an install")
             kind = self._installs.choice(("kill", "lose power"))
-            fault = Fault(at_ns=world.heap.now, kind=kind, duration_ns=INSTALL_DEATH_NS, target=None, shape=0.0)
-            world.heap.after(0, self._end_life, member, member.life, fault)
+            fault = Fault(at_ns=world.queue.now, kind=kind, duration_ns=INSTALL_DEATH_NS, target=None, shape=0.0)
+            world.queue.after(0, self._end_life, member, member.life, fault)
 
     def heal(self) -> None:
         """End all that is under way, and start who is down. Who was asked to stop still does, and starts at once."""
         self._is_healed = True
         for member in self._world.members.values():
-            member.attention.wake()
+            member.scheduler.wake()
             if member.files is None and not member.is_lost:
                 member.boot()
 
@@ -122,14 +122,16 @@ class ProcessFaults:
             for other in world.members.values():
                 if other is not member and self._random.random() < CONNECTION_LOSS_TOLD_RATE:
                     delay = self._random.randrange(CONNECTION_LOSS_TOLD_NS_MAX)
-                    ends = other.ways.lose if fault.kind == "kill" else other.lose_connection  # Without power: silence.
-                    world.heap.after(delay, ends, member.node_id)
-            world.heap.after(fault.duration_ns * (place + 1), self._bring_up, member)
+                    ends = (
+                        other.connections.lose if fault.kind == "kill" else other.lose_connection
+                    )  # Without power: silence.
+                    world.queue.after(delay, ends, member.node_id)
+            world.queue.after(fault.duration_ns * (place + 1), self._bring_up, member)
 
     def _take_down_amid_a_sync(self, member: Member, files: SimFiles, fault: Fault) -> None:
         """Wait until the disk has something to do, and strike before it is done."""
         life = member.life
-        files.on_start = lambda duration_ns: self._world.heap.after(
+        files.on_start = lambda duration_ns: self._world.queue.after(
             int(duration_ns * fault.shape / AMID_A_SYNC_SHARE), self._end_life, member, life, fault
         )
 
@@ -139,9 +141,9 @@ class ProcessFaults:
 
     def _quicken(self, member: Member, life: int) -> None:
         if member.life == life:
-            if len(member.attention) > 1:
-                self._world.mark("a slow process was behind")
-            member.attention.quicken()
+            if len(member.scheduler) > 1:
+                self._world.cover("a slow process was behind")
+            member.scheduler.quicken()
 
     def _bring_up(self, member: Member) -> None:
         if member.files is None and not member.is_lost:

@@ -46,7 +46,7 @@ class Refusals:
         process = caller.stand_in or caller
         if process.node is not None:
             delay_ns = self._world.plan.network.delay_ns
-            self._world.heap.after(delay_ns, self._arrive, process, process.life, peer_id, code)
+            self._world.queue.after(delay_ns, self._arrive, process, process.life, peer_id, code)
 
     def _arrive(self, process: Member, life: int, peer_id: str, code: str) -> None:
         if not self._world.network.is_cut(peer_id, process.node_id):
@@ -61,9 +61,9 @@ class Refusals:
                 BLANK_MEMBER_ENDS,
                 f"{member.node_id} was told so by {peer_id}, and runs on",
             )
-            self._world.losing.was_told(member)
+            self._world.disk_loss.was_told(member)
         if node.is_removed:
-            committed = self._world.ledger.members.committed
+            committed = self._world.safety.members.committed
             require(
                 member.node_id in committed.removed,
                 ONLY_REMOVED_END,
@@ -72,7 +72,7 @@ class Refusals:
         if code == REMOVED_CODE and node.core.is_peer(peer_id):
             require(node.is_removed, TOLD_REMOVED_END, f"{member.node_id} was told so by {peer_id}, and runs on")
             if not node.core.is_removed:
-                self._world.mark(TOLD_BY_REFUSAL)
+                self._world.cover(TOLD_BY_REFUSAL)
         if code == REMOVED_CODE and node.is_removed and not node.is_stopped:
             self._stop_removed(member, node)
 
@@ -80,20 +80,20 @@ class Refusals:
         """Its driver asks it to stop."""
         member.begin_stop(node)
         restarts = self._random.random() < RESTARTED_SHARE
-        self._world.striker.ends_when_stopped(member, RESTART_NS if restarts else None)
+        self._world.injector.ends_when_stopped(member, RESTART_NS if restarts else None)
 
     def has_forgotten(self, member: Member) -> None:
         """Its node has failed since it is known with another folder. A supervisor starts it again, or nobody does."""
         is_ghost = member is not self._world.members[member.node_id]
-        self._world.mark(GHOST_ENDED if is_ghost else JOINER_ENDED)
-        self._world.heap.after(0, self._end_forgotten, member, member.life)
+        self._world.cover(GHOST_ENDED if is_ghost else JOINER_ENDED)
+        self._world.queue.after(0, self._end_forgotten, member, member.life)
 
     def _end_forgotten(self, member: Member, life: int) -> None:
         if member.life != life:
             return
         if member is not self._world.members[member.node_id]:
-            self._world.losing.ghost_ended(member)
+            self._world.disk_loss.ghost_ended(member)
             return
-        now = self._world.heap.now
+        now = self._world.queue.now
         fault = Fault(at_ns=now, kind="kill", duration_ns=RESTART_NS, target=None, shape=0.0)
-        self._world.striker.take_down([member], fault)
+        self._world.injector.take_down([member], fault)

@@ -46,7 +46,7 @@ LEFT_OUT_SHARE = 0.6
 """Of the machines that are no voters at first: whoever rolls builds out does not know of them."""
 
 
-class Upgrading:
+class Upgrades:
     """Carries the steps out, and knows which build every member has, and ever had."""
 
     def __init__(self, world: Simulation) -> None:
@@ -69,7 +69,7 @@ class Upgrading:
     def start(self) -> None:
         """Put the steps on the heap."""
         for step in self._world.plan.upgrades:
-            self._world.heap.at(step.at_ns, self._carry_out, step)
+            self._world.queue.at(step.at_ns, self._carry_out, step)
 
     def stop(self) -> None:
         """In the end every member gets the newest build: who has an older one could not follow."""
@@ -91,7 +91,7 @@ class Upgrading:
         world = self._world
         if self._operator.is_stopped:
             return
-        world.mark(f"upgrade: {step.what}")
+        world.cover(f"upgrade: {step.what}")
         members = list(world.members.values())
         match step.what:
             case "roll":
@@ -99,7 +99,7 @@ class Upgrading:
                 pause = int(step.shape * world.plan.election_timeout_max_ns)
                 known = [member for member in members if member.node_id not in self._forgotten]
                 for place, member in enumerate(known):
-                    world.heap.after(place * pause, self._reach, member, self._rolled, pause)
+                    world.queue.after(place * pause, self._reach, member, self._rolled, pause)
             case "raise":
                 self._raise(1 + int(step.shape * LEVEL_MAX))
             case "back":
@@ -117,9 +117,9 @@ class Upgrading:
         """Its process ends, and another build starts in its place."""
         self._next[member.node_id] = highest
         self._world.note_world(f"{member.node_id} gets a build that knows levels up to {highest}")
-        now = self._world.heap.now
+        now = self._world.queue.now
         fault = Fault(at_ns=now, kind="kill", duration_ns=pause_ns, target=None, shape=0.0)
-        self._world.striker.take_down([member], fault)
+        self._world.injector.take_down([member], fault)
 
     def _raise(self, level: int, tries_max: int = TRIES_MAX) -> None:
         def attempt(node: Node) -> None:
@@ -130,18 +130,18 @@ class Upgrading:
                 self._check_asked(level, node)
             self._last_ticket -= 1
             node.propose(encode_command(RaiseFeatureLevel(level)), self._last_ticket)
-            self._world.mark("a level was proposed")
+            self._world.cover("a level was proposed")
             if level > machine.feature_level and self._haste.random() < HASTY_SHARE:
-                self._world.heap.after(0, self._take_back, level)
+                self._world.queue.after(0, self._take_back, level)
 
         self._operator.ask("a level", f"raise the level to {level}", attempt, tries_max)
 
     def _take_back(self, level: int) -> None:
         """Of those that lead nobody, one is given a build that lacks `level`, before it has heard of it."""
-        leader_id = self._world.striker.aim(None)
+        leader_id = self._world.injector.choose_target(None)
         others = [member for member in self._world.members.values() if member.node_id != leader_id]
         if others and level > 1 and not self._operator.is_stopped:
-            self._world.mark("a member was taken back while a level was raised")
+            self._world.cover("a member was taken back while a level was raised")
             self._give(self._haste.choice(others), level - 1, PAUSE_NS)
 
     def _check_asked(self, level: int, node: Node) -> None:
@@ -173,11 +173,13 @@ class Upgrading:
         assert member.machine is not None
         level, levels = member.machine.feature_level, self.levels[member.node_id]
         require(level in levels, "nobody applies what its build does not know", f"{member.node_id}: {level}, {levels}")
-        if level == member.watch.level:
+        if level == member.checker.level:
             return
-        require(level > member.watch.level, "a level never falls", f"{member.node_id}: {member.watch.level}, {level}")
-        member.watch.level = level
-        self._world.mark(f"level {level} is in force")
+        require(
+            level > member.checker.level, "a level never falls", f"{member.node_id}: {member.checker.level}, {level}"
+        )
+        member.checker.level = level
+        self._world.cover(f"level {level} is in force")
 
     def greet(self, node: Node, machine: StateMachine | None, sender: Identity) -> None:
         """`sender` says its hello, behind which its messages are taken. Raises PeerRefused."""
@@ -187,7 +189,7 @@ class Upgrading:
         node.peer_hello(sender.node_id, sender.incarnation_id, levels)
         self._said[node.identity.node_id][sender.node_id] = levels
         if pinned not in (b"", sender.incarnation_id):
-            self._world.mark(PIN_GAVE_WAY)
+            self._world.cover(PIN_GAVE_WAY)
         require(
             levels.highest >= level,
             "who does not know the level in force is heard by nobody who does",
@@ -200,13 +202,13 @@ class Upgrading:
         The operator sees it, and gives it the build that the others have.
         """
         if member.node is not None:  # It did run, and its last step is not looked at in any other way.
-            member.watch.stopped(member.node.core)
+            member.checker.stopped(member.node.core)
         name, levels = member.node_id, self.levels[member.node_id]
         require(error.level not in levels, "a build goes on at every level that it knows", f"{name}, {levels}: {error}")
         could = self.best[name] >= error.level
         came_later = any(level >= error.level and name not in ids for level, ids in self._asked)
         require(could or came_later, "nobody is led where its build cannot go", f"{name}: {error}")
-        self._world.mark("a member stopped at a level that its build does not know")
+        self._world.cover("a member stopped at a level that its build does not know")
         self._give(member, LEVEL_MAX, PAUSE_NS)
 
     def take_own(self, effects: Effects) -> None:

@@ -29,7 +29,7 @@ class Caller(Protocol):
 C = TypeVar("C", bound=Caller)
 
 
-class Crowd(Generic[C]):
+class Burst(Generic[C]):
     """Of one client. `write` begins a put of each of these callers, in one piece; `ended` is to be told of each."""
 
     def __init__(self, callers: Sequence[C], write: Callable[[Sequence[tuple[C, Planned]]], None]) -> None:

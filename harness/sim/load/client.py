@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from harness.sim.engine.clock import Clock
 from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
-from harness.sim.world.client_connections import Lines
-from kvstore import CallEnded, ClientLimits, ClientStateMachine, Request
+from harness.sim.world.client_connections import ClientConnections
+from kvstore import CallEnded, ClientCore, ClientLimits, Request
 
 if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
@@ -27,11 +27,17 @@ class SimClient:
     """The host of one `ClientStateMachine`: dials, moves bytes, keeps time, hands out how calls ended."""
 
     def __init__(
-        self, world: Simulation, lines: Lines, name: str, endpoints: Sequence[str], limits: ClientLimits, ttl_ns: int
+        self,
+        world: Simulation,
+        connections: ClientConnections,
+        name: str,
+        endpoints: Sequence[str],
+        limits: ClientLimits,
+        ttl_ns: int,
     ) -> None:
         self.name = name
-        self._world, self._lines = world, lines
-        self._clock = Clock(world.heap, world.plan.seed, name, world.plan.clocks.client_spread)
+        self._world, self._connections = world, connections
+        self._clock = Clock(world.queue, world.plan.seed, name, world.plan.clocks.client_spread)
         self._endpoints, self._limits = endpoints, limits
         self._core = self._new_core(ttl_ns)
         self._waiting: dict[int, Ended] = {}
@@ -60,13 +66,13 @@ class SimClient:
         self._core.close()
         effects = self._core.take_effects()
         for connection_id, data in effects.send if is_told else ():
-            self._lines.send(self, self._first_id + connection_id, data)
+            self._connections.send(self, self._first_id + connection_id, data)
         self._begin_anew(ttl_ns=ttl_ns)
         for ended in effects.ended:
             self._waiting.pop(ended.ticket)(ended)
 
     def _begin_anew(self, *, ttl_ns: int) -> None:
-        self._lines.client_down(self)
+        self._connections.client_down(self)
         self._first_id += CONNECTIONS_MAX
         self._core, self._timer_at = self._new_core(ttl_ns), None
 
@@ -97,7 +103,7 @@ class SimClient:
         self._waiting[self._last_ticket] = ended
         now = self._clock.now()
         self._core.tick(now)
-        self._core.submit(self._last_ticket, request, now + deadline - self._world.heap.now)
+        self._core.submit(self._last_ticket, request, now + deadline - self._world.queue.now)
 
     # -- what connections report
 
@@ -135,11 +141,11 @@ class SimClient:
         """Let out what the core has to say."""
         effects = self._core.take_effects()
         for connection_id, address in effects.dial:
-            self._lines.dial(self, self._first_id + connection_id, address)
+            self._connections.dial(self, self._first_id + connection_id, address)
         for connection_id, data in effects.send:
-            self._lines.send(self, self._first_id + connection_id, data)
+            self._connections.send(self, self._first_id + connection_id, data)
         for connection_id in effects.close:
-            self._lines.hang_up(self, self._first_id + connection_id)
+            self._connections.hang_up(self, self._first_id + connection_id)
         for ended in effects.ended:
             self._waiting.pop(ended.ticket)(ended)
         self._arm()
@@ -149,8 +155,8 @@ class SimClient:
         if due is None:
             return
         due = self._clock.due(due)
-        self._flushes_in_place = self._flushes_in_place + 1 if due == self._world.heap.now else 0
+        self._flushes_in_place = self._flushes_in_place + 1 if due == self._world.queue.now else 0
         require(self._flushes_in_place < FLUSHES_IN_PLACE_MAX, "timers let time pass", self.name)
         if self._timer_at is None or due < self._timer_at:
             self._timer_at = due
-            self._world.heap.at(due, self._on_timer, due)
+            self._world.queue.at(due, self._on_timer, due)

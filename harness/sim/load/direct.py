@@ -34,7 +34,7 @@ from raft import (
 
 if TYPE_CHECKING:
     from harness.sim.simulation import Simulation
-    from harness.sim.world.client_connections import Lines
+    from harness.sim.world.client_connections import ClientConnections
     from harness.sim.world.member import Member
 
 PROBE_PAUSE_NS = 20_000_000
@@ -68,7 +68,7 @@ class DirectLoad:
     def __init__(self, world: Simulation) -> None:
         self.world, self._plan = world, world.plan.load
         self._random = [stream(world.plan.seed, f"client/{number}") for number in range(self._plan.clients)]
-        self._ways = stream(world.plan.seed, "ways")
+        self._read_modes = stream(world.plan.seed, "ways")
         self._hint = world.plan.members[0]
         self._open: dict[int, Open] = {}
         self._last_ticket = 0
@@ -77,13 +77,13 @@ class DirectLoad:
         self._applied: dict[bytes, int] = {}
         self._stopped = False
         self._probe: Probe | None = None
-        self.lines: Lines | None = None  # Such programs have no connections.
+        self.connections: ClientConnections | None = None  # Such programs have no connections.
         self._counts = {"acknowledged": 0, "refused": 0, "unknown": 0, "reads": 0}
 
     def start(self) -> None:
         """Put the first step of every client on the heap."""
         for number, random in enumerate(self._random):
-            self.world.heap.after(random.randrange(self._plan.think_ns), self._act, number)
+            self.world.queue.after(random.randrange(self._plan.think_ns), self._act, number)
 
     def stop(self) -> None:
         """No client begins anything more."""
@@ -104,9 +104,9 @@ class DirectLoad:
 
     def _try_probe(self, deadline: int) -> None:
         assert self._probe is not None
-        if self._probe.index is None and self.world.heap.now < deadline:
-            self._propose(self.world.members[self.world.striker.aim(None)], self._probe.key, b"")
-            self.world.heap.after(PROBE_PAUSE_NS, self._try_probe, deadline)
+        if self._probe.index is None and self.world.queue.now < deadline:
+            self._propose(self.world.members[self.world.injector.choose_target(None)], self._probe.key, b"")
+            self.world.queue.after(PROBE_PAUSE_NS, self._try_probe, deadline)
 
     @property
     def is_finished(self) -> bool:
@@ -128,7 +128,7 @@ class DirectLoad:
             self._read(member)
         else:
             self._propose(member, b"k%d" % int(draws[2] * plan.keys), bytes(int(draws[3] ** 3 * plan.value_bytes_max)))
-        world.heap.after(1 + int(random.expovariate(1) * plan.think_ns), self._act, number)
+        world.queue.after(1 + int(random.expovariate(1) * plan.think_ns), self._act, number)
 
     def _target(self, number: int, draw: float) -> str:
         members = self.world.plan.members
@@ -153,11 +153,11 @@ class DirectLoad:
         if member.is_up and not member.is_paused:
             ticket, way = self._ticket(member, b""), self._way()
             self._open[ticket].is_bounded = way is ReadWay.BOUNDED
-            age_ns_max = self._ways.choice(AGES_NS) if way is ReadWay.BOUNDED else 0
+            age_ns_max = self._read_modes.choice(AGES_NS) if way is ReadWay.BOUNDED else 0
             self._take(member, ticket, lambda node: node.read_all((ticket,), way, age_ns_max=age_ns_max))
 
     def _way(self) -> ReadWay:
-        return self._ways.choice(list(ReadWay)) if self._plan.read_ways else ReadWay.ROUND
+        return self._read_modes.choice(list(ReadWay)) if self._plan.read_modes else ReadWay.ROUND
 
     def _take(self, member: Member, ticket: int, action: Any) -> None:
         def attempt(node: Node) -> None:
@@ -167,7 +167,7 @@ class DirectLoad:
                 self._hint = error.leader_id or self._hint
                 self._refused(ticket, error)
             except (Busy, TooLarge, NodeStopped) as error:
-                self.world.mark(f"refused as {type(error).__name__}")
+                self.world.cover(f"refused as {type(error).__name__}")
                 self._refused(ticket, error)
 
         member.call(f"client {ticket}", attempt)

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.recording.history import Row
-from harness.sim.checks.history import HistoryBook, read_commands
-from harness.sim.checks.sessions import SessionBook
+from harness.sim.checks.history import HistoryChecker, read_commands
+from harness.sim.checks.sessions import SessionChecker
 from harness.sim.engine.errors import Violation, require
 from harness.sim.engine.rng import stream
-from harness.sim.load.bursts import EACH_EVERY_NS, Crowd
-from harness.sim.load.bursts import KEYS as CROWD_KEYS
+from harness.sim.load.bursts import EACH_EVERY_NS, Burst
+from harness.sim.load.bursts import KEYS as BURST_KEYS
 from harness.sim.load.client import SimClient
 from harness.sim.load.direct import AGES_NS, Probe
 from harness.sim.load.extra_operations import ExtraOperations
 from harness.sim.plan.plan import SECOND_NS
-from harness.sim.world.client_connections import Lines
+from harness.sim.world.client_connections import ClientConnections
 from harness.sim.world.member import EXPIRY_NS
 from harness.workload.operation_generator import OperationSource, Planned, View, key_names
 from kvstore import (
@@ -92,30 +92,30 @@ class ServiceLoad:
 
     def __init__(self, world: Simulation) -> None:
         self.world, self._plan = world, world.plan.load
-        self.lines = Lines(world, self._plan.lines)
+        self.connections = ClientConnections(world, self._plan.connections)
         self._keys = key_names(self._plan.keys)
-        self._all_keys = [*self._keys, *(CROWD_KEYS if self._plan.crowd else ())]
+        self._all_keys = [*self._keys, *(BURST_KEYS if self._plan.burst else ())]
         self._view = View()
         self._random = stream(world.plan.seed, "workers")
-        self._ways = stream(world.plan.seed, "ways")
+        self._read_modes = stream(world.plan.seed, "ways")
         self._stays = stream(world.plan.seed, "stays")
         self._endpoints = [f"{machine}:1" for machine in world.plan.members]
         self._workers: list[Worker] = []
-        self._crowds: list[Crowd[Worker]] = []
-        self._book = HistoryBook(world.plan.seed, world.mark, trusts_clocks=world.plan.trusts_clocks)
-        self._sessions = SessionBook(world.plan.store.results_per_session_max, world.mark)
+        self._bursts: list[Burst[Worker]] = []
+        self._book = HistoryChecker(world.plan.seed, world.cover, trusts_clocks=world.plan.trusts_clocks)
+        self._sessions = SessionChecker(world.plan.store.results_per_session_max, world.cover)
         self._probe: Probe | None = None
         self._was_refused = False  # Something, since the last flush.
         self._stopped = False
         self._final_reads_open = 0
         clients = [self._add_client(number) for number in range(self._plan.clients)]
-        for client in clients if self._plan.crowd else ():
+        for client in clients if self._plan.burst else ():
             self._add_crowd(client)
 
     def _add_client(self, number: int) -> SimClient:
         plan = self._plan
         client = SimClient(
-            self.world, self.lines, f"c{number}", self._endpoints, plan.client_limits, plan.session_ttl_ns
+            self.world, self.connections, f"c{number}", self._endpoints, plan.client_limits, plan.session_ttl_ns
         )
         for slot in range(plan.workers):
             place = number * plan.workers + slot
@@ -123,10 +123,10 @@ class ServiceLoad:
         return client
 
     def _add_crowd(self, client: SimClient) -> None:
-        first = len(self._workers) + len(self._crowds) * self._plan.crowd
-        callers = [self._worker(client, first + slot) for slot in range(self._plan.crowd)]
-        crowd = Crowd(callers, lambda writes: self._write_together(crowd, writes))
-        self._crowds.append(crowd)
+        first = len(self._workers) + len(self._bursts) * self._plan.burst
+        callers = [self._worker(client, first + slot) for slot in range(self._plan.burst)]
+        burst = Burst(callers, lambda writes: self._write_together(burst, writes))
+        self._bursts.append(burst)
 
     def _worker(self, client: SimClient, place: int) -> Worker:
         seed = self.world.plan.seed
@@ -136,9 +136,9 @@ class ServiceLoad:
     def start(self) -> None:
         """Put the first step of every worker on the heap."""
         for worker in self._workers:
-            self.world.heap.after(self._random.randrange(self._plan.think_ns), self._act, worker)
-        for crowd in self._crowds:
-            self._gather(crowd)
+            self.world.queue.after(self._random.randrange(self._plan.think_ns), self._act, worker)
+        for burst in self._bursts:
+            self._gather(burst)
         if self._plan.stay_ns:
             for client in self._clients():
                 self._stay(client)
@@ -147,20 +147,20 @@ class ServiceLoad:
         return list({worker.client.name: worker.client for worker in self._workers}.values())
 
     def _stay(self, client: SimClient) -> None:
-        self.world.heap.after(int(self._stays.expovariate(1) * self._plan.stay_ns), self._leave, client)
+        self.world.queue.after(int(self._stays.expovariate(1) * self._plan.stay_ns), self._leave, client)
 
     def _leave(self, client: SimClient) -> None:
         """Its program ends: in order, or without a word to anybody. Another one begins in its place."""
         if not self._stopped:
             is_told = self._stays.random() < TOLD_SHARE
-            self.world.mark("a client closed its session" if is_told else "a client left its session open")
+            self.world.cover("a client closed its session" if is_told else "a client left its session open")
             client.leave(is_told=is_told, ttl_ns=self._plan.session_ttl_ns)
             self._stay(client)
 
     def stop(self) -> None:
         """Nobody begins anything more, and connections stop breaking."""
         self._stopped = True
-        self.lines.is_calm = True
+        self.connections.is_calm = True
 
     def jump(self, whose: float, by_ns: int) -> None:
         """The clock of one client jumps forwards. `whose`: a share of them, in order."""
@@ -180,7 +180,7 @@ class ServiceLoad:
             self._again(worker)
             return
         patience = self._plan.patience_ns // (8 if self._random.random() < 0.2 else 1)
-        deadline, extra = self.world.heap.now + patience, worker.extras.next()
+        deadline, extra = self.world.queue.now + patience, worker.extras.next()
         if extra is None:
             self._perform(worker, worker.source.next(), deadline, self._again)
         else:
@@ -188,7 +188,7 @@ class ServiceLoad:
 
     def _again(self, worker: Worker) -> None:
         delay = 1 + int(self._random.expovariate(1) * self._plan.think_ns)
-        self.world.heap.after(delay, self._act, worker)
+        self.world.queue.after(delay, self._act, worker)
 
     def _perform(
         self,
@@ -209,7 +209,7 @@ class ServiceLoad:
         then: Callable[[Worker], None],
         request: Request | None = None,
     ) -> None:
-        row = self._book.called(worker.name, worker.client.session_id, planned.command, self.world.heap.now)
+        row = self._book.called(worker.name, worker.client.session_id, planned.command, self.world.queue.now)
 
         def ended(end: CallEnded) -> None:
             self._ended(worker, row, planned, end)
@@ -217,27 +217,27 @@ class ServiceLoad:
 
         worker.client.take(request or self._request(planned), deadline, ended)
 
-    def _gather(self, crowd: Crowd[Worker]) -> None:
+    def _gather(self, burst: Burst[Worker]) -> None:
         if self._stopped:
             return
-        crowd.act()
-        every_ns = max(self._plan.think_ns, self._plan.crowd * EACH_EVERY_NS)
-        self.world.heap.after(1 + int(self._random.expovariate(1) * every_ns), self._gather, crowd)
+        burst.act()
+        every_ns = max(self._plan.think_ns, self._plan.burst * EACH_EVERY_NS)
+        self.world.queue.after(1 + int(self._random.expovariate(1) * every_ns), self._gather, burst)
 
-    def _write_together(self, crowd: Crowd[Worker], writes: Sequence[tuple[Worker, Planned]]) -> None:
-        deadline = self.world.heap.now + self._plan.patience_ns
+    def _write_together(self, burst: Burst[Worker], writes: Sequence[tuple[Worker, Planned]]) -> None:
+        deadline = self.world.queue.now + self._plan.patience_ns
         for worker, planned in writes:
             if worker.client.is_full:
-                crowd.ended(worker)
+                burst.ended(worker)
             else:
-                self._take(worker, planned, deadline, crowd.ended)
+                self._take(worker, planned, deadline, burst.ended)
         for worker, _ in writes[:1]:
             worker.client.flush()  # They share it.
 
     def _request(self, planned: Planned) -> Request:
         command = planned.command
         if isinstance(command, Get | Range) and self._random.random() < 0.9:
-            if self._plan.read_ways:
+            if self._plan.read_modes:
                 return self._any_way(command, planned.local_of)
             if planned.local_of is None:
                 return read_request(command, Consistency.LINEARIZABLE)
@@ -248,7 +248,7 @@ class ServiceLoad:
     def _any_way(self, command: Get | Range, member: int | None) -> Request:
         """In any of the ways that there are, on any member or on this one."""
         ways = [each for each in Consistency if each is not Consistency.LEASE or self.world.plan.raft.lease_reads]
-        way, age_ms = self._ways.choice(ways), self._ways.choice(AGES_NS) // 1_000_000
+        way, age_ms = self._read_modes.choice(ways), self._read_modes.choice(AGES_NS) // 1_000_000
         is_anywhere = way not in (Consistency.LINEARIZABLE, Consistency.LEASE)
         address = self._endpoints[(member or 0) % len(self._endpoints)] if member is not None and is_anywhere else None
         return read_request(command, way, address, max_staleness_ms=age_ms)
@@ -261,7 +261,7 @@ class ServiceLoad:
             worker.life += 1
             row["error"] = end.error.word
             return
-        now = self.world.heap.now
+        now = self.world.queue.now
         if end.error is not None:
             self._book.failed(row, planned.command, end.error, now)
         else:
@@ -293,14 +293,14 @@ class ServiceLoad:
             if service.has_work:
                 service.work()
             check_requests(service)
-            self.lines.flushed(member, service)
+            self.connections.flushed(member, service)
             if self._was_refused and member.machine is not None:
                 self._was_refused = False
                 check_store(member.machine)
 
     def on_down(self, member: Member) -> None:
         """The process is gone, with its connections."""
-        self.lines.member_down(member)
+        self.connections.member_down(member)
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:
         """Every committed command comes by here once, in order."""
@@ -322,9 +322,9 @@ class ServiceLoad:
         Without a session, which a full store could refuse: whose outcome is unknown is followed by another.
         """
         self._probe = Probe(PROBE_VALUE)
-        client = SimClient(self.world, self.lines, "probe", self._endpoints, ClientLimits(), 0)
+        client = SimClient(self.world, self.connections, "probe", self._endpoints, ClientLimits(), 0)
         self._final_reads_open = len(self._all_keys)
-        place = len(self._workers) + len(self._crowds) * self._plan.crowd
+        place = len(self._workers) + len(self._bursts) * self._plan.burst
         self._try_probe(self._worker(client, place), deadline)
         return self._probe
 
@@ -335,7 +335,7 @@ class ServiceLoad:
             row = self._book.rows[place]
             if row["status"] == "ok" or row.get("error") == QuotaExceeded(0, 0).word:
                 self._read_all(worker, list(self._all_keys), deadline)
-            elif self.world.heap.now < deadline:
+            elif self.world.queue.now < deadline:
                 self._try_probe(worker, deadline)
 
         planned = Planned(Put(self._keys[0], b"%s-%d" % (PROBE_VALUE, place)))
@@ -366,18 +366,15 @@ class ServiceLoad:
             self._see_sessions_expire()
 
     def _see_sessions_expire(self) -> None:
-        """All clients die, and nobody writes any more: a leader that is idle closes their sessions.
-
-        See docs/reference/specification.md#91-sessions.
-        """
-        heap, plan = self.world.heap, self.world.plan
+        """All clients die, and nobody writes any more: a leader that is idle closes their sessions (FORMATS §9)."""
+        queue, plan = self.world.queue, self.world.plan
         for client in self._clients():
             client.vanish()
         patience_ns = self._plan.session_ttl_ns + EXPIRY_LOOKS * EXPIRY_NS
         patience_ns += EXPIRY_ELECTION_TIMEOUTS * plan.election_timeout_max_ns
-        end = heap.now + int(patience_ns * plan.clocks.spread)
-        while self._are_sessions_open() and (due := heap.next_time()) is not None and due <= end:
-            heap.step()
+        end = queue.now + int(patience_ns * plan.clocks.spread)
+        while self._are_sessions_open() and (due := queue.next_time()) is not None and due <= end:
+            queue.step()
         require(not self._are_sessions_open(), "sessions that are over are closed", f"after {patience_ns / 1e9:.1f} s")
 
     def _are_sessions_open(self) -> bool:

@@ -27,24 +27,24 @@ from harness.sim.plan.plan import (
     NO_EXTRAS,
     SECOND_NS,
     ClockPlan,
+    ConnectionsPlan,
     Dead,
     DiskPlan,
     ExtraPlan,
     Fault,
     HealPlan,
-    LinesPlan,
     LoadPlan,
     NetworkPlan,
     Plan,
 )
 from harness.sim.plan.profiles import (
     AS_DRAWN,
-    draw_mood,
-    lapsing,
+    draw_profile,
+    expiry_at_command_time,
     with_coincidences,
+    with_heterogeneous_settings,
+    with_last_voter_removal,
     with_log_rot,
-    with_odds,
-    with_partings,
 )
 from kvstore import ClientLimits, StoreLimits
 from raft import MEMBERS_MAX, RaftConfig
@@ -59,7 +59,7 @@ Most seeds need two; frames of up to a second's delay may still be under way, an
 COARSE_SHARE = 0.25
 """Of the seeds."""
 
-LAPSING_SHARE = 0.8
+EXPIRY_SHARE = 0.8
 """Of those that nothing else bends."""
 
 GRAINS_NS = (MILLISECOND_NS, 10 * MILLISECOND_NS, 50 * MILLISECOND_NS)
@@ -71,8 +71,8 @@ OPERATIONS_MAX = 4_000
 
 def draw_plan(seed: int) -> Plan:
     """The plan of a seed, the same everywhere and for ever (as long as this function does not change)."""
-    random, mood = stream(seed, "plan"), draw_mood(seed)
-    count = random.choices(list(mood.members), weights=list(mood.members.values()))[0]
+    random, profile = stream(seed, "plan"), draw_profile(seed)
+    count = random.choices(list(profile.members), weights=list(profile.members.values()))[0]
     members = tuple(f"n{number}" for number in range(1, count + 1))
     load = draw_load(stream(seed, "plan/load"))
     extras, stay_ns = draw_extras(stream(seed, "plan/extras")), draw_stay(stream(seed, "plan/stays"))
@@ -82,7 +82,7 @@ def draw_plan(seed: int) -> Plan:
     disks = {member: draw_disk(stream(seed, f"plan/disk/{member}")) for member in members}
     plan = Plan(
         seed=seed,
-        mood=mood.name,
+        profile=profile.name,
         members=members,
         until_ns=until,
         raft=draw_raft(stream(seed, "plan/raft")),
@@ -97,10 +97,10 @@ def draw_plan(seed: int) -> Plan:
     )
     machines = [f"n{number}" for number in range(1, MEMBERS_MAX + 1)]
     disks = {machine: draw_disk(stream(seed, f"plan/disk/{machine}")) for machine in machines}
-    plan = with_reads(with_coincidences(mood.bend(plan)), stream(seed, "plan/reads"))
-    plan = with_entry_bounds(with_odds(plan, stream(seed, "plan/odds")), stream(seed, "plan/entries"))
+    plan = with_reads(with_coincidences(profile.bend(plan)), stream(seed, "plan/reads"))
+    plan = with_entry_bounds(with_heterogeneous_settings(plan, stream(seed, "plan/odds")), stream(seed, "plan/entries"))
     plan = with_observer(with_upgrades(with_losses(with_changes(plan, disks), disks)), disks)
-    plan = with_former_folders(with_crowds(with_partings(plan, disks)))
+    plan = with_former_folders(with_bursts(with_last_voter_removal(plan, disks)))
     return with_coarse_clocks(with_log_rot(plan), stream(seed, "plan/coarse clocks"))
 
 
@@ -111,10 +111,10 @@ def with_coarse_clocks(plan: Plan, random: Random) -> Plan:
     """
     is_coarse = random.random() < COARSE_SHARE
     plan, was_fine = replace(plan, clocks=replace(plan.clocks, grain_ns=random.choice(GRAINS_NS))), plan
-    if not is_coarse or plan.raft.lease_reads or plan.mood == "stock":
+    if not is_coarse or plan.raft.lease_reads or plan.profile == "production limits":
         return was_fine
-    if plan.mood == AS_DRAWN and len(plan.voters) > 2 and not plan.changes and random.random() < LAPSING_SHARE:
-        return replace(lapsing(plan, random), mood=f"{AS_DRAWN}, lapsing")
+    if plan.profile == AS_DRAWN and len(plan.voters) > 2 and not plan.changes and random.random() < EXPIRY_SHARE:
+        return replace(expiry_at_command_time(plan, random), profile=f"{AS_DRAWN}, expiry at command time")
     load = plan.load
     if load.session_ttl_ns and random.random() < 0.7:
         load = replace(load, session_ttl_ns=SECOND_NS)
@@ -122,12 +122,12 @@ def with_coarse_clocks(plan: Plan, random: Random) -> Plan:
 
 
 def with_entry_bounds(plan: Plan, random: Random) -> Plan:
-    """The bounds that count entries and commands, from one upwards. In `stock` they stay what production has."""
+    """Draw the bounds that count entries and commands, from one upwards; production limits are left alone."""
     usual = RaftConfig()
     append = often(random, 0.4, 1, 9, usual.append_entries_max)
     window = often(random, 0.4, 1, 17, usual.window_entries_max)
     applied = often(random, 0.4, 1, 65, usual.apply_commands_max)
-    if plan.mood == "stock":
+    if plan.profile == "production limits":
         return plan
     raft = replace(plan.raft, append_entries_max=append, window_entries_max=window, apply_commands_max=applied)
     return replace(plan, raft=raft)
@@ -142,8 +142,8 @@ def with_reads(plan: Plan, random: Random) -> Plan:
     if has_priorities:
         plan = replace(plan, priorities={member: random.choice((0, 50, 100)) for member in plan.members})
     if not has_ways or plan.raft.lease_reads:
-        return plan  # A mood has them already.
-    plan = replace(plan, load=replace(plan.load, read_ways=True, read_share=max(plan.load.read_share, 0.5)))
+        return plan  # A profile has them already.
+    plan = replace(plan, load=replace(plan.load, read_modes=True, read_share=max(plan.load.read_share, 0.5)))
     if not has_leases:
         return plan
     drift_ppm = random.choice((10_000, 300_000))  # Where clocks are very bad, a bound that is left out is seen.
@@ -251,7 +251,7 @@ def draw_load(random: Random) -> LoadPlan:
             open_numbers_max=often(random, 0.3, 1, 8, 1_024),
             keep_alive_ns=int(SECOND_NS * (0.2 + random.random())),
         ),
-        lines=LinesPlan(
+        connections=ConnectionsPlan(
             delay_ns=int(100_000 * 30 ** random.random()),
             jitter_ns=int(100_000 * 200 ** random.random()),
             break_rate=0.03 * random.random() if bad else 0.0,
@@ -325,20 +325,20 @@ def draw_heal(seed: int) -> HealPlan:
     return HealPlan(dead=dead, returns=random.random() < 0.5)
 
 
-CROWDED_SHARE = 0.15
-"""Of the seeds with a service that are in no mood."""
+BURST_SHARE = 0.15
+"""Of the seeds with a service and without a profile."""
 
 SIZES = (5, 17, 20, 40)
 
 
-def with_crowds(plan: Plan) -> Plan:
+def with_bursts(plan: Plan) -> Plan:
     """The plan, with callers that write at the same moments, if its seed has any; and room for them in most."""
     random = stream(plan.seed, "plan/crowds")
-    if random.random() >= CROWDED_SHARE or not plan.load.with_service or not plan.mood.startswith("as drawn"):
+    if random.random() >= BURST_SHARE or not plan.load.with_service or not plan.profile.startswith("as drawn"):
         return plan
-    load = replace(plan.load, crowd=random.choice(SIZES), clients=min(plan.load.clients, 2))
-    lines = replace(load.lines, in_pieces=random.random() < 0.2)
-    plan = replace(plan, load=replace(load, lines=lines))
+    load = replace(plan.load, burst=random.choice(SIZES), clients=min(plan.load.clients, 2))
+    connections = replace(load.connections, in_pieces=random.random() < 0.2)
+    plan = replace(plan, load=replace(load, connections=connections))
     if random.random() < 0.2:
         return plan  # With its small bounds, if it has any.
     usual = ClientLimits()

@@ -91,7 +91,7 @@ def with_losses(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
     """The plan, with disks that are lost and machines to take the place of their members, if its seed has any.
 
     `disks` has one for each machine that there may be. Other damage is left out, and nobody stays dead: what there is
-    of both must leave a quorum, and is counted in one place only (`Losing.allows`).
+    of both must leave a quorum, and is counted in one place only (`DiskLoss.allows`).
     """
     random = stream(plan.seed, "plan/losses")
     founders = len(plan.members)

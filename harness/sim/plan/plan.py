@@ -148,7 +148,7 @@ class DiskPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinesPlan:
+class ConnectionsPlan:
     """Rates are per piece of data. A quarter of the pieces arrive in two, if `in_pieces`.
 
     What is late takes up to `late_ns` more, and all that follows on its connection waits for it, as when TCP sends
@@ -191,11 +191,11 @@ class LoadPlan:
     patience_ns: int
     session_ttl_ns: int
     client_limits: ClientLimits
-    lines: LinesPlan
-    read_ways: bool = False  # Reads of every way, by lease, on followers and of bounded age too.
+    connections: ConnectionsPlan
+    read_modes: bool = False  # Reads of every way, by lease, on followers and of bounded age too.
     loyal: int = 0  # Without service: so many of the clients ask their own member, whoever leads.
     extras: ExtraPlan = NO_EXTRAS  # With service.
-    crowd: int = 0  # With service: so many more callers of each client, whose puts leave together.
+    burst: int = 0  # With service: so many more callers of each client, whose puts leave together.
     stay_ns: int = 0  # With service: for so long a client's program runs on average, then it is started again; 0: ever.
 
 
@@ -275,7 +275,7 @@ class Plan:
     """
 
     seed: int
-    mood: str  # The name of one of `moods.MOODS`.
+    profile: str  # The name of one of `profiles.PROFILES`.
     members: tuple[str, ...]
     until_ns: int
     raft: RaftConfig
@@ -333,6 +333,6 @@ class Plan:
             counts[fault.kind] = counts.get(fault.kind, 0) + 1
         faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(counts.items())) or "no faults"
         seconds = self.until_ns / SECOND_NS
-        words = f"seed {self.seed}, {self.mood}: {len(self.voters)} members, {seconds:.1f} s, {faults}"
+        words = f"seed {self.seed}, {self.profile}: {len(self.voters)} members, {seconds:.1f} s, {faults}"
         words += f", {len(self.changes)} changes of the members" if self.changes else ""
         return f"{words}, {len(self.upgrades)} steps of upgrades" if self.upgrades else words

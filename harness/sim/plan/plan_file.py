@@ -25,7 +25,7 @@ Tree = dict[str, Any]
 """What TOML can say: nested tables of numbers, words, truth values and arrays."""
 
 USUAL: Tree = {
-    "mood": "as drawn",
+    "profile": "as drawn",
     "members": ["n1", "n2", "n3"],
     "until_ns": 5_000_000_000,
     "faults": [],

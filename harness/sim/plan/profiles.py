@@ -1,8 +1,12 @@
-"""Moods: ways in which half of the seeds are bent, each towards a corner that independent draws seldom reach.
+"""Profiles: half of the seeds are bent towards a corner that independent draws seldom reach.
 
-A draw of each bound by itself seldom makes short elections *and* a log that forgets *and* a busy load; most bugs of
-consensus need such a coincidence. A mood is a few traits put one upon the other; what a trait leaves open stays as the
-seed drew it. Runs in a mood are shorter, as more happens in them.
+Drawing each bound by itself seldom gives short elections *and* a log that forgets *and* a busy load, and most bugs of
+consensus need such a coincidence. A profile is a few traits, applied one after the other; a trait leaves the rest of
+the plan as the seed drew it. Runs with a profile are shorter, because more happens in them.
+
+Seeds without a profile may get a coincidence instead: a trait about one corner of the disk, of sessions, of leases or
+of the membership. Each of these has a random stream of its own, so that adding one leaves all other seeds as they were.
+The names of the streams are older than the names here; renaming one would change what every seed stands for.
 """
 
 from __future__ import annotations
@@ -32,11 +36,11 @@ if TYPE_CHECKING:
     from harness.sim.plan.plan import DiskPlan, Plan
 
 Trait = Callable[["Plan", Random], "Plan"]
-Strikes = Callable[[int, int, Random], list[Fault]]
+FaultGroup = Callable[[int, int, Random], list[Fault]]
 
 AS_DRAWN = "as drawn"
 
-STRIKES = ("cut off", "kill", "pause", "lose power", "cut one way")
+LEADER_FAULTS = ("cut off", "kill", "pause", "lose power", "cut one way")
 
 
 ANY = {1: 1, 2: 1, 3: 4, 4: 1, 5: 2}
@@ -44,8 +48,8 @@ QUORATE = {3: 6, 4: 1, 5: 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mood:
-    """`weight`: how often it is drawn. `members`: the weight of each cluster size. Traits bend in their order."""
+class Profile:
+    """`weight`: how often it is drawn. `members`: the weight of each cluster size. `traits` are applied in order."""
 
     name: str
     weight: int
@@ -53,20 +57,20 @@ class Mood:
     traits: tuple[Trait, ...] = ()
 
     def bend(self, plan: Plan) -> Plan:
-        """The plan in this mood."""
+        """Apply the traits to a plan."""
         random = stream(plan.seed, "plan/bend")
         for trait in self.traits:
             plan = trait(plan, random)
         return plan
 
 
-def draw_mood(seed: int) -> Mood:
-    """The mood of a seed."""
-    return stream(seed, "plan/mood").choices(MOODS, weights=[mood.weight for mood in MOODS])[0]
+def draw_profile(seed: int) -> Profile:
+    """Draw the profile of a seed."""
+    return stream(seed, "plan/mood").choices(PROFILES, weights=[profile.weight for profile in PROFILES])[0]
 
 
-def restless(plan: Plan, random: Random) -> Plan:
-    """The leader is struck several times a second, besides what was drawn, and programs read and write all the time.
+def frequent_elections(plan: Plan, random: Random) -> Plan:
+    """Faults hit the leader several times a second, besides those drawn, and programs read and write all the time.
 
     With clients of the service, some still talk to the old leader while others have found the new one.
     """
@@ -92,7 +96,7 @@ def restless(plan: Plan, random: Random) -> Plan:
     strikes = [
         Fault(
             at_ns=at_ns,
-            kind=random.choice(STRIKES),
+            kind=random.choice(LEADER_FAULTS),
             duration_ns=int((50 + 400 * random.random()) * MILLISECOND_NS),
             target=None if random.random() < 0.8 else random.random(),
             shape=random.random(),
@@ -124,7 +128,7 @@ def restless(plan: Plan, random: Random) -> Plan:
     )
 
 
-def forgetful(plan: Plan, random: Random) -> Plan:
+def aggressive_compaction(plan: Plan, random: Random) -> Plan:
     """A snapshot every few entries, and a log that keeps nothing for slow members; sessions come and go."""
     silences = [
         Fault(
@@ -152,10 +156,10 @@ def forgetful(plan: Plan, random: Random) -> Plan:
     )
 
 
-def fleeting(plan: Plan, random: Random) -> Plan:
-    """Clients soon take an attempt for lost, whose bytes then come late; sessions end while they still try again."""
-    lines = replace(
-        plan.load.lines,
+def short_sessions(plan: Plan, random: Random) -> Plan:
+    """Clients give an attempt up early and its bytes arrive late; sessions end while clients still retry."""
+    connections = replace(
+        plan.load.connections,
         break_rate=random.choice((0.0, 0.03)),
         late_rate=random.choice((0.01, 0.04)),
         late_ns=random.choice((300, 1_000)) * MILLISECOND_NS,
@@ -207,13 +211,13 @@ def fleeting(plan: Plan, random: Random) -> Plan:
             read_share=0.2,
             session_ttl_ns=random.choice((1, 1, 60)) * SECOND_NS,
             client_limits=limits,
-            lines=lines,
+            connections=connections,
         ),
     )
 
 
-def trickling(plan: Plan, random: Random) -> Plan:
-    """The machine is given an entry or two at a time, and is behind."""
+def slow_apply(plan: Plan, random: Random) -> Plan:
+    """The state machine gets an entry or two at a time and lags behind the log."""
     return replace(
         plan,
         turn_ns=random.choice((0, 10, 30)) * MILLISECOND_NS,
@@ -221,8 +225,8 @@ def trickling(plan: Plan, random: Random) -> Plan:
     )
 
 
-def overtaken(plan: Plan, random: Random) -> Plan:
-    """One member gets many entries at once, is slow to apply them, and is cut off until only a snapshot helps it."""
+def snapshot_catch_up(plan: Plan, random: Random) -> Plan:
+    """One member has a backlog to apply, and is cut off until only a snapshot lets it catch up."""
     victim, until_ns = random.random(), 2 * SECOND_NS
     cuts = [
         (at_ms + offset_ms, duration_ms + random.randrange(50))
@@ -259,7 +263,7 @@ def overtaken(plan: Plan, random: Random) -> Plan:
     )
 
 
-def without_power(plan: Plan, random: Random) -> Plan:
+def power_failures(plan: Plan, random: Random) -> Plan:
     """Power fails again and again, on slow disks, amid frames of many sectors."""
     return replace(
         plan,
@@ -273,8 +277,8 @@ def without_power(plan: Plan, random: Random) -> Plan:
     )
 
 
-def stumbling(plan: Plan, random: Random) -> Plan:
-    """Whoever dies dies again amid its recovery, on a slow disk: what one death left half done, the next one finds."""
+def crash_during_recovery(plan: Plan, random: Random) -> Plan:
+    """A member that crashed crashes again during recovery, on a slow disk, so each start finds a half-done recovery."""
     kinds = ("kill", "lose power")
     faults = [
         replace(
@@ -292,7 +296,7 @@ def stumbling(plan: Plan, random: Random) -> Plan:
     return replace(plan, faults=in_order(faults), disks=syncing_in(random.choice((1, 5, 10)) * MILLISECOND_NS, plan))
 
 
-def late(plan: Plan, random: Random) -> Plan:
+def delayed_frames(plan: Plan, random: Random) -> Plan:
     """Frames that arrive when whole elections have passed, out of order, and some of them twice."""
     return replace(
         plan,
@@ -306,7 +310,7 @@ def late(plan: Plan, random: Random) -> Plan:
     )
 
 
-def lone(plan: Plan, random: Random) -> Plan:
+def single_voter(plan: Plan, random: Random) -> Plan:
     """A single voter whose power fails, often while it starts."""
     until_ns = SECOND_NS
     faults = [
@@ -327,8 +331,8 @@ def lone(plan: Plan, random: Random) -> Plan:
     )
 
 
-def stock(plan: Plan, _: Random) -> Plan:
-    """All bounds as production has them, if nobody sets them."""
+def production_limits(plan: Plan, _: Random) -> Plan:
+    """All bounds have the defaults of production."""
     return replace(
         plan,
         raft=RaftConfig(),
@@ -338,8 +342,8 @@ def stock(plan: Plan, _: Random) -> Plan:
     )
 
 
-def leased(plan: Plan, random: Random) -> Plan:
-    """A leader reads by lease, on clocks as bad as it allows for, and is struck as a lease that is not true shows it.
+def lease_faults(plan: Plan, random: Random) -> Plan:
+    """A leader reads by lease, on clocks as bad as it allows for, under the faults that would expose a wrong lease.
 
     Frames and syncs take a few milliseconds, promises many times as long: somebody else may lead while a lease goes on.
     """
@@ -347,14 +351,14 @@ def leased(plan: Plan, random: Random) -> Plan:
     drift_ppm = random.choice((10_000, 450_000))
     until_ns = int((2 + random.random()) * SECOND_NS)
     is_quiet = False
-    groups: tuple[Strikes, ...] = (_a_follower_forgets, _a_transfer_unheard, _late_answers)
+    groups: tuple[FaultGroup, ...] = (_a_follower_forgets, _a_transfer_unheard, _late_answers)
     if drift_ppm > 10_000:  # Leases are short then; what is left out of them is long.
         groups = (_a_cut, _a_cut, _a_transfer_unheard)
     elif random.random() < 0.5:  # Without writes: who misses the leader misses no entry, and can be elected.
         is_quiet, groups = True, (_a_follower_forgets,)
     struck_at = range(3 * promise_ns, until_ns, 3 * promise_ns)
     faults = [fault for at_ns in struck_at for fault in random.choice(groups)(at_ns, promise_ns, random)]
-    load = replace(plan.load, read_ways=True, read_share=1.0 if is_quiet else 0.6, patience_ns=SECOND_NS)
+    load = replace(plan.load, read_modes=True, read_share=1.0 if is_quiet else 0.6, patience_ns=SECOND_NS)
     if random.random() < 0.3 and not is_quiet:
         limits = replace(load.client_limits, attempt_timeout_ns=promise_ns, pause_max_ns=50 * MILLISECOND_NS)
         load = replace(load, with_service=True, clients=4, workers=2, keys=2, client_limits=limits)
@@ -388,7 +392,7 @@ def leased(plan: Plan, random: Random) -> Plan:
 
 
 def _a_cut(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """The others elect somebody else, whose writes the leader does not hear of.
+    """The others elect a new leader, whose writes the old leader does not hear of.
 
     Who has the quickest clock is elected most often; so anybody takes over before, the slowest one, too.
     """
@@ -397,7 +401,7 @@ def _a_cut(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
 
 
 def _a_transfer_unheard(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """A leader has asked somebody to campaign, and does not hear what became of it."""
+    """A leader asks a peer to campaign and does not hear the outcome."""
     heard_ns = int(10 * MILLISECOND_NS * random.random())
     return [
         _fault_ns("transfer", at_ns, 0, 0.0),
@@ -416,7 +420,7 @@ def _a_follower_forgets(at_ns: int, promise_ns: int, random: Random) -> list[Fau
 
 
 def _late_answers(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """Answers that the leader hears may be from before it was last heard itself."""
+    """Responses reach the leader so late that they may be older than its last heartbeat that was heard."""
     slow = [_fault_ns("slow link", at_ns, 3 * promise_ns, random.random()) for _ in range(4)]
     return [*slow, _fault_ns("cut one way", at_ns + promise_ns, 2 * promise_ns, 0.1)]
 
@@ -431,33 +435,58 @@ def syncing_in(sync_ns: int, plan: Plan) -> dict[str, DiskPlan]:
 
 
 def in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
-    """As a plan has them."""
+    """Sort faults by time, as a plan has them."""
     return tuple(sorted(faults, key=lambda fault: fault.at_ns))
 
 
-MOODS = (
-    Mood(name="as drawn", weight=66),
-    Mood(name="restless", weight=8, members=QUORATE, traits=(restless,)),
-    Mood(name="restless, forgetful", weight=10, members=QUORATE, traits=(restless, forgetful)),
-    Mood(name="restless, late", weight=8, members=QUORATE, traits=(restless, late)),
-    Mood(name="restless, late, forgetful", weight=5, members=QUORATE, traits=(restless, late, forgetful)),
-    Mood(name="restless, trickling", weight=3, members=QUORATE, traits=(restless, trickling)),
-    Mood(name="overtaken", weight=4, members=QUORATE, traits=(overtaken,)),
-    Mood(name="restless, trickling, forgetful", weight=4, members=QUORATE, traits=(restless, trickling, forgetful)),
-    Mood(name="fleeting", weight=6, members=QUORATE, traits=(fleeting,)),
-    Mood(name="without power", weight=6, members=QUORATE, traits=(restless, without_power)),
-    Mood(name="stumbling", weight=6, members=QUORATE, traits=(restless, forgetful, stumbling)),
-    Mood(name="lone", weight=8, members={1: 1}, traits=(lone,)),
-    Mood(name="leased", weight=10, members={3: 7, 5: 1}, traits=(leased,)),
-    Mood(name="stock", weight=5, traits=(stock,)),
+PROFILES = (
+    Profile(name="as drawn", weight=66),
+    Profile(name="frequent elections", weight=8, members=QUORATE, traits=(frequent_elections,)),
+    Profile(
+        name="frequent elections, aggressive compaction",
+        weight=10,
+        members=QUORATE,
+        traits=(frequent_elections, aggressive_compaction),
+    ),
+    Profile(
+        name="frequent elections, delayed frames",
+        weight=8,
+        members=QUORATE,
+        traits=(frequent_elections, delayed_frames),
+    ),
+    Profile(
+        name="frequent elections, delayed frames, aggressive compaction",
+        weight=5,
+        members=QUORATE,
+        traits=(frequent_elections, delayed_frames, aggressive_compaction),
+    ),
+    Profile(name="frequent elections, slow apply", weight=3, members=QUORATE, traits=(frequent_elections, slow_apply)),
+    Profile(name="snapshot catch up", weight=4, members=QUORATE, traits=(snapshot_catch_up,)),
+    Profile(
+        name="frequent elections, slow apply, aggressive compaction",
+        weight=4,
+        members=QUORATE,
+        traits=(frequent_elections, slow_apply, aggressive_compaction),
+    ),
+    Profile(name="short sessions", weight=6, members=QUORATE, traits=(short_sessions,)),
+    Profile(name="power failures", weight=6, members=QUORATE, traits=(frequent_elections, power_failures)),
+    Profile(
+        name="crash during recovery",
+        weight=6,
+        members=QUORATE,
+        traits=(frequent_elections, aggressive_compaction, crash_during_recovery),
+    ),
+    Profile(name="single voter", weight=8, members={1: 1}, traits=(single_voter,)),
+    Profile(name="lease faults", weight=10, members={3: 7, 5: 1}, traits=(lease_faults,)),
+    Profile(name="production limits", weight=5, traits=(production_limits,)),
 )
 
 
 COINCIDENCE_SHARE = 0.3
-"""Of the seeds as drawn."""
+"""Share of the seeds without a profile."""
 
-SUCCESSION_SHARE = 0.08
-"""Of those that are left."""
+LEADER_AFTER_SNAPSHOT_SHARE = 0.08
+"""Share of the seeds that have neither a profile nor a coincidence."""
 
 QUICK = RaftConfig(
     heartbeat_interval_ns=20 * MILLISECOND_NS,
@@ -470,26 +499,26 @@ FRAME_BYTES_MIN = 1_024
 
 
 def with_coincidences(plan: Plan) -> Plan:
-    """The plan, with one of them if its seed has any."""
+    """Apply one coincidence to a plan whose seed has one."""
     random = stream(plan.seed, "plan/coincidences")
-    if plan.mood != AS_DRAWN:
+    if plan.profile != AS_DRAWN:
         return plan
     if random.random() >= COINCIDENCE_SHARE:
-        return _with_successors(plan, stream(plan.seed, "plan/successors"))
+        return _with_leader_after_snapshot(plan, stream(plan.seed, "plan/successors"))
     name = random.choice(list(COINCIDENCES))
-    if len(plan.members) < 3 and name in ("hung up", "rewritten"):
+    if len(plan.members) < 3 and name in ("hung disk during partition", "divergent log rewrite"):
         return plan
-    return replace(COINCIDENCES[name](plan, random), mood=f"{AS_DRAWN}, {name}")
+    return replace(COINCIDENCES[name](plan, random), profile=f"{AS_DRAWN}, {name}")
 
 
-def _with_successors(plan: Plan, random: Random) -> Plan:
-    if random.random() >= SUCCESSION_SHARE or len(plan.members) < 3:
+def _with_leader_after_snapshot(plan: Plan, random: Random) -> Plan:
+    if random.random() >= LEADER_AFTER_SNAPSHOT_SHARE or len(plan.members) < 3:
         return plan
-    return replace(succeeding(plan, random), mood=f"{AS_DRAWN}, succeeding")
+    return replace(leader_after_snapshot(plan, random), profile=f"{AS_DRAWN}, leader after snapshot")
 
 
-def hung_up(plan: Plan, random: Random) -> Plan:
-    """The leader's disk hangs while it is cut off, and still does when it hears of its successor.
+def hung_disk_during_partition(plan: Plan, random: Random) -> Plan:
+    """The leader's disk hangs while the leader is cut off, and still hangs when it hears of its successor.
 
     So what it was writing is cut from its log, and replaced, before the disk says that it is written.
     """
@@ -505,8 +534,8 @@ def hung_up(plan: Plan, random: Random) -> Plan:
     return replace(busy(plan, random), until_ns=until_ns, faults=in_order(faults))
 
 
-def crammed(plan: Plan, random: Random) -> Plan:
-    """Disks without ballast are full to the last byte, several at once, and get room while their members live."""
+def disks_full(plan: Plan, random: Random) -> Plan:
+    """Several disks without ballast are full to the last byte at once, and get room again while their members run."""
     until_ns = 3 * SECOND_NS
     faults = [
         replace(
@@ -526,8 +555,8 @@ def crammed(plan: Plan, random: Random) -> Plan:
     return replace(plan, disks=syncing_in(random.choice((1, 5)) * MILLISECOND_NS, plan))
 
 
-def rewritten(plan: Plan, random: Random) -> Plan:
-    """Who led, and wrote on while cut off, gets much at once that replaces it, in frames of a KiB; then it dies."""
+def divergent_log_rewrite(plan: Plan, random: Random) -> Plan:
+    """An old leader that wrote on while cut off has its tail replaced at once, in frames of a KiB; then it crashes."""
     until_ns, place = 4 * SECOND_NS, random.randrange(len(plan.members))
     target = (place + 0.5) / len(plan.members)
     faults: list[Fault] = []
@@ -544,10 +573,10 @@ def rewritten(plan: Plan, random: Random) -> Plan:
     return replace(plan, load=replace(plan.load, read_share=0.2, value_bytes_max=2_000))
 
 
-def estranged(plan: Plan, random: Random) -> Plan:
-    """A client hears nobody, and is heard by nobody, for longer than its session lives; then it tries again.
+def client_outlives_session(plan: Plan, random: Random) -> Plan:
+    """A client is cut off in both directions for longer than its session lives; then it retries.
 
-    Nothing of it may be under way on both sides of that: what was carried out is not known any more.
+    No request may span the session's expiry, since its outcome can no longer be determined.
     """
     until_ns, clients, at_ms = 6 * SECOND_NS, 3, 400
     faults: list[Fault] = []
@@ -573,10 +602,10 @@ def estranged(plan: Plan, random: Random) -> Plan:
     return replace(plan, disks=syncing_in(random.choice((1, 10)) * MILLISECOND_NS, plan))
 
 
-def succeeding(plan: Plan, random: Random) -> Plan:
-    """Who has just been given everything by a snapshot takes over, with no entry of its own behind it.
+def leader_after_snapshot(plan: Plan, random: Random) -> Plan:
+    """A member that has just installed a snapshot takes over, with no log entry behind the snapshot.
 
-    What it knows of the time that leaders have counted it has from that snapshot alone (FORMATS §8).
+    It knows the leader time from that snapshot alone (FORMATS §8).
     """
     until_ns, faults = 4 * SECOND_NS, list[Fault]()
     for at_ms in range(300, until_ns // MILLISECOND_NS - 600, 700):
@@ -606,8 +635,8 @@ def succeeding(plan: Plan, random: Random) -> Plan:
     return replace(plan, network=network, disks=syncing_in(MILLISECOND_NS, plan))
 
 
-def lapsing(plan: Plan, random: Random) -> Plan:
-    """Sessions end at the very time of commands, while members catch up with entries of one put each.
+def expiry_at_command_time(plan: Plan, random: Random) -> Plan:
+    """Sessions expire at the very time of a command, while members catch up on entries of one put each.
 
     On coarse clocks (`plan.with_coarse_clocks`). Programs come and go, and half of them leave their sessions open.
     """
@@ -636,15 +665,15 @@ def lapsing(plan: Plan, random: Random) -> Plan:
 
 
 COINCIDENCES: dict[str, Callable[[Plan, Random], Plan]] = {
-    "hung up": hung_up,
-    "crammed": crammed,
-    "rewritten": rewritten,
-    "estranged": estranged,
+    "hung disk during partition": hung_disk_during_partition,
+    "disks full": disks_full,
+    "divergent log rewrite": divergent_log_rewrite,
+    "client outlives session": client_outlives_session,
 }
 
 
 def busy(plan: Plan, random: Random) -> Plan:
-    """Programs that read and write all the time, most of them on their own member, whoever leads."""
+    """Programs read and write all the time, most of them on their own member, whoever leads."""
     load = replace(plan.load, with_service=False, clients=8, loyal=6, think_ns=random.choice((3, 10)) * MILLISECOND_NS)
     network = replace(
         plan.network, delay_ns=MILLISECOND_NS, jitter_ns=MILLISECOND_NS, late_rate=0.0, loss_rate=0.0, slow_rate=0.0
@@ -653,22 +682,22 @@ def busy(plan: Plan, random: Random) -> Plan:
 
 
 def _aimed_at_leader(kind: str, at_ms: int, duration_ms: int, random: Random) -> Fault:
-    """At whoever leads."""
+    """A fault that hits the leader of that moment."""
     at_ns, duration_ns = at_ms * MILLISECOND_NS, duration_ms * MILLISECOND_NS
     return Fault(at_ns=at_ns, kind=kind, duration_ns=duration_ns, target=None, shape=random.random())
 
 
 ROT_SHARE = 0.15
-"""Of the seeds: their leaders keep little of the log in memory, and feed followers that were away from disk."""
+"""Share of the seeds in which leaders keep little of the log in memory and feed returning followers from disk."""
 
 
 def with_log_rot(plan: Plan) -> Plan:
-    """The plan; in ROT_SHARE of the seeds the leader's log rots each time before a follower comes back."""
+    """In ROT_SHARE of the seeds the leader's log rots each time before a follower comes back."""
     random = stream(plan.seed, "plan/log rot")
-    if random.random() >= ROT_SHARE or plan.mood != AS_DRAWN or plan.founders or len(plan.members) < 3:
+    if random.random() >= ROT_SHARE or plan.profile != AS_DRAWN or plan.founders or len(plan.members) < 3:
         return plan
     if random.random() < 0.5:
-        return _rotten_rewrites(plan, random)
+        return _rot_after_rewrite(plan, random)
     until_ns, faults = 4 * SECOND_NS, []
     for at_ms in range(500, until_ns // MILLISECOND_NS, 700):
         away_ms, target = random.randrange(200, 500), random.random()
@@ -682,8 +711,8 @@ def with_log_rot(plan: Plan) -> Plan:
     return replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft)
 
 
-def _rotten_rewrites(plan: Plan, random: Random) -> Plan:
-    """One member leads, writes on while it is cut off, has that replaced, dies, and reads all of its log again."""
+def _rot_after_rewrite(plan: Plan, random: Random) -> Plan:
+    """One member leads, writes on while cut off, has its tail replaced, crashes, and reads all of its log again."""
     until_ns, target = 4 * SECOND_NS, (random.randrange(len(plan.members)) + 0.5) / len(plan.members)
     faults: list[Fault] = []
     for at_ms in range(300, until_ns // MILLISECOND_NS, 1_000):
@@ -709,27 +738,33 @@ def _fault_ms(kind: str, at_ms: int, duration_ms: int, target: float | None, ran
 
 
 PATIENCE_TIMES = (2, 3, 5)
-"""How many times as long the time-outs of a patient member are."""
+"""Factors by which the election time-outs of the patient member are longer."""
 
-STRUCK_MOOD = "leased"
+LEASE_FAULTS = "lease faults"
 
 
-def with_odds(plan: Plan, random: Random) -> Plan:
-    """The plan, with some members' settings other than the rest's. Only where leaders read by lease."""
+def with_heterogeneous_settings(plan: Plan, random: Random) -> Plan:
+    """Where leaders read by lease, half of the seeds have members with different settings, as amid a rolling change.
+
+    One patient member has election time-outs several times as long as the others, and some members do not read by
+    lease when they lead, though they promise what others need for it. In the profile of lease faults the patient one
+    is made the leader again and again, and cut off for longer than the others wait: if it takes its own settings for
+    what the others have promised, it reads on while another member leads.
+    """
     is_at_odds, place, times = random.random() < 0.5, random.randrange(len(plan.members)), random.choice(PATIENCE_TIMES)
     leaseless = [member for member in plan.members if random.random() < 0.3]
     if not plan.raft.lease_reads or not is_at_odds or len(plan.members) == 1:
         return plan
     patient = plan.members[place]
     plan = replace(plan, patience={patient: times}, leaseless=tuple(each for each in leaseless if each != patient))
-    if plan.mood != STRUCK_MOOD:
+    if plan.profile != LEASE_FAULTS:
         return plan
     until_ns = 3 * SECOND_NS
     return replace(plan, until_ns=until_ns, faults=tuple(_patient_leader_faults(plan, place, until_ns)))
 
 
 def _patient_leader_faults(plan: Plan, place: int, until_ns: int) -> Iterator[Fault]:
-    """The patient member takes over, and is cut off until the others have long elected somebody else."""
+    """The patient member takes over, and is cut off until long after the others have elected a new leader."""
     times, wait_ns = plan.patience[plan.members[place]], plan.raft.election_timeout_max_ns
     target = (place + 0.5) / len(plan.members)
     for at_ns in range(3 * wait_ns, until_ns, (times + 5) * wait_ns):
@@ -738,25 +773,30 @@ def _patient_leader_faults(plan: Plan, place: int, until_ns: int) -> Iterator[Fa
         yield Fault(at_ns=cut_at_ns, kind="cut off", duration_ns=times * wait_ns, target=target, shape=0.0)
 
 
-PARTED_SHARE = 0.06
-"""Of the seeds as drawn in which nobody else changes the members, or upgrades them."""
+LAST_VOTER_REMOVAL_SHARE = 0.06
+"""Share of the seeds without a profile, membership changes and upgrades."""
 
-PARTED = "parted"
+LAST_VOTER_REMOVAL = "last voter removal"
 
 PART_FIRST_NS, PART_EVERY_NS = 300 * MILLISECOND_NS, 500 * MILLISECOND_NS
 PART_ADDED_NS, PART_PROMOTED_NS = 150 * MILLISECOND_NS, 300 * MILLISECOND_NS
-"""Of each round: when the next machine comes, and when it becomes a voter."""
+"""Of each round: when the next machine is added, and when it becomes a voter."""
 
 FIRST, LAST = 0.4, 0.99
-"""Of those of whom a step chooses one."""
+"""Shapes by which a step chooses the first or the last of its candidates."""
 
 
-def with_partings(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
-    """The plan, or if its seed has any another one of leases and partings. `disks`: of each machine that may be."""
+def with_last_voter_removal(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
+    """The leader of two removes itself, and the other one crashes in the moment in which it becomes the only voter.
+
+    From then on each of them would be a majority: the leader by what it has heard, the other one by itself. Only what
+    the other one promised before its crash keeps them apart. It is not alone for long: the next machine takes the place
+    of the leader. `disks` has one for each machine that there may be.
+    """
     random = stream(plan.seed, "plan/partings")
-    if random.random() >= PARTED_SHARE or plan.mood != AS_DRAWN or plan.changes or plan.upgrades:
+    if random.random() >= LAST_VOTER_REMOVAL_SHARE or plan.profile != AS_DRAWN or plan.changes or plan.upgrades:
         return plan
-    plan = leased(plan, random)
+    plan = lease_faults(plan, random)
     machines = tuple(sorted(disks))
     changes, faults = list[ChangeStep](), list[Fault]()
     for place in range(MEMBERS_MAX - 2):
@@ -769,7 +809,7 @@ def with_partings(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
         faults += _dies(at_ns, (place + 1.5) / len(machines), random)
     return replace(
         plan,
-        mood=f"{AS_DRAWN}, {PARTED}",
+        profile=f"{AS_DRAWN}, {LAST_VOTER_REMOVAL}",
         members=machines,
         founders=2,
         until_ns=PART_FIRST_NS + (MEMBERS_MAX - 2) * PART_EVERY_NS,
@@ -784,9 +824,9 @@ def with_partings(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
 
 
 def _dies(at_ns: int, target: float, random: Random) -> list[Fault]:
-    """Amid the sync of what makes it the only one, at best, and back before any promise is over.
+    """Crash at best during the sync that makes it the only voter, and start again before any promise is over.
 
-    Who takes the leader's place leads from then on, so each leader's name is lower than the other one's.
+    The machine that takes the leader's place leads from then on, so each leader's name is lower than the other's.
     """
     dies_ns = at_ns + int((2 + 5 * random.random()) * MILLISECOND_NS)
     kind, back_ns = random.choice(("kill", "kill", "lose power")), int((1 + 9 * random.random()) * MILLISECOND_NS)

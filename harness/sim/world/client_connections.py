@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.sim.engine.event_queue import Action
 from harness.sim.engine.rng import stream
-from harness.sim.plan.plan import LinesPlan
-from harness.sim.world.network import Cuts, Link
+from harness.sim.plan.plan import ConnectionsPlan
+from harness.sim.world.network import BlockedLinks, Link
 from kvstore import Service
 
 if TYPE_CHECKING:
@@ -55,16 +55,16 @@ class Line:
         return ends if side == 0 else ends[::-1]
 
 
-class Lines:
+class ClientConnections:
     """All connections of a run."""
 
-    def __init__(self, world: Simulation, plan: LinesPlan) -> None:
+    def __init__(self, world: Simulation, plan: ConnectionsPlan) -> None:
         self._world, self._plan = world, plan
         self._random: dict[str, Random] = {}  # By client.
-        self._lines: dict[tuple[str, int], Line] = {}  # By client and its connection id.
+        self._connections: dict[tuple[str, int], Line] = {}  # By client and its connection id.
         self._at_member: dict[int, Line] = {}
         self._full: dict[int, Line] = {}  # Have an inbox.
-        self._cuts = Cuts()  # How many faults cut this direction now.
+        self._blocked = BlockedLinks()  # How many faults cut this direction now.
         self._holding: dict[int, Line] = {}  # On which something waits behind a cut.
         self._last_server_id = 0
         self.is_calm = False
@@ -76,27 +76,27 @@ class Lines:
         member = self._world.members[address.partition(":")[0]]
         self._last_server_id += 1
         line = Line(client, connection_id, member, self._last_server_id)
-        self._lines[client.name, connection_id] = line
+        self._connections[client.name, connection_id] = line
         if client.name not in self._random:
             self._random[client.name] = stream(self._world.plan.seed, f"lines/{client.name}")
         self._carry(line, 0, self._accept)
 
     def send(self, client: SimClient, connection_id: int, data: bytes) -> None:
         """Bytes from the client."""
-        line = self._lines.get((client.name, connection_id))
+        line = self._connections.get((client.name, connection_id))
         if line is not None and not self._breaks(line):
             for piece in self._pieces(line, data):
                 self._carry(line, 0, self._at_the_member, piece)
 
     def hang_up(self, client: SimClient, connection_id: int) -> None:
         """The client closes; what it sent before still arrives."""
-        line = self._lines.pop((client.name, connection_id), None)
+        line = self._connections.pop((client.name, connection_id), None)
         if line is not None:
             self._carry(line, 0, self._tell_member)
 
     def client_down(self, client: SimClient) -> None:
         """The client's process is gone, with its connections."""
-        for name, connection_id in list(self._lines):
+        for name, connection_id in list(self._connections):
             if name == client.name:
                 self.hang_up(client, connection_id)
 
@@ -117,11 +117,11 @@ class Lines:
                 self._carry(line, 1, self._tell_client, "closed by the member")
         for line in [line for line in self._full.values() if line.member is member]:
             if service.wants_input(line.server_id):
-                self._world.heap.after(0, self._read, line)
+                self._world.queue.after(0, self._read, line)
 
     def member_down(self, member: Member) -> None:
         """The process is gone; most of its clients are told by their connections."""
-        for line in [line for line in self._lines.values() if line.member is member]:
+        for line in [line for line in self._connections.values() if line.member is member]:
             self._forget(line)
             if line.accepted and self._random[line.client.name].random() < 0.7:
                 self._carry(line, 1, self._tell_client, "reset")
@@ -151,7 +151,7 @@ class Lines:
     def _read(self, line: Line) -> None:
         """The member reads one piece, when it gets round to it and if it still has room for it then."""
         if not line.is_to_be_read:
-            line.is_to_be_read = line.member.attention.postpones(self._read_now, line)
+            line.is_to_be_read = line.member.scheduler.postpones(self._read_now, line)
             if not line.is_to_be_read:
                 self._read_now(line)
 
@@ -176,7 +176,7 @@ class Lines:
         line.client.receive(line.connection_id, data)
 
     def _tell_client(self, line: Line, reason: str) -> None:
-        if self._lines.pop((line.client.name, line.connection_id), None) is not None or line.broken:
+        if self._connections.pop((line.client.name, line.connection_id), None) is not None or line.broken:
             line.client.disconnected(line.connection_id, reason)
 
     def _tell_member(self, line: Line) -> None:
@@ -189,11 +189,11 @@ class Lines:
 
     def cut(self, links: Iterable[Link]) -> None:
         """Let nothing pass in these directions between clients and members. Cuts add up: each needs its own `mend`."""
-        self._cuts.add(links)
+        self._blocked.add(links)
 
     def mend(self, links: Iterable[Link]) -> None:
         """Undo one `cut` of each; those that have been healed meanwhile are left alone. What waited goes its way."""
-        self._cuts.remove(links)
+        self._blocked.remove(links)
         self._release()
 
     def hang(self, member: Member, side: int) -> None:
@@ -204,13 +204,13 @@ class Lines:
 
     def heal(self) -> None:
         """End all cuts. What hangs goes on hanging: nobody has told the two ends."""
-        self._cuts.clear()
+        self._blocked.clear()
         self._release()
 
     def _release(self) -> None:
         for line in list(self._holding.values()):
             for side, held in enumerate(line.held):
-                if held and line.link(side) not in self._cuts:
+                if held and line.link(side) not in self._blocked:
                     if not line.broken and not self.is_calm and self._draw(line) < GIVEN_UP_RATE:
                         self._break(line)
                     waited = list(held)
@@ -225,21 +225,21 @@ class Lines:
     def _carry(self, line: Line, side: int, action: Action, *arguments: Any) -> None:
         """Do this when it arrives at `side` (0: the member, 1: the client), after all that left before it."""
         if line.hangs[side]:
-            self._world.mark("a client's connection hung")
-        elif self._cuts and line.link(side) in self._cuts:
-            self._world.mark("a client's bytes waited behind a cut")
+            self._world.cover("a client's connection hung")
+        elif self._blocked and line.link(side) in self._blocked:
+            self._world.cover("a client's bytes waited behind a cut")
             line.held[side].append((action, arguments))
             self._holding[line.server_id] = line
         else:
-            line.arrives_at[side] = max(line.arrives_at[side], self._world.heap.now + self._delay(line))
-            self._world.heap.at(line.arrives_at[side], action, line, *arguments)
+            line.arrives_at[side] = max(line.arrives_at[side], self._world.queue.now + self._delay(line))
+            self._world.queue.at(line.arrives_at[side], action, line, *arguments)
 
     def _breaks(self, line: Line) -> bool:
         if line.broken:
             return True
         if self.is_calm or self._draw(line) >= self._plan.break_rate:
             return False
-        self._world.mark("a client's connection broke")
+        self._world.cover("a client's connection broke")
         self._break(line)
         return True
 
@@ -247,9 +247,9 @@ class Lines:
         line.broken = True
         told = int(4 * self._draw(line))  # Nobody, the client, the member, both.
         if told & 1:
-            self._world.heap.after(self._delay(line), self._tell_client, line, "reset")
+            self._world.queue.after(self._delay(line), self._tell_client, line, "reset")
         if told & 2:
-            self._world.heap.after(self._delay(line), self._tell_member, line)
+            self._world.queue.after(self._delay(line), self._tell_member, line)
 
     def _forget(self, line: Line) -> None:
         line.broken = True
@@ -262,7 +262,7 @@ class Lines:
     def _delay(self, line: Line) -> int:
         plan, late_ns = self._plan, 0
         if plan.late_rate and not self.is_calm and self._draw(line) < plan.late_rate:
-            self._world.mark("a client's bytes were late")
+            self._world.cover("a client's bytes were late")
             late_ns = int(plan.late_ns * self._draw(line))
         return late_ns + plan.delay_ns + int(plan.jitter_ns * self._draw(line) ** 2)
 

@@ -33,7 +33,7 @@ def written_bytes(content: bytes | bytearray) -> int:
     return 0
 
 
-class Proven:
+class ProvenBytes:
     """Sizes of the segments of one member, known from the outside, and what has become untrue on its disk.
 
     A frame says up to which batch it knew the log synced. So once a second sync has ended well, every byte that the

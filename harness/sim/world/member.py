@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from harness.sim.checks.damage import check_damage_read, check_refusal, is_whole
 from harness.sim.checks.durability import check_is_durable
-from harness.sim.checks.log_copies import Copies
-from harness.sim.checks.member import HASH_EVERY_ENTRIES, Watch
+from harness.sim.checks.log_copies import ShadowLogs
+from harness.sim.checks.member import HASH_EVERY_ENTRIES, MemberChecker
 from harness.sim.checks.messages import check_promise
 from harness.sim.engine.clock import Clock
 from harness.sim.engine.errors import Violation, require
 from harness.sim.engine.rng import identifier, stream
-from harness.sim.world.damage import Proven
+from harness.sim.world.damage import ProvenBytes
 from harness.sim.world.disk import Immediately, SimFiles
 from harness.sim.world.disk_image import DiskImage
-from harness.sim.world.peer_connections import Ways
-from harness.sim.world.probes import LOG_FOLDER, LogTap, MachineTap, NodeTap, StoreTap
-from harness.sim.world.process import Attention
+from harness.sim.world.peer_connections import PeerConnections
+from harness.sim.world.probes import LOG_FOLDER, LogProbe, MachineProbe, NodeProbe, StoreProbe
+from harness.sim.world.process import ProcessScheduler
 from kvstore import KvMachine, Service, UnsupportedFeatureLevel, initial_header
 from raft import (
     DiskForgotten,
@@ -61,32 +61,32 @@ class Member:
         )  # In hellos: who has lost its disk may come as another incarnation (faults/disk_loss.py).
         self.stand_in: Member | None = None  # And is then another process, with another disk.
         self.image = DiskImage()
-        self.copies = Copies(node_id, world.ledger)
+        self.logs = ShadowLogs(node_id, world.safety)
         self.life = 0
         self.node: Node | None = None
-        self.watch: Watch
+        self.checker: MemberChecker
         self.machine: KvMachine | None = None
         self.service: Service | None = None
         self.files: SimFiles | None = None
-        self.attention = Attention(world.heap)
+        self.scheduler = ProcessScheduler(world.queue)
         clocks = plan.clocks
         self.clock = Clock(
-            world.heap, plan.seed, node_id, clocks.spread, at_edges=clocks.at_edges, grain_ns=clocks.grain_ns
+            world.queue, plan.seed, node_id, clocks.spread, at_edges=clocks.at_edges, grain_ns=clocks.grain_ns
         )
         self.applied_max = 0  # Over all lives.
         self.is_damaged = False  # A bit has rotted, or its disk has lied (faults/damage_budget.py).
         self.has_read_damage = False  # In this life.
         self.is_lost = False  # It has refused to start on that, or cannot know what it lost, or is removed; stays down.
         self.is_blank = False  # The process that runs began with an empty log.
-        self.proven = Proven(self.image)
+        self.proven = ProvenBytes(self.image)
         self._disk_random = stream(plan.seed, f"disk/{node_id}")
         self._crash_random = stream(plan.seed, f"crash/{node_id}")
         self._timer_at: int | None = None
-        self._log: LogTap  # Of the process that runs.
+        self._log: LogProbe  # Of the process that runs.
         self._stops_by: int | None = None  # Since it was asked to: by the time that it is told.
         self._ticks_in_place = 0
         self._progress = (0, 0)
-        self.ways = Ways(self)
+        self.connections = PeerConnections(self)
 
     # -- from first start to the end of a process
 
@@ -98,7 +98,7 @@ class Member:
     @property
     def is_paused(self) -> bool:
         """True while the process stands still."""
-        return self.attention.is_paused
+        return self.scheduler.is_paused
 
     def initialize(self) -> None:
         """Make the data folder, without time, and be sure that all of it is durable."""
@@ -117,7 +117,7 @@ class Member:
         aside.run()
         require(outcome == [None], "a data folder can be made", self.node_id, outcome)
         self.image = self.image.synced_copy()
-        self.proven = Proven(self.image)
+        self.proven = ProvenBytes(self.image)
 
     def boot(self) -> None:
         """Start a process: recovery first, then the node."""
@@ -147,21 +147,21 @@ class Member:
             self.lose(str(outcome))
             return
         if isinstance(outcome, OSError) and (self.files.has_erred or outcome.errno == errno.ENOSPC):
-            world.striker.has_failed(self)
+            world.injector.has_failed(self)
             return
         require(isinstance(outcome, OpenedStorage), "a member can always restart", self.node_id, repr(outcome))
         assert isinstance(outcome, OpenedStorage)
         header = outcome.snapshots.latest().header
         if self.files.has_read_short:
-            world.mark("a member started from short reads")
+            world.cover("a member started from short reads")
         to_fail, self.image.fails_read_of = self.image.fails_read_of, None  # What follows are our reads.
         if self.is_damaged and not is_whole(self, outcome):
             self.lose("its disk has lost what it said was synced")
             return
         require(self.is_damaged or not outcome.warnings, "no snapshot is damaged", self.node_id, outcome.warnings)
-        found = self.copies.recovered(outcome.log, outcome.hard_state, LogPosition(header.index, header.term))
+        found = self.logs.recovered(outcome.log, outcome.hard_state, LogPosition(header.index, header.term))
         if found:
-            world.mark(found)
+            world.cover(found)
         check_is_durable(self, outcome)
         self.files.accepted = self.image.unsynced(LOG_FOLDER)
         self.image.fails_read_of = to_fail
@@ -170,10 +170,10 @@ class Member:
         except OSError:
             if not self.files.has_erred:
                 raise
-            world.striker.has_failed(self)  # It cannot read its snapshot.
+            world.injector.has_failed(self)  # It cannot read its snapshot.
             return
         except UnsupportedFeatureLevel as error:
-            world.upgrading.has_stopped(self, error)
+            world.upgrades.has_stopped(self, error)
             return
         world.on_up(self)
         self.settle("start")
@@ -182,26 +182,26 @@ class Member:
         """Make the node and what stands on it."""
         world = self.world
         if outcome.torn_bytes:
-            world.mark("a torn tail was cut")
+            world.cover("a torn tail was cut")
         self.is_blank = outcome.log.last_index == 0
-        self.watch = Watch(self, outcome)
-        levels = world.upgrading.starts(self)
-        self.machine = StoreTap(world.mark, chunk_bytes=world.plan.raft.snapshot_chunk_bytes, levels=levels)
-        self.ways.begin()
-        self._log = log = LogTap(outcome.log, self.copies, self._is_synced, self.watch.dropping, self._damage_read)
-        node = NodeTap(
+        self.checker = MemberChecker(self, outcome)
+        levels = world.upgrades.starts(self)
+        self.machine = StoreProbe(world.cover, chunk_bytes=world.plan.raft.snapshot_chunk_bytes, levels=levels)
+        self.connections.begin()
+        self._log = log = LogProbe(outcome.log, self.logs, self._is_synced, self.checker.dropping, self._damage_read)
+        node = NodeProbe(
             identity=self.identity,
             config=world.plan.raft_of(self.node_id),
             log=log,
             snapshots=outcome.snapshots,
             pins=outcome.pins,
             hard_state=outcome.hard_state,
-            machine=MachineTap(self.machine, self.watch, HASH_EVERY_ENTRIES),
+            machine=MachineProbe(self.machine, self.checker, HASH_EVERY_ENTRIES),
             random=stream(world.plan.seed, f"node/{self.node_id}/{self.life}"),
             now=self.now(),
             levels=levels,
         )
-        self.watch.begins(node)
+        self.checker.begins(node)
         self.node = node
         if world.plan.load.with_service:
             self.service = Service(self.node, self.machine)
@@ -217,7 +217,7 @@ class Member:
     def lose(self, reason: str) -> None:
         """It ends, and is started no more."""
         self.world.note_world(f"{self.node_id} is lost for good: {reason}")
-        self.world.mark("a member is lost for good")
+        self.world.cover("a member is lost for good")
         self.crash(power=False)
         self.is_lost = True
 
@@ -228,18 +228,18 @@ class Member:
         self.files.crash(self._crash_random)
         if power:
             for happened in sorted(self.image.lose_power(self._crash_random)):
-                self.world.mark(happened)
+                self.world.cover(happened)
             self.clock.begin_anew()
         self.node, self.machine, self.service, self.files = None, None, None, None
         self._timer_at = self._stops_by = None
-        self.attention.forget()
+        self.scheduler.forget()
         self.clock.go_on()
         self.life += 1
 
     def lose_disk(self) -> None:
         """While it is down, every file goes. What it had promised others rely on all the same."""
         self.image = DiskImage()
-        self.proven = Proven(self.image)
+        self.proven = ProvenBytes(self.image)
         self.is_damaged = self.is_lost = True
 
     def rot(self, random: Random) -> None:
@@ -247,12 +247,12 @@ class Member:
         rot = self.proven.rot if random.random() < 0.6 else self.proven.rot_elsewhere
         self.is_damaged = rot(random)
         if self.is_damaged:
-            self.world.mark("a bit rotted")
+            self.world.cover("a bit rotted")
 
     def _is_synced(self, folder: str) -> bool:
         """A sync of the log has ended well: is it so?"""
         assert self.files is not None
-        self.watch.leading.sync_ended()
+        self.checker.leading.sync_ended()
         is_synced = self.files.is_synced(folder)
         if is_synced:
             self.proven.log_synced()
@@ -261,7 +261,7 @@ class Member:
     @property
     def current_term(self) -> int:
         """The term of the node that runs here, as far as it is known outside."""
-        return self.node.core.term if self.node is not None else self.watch.term
+        return self.node.core.term if self.node is not None else self.checker.term
 
     def state_words(self) -> str:
         """Role, term and marks in one aligned line."""
@@ -285,10 +285,10 @@ class Member:
             self._arm()
 
     def _schedule(self, delay_ns: int, callback: Callable[[], None]) -> None:
-        self.world.heap.after(delay_ns, self._on_disk, self.life, callback)
+        self.world.queue.after(delay_ns, self._on_disk, self.life, callback)
 
     def _on_disk(self, life: int, callback: Callable[[], None]) -> None:
-        if life != self.life or self.attention.postpones(self._on_disk, life, callback):
+        if life != self.life or self.scheduler.postpones(self._on_disk, life, callback):
             return
         callback()
         self.settle("disk")
@@ -296,11 +296,11 @@ class Member:
     def deliver(self, sender: str, frame: bytes) -> None:
         """A frame from a peer arrives."""
         if self.stand_in is not None:
-            self.world.losing.deliver(self.stand_in, sender, frame)
+            self.world.disk_loss.deliver(self.stand_in, sender, frame)
             return
-        if self.node is None or self.attention.postpones(self.deliver, sender, frame):
+        if self.node is None or self.scheduler.postpones(self.deliver, sender, frame):
             return
-        if not self.ways.take(self.world.members[sender]):
+        if not self.connections.take(self.world.members[sender]):
             return
         try:
             _, message = decode_message(frame)
@@ -308,21 +308,21 @@ class Member:
             raise Violation("peers understand each other", f"{sender} → {self.node_id}: {error}") from error
         self._tick()
         self.node.receive(sender, message)
-        self.watch.received(self.node.core, sender, message)
+        self.checker.received(self.node.core, sender, message)
         self.settle(f"from {sender}", frame, message)
 
     def lose_connection(self, peer_id: str) -> None:
         """The connection to a peer breaks."""
-        if self.node is not None and not self.attention.postpones(self.lose_connection, peer_id):
+        if self.node is not None and not self.scheduler.postpones(self.lose_connection, peer_id):
             self._tick()
-            self.ways.hung_up(peer_id)
-            self.world.upgrading.connection_lost(self, peer_id)
+            self.connections.hung_up(peer_id)
+            self.world.upgrades.connection_lost(self, peer_id)
             self.node.peer_unreachable(peer_id)
             self.settle(f"lost {peer_id}")
 
     def refused(self, life: int, peer_id: str, code: str) -> None:
         """A peer has not taken the hello of process `life`, and says why."""
-        if life != self.life or self.node is None or self.attention.postpones(self.refused, life, peer_id, code):
+        if life != self.life or self.node is None or self.scheduler.postpones(self.refused, life, peer_id, code):
             return
         self._tick()
         self.node.peer_refused(peer_id, code)
@@ -333,12 +333,12 @@ class Member:
         """Its process is asked to end."""
         node.begin_stop()
         if self._stops_by is None:
-            self._stops_by = self.watch.leading.now + self.world.plan.raft.outcome_wait_ns
+            self._stops_by = self.checker.leading.now + self.world.plan.raft.outcome_wait_ns
 
     def call(self, what: str, action: Callable[[Node], None]) -> None:
         """Have a client's action done on the node, then look at what follows."""
         assert self.node is not None
-        if self.attention.postpones(self.call, what, action):
+        if self.scheduler.postpones(self.call, what, action):
             return
         self._tick()
         action(self.node)
@@ -346,7 +346,7 @@ class Member:
 
     def serve(self, life: int, what: str, action: Callable[[Service], None], content: bytes = b"") -> None:
         """Have a connection's event handled by the service of process `life`, then look at what follows."""
-        if life != self.life or self.attention.postpones(self.serve, life, what, action, content):
+        if life != self.life or self.scheduler.postpones(self.serve, life, what, action, content):
             return
         if self.service is not None:
             self._tick()
@@ -355,10 +355,10 @@ class Member:
 
     def _expire_later(self) -> None:
         """As the host of a service does: a leader that nobody writes to looks for sessions that are due."""
-        self.world.heap.at(self.clock.due(self.now() + EXPIRY_NS), self._expire, self.life)
+        self.world.queue.at(self.clock.due(self.now() + EXPIRY_NS), self._expire, self.life)
 
     def _expire(self, life: int) -> None:
-        if life == self.life and not self.attention.postpones(self._expire, life):
+        if life == self.life and not self.scheduler.postpones(self._expire, life):
             self._expire_later()
             self.serve(life, "expiry", Service.expire_sessions)
 
@@ -366,12 +366,12 @@ class Member:
         assert self.node is not None
         now = self.now()
         self.node.tick(now)
-        self.watch.leading.ticked(self.node.core, now)
+        self.checker.leading.ticked(self.node.core, now)
 
     def _on_timer(self, life: int, time_ns: int) -> None:
         if life != self.life or self.node is None or self._timer_at != time_ns:
             return
-        if self.attention.postpones(self._on_timer, life, time_ns):
+        if self.scheduler.postpones(self._on_timer, life, time_ns):
             return
         self._timer_at = None
         if self.node.next_deadline <= self.now():
@@ -384,16 +384,16 @@ class Member:
         assert self.node is not None
         world = self.world
         due = self.clock.due(self.node.next_deadline)
-        if due <= world.heap.now:  # There is more to apply, and this slice of it took time.
-            due = world.heap.now + world.plan.turn_ns
+        if due <= world.queue.now:  # There is more to apply, and this slice of it took time.
+            due = world.queue.now + world.plan.turn_ns
         if self._timer_at is not None and self._timer_at <= due:
             return
-        progress = (world.heap.now, self.node.core.last_applied)  # Applying in slices is progress too.
+        progress = (world.queue.now, self.node.core.last_applied)  # Applying in slices is progress too.
         self._ticks_in_place = self._ticks_in_place + 1 if due == progress[0] and progress == self._progress else 0
         self._progress = progress
         require(self._ticks_in_place < TICKS_IN_PLACE_MAX, "timers let time pass", self.node_id)
         self._timer_at = due
-        world.heap.at(due, self._on_timer, self.life, due)
+        world.queue.at(due, self._on_timer, self.life, due)
 
     # -- after each event
 
@@ -402,33 +402,33 @@ class Member:
         try:
             self._settle(what, content, message)
         except UnsupportedFeatureLevel as error:
-            self.world.upgrading.has_stopped(self, error)
+            self.world.upgrades.has_stopped(self, error)
 
     def _settle(self, what: str, content: bytes, message: object) -> None:
         node, world = self.node, self.world
         if node is None:
             return
         effects = node.take_effects()
-        self.watch.check(node)
-        self.watch.voted(node.core, message)
+        self.checker.check(node)
+        self.checker.voted(node.core, message)
         world.note(self, node, what, content, message, effects)
-        self.watch.told(effects)
+        self.checker.told(effects)
         self._check_failure(effects)
         if effects.peers_changed:
-            self.ways.want(node)
+            self.connections.want(node)
         for peer_id, sent in effects.send:
             check_promise(self, node, peer_id, sent)
-            if self.ways.lead_to(peer_id):
+            if self.connections.lead_to(peer_id):
                 world.network.send(self.node_id, peer_id, encode_message(0, sent))
         node.begin_sync()
         world.on_flush(self, effects)
         if any(event.name == "snapshot_installed" and not event.fields["kept_log"] for event in effects.events):
-            world.striker.amid_an_install(self)
+            world.injector.amid_an_install(self)
         if self._stops_by is not None:
             self._check_stop(node)
         if self.node is node and effects.failure is None:
             if node.is_stopped and node.failure is None:
-                world.striker.has_stopped(self)
+                world.injector.has_stopped(self)
             else:  # It may have failed since its effects were taken: the next ones tell.
                 self._arm()
 
@@ -440,7 +440,7 @@ class Member:
         assert self._stops_by is not None
         waits_for_disk = node.is_syncing or self._log.is_disk_full
         require(
-            self.watch.leading.now < self._stops_by or node.is_stopped or waits_for_disk,
+            self.checker.leading.now < self._stops_by or node.is_stopped or waits_for_disk,
             "a member that is asked to stop stops",
             self.node_id,
         )
@@ -459,12 +459,12 @@ class Member:
             return
         require(not effects.send, "after a failure no promise leaves", self.node_id, effects.send)
         if self.has_read_damage:
-            self.world.heap.after(0, self._lose_process, self.life, str(effects.failure))  # It tells its end first.
+            self.world.queue.after(0, self._lose_process, self.life, str(effects.failure))  # It tells its end first.
             return
         if isinstance(effects.failure.__cause__, DiskForgotten):
             self.world.refusals.has_forgotten(self)
             return
         if not self.files.has_erred:
             raise Violation("a node does not stop by itself", f"{self.node_id}: {effects.failure}")
-        self.world.mark("a node stopped after a failed " + ("sync" if self.files.has_failed else "read"))
-        self.world.striker.has_failed(self)
+        self.world.cover("a node stopped after a failed " + ("sync" if self.files.has_failed else "read"))
+        self.world.injector.has_failed(self)

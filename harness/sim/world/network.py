@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from random import Random
 
-from harness.sim.engine.event_queue import EventHeap
+from harness.sim.engine.event_queue import EventQueue
 from harness.sim.engine.rng import stream
 from harness.sim.plan.plan import CALM, NetworkPlan
 
@@ -13,7 +13,7 @@ Link = tuple[str, str]
 """(from, to)."""
 
 
-class Cuts:
+class BlockedLinks:
     """Counts the faults that cut each direction: it is whole again when all of them have ended."""
 
     def __init__(self) -> None:
@@ -51,14 +51,14 @@ Deliver = Callable[[str, str, bytes], None]
 class Network:
     """All directed links between members. The same number of draws per frame, whatever happens to it."""
 
-    def __init__(self, seed: int, plan: NetworkPlan, heap: EventHeap, deliver: Deliver) -> None:
-        self._seed, self.plan, self._heap, self._deliver = seed, plan, heap, deliver
+    def __init__(self, seed: int, plan: NetworkPlan, queue: EventQueue, deliver: Deliver) -> None:
+        self._seed, self.plan, self._queue, self._deliver = seed, plan, queue, deliver
         self._random: dict[Link, Random] = {}
         self._last_arrival: dict[Link, int] = {}
-        self._cuts = Cuts()  # How many partitions cut this direction now.
+        self._blocked = BlockedLinks()  # How many partitions cut this direction now.
         self._extra_ns: dict[Link, int] = {}  # What slow links take more.
         self._connections: dict[Link, int] = {}  # How often each was made anew.
-        self.marks: set[str] = set()
+        self.covered: set[str] = set()
 
     def send(self, sender: str, receiver: str, frame: bytes) -> None:
         """Give one frame to the network; it may arrive never, once, or twice."""
@@ -68,14 +68,14 @@ class Network:
             random = self._open(link)
         plan = self.plan
         draws = (random.random(), random.random(), random.random(), random.random())
-        if link in self._cuts:
+        if link in self._blocked:
             return
         if draws[0] < plan.loss_rate:
-            self.marks.add("a frame was lost")
+            self.covered.add("a frame was lost")
             return
         self._carry(link, frame, draws[1], draws[2], in_order=plan.in_order)
         if draws[3] < plan.duplicate_rate:
-            self.marks.add("a frame was duplicated")
+            self.covered.add("a frame was duplicated")
             self._carry(link, frame, draws[2], draws[3] / plan.duplicate_rate, in_order=False)
 
     def _open(self, link: Link) -> Random:
@@ -89,40 +89,40 @@ class Network:
 
     def _carry(self, link: Link, frame: bytes, delay: float, late: float, *, in_order: bool) -> None:
         plan = self.plan
-        arrival = self._heap.now + plan.delay_ns + int(plan.jitter_ns * delay * delay)
+        arrival = self._queue.now + plan.delay_ns + int(plan.jitter_ns * delay * delay)
         if late < plan.late_rate:
             arrival += int(plan.late_ns * delay)
-            self.marks.add("a frame was late")
+            self.covered.add("a frame was late")
         if self._extra_ns and link in self._extra_ns:
             arrival += self._extra_ns[link]
-            self.marks.add("a frame took a slow link")
+            self.covered.add("a frame took a slow link")
         last = self._last_arrival.get(link, 0)
         if in_order:
             arrival = max(arrival, last)
         elif arrival < last:
-            self.marks.add("a frame overtook another")
+            self.covered.add("a frame overtook another")
         self._last_arrival[link] = max(arrival, last)
-        self._heap.at(arrival, self._arrive, link, self._connections.get(link), frame)
+        self._queue.at(arrival, self._arrive, link, self._connections.get(link), frame)
 
     def _arrive(self, link: Link, connection: int | None, frame: bytes) -> None:
-        if link in self._cuts:
+        if link in self._blocked:
             return
         if connection != self._connections.get(link):
-            self.marks.add("a frame was lost with its connection")
+            self.covered.add("a frame was lost with its connection")
             return
         self._deliver(link[0], link[1], frame)
 
     def cut(self, links: Iterable[Link], count: int = 1) -> None:
         """Let nothing pass on these directed links. Cuts add up: `count` of them need as many calls of `mend`."""
-        self._cuts.add(links, count)
+        self._blocked.add(links, count)
 
     def mend(self, links: Iterable[Link]) -> None:
         """Undo one `cut` of each of these links; those that have been healed meanwhile are left alone."""
-        self._cuts.remove(links)
+        self._blocked.remove(links)
 
     def is_cut(self, sender: str, receiver: str) -> bool:
         """True if nothing passes from `sender` to `receiver` now."""
-        return (sender, receiver) in self._cuts
+        return (sender, receiver) in self._blocked
 
     def reconnect(self, link: Link) -> None:
         """The connection of this direction is made anew: what is under way on the old one never arrives."""
@@ -139,6 +139,6 @@ class Network:
 
     def heal(self) -> None:
         """End all cuts and faults; frames that are under way still arrive, however late."""
-        self._cuts.clear()
+        self._blocked.clear()
         self._extra_ns.clear()
         self.plan = CALM

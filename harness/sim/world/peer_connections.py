@@ -23,7 +23,7 @@ NO_WAY = "there was no way to whom a member would answer"
 PAUSED = "a call waited, since the last one was refused"
 
 
-class Ways:
+class PeerConnections:
     """Of the process that runs on `member`; `begin` for each new one."""
 
     def __init__(self, member: Member) -> None:
@@ -40,7 +40,7 @@ class Ways:
         """True if a frame for this peer leaves."""
         if peer_id in self._wanted or peer_id in self._callers:
             return True
-        self._member.world.mark(NO_WAY)
+        self._member.world.cover(NO_WAY)
         return False
 
     def take(self, caller: Member) -> bool:
@@ -48,23 +48,23 @@ class Ways:
         own_id, world = self._member.node_id, self._member.world
         if caller.node_id in self._callers:
             return True
-        if caller.ways._waits_for(own_id):
-            world.mark(PAUSED)
+        if caller.connections._waits_for(own_id):
+            world.cover(PAUSED)
             return False
         try:
             world.connect(caller, self._member)
         except PeerRefused as refused:
             if not world.may_refuse(refused.code, refused.peer_id, by=self._other(caller, refused.peer_id)):
                 raise Violation("peers understand each other", f"{caller.node_id} → {own_id}: {refused}") from refused
-            world.mark(f"a hello was refused: {refused.code}")
-            caller.ways._was_refused_by(own_id)
+            world.cover(f"a hello was refused: {refused.code}")
+            caller.connections._was_refused_by(own_id)
             if refused.peer_id == own_id:  # By the caller: until then this member knew it to be there.
                 self._hurry(caller.node_id)
             else:  # A caller reads why; in place of a message nobody but the log is told.
                 world.refusals.tell(caller, own_id, refused.code)
             return False
         self._callers.add(caller.node_id)
-        caller.ways._pauses.pop(own_id, None)
+        caller.connections._pauses.pop(own_id, None)
         self._hurry(caller.node_id)
         return True
 
@@ -77,7 +77,7 @@ class Ways:
         member = self._member
 
         def tell(node: Node) -> None:
-            member.watch.leader_loss.connections_ended(peer_id)
+            member.checker.leader_loss.connections_ended(peer_id)
             node.peer_gone(peer_id)
 
         member.lose_connection(peer_id)
@@ -91,11 +91,11 @@ class Ways:
         gone, self._wanted = self._wanted - wanted, wanted
         for peer_id in sorted(gone):
             self.hung_up(peer_id)
-            world.mark(HUNG_UP)
+            world.cover(HUNG_UP)
             for link in ((peer_id, own_id), (own_id, peer_id)):
                 world.network.reconnect(link)
-            world.heap.after(world.plan.network.delay_ns, world.members[peer_id].lose_connection, own_id)
-            world.heap.after(0, self._lost, self._member.life, peer_id)
+            world.queue.after(world.plan.network.delay_ns, world.members[peer_id].lose_connection, own_id)
+            world.queue.after(0, self._lost, self._member.life, peer_id)
 
     def _lost(self, life: int, peer_id: str) -> None:
         if life == self._member.life:
@@ -105,11 +105,11 @@ class Ways:
         return caller.node_id if refused_id == self._member.node_id else self._member.node_id
 
     def _waits_for(self, peer_id: str) -> bool:
-        return peer_id in self._pauses and self._member.world.heap.now < self._pauses[peer_id][0]
+        return peer_id in self._pauses and self._member.world.queue.now < self._pauses[peer_id][0]
 
     def _was_refused_by(self, peer_id: str) -> None:
         _, pause_ns = self._pauses.get(peer_id, (0, PAUSE_NS_MIN))
-        self._pauses[peer_id] = (self._member.world.heap.now + pause_ns, min(2 * pause_ns, PAUSE_NS_MAX))
+        self._pauses[peer_id] = (self._member.world.queue.now + pause_ns, min(2 * pause_ns, PAUSE_NS_MAX))
 
     def _hurry(self, peer_id: str) -> None:
         """That peer has called, so it is there: no pause keeps this member from calling it."""

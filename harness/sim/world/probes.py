@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from harness.sim.checks.log_copies import Copies
+from harness.sim.checks.log_copies import ShadowLogs
 from kvstore import KvMachine
 from raft import (
     Done,
@@ -29,18 +29,18 @@ LOG_FOLDER = "groups/0/log"
 LONE_PUTS = "lone puts were applied in a run"
 
 
-class LogTap:
+class LogProbe:
     """A LogStore that tells `copies` what is written, and what the disk has truly synced."""
 
     def __init__(
         self,
         log: LogStore,
-        copies: Copies,
+        logs: ShadowLogs,
         is_synced: Callable[[str], bool],
         dropping: Callable[[int], None],
         damage_read: Callable[[CorruptLog], None],
     ):
-        self._log, self._copies, self._is_synced, self._dropping = log, copies, is_synced, dropping
+        self._log, self._logs, self._is_synced, self._dropping = log, logs, is_synced, dropping
         self._damage_read = damage_read
 
     @property
@@ -92,21 +92,21 @@ class LogTap:
         except CorruptLog as error:
             self._damage_read(error)
             raise
-        self._copies.was_read(entries)
+        self._logs.was_read(entries)
         return entries
 
     def append(self, write: LogWrite) -> None:
         """See raft.LogStore."""
-        self._copies.append(write)
+        self._logs.append(write)
         self._log.append(write)
 
     def sync(self, commit_hint: int, done: Done) -> None:
         """See raft.LogStore."""
-        count = len(self._copies.waiting)
+        count = len(self._logs.waiting)
 
         def synced(error: BaseException | None) -> None:
             if error is None and self._is_synced(LOG_FOLDER):
-                self._copies.synced(count)
+                self._logs.synced(count)
             done(error)
 
         self._log.sync(commit_hint, synced)
@@ -117,7 +117,7 @@ class LogTap:
         self._log.drop_before(index)
 
 
-class NodeTap(Node):
+class NodeProbe(Node):
     """A Node that tells which reads and proposals it has taken."""
 
     read_asked: Callable[[int], None]
@@ -164,7 +164,7 @@ class Watcher(Protocol):
         """It was not, after all."""
 
 
-class RestoreTap:
+class RestoreProbe:
     """A StateRestore that tells `watcher` when the state has been replaced."""
 
     def __init__(self, restoring: StateRestore, watcher: Watcher) -> None:
@@ -189,19 +189,19 @@ class RestoreTap:
         self._restoring.give_up()
 
 
-class StoreTap(KvMachine):
+class StoreProbe(KvMachine):
     """A KvMachine that marks what its quick loop for entries of one put each has carried out."""
 
-    def __init__(self, mark: Callable[[str], None] = lambda _: None, **options: Any) -> None:
+    def __init__(self, cover: Callable[[str], None] = lambda _: None, **options: Any) -> None:
         super().__init__(**options)
-        self._mark = mark
+        self._cover = cover
         self._left = 0  # To the loop that can do everything, of what the quick one was given.
 
     def _apply_single_puts(self, rows: Sequence[Any]) -> list[list[Any]]:
         self._left = 0
         results = super()._apply_single_puts(rows)
         if len(rows) - self._left > 1:
-            self._mark(LONE_PUTS)
+            self._cover(LONE_PUTS)
         return results
 
     def _apply_batches(self, batches: Sequence[Any]) -> list[list[Any]]:
@@ -209,7 +209,7 @@ class StoreTap(KvMachine):
         return super()._apply_batches(batches)
 
 
-class MachineTap:
+class MachineProbe:
     """A StateMachine that tells `watcher` what it goes through."""
 
     def __init__(self, machine: KvMachine, watcher: Watcher, looks_every: int) -> None:
@@ -260,7 +260,7 @@ class MachineTap:
 
     def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> StateRestore:
         """See raft.snapshots.installer."""
-        return RestoreTap(self._machine.begin_restore(header, chunks), self._watcher)
+        return RestoreProbe(self._machine.begin_restore(header, chunks), self._watcher)
 
     def state_hash(self) -> bytes:
         """See raft.StateMachine."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from harness.sim.engine.event_queue import Action, EventHeap
+from harness.sim.engine.event_queue import Action, EventQueue
 
 
-class Attention:
+class ProcessScheduler:
     """One process's. Whatever waits is dealt with in the order in which it came.
 
     A pause keeps everything until its end; then all of it is there at once. A process that is starved of processor
@@ -17,8 +17,8 @@ class Attention:
 
     __slots__ = ("_heap", "_is_on_turn", "_turn", "_waiting", "paused_until", "service_ns")
 
-    def __init__(self, heap: EventHeap) -> None:
-        self._heap = heap
+    def __init__(self, queue: EventQueue) -> None:
+        self._queue = queue
         self.paused_until = 0
         self.service_ns = 0
         self._waiting: deque[tuple[Action, tuple[Any, ...]]] = deque()
@@ -31,11 +31,11 @@ class Attention:
     @property
     def is_paused(self) -> bool:
         """True while the process stands still."""
-        return self.paused_until > self._heap.now
+        return self.paused_until > self._queue.now
 
     def postpones(self, action: Action, *arguments: Any) -> bool:
         """True if `action(*arguments)` has to wait for its turn, and will be called then; then this says False."""
-        if self._is_on_turn or not (self._waiting or self.service_ns or self.paused_until > self._heap.now):
+        if self._is_on_turn or not (self._waiting or self.service_ns or self.paused_until > self._queue.now):
             return False
         self._waiting.append((action, arguments))
         if len(self._waiting) == 1:
@@ -65,7 +65,7 @@ class Attention:
 
     def _plan_next(self) -> None:
         self._turn += 1
-        self._heap.at(max(self._heap.now + self.service_ns, self.paused_until), self._take_turn, self._turn)
+        self._queue.at(max(self._queue.now + self.service_ns, self.paused_until), self._take_turn, self._turn)
 
     def _take_turn(self, turn: int) -> None:
         if turn != self._turn:

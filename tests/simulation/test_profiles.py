@@ -1,4 +1,4 @@
-"""Half of the seeds are in a mood: bent towards a corner that independent draws seldom reach."""
+"""Half of the seeds have a profile: they are bent towards a corner that independent draws seldom reach."""
 
 from __future__ import annotations
 
@@ -8,41 +8,43 @@ import pytest
 
 from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Plan
-from harness.sim.plan.profiles import MOODS, PARTED, draw_mood
+from harness.sim.plan.profiles import LAST_VOTER_REMOVAL, PROFILES, draw_profile
 from harness.sim.simulation import Simulation
 from harness.sim.world.probes import LONE_PUTS
 from kvstore import ClientLimits, StoreLimits
 from raft import RaftConfig
 from storage import StorageLimits
 
-AS_DRAWN = MOODS[0].name
+AS_DRAWN = PROFILES[0].name
 
 
-def first_in(mood: str) -> Plan:
-    """The plan of the first seed that is in this mood."""
-    seed = next(seed for seed in range(1, 1_000) if draw_mood(seed).name == mood)
+def first_in(profile: str) -> Plan:
+    """The plan of the first seed with this profile."""
+    seed = next(seed for seed in range(1, 1_000) if draw_profile(seed).name == profile)
     return draw_plan(seed)
 
 
-def test_half_of_the_seeds_are_as_drawn_and_every_mood_comes_up() -> None:
+def test_half_of_the_seeds_are_as_drawn_and_every_profile_comes_up() -> None:
     """By their weights."""
-    found = Counter(draw_mood(seed).name for seed in range(2_000))
+    found = Counter(draw_profile(seed).name for seed in range(2_000))
 
-    assert found.keys() == {mood.name for mood in MOODS}
+    assert found.keys() == {profile.name for profile in PROFILES}
     assert 800 < found[AS_DRAWN] < 1_200
     assert min(found.values()) > 20
 
 
-def test_a_plan_has_the_members_and_the_name_of_its_mood() -> None:
+def test_a_plan_has_the_members_and_the_name_of_its_profile() -> None:
     """A single voter where that is the point, and never where a leader has to be struck."""
-    assert first_in("lone").members == ("n1",)
-    assert all(len(draw_plan(seed).members) > 2 for seed in range(200) if "restless" in draw_mood(seed).name)
-    assert first_in("stock").words().split(": ")[0].endswith(", stock")
+    assert first_in("single voter").members == ("n1",)
+    assert all(
+        len(draw_plan(seed).members) > 2 for seed in range(200) if "frequent elections" in draw_profile(seed).name
+    )
+    assert first_in("production limits").words().split(": ")[0].endswith(", production limits")
 
 
 def test_a_restless_plan_strikes_the_leader_several_times_a_second() -> None:
     """Every election time-out or two, while frames still arrive."""
-    plan = first_in("restless")
+    plan = first_in("frequent elections")
 
     at_leader = [fault for fault in plan.faults if fault.target is None]
     assert len(at_leader) > 2 * plan.until_ns / 1e9
@@ -50,9 +52,9 @@ def test_a_restless_plan_strikes_the_leader_several_times_a_second() -> None:
     assert [fault.at_ns for fault in plan.faults] == sorted(fault.at_ns for fault in plan.faults)
 
 
-def test_the_stock_mood_leaves_production_defaults_untouched() -> None:
+def test_the_profile_of_production_limits_leaves_production_defaults_untouched() -> None:
     """A bound that nobody sets is what most users have."""
-    plan = first_in("stock")
+    plan = first_in("production limits")
 
     assert (plan.raft, plan.storage, plan.store) == (RaftConfig(), StorageLimits(), StoreLimits())
     assert plan.load.client_limits == ClientLimits()
@@ -60,7 +62,11 @@ def test_the_stock_mood_leaves_production_defaults_untouched() -> None:
 
 def test_where_leaders_read_by_lease_the_settings_of_members_are_often_at_odds() -> None:
     """One has more patience than the rest, and it never is one of those that do not read by lease themselves."""
-    leased = [plan for plan in map(draw_plan, range(1, 200)) if plan.raft.lease_reads and PARTED not in plan.mood]
+    leased = [
+        plan
+        for plan in map(draw_plan, range(1, 200))
+        if plan.raft.lease_reads and LAST_VOTER_REMOVAL not in plan.profile
+    ]
     at_odds = [plan for plan in leased if plan.patience]
 
     assert 0.3 * len(leased) < len(at_odds) < 0.7 * len(leased)
@@ -87,40 +93,40 @@ def test_clocks_are_coarse_in_some_seeds_and_never_where_leases_need_fine_ones()
 @pytest.mark.timeout(60)
 def test_a_session_that_ends_at_the_time_of_a_put_is_over_on_members_that_catch_up_too() -> None:
     """They apply entries of one put each in runs."""
-    plan = next(plan for plan in map(draw_plan, range(1, 200)) if plan.mood.endswith("lapsing"))
+    plan = next(plan for plan in map(draw_plan, range(1, 200)) if plan.profile.endswith("expiry at command time"))
 
     result = Simulation(plan).run()
 
     assert result.violation is None
-    assert LONE_PUTS in result.marks
+    assert LONE_PUTS in result.covered
 
 
 @pytest.mark.timeout(60)
 def test_a_patient_leader_takes_over_and_others_lead_while_it_is_cut_off() -> None:
     """Otherwise nobody could see that it takes its own settings for what the others have promised."""
-    plan = next(plan for plan in map(draw_plan, range(1, 1_000)) if plan.mood == "leased" and plan.patience)
+    plan = next(plan for plan in map(draw_plan, range(1, 1_000)) if plan.profile == "lease faults" and plan.patience)
 
-    marks = Simulation(plan).run().marks
+    marks = Simulation(plan).run().covered
 
     assert marks >= {"take over", "leadership was transferred", "a read was let through: lease", "stepped_down"}
 
 
 @pytest.mark.timeout(100)
-@pytest.mark.parametrize("mood", [mood.name for mood in MOODS])
-def test_a_seed_in_each_mood_holds_every_rule_and_commits(mood: str) -> None:
+@pytest.mark.parametrize("profile", [profile.name for profile in PROFILES])
+def test_a_seed_of_each_profile_holds_every_rule_and_commits(profile: str) -> None:
     """A plan that fails without a defect would find every defect; one that commits nothing would find none."""
-    result = Simulation(first_in(mood)).run()
+    result = Simulation(first_in(profile)).run()
 
     assert result.violation is None
     assert result.counts["commits"] > 3
 
 
 @pytest.mark.timeout(60)
-def test_clients_in_a_fleeting_mood_are_given_up_too_early_and_come_too_late() -> None:
+def test_clients_with_short_sessions_are_given_up_too_early_and_come_too_late() -> None:
     """Retries of what was carried out, late bytes of what was acknowledged, and sessions that are over."""
-    seeds = [seed for seed in range(1, 400) if draw_mood(seed).name == "fleeting"][:5]
+    seeds = [seed for seed in range(1, 400) if draw_profile(seed).name == "short sessions"][:5]
 
-    marks = frozenset().union(*(Simulation(draw_plan(seed)).run().marks for seed in seeds))
+    marks = frozenset().union(*(Simulation(draw_plan(seed)).run().covered for seed in seeds))
 
     assert marks >= {
         "a client's bytes were late",
