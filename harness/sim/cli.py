@@ -16,10 +16,11 @@ from rich.live import Live
 from harness.errors import BadInput
 from harness.sim.campaign import Totals, run_campaign
 from harness.sim.diagram.draw import EVENTS_SHOWN, draw_lamport
-from harness.sim.diagram.record import Picture, RecordedSimulation
+from harness.sim.diagram.record import Picture
 from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.plan import Plan
 from harness.sim.plan.plan_file import read_plan, write_plan
+from harness.sim.recorded_run import RecordedSimulation
 from harness.sim.report import progress, report
 from harness.sim.shrink import Shrinker
 from harness.sim.simulation import Simulation

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.sim.checks.cluster import SafetyChecker
 from harness.sim.checks.commitment import CommitmentChecker
 from harness.sim.checks.coverage import CoverageTracker
+from harness.sim.checks.machine import MachineChecker
 from harness.sim.checks.reads import CommitTimeline
 from harness.sim.engine.errors import Violation, escaped, require
 from harness.sim.engine.event_queue import EventQueue
 from harness.sim.engine.trace import Trace
 from harness.sim.faults.disk_loss import DiskLoss
+from harness.sim.faults.disks import DiskFaults
 from harness.sim.faults.former_folders import FormerFolders
 from harness.sim.faults.healing import CALM_ELECTION_TIMEOUTS, Healing
 from harness.sim.faults.injector import Injector
 from harness.sim.faults.membership import MembershipChanges
+from harness.sim.faults.processes import ProcessFaults
 from harness.sim.faults.refusals import Refusals
 from harness.sim.faults.upgrades import Upgrades
 from harness.sim.load.direct import DirectLoad
 from harness.sim.load.service import ServiceLoad
 from harness.sim.plan.draw import PROBE_ELECTION_TIMEOUTS_MAX, draw_plan
-from harness.sim.plan.plan import GOOD_CLOCKS, Plan
-from harness.sim.world.member import Member
-from harness.sim.world.network import Network
-from kvstore import ClientLimits
-from raft import Configuration, Effects, Node
+from harness.sim.plan.plan import GOOD_CLOCKS, Fault, Plan
+from harness.sim.world.context import MachineView
+from harness.sim.world.member import SimMember
+from harness.sim.world.network import SimNetwork
+from kvstore import ClientLimits, UnsupportedFeatureLevel
+from raft import Configuration, Effects, Entry, LevelRange, Node
 from raft import Member as Voter
 
 BACKLOG_LIMITS_MAX = 20
@@ -68,19 +73,24 @@ class Simulation:
         self.covered: set[str] = set()
         self.configuration = Configuration.of([Voter(n, client_address=f"{n}:1") for n in plan.voters])
         self.safety = SafetyChecker(self.configuration)
-        self.network = Network(plan.seed, plan.network, self.queue, self._deliver)
-        self.members = {node_id: Member(self, node_id) for node_id in plan.members}
+        self.network = SimNetwork(plan.seed, plan.network, self.queue, self._deliver)
+        self.commitment = CommitmentChecker(self, CommitTimeline(self.queue))
+        self._coverage = CoverageTracker(self)
+        self.members = {node_id: self.make_machine(node_id) for node_id in plan.members}
         self.load: DirectLoad | ServiceLoad = ServiceLoad(self) if plan.load.with_service else DirectLoad(self)
-        self.injector = Injector(self)
+        self.processes = ProcessFaults(self)
         self.membership = MembershipChanges(self)
-        self.upgrades = Upgrades(self)
-        self.disk_loss = DiskLoss(self)
-        self.refusals = Refusals(self)
-        self.former_folders = FormerFolders(self)
-        self.healing = Healing(self)
-        self.commitment = CommitmentChecker(self)
-        self.commit_timeline = CommitTimeline(self)
-        self.coverage = CoverageTracker(self)
+        self.upgrades = Upgrades(self, self.processes)
+        self.disk_loss = DiskLoss(self, self.processes, self.upgrades, self.membership)
+        self.disks = DiskFaults(self, self.processes, self.disk_loss)
+        self.injector = Injector(self, self.processes, self.disks)
+        self.refusals = Refusals(self, self.processes, self.disk_loss)
+        self.former_folders = FormerFolders(self, self.upgrades)
+        self.healing = Healing(self, self.injector, self.processes, self.former_folders)
+
+    def make_machine(self, node_id: str) -> SimMember:
+        """A machine with an empty disk, and with checks of its own."""
+        return SimMember(self, node_id, MachineChecker(self, node_id, self.commitment))
 
     # -- the run
 
@@ -180,7 +190,7 @@ class Simulation:
         """Whoever was asked to stop has, within the time in which open requests end, and a sync."""
 
         def stopping() -> list[str]:
-            return [member.node_id for member in self.healing.living() if self.injector.is_stopping(member)]
+            return [member.node_id for member in self.healing.living() if self.processes.is_stopping(member)]
 
         done = not stopping() or self._run_until(self.queue.now + self._limit_ns(), lambda: not stopping())
         require(done, "a member that is asked to stop stops", stopping())
@@ -218,11 +228,75 @@ class Simulation:
     def _all_applied(self, index: int) -> bool:
         return all(m.node is not None and m.node.core.last_applied >= index for m in self.healing.living())
 
-    # -- what members ask
+    # -- what parts ask
 
     def cover(self, name: str) -> None:
-        """Something worth telling happened at least once."""
+        """Note that a coverage point is reached: something worth telling happened at least once."""
         self.covered.add(name)
+
+    def living(self) -> list[MachineView]:
+        """The machines of which something is asked."""
+        return self.healing.living()
+
+    def inject(self, fault: Fault) -> None:
+        """Carry out one fault now."""
+        self.injector.inject(fault)
+
+    # -- what machines report
+
+    def process_starts(self, member: MachineView) -> LevelRange:
+        """A process starts: an upgrade says which build it is."""
+        return self.upgrades.starts(member)
+
+    def on_up(self, member: MachineView) -> None:
+        """A member's node runs: it has no connections yet, so others greet it anew."""
+        for other in self.members.values():
+            other.connections.hung_up(member.node_id)
+        self.former_folders.introduce(member)
+
+    def on_flush(self, member: MachineView, effects: Effects) -> None:
+        """A node was flushed: its application looks at what came of it."""
+        if self.plan.upgrades:
+            self.upgrades.take_own(effects)
+        self.membership.on_flush(member, effects)
+        self.load.on_flush(member, effects)
+
+    def on_applied(self, member: MachineView, entry: Entry, results: Sequence[Any], *, is_first: bool) -> None:
+        """A machine has applied an entry: clients follow what is applied first, upgrades the level of each member."""
+        if is_first:
+            self.load.on_first_applied(entry, results)
+        if self.plan.upgrades:
+            self.upgrades.applied(member)
+
+    def disk_failed(self, member: MachineView) -> None:
+        """A process ends because a sync or a read has failed."""
+        self.disks.has_failed(member)
+
+    def install_began(self, member: MachineView) -> None:
+        """A received snapshot is durable, and the log that replaces the old one is not yet."""
+        self.injector.amid_an_install(member)
+
+    def process_stopped(self, member: MachineView) -> None:
+        """A process that was asked to stop has stopped."""
+        self.processes.has_stopped(member)
+
+    def level_unknown(self, member: MachineView, error: UnsupportedFeatureLevel) -> None:
+        """A process ends because its build does not know the feature level in force."""
+        self.upgrades.has_stopped(member, error)
+
+    def folder_forgotten(self, member: MachineView) -> None:
+        """A process ends because its member is known with another data folder."""
+        self.refusals.has_forgotten(member)
+
+    # -- connections between machines
+
+    def connect(self, caller: MachineView, called: MachineView) -> None:
+        """One dials the other, and each takes the other's hello. Raises PeerRefused."""
+        assert called.node is not None
+        self.upgrades.greet(called.node, called.machine, caller.says_it_is)
+        self.disk_loss.greeted(called, caller.node_id)
+        if caller.node is not None:  # Else what it said before it stopped arrives all the same.
+            self.upgrades.greet(caller.node, caller.machine, called.says_it_is)
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
         """True if `by` may refuse the hello of `sender` so: members change, builds do, or it has another folder."""
@@ -234,33 +308,30 @@ class Simulation:
             or (code == "wrong_incarnation" and self.former_folders.may_be_refused(sender, by))
         )
 
-    def on_up(self, member: Member) -> None:
-        """A member's node runs: it has no connections yet, so others greet it anew."""
-        for other in self.members.values():
-            other.connections.hung_up(member.node_id)
-        self.former_folders.introduce(member)
+    def connection_lost(self, member: MachineView, peer_id: str) -> None:
+        """The node of `member` is told that a connection is gone."""
+        self.upgrades.connection_lost(member, peer_id)
 
-    def connect(self, caller: Member, called: Member) -> None:
-        """One dials the other, and each takes the other's hello. Raises PeerRefused."""
-        assert called.node is not None
-        self.upgrades.greet(called.node, called.machine, caller.says_it_is)
-        self.disk_loss.greeted(called, caller.node_id)
-        if caller.node is not None:  # Else what it said before it stopped arrives all the same.
-            self.upgrades.greet(caller.node, caller.machine, called.says_it_is)
+    def send_refusal(self, caller: MachineView, peer_id: str, code: str) -> None:
+        """`peer_id` has refused the hello of `caller`, which hears of it a little later."""
+        self.refusals.tell(caller, peer_id, code)
 
-    def on_flush(self, member: Member, effects: Effects) -> None:
-        """A node was flushed: its application looks at what came of it."""
-        if self.plan.upgrades:
-            self.upgrades.take_own(effects)
-        self.membership.on_flush(member, effects)
-        self.load.on_flush(member, effects)
+    def refusal_read(self, member: MachineView, node: Node, peer_id: str, code: str) -> None:
+        """The node of `member` has been told that `peer_id` refuses it."""
+        self.refusals.told(member, node, peer_id, code)
+
+    def deliver_to_stand_in(self, stand_in: MachineView, sender: str, frame: bytes) -> None:
+        """A frame arrives for a process that runs in place of a machine that has lost its disk."""
+        self.disk_loss.deliver(stand_in, sender, frame)
 
     def _deliver(self, sender: str, receiver: str, frame: bytes) -> None:
         self.members[receiver].deliver(sender, frame)
 
     # -- the trace
 
-    def note(self, member: Member, node: Node, what: str, content: bytes, message: object, effects: Effects) -> None:
+    def note(
+        self, member: MachineView, node: Node, what: str, content: bytes, message: object, effects: Effects
+    ) -> None:
         """One event on one member, counted into the trace hash and, if wanted, written as a line."""
         core = node.core
         now = self.queue.now

@@ -20,7 +20,7 @@ from harness.sim.plan.plan import (
     Plan,
 )
 from harness.sim.simulation import Simulation
-from harness.sim.world.member import Member
+from harness.sim.world.member import SimMember
 from raft import Role
 
 MEMBERS = ("n1", "n2", "n3")
@@ -52,14 +52,14 @@ def a_calm_plan(*, with_service: bool = False, faults: tuple[Fault, ...] = (), c
     )
 
 
-def inject(world: Simulation, kind: str, member: Member, *, duration_ns: int, shape: float = 0.5) -> None:
+def inject(world: Simulation, kind: str, member: SimMember, *, duration_ns: int, shape: float = 0.5) -> None:
     assert kind in CLOCK_KINDS
     target = (MEMBERS.index(member.node_id) + 0.5) / len(MEMBERS)
     fault = Fault(at_ns=world.queue.now, kind=kind, duration_ns=duration_ns, target=target, shape=shape)
     world.injector.inject(fault)
 
 
-def a_world_with_a_leader(plan: Plan) -> tuple[Simulation, Member]:
+def a_world_with_a_leader(plan: Plan) -> tuple[Simulation, SimMember]:
     world = Simulation(plan)
     for member in world.members.values():
         member.initialize()
@@ -69,7 +69,7 @@ def a_world_with_a_leader(plan: Plan) -> tuple[Simulation, Member]:
     return world, next(member for member in world.members.values() if leads(member))
 
 
-def leads(member: Member) -> bool:
+def leads(member: SimMember) -> bool:
     return member.node is not None and member.node.core.role is Role.LEADER
 
 

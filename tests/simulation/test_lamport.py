@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from harness.sim.cli import EXIT_VIOLATION, simulate
 from harness.sim.diagram.draw import DOWN, LOST, VIOLATION
-from harness.sim.diagram.record import RecordedSimulation
 from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.plan import MILLISECOND_NS
 from harness.sim.plan.plan_file import read_plan, write_plan
+from harness.sim.recorded_run import RecordedSimulation
 from harness.sim.simulation import Simulation
 from tests.simulation.deliberate_bugs import votes_go_to_logs_that_are_behind
 

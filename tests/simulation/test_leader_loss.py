@@ -166,7 +166,7 @@ def test_killed_leaders_are_missed_at_once_and_those_without_power_after_a_time_
     """A machine that loses its power closes no connection."""
     stage = Stage()
     fault = Fault(at_ns=0, kind=kind, duration_ns=10_000 * MILLISECOND_NS, target=None, shape=1.0)
-    stage.world.injector.take_down([stage.leader], fault)
+    stage.world.processes.take_down([stage.leader], fault)
     stage.run(200)
 
     followers = (stage.follower, stage.other)

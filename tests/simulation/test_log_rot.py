@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from harness.sim.checks.cluster import SafetyChecker
-from harness.sim.checks.damage import check_damage_read
+from harness.sim.checks.damage import READ_BACK, check_damage_read
 from harness.sim.checks.log_copies import ShadowLogs
 from harness.sim.engine.errors import Violation
-from harness.sim.faults.log_rot import READ_BACK, rot_what_is_read_next
+from harness.sim.faults.log_rot import rot_what_is_read_next
 from harness.sim.plan.draw import draw_plan
 from harness.sim.simulation import Simulation
 from raft import Effects, Entry, EntryKind, HardState, LogWrite, encode_batch
@@ -49,10 +49,10 @@ def test_who_reads_what_has_rotted_names_the_file() -> None:
     stage = Stage()
     path, _ = stage.follower.proven.sizes()[-1]
     stage.follower.proven.flip(path, 100, 1)
-    check_damage_read(stage.follower, CorruptLog(path, 64, "rotten"))
+    check_damage_read(stage.world, stage.follower, CorruptLog(path, 64, "rotten"))
 
     with pytest.raises(Violation) as broken:
-        check_damage_read(stage.follower, CorruptLog("another file", 64, "rotten"))
+        check_damage_read(stage.world, stage.follower, CorruptLog("another file", 64, "rotten"))
 
     assert broken.value.rule == "a refusal names the damage"
 
@@ -61,7 +61,7 @@ def test_what_is_in_memory_does_not_rot() -> None:
     """It would not be read back, so nothing could be shown by it."""
     stage = Stage()
 
-    assert not rot_what_is_read_next(stage.leader, Random(1))
+    assert not rot_what_is_read_next(stage.world, stage.leader, Random(1))
     assert not stage.leader.proven.rotten_path
 
 

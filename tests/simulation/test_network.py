@@ -13,14 +13,14 @@ from harness.sim.faults.network import NetworkFaults, cut_links
 from harness.sim.plan.draw import draw_faults, draw_plan
 from harness.sim.plan.plan import KINDS, Fault, NetworkPlan
 from harness.sim.simulation import Simulation
-from harness.sim.world.network import Link, Network
+from harness.sim.world.network import Link, SimNetwork
 
 Arrival = tuple[int, str, str, bytes]
 
 
 def arrivals(plan: NetworkPlan, *, frames: int = 400, seed: int = 1, cut: bool = False) -> list[Arrival]:
     queue, seen = EventQueue(), list[Arrival]()
-    network = Network(seed, plan, queue, lambda a, b, frame: seen.append((queue.now, a, b, frame)))
+    network = SimNetwork(seed, plan, queue, lambda a, b, frame: seen.append((queue.now, a, b, frame)))
     if cut:
         network.cut([("n1", "n2")])
     for number in range(frames):
@@ -75,7 +75,7 @@ def test_taking_a_fault_away_does_not_reshuffle_the_rest() -> None:
 
 def test_cuts_add_up_and_each_is_mended_alone() -> None:
     """Two partitions may overlap in time."""
-    network = Network(1, NetworkPlan(), EventQueue(), lambda *_: None)
+    network = SimNetwork(1, NetworkPlan(), EventQueue(), lambda *_: None)
     network.cut([("n1", "n2")])
     network.cut([("n1", "n2")])
 
@@ -137,7 +137,7 @@ def test_a_slow_link_delays_one_direction_and_changes_nothing_else() -> None:
 
     def run(extra_ns: int) -> list[Arrival]:
         queue, seen = EventQueue(), list[Arrival]()
-        network = Network(1, NetworkPlan(), queue, lambda a, b, frame: seen.append((queue.now, a, b, frame)))
+        network = SimNetwork(1, NetworkPlan(), queue, lambda a, b, frame: seen.append((queue.now, a, b, frame)))
         network.slow_down(("n1", "n2"), extra_ns)
         for number in range(50):
             queue.at(1_000 * number, network.send, "n1", "n2", b"%d" % number)
@@ -156,7 +156,7 @@ def test_a_share_of_the_links_is_slow_for_good_until_all_is_healed() -> None:
     """Each link of a seed has its own draw."""
     queue = EventQueue()
     plan = NetworkPlan(slow_rate=0.5, slow_ns=100_000_000)
-    network = Network(1, plan, queue, lambda *_: None)
+    network = SimNetwork(1, plan, queue, lambda *_: None)
     links = [(f"n{a}", f"n{b}") for a in range(10) for b in range(10) if a != b]
     arrives_ns = list[int]()
     for a, b in links:
@@ -178,7 +178,7 @@ def test_a_share_of_the_links_is_slow_for_good_until_all_is_healed() -> None:
 def test_what_was_on_its_way_on_an_old_connection_never_arrives_on_the_new_one() -> None:
     """A frame of before may not come after the hello of the next connection."""
     queue, seen = EventQueue(), list[bytes]()
-    network = Network(1, NetworkPlan(), queue, lambda _a, _b, frame: seen.append(frame))
+    network = SimNetwork(1, NetworkPlan(), queue, lambda _a, _b, frame: seen.append(frame))
     network.send("n1", "n2", b"old")
     network.send("n2", "n1", b"the other way")
 

@@ -8,11 +8,10 @@ from typing import cast
 import pytest
 
 from harness.sim.checks.cluster import SafetyChecker
-from harness.sim.checks.log_copies import ShadowLog
-from harness.sim.checks.membership import ConfigurationHistory, halves_of, has_majorities
+from harness.sim.checks.membership import ConfigurationHistory, check_standing, halves_of, has_majorities
 from harness.sim.checks.snapshots import check_built
 from harness.sim.engine.errors import Violation
-from harness.sim.faults.membership import check_standing
+from harness.sim.world.shadow_log import ShadowLog
 from kvstore import UnsupportedFeatureLevel
 from raft import Applied, Configuration, Effects, Entry, EntryKind, HardState, LevelRange, LogPosition, Node, Role
 from tests.raft.support.core_cluster import configuration
@@ -122,11 +121,11 @@ def test_members_that_are_not_those_of_the_log_are_seen() -> None:
     """Not rolled back, or not found again."""
     stage = Stage()
     stage.world.safety.wrote(stage.leader.node_id, entry_of(stage.index + 1, stage.term, JOINT), stage.term)
-    check_standing(stage.follower, stage.node(stage.follower))
+    check_standing(stage.world.safety.members, stage.follower, stage.node(stage.follower))
     stage.has(stage.follower, stage.index + 1, stage.term, durable=False)
 
     with pytest.raises(Violation) as caught:
-        check_standing(stage.follower, stage.node(stage.follower))
+        check_standing(stage.world.safety.members, stage.follower, stage.node(stage.follower))
 
     assert caught.value.rule == "the newest configuration in the log is in force"
 
@@ -142,7 +141,7 @@ def test_a_campaign_of_who_is_no_voter_is_seen() -> None:
 
     def stands(commit_index: int) -> None:
         core = SimpleNamespace(configuration=without, role=Role.PRE_CANDIDATE, commit_index=commit_index)
-        check_standing(stage.follower, cast(Node, SimpleNamespace(core=core, failure=None)))
+        check_standing(stage.world.safety.members, stage.follower, cast(Node, SimpleNamespace(core=core, failure=None)))
 
     stands(stage.index)
     with pytest.raises(Violation) as caught:
@@ -155,13 +154,13 @@ def test_a_snapshot_with_other_members_is_seen() -> None:
     stage = Stage()
     stage.node(stage.follower).snapshot_now()
     stage.run(200)
-    storage = stage.follower.checker._storage
+    storage = stage.checker(stage.follower)._storage
     index = storage.snapshots.latest().header.index
     stage.world.safety.members._written[index, stage.term] = JOINT
     stage.world.safety.members._newest_first = [(index, stage.term)]
 
     with pytest.raises(Violation) as caught:
-        check_built(stage.follower, storage)
+        check_built(stage.world.safety, stage.follower, storage)
 
     assert caught.value.rule == "a snapshot has the members as of its index"
 

@@ -250,7 +250,7 @@ def leaves_members_in_two_states(stage: Stage) -> None:
 
 
 def never_stops(stage: Stage) -> None:
-    stage.world.injector.ends_when_stopped(stage.other, 0)  # But nobody has told its node.
+    stage.world.processes.ends_when_stopped(stage.other, 0)  # But nobody has told its node.
     stage.world._end_stops()
 
 

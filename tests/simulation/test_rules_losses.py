@@ -14,7 +14,7 @@ from harness.sim.faults.disk_loss import REBORN_SHARE
 from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.plan import ALL_HEALED, LOSS, MILLISECOND_NS, Fault, Plan
 from harness.sim.simulation import Simulation
-from harness.sim.world.member import Member
+from harness.sim.world.member import SimMember
 from tests.simulation.test_liveness import a_calm_plan
 from tests.simulation.test_rules_member import TIMERS, Stage
 
@@ -24,7 +24,7 @@ REFUSES, REBORN = 0.99, 0.01
 assert REBORN < REBORN_SHARE < REFUSES
 
 
-def inject(stage: Stage, member: Member, shape: float = REFUSES) -> None:
+def inject(stage: Stage, member: SimMember, shape: float = REFUSES) -> None:
     fault = Fault(at_ns=stage.world.queue.now, kind=LOSS, duration_ns=0, target=None, shape=shape)
     stage.world.disk_loss.lose(fault, member)
 

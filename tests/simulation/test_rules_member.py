@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import pytest
 
+from harness.sim.checks.member import MemberChecker
 from harness.sim.checks.messages import check_promise
 from harness.sim.engine.errors import Violation
 from harness.sim.plan.plan import ALL_HEALED, MILLISECOND_NS
 from harness.sim.simulation import Simulation
-from harness.sim.world.member import Member
+from harness.sim.world.member import SimMember
 from raft import (
     AppendAccepted,
     AppendEntries,
@@ -69,28 +70,34 @@ class Stage:
             queue.step()
 
     @staticmethod
-    def node(member: Member) -> Node:
+    def node(member: SimMember) -> Node:
         assert member.node is not None
         return member.node
 
-    def show(self, member: Member, **changes: Any) -> None:
+    @staticmethod
+    def checker(member: SimMember) -> MemberChecker:
+        """The checker of the process that runs there."""
+        assert isinstance(member.checker, MemberChecker)
+        return member.checker
+
+    def show(self, member: SimMember, **changes: Any) -> None:
         """The member is checked after an event, and shows its true marks but for `changes`."""
         names = ("term", "role", "commit_index", "last_applied", "first_index", "snapshot_index", "last_index")
         core = self.node(member).core
         shown = {name: getattr(core, name) for name in (*names, "durable_index", "low_watermark")} | changes
         member.checker.check(cast(Node, SimpleNamespace(core=SimpleNamespace(**shown), failure=None)))
 
-    def has(self, member: Member, index: int, term: int, *, durable: bool) -> None:
+    def has(self, member: SimMember, index: int, term: int, *, durable: bool) -> None:
         """One more entry on this member."""
         for log in (member.logs.memory, member.logs.durable) if durable else (member.logs.memory,):
             assert log.last_index == index - 1
             log.terms.append(term)
 
-    def commit(self, member: Member) -> None:
+    def commit(self, member: SimMember) -> None:
         """It says that the next entry is committed."""
         self.world.commitment.reached(member, self.index + 1)
 
-    def leads_later(self, member: Member) -> None:
+    def leads_later(self, member: SimMember) -> None:
         """It leads the next term."""
         member.node = cast(Node, SimpleNamespace(core=SimpleNamespace(role=Role.LEADER, term=self.term + 1)))
 
@@ -109,8 +116,8 @@ class Stage:
             self.has(member, self.index + 1, term, durable=durable)
         self.commit(self.leader)
 
-    def forgets_that_it_applied(self, member: Member) -> None:
-        member.checker._applied_index -= 1
+    def forgets_that_it_applied(self, member: SimMember) -> None:
+        self.checker(member)._applied_index -= 1
         self.show(member)
 
     def hides_the_low_watermark(self) -> None:
@@ -130,16 +137,16 @@ class Stage:
         durable.hard_state = replace(durable.hard_state, term=self.term + 1)
         self.world.commitment._recover_aside(self.follower, self.index, self.term)
 
-    def say(self, receiver: Member, message: Message) -> None:
+    def say(self, receiver: SimMember, message: Message) -> None:
         """The follower sends it."""
-        check_promise(self.follower, self.node(self.follower), receiver.node_id, message)
+        check_promise(self.world, self.follower, self.node(self.follower), receiver.node_id, message)
 
     def drops(self, index: int) -> None:
         self.follower.checker.dropping(index)
 
     def drops_before_the_snapshot_is_durable(self) -> None:
         self.follower.image.durable_names.clear()
-        self.drops(self.follower.checker._storage.snapshots.latest().header.index + 1)
+        self.drops(self.checker(self.follower)._storage.snapshots.latest().header.index + 1)
 
     def reads_behind(self) -> None:
         fields = {"term": self.term + 1, "read_index": self.index - 1, "counter": 1}

@@ -14,7 +14,7 @@ from harness.sim.checks.durability import check_is_durable, recover_aside
 from harness.sim.engine.errors import Violation
 from harness.sim.world.damage import SNAPSHOT_FOLDER, ProvenBytes
 from harness.sim.world.disk import check_rename
-from harness.sim.world.member import TICKS_IN_PLACE_MAX, Member
+from harness.sim.world.member import TICKS_IN_PLACE_MAX, SimMember
 from harness.sim.world.probes import LOG_FOLDER
 from raft import Effects, Node, NodeStopped
 from storage import CorruptSnapshot, OpenedStorage, Rename
@@ -24,65 +24,65 @@ STOPPED = NodeStopped("n1", "a sync failed")
 SNAPSHOT = "groups/0/snapshots/1-1.snap"
 
 
-def ends(member: Member, *, has_failed: bool, effects: Effects) -> None:
+def ends(member: SimMember, *, has_failed: bool, effects: Effects) -> None:
     """A flush after a sync that may have failed."""
     assert member.files is not None
     member.files.has_failed = member.files.has_erred = has_failed
     member._check_failure(effects)
 
 
-def has_rotted(member: Member, path: str, *, is_lie_proven: bool = False) -> None:
+def has_rotted(member: SimMember, path: str, *, is_lie_proven: bool = False) -> None:
     """It is damaged there; no path: its disk has lied, and a later frame may prove that."""
     rotten = SimpleNamespace(rotten_path=path, is_lie_proven=is_lie_proven)
     member.is_damaged, member.proven = True, cast(ProvenBytes, rotten)
 
 
-def opened(member: Member, *, warned: str = "") -> OpenedStorage:
+def opened(member: SimMember, *, warned: str = "") -> OpenedStorage:
     """What recovery makes of the member's disk, and another file that it warns of."""
-    found = recover_aside(member)
+    found = recover_aside(member.world, member)
     assert isinstance(found, OpenedStorage)
     return replace(found, warnings=(CorruptSnapshot(warned, 0, "damaged"),) if warned else ())
 
 
-def keeps_what_is_not_durable(member: Member) -> None:
+def keeps_what_is_not_durable(member: SimMember) -> None:
     found = opened(member)
-    check_is_durable(member, replace(found, hard_state=replace(found.hard_state, voted_for="n9")))
+    check_is_durable(member.world, member, replace(found, hard_state=replace(found.hard_state, voted_for="n9")))
 
 
-def finds_names_that_are_not_durable(member: Member) -> None:
+def finds_names_that_are_not_durable(member: SimMember) -> None:
     found = opened(member)
     del member.image.durable_names[f"{SNAPSHOT_FOLDER}/{found.snapshots.latest().name}"]
-    check_is_durable(member, found)
+    check_is_durable(member.world, member, found)
 
 
-def names_a_segment_behind_a_loose_name(member: Member) -> None:
+def names_a_segment_behind_a_loose_name(member: SimMember) -> None:
     segment = next(path for path in member.image.names if path.endswith(".wal"))
     del member.image.durable_names[segment]
     check_rename(member.image, Rename(f"{segment}.tmp", f"{LOG_FOLDER}/9.wal"))
 
 
-def uses_what_has_rotted(member: Member) -> None:
+def uses_what_has_rotted(member: SimMember) -> None:
     has_rotted(member, f"groups/0/{opened(member).snapshots.latest().name}")
-    is_whole(member, opened(member))
+    is_whole(member.world, member, opened(member))
 
 
-def warns_of_another(member: Member) -> None:
+def warns_of_another(member: SimMember) -> None:
     has_rotted(member, SNAPSHOT)
-    is_whole(member, opened(member, warned="groups/0/snapshots/2-1.snap"))
+    is_whole(member.world, member, opened(member, warned="groups/0/snapshots/2-1.snap"))
 
 
-def misses_a_proven_loss(member: Member) -> None:
+def misses_a_proven_loss(member: SimMember) -> None:
     has_rotted(member, "", is_lie_proven=True)
     member.logs.are_all_in = lambda *_: False  # type: ignore[method-assign]
-    is_whole(member, opened(member))
+    is_whole(member.world, member, opened(member))
 
 
-def refuses_for_another(member: Member) -> None:
+def refuses_for_another(member: SimMember) -> None:
     has_rotted(member, "meta")
-    check_refusal(member, CorruptSnapshot(SNAPSHOT, 0, "damaged"))
+    check_refusal(member.world, member, CorruptSnapshot(SNAPSHOT, 0, "damaged"))
 
 
-def is_called_without_end(member: Member) -> None:
+def is_called_without_end(member: SimMember) -> None:
     assert member.node is not None
     member._timer_at, member._ticks_in_place = None, TICKS_IN_PLACE_MAX
     member._progress = (member.world.queue.now, member.node.core.last_applied)
@@ -90,7 +90,7 @@ def is_called_without_end(member: Member) -> None:
     member._arm()
 
 
-WRONG: dict[str, Callable[[Member], object]] = {
+WRONG: dict[str, Callable[[SimMember], object]] = {
     "a node stops after a failed sync": lambda m: ends(m, has_failed=True, effects=Effects()),
     "a node does not stop by itself": lambda m: ends(m, has_failed=False, effects=Effects(failure=STOPPED)),
     "after a failure no promise leaves": lambda m: ends(

@@ -9,16 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from harness.sim.checks.coverage import GHOST_ENDED, HASTY, PIN_GAVE_WAY, TOLD_BY_REFUSAL
 from harness.sim.engine.errors import Violation
-from harness.sim.faults.disk_loss import HASTY, HASTY_SHARE, REBORN_SHARE
-from harness.sim.faults.refusals import (
-    BLANK_MEMBER_ENDS,
-    GHOST_ENDED,
-    ONLY_REMOVED_END,
-    TOLD_BY_REFUSAL,
-    TOLD_REMOVED_END,
-)
-from harness.sim.faults.upgrades import PIN_GAVE_WAY
+from harness.sim.faults.disk_loss import HASTY_SHARE, REBORN_SHARE
+from harness.sim.faults.refusals import BLANK_MEMBER_ENDS, ONLY_REMOVED_END, TOLD_REMOVED_END
 from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.draw_membership import MADE_ANEW_SHARE
 from harness.sim.plan.plan import (

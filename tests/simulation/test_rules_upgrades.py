@@ -13,7 +13,7 @@ from harness.sim.checks.snapshots import check_built
 from harness.sim.engine.errors import Violation
 from harness.sim.faults.upgrades import LEVEL_MAX
 from harness.sim.plan.plan import UpgradeStep
-from harness.sim.world.member import Member
+from harness.sim.world.member import SimMember
 from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
 from raft import Entry, EntryKind, LevelRange, encode_batch
 from tests.simulation.test_rules_member import Stage
@@ -33,7 +33,7 @@ class Upgraded(Stage):
         for said in self.upgrades._said.values():
             said.update(dict.fromkeys(said, LevelRange(1, level)))
 
-    def raised_to(self, member: Member, level: int) -> None:
+    def raised_to(self, member: SimMember, level: int) -> None:
         """Its machine has applied that."""
         assert member.machine is not None
         member.machine._levels = LevelRange(1, LEVEL_MAX)
@@ -160,13 +160,13 @@ def test_a_snapshot_of_a_raised_level_is_read_back_by_a_build_that_knows_it() ->
     stage.node(stage.follower).snapshot_now()
     stage.run(200)
 
-    storage = stage.follower.checker._storage
+    storage = stage.checker(stage.follower)._storage
     header = storage.snapshots.latest().header
     assert header.machine["feature_level"] == 2
     assert stage.follower.life == life
     stage.world.safety._hashes[header.index] = ("another", b"another state")
     with pytest.raises(Violation) as caught:
-        check_built(stage.follower, storage)
+        check_built(stage.world.safety, stage.follower, storage)
     assert rule_of(caught) == "state machine agreement"
 
 

@@ -158,9 +158,9 @@ def test_a_snapshot_of_what_is_not_committed_is_seen() -> None:
     stage = Stage()
     stage.node(stage.follower).snapshot_now()
     stage.run(200)
-    storage = stage.follower.checker._storage
-    check_built(stage.follower, storage)
+    storage = stage.checker(stage.follower)._storage
+    check_built(stage.world.safety, stage.follower, storage)
     stage.world.safety._committed[storage.snapshots.latest().header.index] += 1
     with pytest.raises(Violation) as caught:
-        check_built(stage.follower, storage)
+        check_built(stage.world.safety, stage.follower, storage)
     assert caught.value.rule == "a snapshot is of what is committed"

@@ -27,20 +27,21 @@ class World:
         self.cut = list[tuple[str, str]]()
         self.lost = list[tuple[str, str]]()
         self.told = list[tuple[str, str, str]]()
-        tell = lambda caller, peer_id, code: self.told.append((caller.node_id, peer_id, code))  # noqa: E731
-        self.refusals = SimpleNamespace(tell=tell)
         self.network = SimpleNamespace(reconnect=self.cut.append)
         self.plan = SimpleNamespace(network=SimpleNamespace(delay_ns=5))
         self.members = {node_id: self._machine(node_id) for node_id in ("n1", "n2")}
 
     def _machine(self, node_id: str) -> Any:
-        machine: Any = SimpleNamespace(node_id=node_id, world=self, life=1)
+        machine: Any = SimpleNamespace(node_id=node_id, life=1)
         machine.lose_connection = lambda peer_id: self.lost.append((node_id, peer_id))
-        machine.connections = PeerConnections(cast(Any, machine))
+        machine.connections = PeerConnections(cast(Any, self), cast(Any, machine))
         return machine
 
     def cover(self, name: str) -> None:
         self.covered.add(name)
+
+    def send_refusal(self, caller: Any, peer_id: str, code: str) -> None:
+        self.told.append((caller.node_id, peer_id, code))
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
         return self.may

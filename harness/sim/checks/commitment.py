@@ -5,17 +5,14 @@ See docs/reference/specification.md#32-copies-count-when-durable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from harness.sim.checks.context import CheckedWorld
 from harness.sim.checks.durability import recover_aside
 from harness.sim.checks.membership import halves_of, has_majorities
+from harness.sim.checks.reads import CommitTimeline
 from harness.sim.engine.errors import require
+from harness.sim.world.context import MachineView
 from raft import Role
 from storage import OpenedStorage
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
 
 TRUE_CHECK_EVERY_COMMITS = 32
 """How often "durable on a majority" is verified by recovering what is durable, and not only by our book-keeping."""
@@ -25,17 +22,17 @@ FILES_PER_COMMIT = 4
 
 
 class CommitmentChecker:
-    """Watches the high-water mark of the cluster rise."""
+    """Follows the high-water mark of the cluster."""
 
-    def __init__(self, world: Simulation) -> None:
-        self._world = world
+    def __init__(self, world: CheckedWorld, timeline: CommitTimeline) -> None:
+        self._world, self.timeline = world, timeline
         self._advances, self._next_check = 0, TRUE_CHECK_EVERY_COMMITS
 
-    def reached(self, member: Member, index: int) -> None:
+    def reached(self, member: MachineView, index: int) -> None:
         """The mark of `member` is at `index`. What nobody had committed before must be durable on a majority."""
         safety = self._world.safety
         if index > safety.commit_index:
-            self._world.commit_timeline.committed(index)
+            self.timeline.committed(index)
         while safety.commit_index < index:
             new = safety.commit_index + 1
             term = member.logs.memory.term_at(new)
@@ -47,7 +44,7 @@ class CommitmentChecker:
                 self._check_majority(member, new, term)
             safety.committed(member.node_id, new, term, member.current_term)
 
-    def _check_majority(self, member: Member, index: int, term: int) -> None:
+    def _check_majority(self, member: MachineView, index: int, term: int) -> None:
         node = member.node
         if node is not None and node.core.role is Role.LEADER:
             require(
@@ -67,7 +64,7 @@ class CommitmentChecker:
                     continue  # It is there no more; others hold a quorum of good copies.
                 self._recover_aside(holder, index, term)
 
-    def _holders(self, committer: Member, index: int, term: int) -> list[Member]:
+    def _holders(self, committer: MachineView, index: int, term: int) -> list[MachineView]:
         """Who holds the entry durably: a majority by the newest configuration in the log of who commits it.
 
         A configuration needs its own majorities; what is behind a joint one that is committed, those of the next one.
@@ -83,7 +80,7 @@ class CommitmentChecker:
         )
         return holders
 
-    def _check_later_leader(self, member: Member, leader_term: int, index: int, term: int) -> None:
+    def _check_later_leader(self, member: MachineView, leader_term: int, index: int, term: int) -> None:
         """Leader completeness seen from the commit: who leads a later term already must have the entry."""
         node = member.node
         if node is None or node.core.role is not Role.LEADER or node.core.term <= leader_term:
@@ -96,9 +93,9 @@ class CommitmentChecker:
             f"and {member.node_id} leads {node.core.term} without it",
         )
 
-    def _recover_aside(self, member: Member, index: int, term: int) -> None:
+    def _recover_aside(self, member: MachineView, index: int, term: int) -> None:
         """The true check: what is durable *now* on a member's disk, recovered, holds the committed entry."""
-        opened = recover_aside(member)
+        opened = recover_aside(self._world, member)
         require(isinstance(opened, OpenedStorage), "what is durable can be recovered", member.node_id, repr(opened))
         assert isinstance(opened, OpenedStorage)
         require(

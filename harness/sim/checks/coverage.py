@@ -8,28 +8,27 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from harness.sim.checks.context import CheckedWorld
+from harness.sim.checks.damage import READ_BACK
 from harness.sim.checks.leader_loss import BEGAN_AN_ELECTION, WAS_WRONG
-from harness.sim.faults.disk_loss import HASTY
-from harness.sim.faults.log_rot import READ_BACK
-from harness.sim.faults.membership import NAMED
-from harness.sim.faults.refusals import GHOST_ENDED, TOLD_BY_REFUSAL
-from harness.sim.faults.upgrades import PIN_GAVE_WAY
 from harness.sim.plan.plan import KINDS
+from harness.sim.world.context import MachineView
 from harness.sim.world.peer_connections import HUNG_UP, NO_WAY, PAUSED
 from harness.sim.world.probes import LONE_PUTS
 from raft import Effects, InstallSnapshot, Node, ReadsReady, TraceEvent
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
 
 CAMPAIGN_SEEDS_MIN = 1_000
 """From so many seeds on a wanted mark that was never hit fails the campaign; fewer only show it."""
 
 OFTEN, SELDOM, RARE = 20, 100, 300
 """A mark may be hit in one of so many seeds, and is told to be too rare below. Never at all is what fails."""
+
+GHOST_ENDED = "a ghost ended itself"
+TOLD_BY_REFUSAL = "a removed member was told by a refusal"
+HASTY = "a spare was added as soon as a ghost was refused"
+NAMED = "a new voter was named with its folder"
+PIN_GAVE_WAY = "a pin gave way to what the configuration says"
 
 FIGURE_8 = "figure 8: an entry on a majority, not committed, was overwritten"
 SILENCE = "a leader stepped down: its quorum is silent"
@@ -141,7 +140,7 @@ def is_too_rare(point: str, hits: int, seeds: int) -> bool:
 class CoverageTracker:
     """Looks at each event of a run, and marks what has happened. It decides nothing."""
 
-    def __init__(self, world: Simulation) -> None:
+    def __init__(self, world: CheckedWorld) -> None:
         self._world = world
         self._candidates: dict[int, set[str]] = {}  # By term.
         self._led: set[int] = set()  # Terms that had a leader.
@@ -149,7 +148,7 @@ class CoverageTracker:
         self._transfers: dict[str, set[tuple[str, int]]] = {}  # Of snapshots, to each member, since its last one.
         self._reading: set[str] = set()  # Leaders that have begun a round of reads since reads were last let through.
 
-    def look(self, member: Member, node: Node, message: object, effects: Effects) -> None:
+    def look(self, member: MachineView, node: Node, message: object, effects: Effects) -> None:
         """After one event on one member, before the disk has done anything of what it asks for."""
         if isinstance(message, InstallSnapshot):
             self._transfers.setdefault(member.node_id, set()).add((node.core.leader_id or "", message.transfer_id))
@@ -161,7 +160,7 @@ class CoverageTracker:
         if self._reading and any(isinstance(completion, ReadsReady) for completion in effects.completions):
             self._reading.discard(member.node_id)
 
-    def _look_at(self, member: Member, node: Node, event: TraceEvent) -> None:
+    def _look_at(self, member: MachineView, node: Node, event: TraceEvent) -> None:
         cover, fields, core = self._world.cover, event.fields, node.core
         match event.name:
             case "truncated" if self._is_on_a_majority(fields["from_index"], fields["removed_term"]):

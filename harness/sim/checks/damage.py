@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from harness.sim.engine.errors import require
-from harness.sim.faults.log_rot import READ_BACK
+from harness.sim.world.context import MachineView, World
 from harness.sim.world.damage import SEALED_PATHS
 from harness.sim.world.probes import LOG_FOLDER
 from raft import LogPosition
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage
 
-if TYPE_CHECKING:
-    from harness.sim.world.member import Member
+READ_BACK = "a frame that had rotted was read back"
 
 
-def check_refusal(member: Member, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
+def check_refusal(world: World, member: MachineView, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
     """It has noticed that it is damaged: for a rotten snapshot or sealed file it must say which."""
     rotten, is_log = member.proven.rotten_path, refusal.path.startswith(LOG_FOLDER)
     is_named = refusal.path == rotten or (is_log and rotten.startswith(LOG_FOLDER))
     require(is_named or (is_log and not rotten), "a refusal names the damage", member.node_id, rotten, repr(refusal))
     kind = "log" if is_log else refusal.path.rpartition(".")[2]
-    member.world.cover(f"a member refused to start on a rotten {kind}" if rotten else "a member noticed a lying disk")
+    world.cover(f"a member refused to start on a rotten {kind}" if rotten else "a member noticed a lying disk")
 
 
-def check_damage_read(member: Member, refusal: CorruptLog) -> None:
+def check_damage_read(world: World, member: MachineView, refusal: CorruptLog) -> None:
     """While it runs, it has read what has rotted: it must say which file that is, and end."""
     rotten = member.proven.rotten_path
     require(refusal.path == rotten, "a refusal names the damage", member.node_id, rotten, repr(refusal))
     member.has_read_damage = True
-    member.world.cover(READ_BACK)
+    world.cover(READ_BACK)
 
 
-def is_whole(member: Member, opened: OpenedStorage) -> bool:
+def is_whole(world: World, member: MachineView, opened: OpenedStorage) -> bool:
     """It starts although damaged. False if it cannot know what it lost, which is for no checksum to see.
 
     What rotted must then be in no use, and what a later frame proves must have been noticed.
@@ -50,11 +47,11 @@ def is_whole(member: Member, opened: OpenedStorage) -> bool:
     warned = {warning.path for warning in opened.warnings}
     require(warned <= {rotten}, "no snapshot is damaged but the one that rotted", member.node_id, warned, rotten)
     if warned:
-        member.world.cover("an older snapshot stood in for a rotten one")
+        world.cover("an older snapshot stood in for a rotten one")
     position = LogPosition(header.index, header.term)
     if not rotten and not member.logs.are_all_in(opened.log, opened.hard_state, position):
         require(not member.proven.is_lie_proven, "a loss that later frames prove is noticed", member.node_id)
-        member.world.cover("no checksum can tell what a lying disk lost")
+        world.cover("no checksum can tell what a lying disk lost")
         return False
     if not member.image.is_lying and not warned:
         member.is_damaged = False

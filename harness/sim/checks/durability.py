@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
+from harness.sim.world.context import MachineView, World
 from harness.sim.world.damage import SNAPSHOT_FOLDER
 from harness.sim.world.disk import Immediately, SimFiles
 from harness.sim.world.probes import LOG_FOLDER
 from storage import OpenedStorage, open_storage
 
-if TYPE_CHECKING:
-    from harness.sim.world.member import Member
 
-
-def recover_aside(member: Member) -> OpenedStorage | BaseException:
+def recover_aside(world: World, member: MachineView) -> OpenedStorage | BaseException:
     """What the production recovery makes of only that which was synced. The member's own disk is not touched."""
-    plan = member.world.plan
+    plan = world.plan
     aside, random = Immediately(), stream(plan.seed, "aside")
     files = SimFiles(member.image.synced_copy(), plan.disks[member.node_id], random, aside)
     outcome: list[OpenedStorage | BaseException] = []
@@ -32,8 +28,8 @@ def recover_aside(member: Member) -> OpenedStorage | BaseException:
     return outcome[0]
 
 
-def check_is_durable(member: Member, opened: OpenedStorage) -> None:
-    """What recovery hands out would be found again if power failed now (docs/reference/specification.md#35-recovery).
+def check_is_durable(world: World, member: MachineView, opened: OpenedStorage) -> None:
+    """What recovery hands out would be found again if power failed now (FORMATS §3.5).
 
     By its names too: with these alone the next process has no reason to sync a folder that it changes nothing in.
     """
@@ -41,7 +37,7 @@ def check_is_durable(member: Member, opened: OpenedStorage) -> None:
     require(not loose, "the names that recovery found are durable", member.node_id, loose)
     if member.image.is_lying:
         return  # What is there in truth is seen when power is lost.
-    again = recover_aside(member)
+    again = recover_aside(world, member)
     require(isinstance(again, OpenedStorage), "what recovery keeps is durable", member.node_id, repr(again))
     assert isinstance(again, OpenedStorage)
     # A deletion may be forgotten, so the log may begin earlier; where it ends, and in which term, is the same.

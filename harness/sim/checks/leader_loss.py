@@ -8,10 +8,10 @@ heeded per election time-out. Together: no hint raises a term while a majority h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from harness.sim.checks.membership import Halves, has_majorities
 from harness.sim.engine.errors import broken
+from harness.sim.world.context import World
 from raft import (
     AppendEntries,
     InstallSnapshot,
@@ -24,9 +24,6 @@ from raft import (
     TraceEvent,
 )
 
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-
 BEGAN_AN_ELECTION = "a hint began an election"
 WAS_WRONG = "a hint was wrong and did no harm"
 
@@ -34,7 +31,7 @@ WAS_WRONG = "a hint was wrong and did no harm"
 class LeaderLossChecker:
     """One life of one member. Times are its own clock's, in ns; it keeps books of its own of whom the member hears."""
 
-    def __init__(self, world: Simulation, node_id: str, config: RaftConfig, halves: Callable[[], Halves]) -> None:
+    def __init__(self, world: World, node_id: str, config: RaftConfig, halves: Callable[[], Halves]) -> None:
         self._world, self._node_id, self._config, self._halves = world, node_id, config, halves
         self._heard: tuple[str, int, int] | None = None  # (leader, term, when)
         self._lost: tuple[str, int] | None = None  # (leader, term), from a heeded hint until the leader is heard again.

@@ -12,50 +12,11 @@ from dataclasses import replace
 
 from harness.sim.checks.cluster import SafetyChecker
 from harness.sim.engine.errors import broken, require
+from harness.sim.world.shadow_log import ShadowLog
 from raft import Entry, HardState, LogPosition, LogStore, LogWrite
 
 LOG_BYTES_MAX = 1 << 40
 """Everything: a simulated log is small."""
-
-
-class ShadowLog:
-    """The terms of one log: entries up to `base` are in a snapshot, `terms` are those behind it."""
-
-    __slots__ = ("base", "hard_state", "terms")
-
-    def __init__(self, base: LogPosition, terms: list[int], hard_state: HardState) -> None:
-        self.base, self.terms, self.hard_state = base, terms, hard_state
-
-    def copy(self) -> ShadowLog:
-        """An independent copy."""
-        return ShadowLog(self.base, list(self.terms), self.hard_state)
-
-    @property
-    def last_index(self) -> int:
-        """The end of the log, inclusive."""
-        return self.base.index + len(self.terms)
-
-    def term_at(self, index: int) -> int | None:
-        """The term of the entry at `index`; None where the log does not say."""
-        place = index - self.base.index
-        if place > 0:
-            return self.terms[place - 1] if place <= len(self.terms) else None
-        return self.base.term if place == 0 else None
-
-    def carry_out(self, write: LogWrite) -> None:
-        """Take one step of the write stream."""
-        if write.hard_state is not None:
-            self.hard_state = write.hard_state
-        if write.reset is not None:
-            self.base, self.terms = write.reset, []
-        elif write.replace_from is not None:
-            del self.terms[max(0, write.replace_from - self.base.index - 1) :]
-        for entry in write.entries:
-            self.terms.append(entry.term)
-
-    def tail(self, first_index: int) -> list[int]:
-        """The terms from `first_index` on."""
-        return self.terms[max(0, first_index - self.base.index - 1) :]
 
 
 class ShadowLogs:

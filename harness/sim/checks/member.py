@@ -6,17 +6,20 @@ See docs/reference/specification.md#3-order-of-durability.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.sim.checks.commitment import CommitmentChecker
+from harness.sim.checks.context import CheckedWorld
 from harness.sim.checks.leader import LeaderChecker
 from harness.sim.checks.leader_loss import LeaderLossChecker
 from harness.sim.checks.lease_promises import LeasePromiseChecker
-from harness.sim.checks.membership import Halves, halves_of, has_majorities
+from harness.sim.checks.membership import Halves, check_standing, halves_of, has_majorities
+from harness.sim.checks.messages import check_promise
 from harness.sim.checks.proposal_ends import ProposalChecker
 from harness.sim.checks.reads import ReadChecker
 from harness.sim.checks.snapshots import check_built
 from harness.sim.engine.errors import broken, require
-from harness.sim.faults.membership import check_standing
+from harness.sim.world.context import MachineView
 from harness.sim.world.probes import NodeProbe
 from raft import (
     Effects,
@@ -37,31 +40,33 @@ from raft import (
 )
 from storage import OpenedStorage
 
-if TYPE_CHECKING:
-    from harness.sim.world.member import Member
-
 HASH_EVERY_ENTRIES = 8
 """States are compared after entries whose index this divides, after snapshots, and at the end."""
 
 
 class MemberChecker:
-    """One life of one member. Everything is constant cost per event, state hashes aside."""
+    """Checks one process of one machine. Everything costs the same per event, but for hashes of the state."""
 
-    def __init__(self, member: Member, storage: OpenedStorage) -> None:
+    looks_every = HASH_EVERY_ENTRIES
+
+    def __init__(
+        self, world: CheckedWorld, member: MachineView, storage: OpenedStorage, commitment: CommitmentChecker
+    ) -> None:
         self._member, self._storage = member, storage
-        self._world, self._logs, self._node_id = member.world, member.logs, member.node_id
+        self._world, self._logs, self._node_id = world, member.logs, member.node_id
+        self._commitment = commitment
         header = storage.snapshots.latest().header
         self.term = storage.hard_state.term
         self._commit_index = self._last_applied = self._applied_index = header.index
         self._low_watermark = 0
         self.level = 1  # The feature level in force, as far as it was seen.
         peer_ids = [peer_id for peer_id in self._world.plan.members if peer_id != self._node_id]
-        self.leading = LeaderChecker(
+        self.leader = LeaderChecker(
             self._node_id, peer_ids, self._world.plan.raft_of(self._node_id), self._world.safety, lambda: self._halves
         )
         config = self._world.plan.raft_of(self._node_id)
         self.leader_loss = LeaderLossChecker(self._world, self._node_id, config, lambda: self._halves)
-        self._reads = ReadChecker(member)
+        self._reads = ReadChecker(world, member, commitment.timeline)
         self._proposal_ends = ProposalChecker(self._node_id, config.outcome_wait_ns)
         self._lease_promises: LeasePromiseChecker
 
@@ -74,16 +79,37 @@ class MemberChecker:
     def read_asked(self, ticket: int) -> None:
         """The node has taken a read."""
         self._reads.asked(ticket)
-        self.leading.read_asked(ticket)  # What counts is how it is let through, not how it was asked for.
-        self.leading.lease_asked(ticket)
+        self.leader.read_asked(ticket)  # What counts is how it is let through, not how it was asked for.
+        self.leader.lease_asked(ticket)
+
+    @property
+    def now(self) -> int:
+        """The time that the node was told last (ns, by its own clock)."""
+        return self.leader.now
+
+    def ticked(self, core: RaftCore, now: int) -> None:
+        """The node was told the time."""
+        self.leader.ticked(core, now)
+
+    def sync_ended(self) -> None:
+        """The disk has ended a sync of the log."""
+        self.leader.sync_ended()
+
+    def connections_ended(self, peer_id: str) -> None:
+        """The node is about to be told that both connections with a peer have ended."""
+        self.leader_loss.connections_ended(peer_id)
+
+    def sends(self, node: Node, receiver: str, message: Message) -> None:
+        """A message leaves: what it says is on the disk."""
+        check_promise(self._world, self._member, node, receiver, message)
 
     def received(self, core: RaftCore, sender: str, message: Message) -> None:
         """The node was handed a message."""
         now = self._member.now()
         self._lease_promises.received(core, sender, message, now)
         self.leader_loss.received(core, sender, message, now)
-        if core.role is Role.LEADER or core.term == self.leading.term:  # It may lead no more because of it.
-            self.leading.received(core, sender, message, now)
+        if core.role is Role.LEADER or core.term == self.leader.term:  # It may lead no more because of it.
+            self.leader.received(core, sender, message, now)
 
     def voted(self, core: RaftCore, message: object) -> None:
         """After an event: if it has voted, it was free to."""
@@ -96,13 +122,13 @@ class MemberChecker:
         return halves_of(book.in_force(log))
 
     def check(self, node: Node) -> None:
-        """After an event: nothing went back, and the marks are in order. Across members the ledger looks."""
+        """After an event: nothing went back, and the marks are in order. Across members `SafetyChecker` looks."""
         core, node_id = node.core, self._node_id
         if core.term != self.term:
             require(core.term > self.term, "terms never go back", node_id, self.term, core.term)
             self.term = core.term
         if core.role is Role.LEADER:
-            self.leading.seen(core, self._member.now())
+            self.leader.seen(core, self._member.now())
             if self._world.safety.leads(node_id, self._member.life, core.term):
                 self._check_leader_completeness(core.term)
                 self._check_votes(core.term)
@@ -118,7 +144,7 @@ class MemberChecker:
             broken("durable means synced", node_id, core.durable_index, self._logs.durable.last_index)
         if applied != self._applied_index:
             broken("applied is what was applied", node_id, applied, self._applied_index)
-        check_standing(self._member, node)
+        check_standing(self._world.safety.members, self._member, node)
 
     def stopped(self, core: RaftCore) -> None:
         """The node ended in the middle of an event, applying what its build does not know."""
@@ -136,7 +162,7 @@ class MemberChecker:
                 commit > self._commit_index, "the mark never falls in a life", self._node_id, self._commit_index, commit
             )
             self._commit_index = commit
-            self._world.commitment.reached(self._member, commit)
+            self._commitment.reached(self._member, commit)
         self._check_changes(commit)
         if not is_last and core.low_watermark != self._low_watermark:
             self._check_low_watermark(core)
@@ -190,13 +216,13 @@ class MemberChecker:
             self._told_of_elections(event)
             if event.name == "read_round":
                 self._read_round(event.fields["term"], event.fields["read_index"])
-                self.leading.round_began(event.fields["counter"])
+                self.leader.round_began(event.fields["counter"])
             elif event.name == "lease_round":
-                self.leading.round_began(event.fields["counter"])
+                self.leader.round_began(event.fields["counter"])
             elif event.name == "transfer_began":
-                self.leading.transfer_began()
+                self.leader.transfer_began()
             elif event.name == "snapshot_built":
-                check_built(self._member, self._storage)
+                check_built(self._world.safety, self._member, self._storage)
         for completion in one_by_one(effects.completions):
             self._proposal_ends.ended(completion.ticket)
             match completion:
@@ -205,13 +231,13 @@ class MemberChecker:
                     assert node is not None
                     self._reads.ready(ticket, way)
                     if way is ReadWay.ROUND:
-                        self.leading.read_ready(ticket, node.core.last_applied)
+                        self.leader.read_ready(ticket, node.core.last_applied)
                     elif way is ReadWay.LEASE:
-                        self.leading.lease_ready(ticket, node.core.committed_configuration.lease_ns)
-                    self.leading.read_refused(ticket)
+                        self.leader.lease_ready(ticket, node.core.committed_configuration.lease_ns)
+                    self.leader.read_refused(ticket)
                 case Refused(ticket=ticket):
                     self._reads.refused(ticket)
-                    self.leading.read_refused(ticket)
+                    self.leader.read_refused(ticket)
                 case _:
                     pass
         for peer_id, sent in effects.send:
@@ -222,11 +248,11 @@ class MemberChecker:
         node = self._member.node
         assert node is not None
         self.leader_loss.step_is_over()
-        self._proposal_ends.step_is_over(node.core.leading_term, self.leading.now)
+        self._proposal_ends.step_is_over(node.core.leading_term, self.leader.now)
         if node.core.leading_term is None:
-            self.leading.sync_ended()
+            self.leader.sync_ended()
         elif not node.is_stopped:
-            self.leading.step_is_over(node.core, syncs=node.is_syncing, is_disk_full=self._storage.log.is_disk_full)
+            self.leader.step_is_over(node.core, syncs=node.is_syncing, is_disk_full=self._storage.log.is_disk_full)
 
     def _told_of_elections(self, event: TraceEvent) -> None:
         node = self._member.node
@@ -238,9 +264,9 @@ class MemberChecker:
         assert node is not None
         match sent:
             case TimeoutNow(last_index=last_index):
-                self.leading.asked_to_campaign(peer_id, last_index)
+                self.leader.asked_to_campaign(peer_id, last_index)
             case ReadIndexResponse():
-                self.leading.told_a_peer(peer_id, sent, node.core.committed_configuration.lease_ns)
+                self.leader.told_a_peer(peer_id, sent, node.core.committed_configuration.lease_ns)
             case PreVoteResponse():
                 self.leader_loss.sent(peer_id, sent)
             case VoteRequest():
@@ -257,7 +283,7 @@ class MemberChecker:
             f"{self._node_id} reads at {read_index} in term {term}; up to {committed} was committed before",
         )
 
-    # What the taps tell.
+    # What the probes report.
 
     def applying(self, entry: Entry) -> None:
         """Before an entry is applied: it is committed, it is the next one, and it is durable here.
@@ -270,7 +296,7 @@ class MemberChecker:
             f"{self._node_id} applies {entry.index} after {self._applied_index}",
         )
         node = self._member.node
-        self._world.commitment.reached(self._member, entry.index if node is None else node.core.commit_index)
+        self._commitment.reached(self._member, entry.index if node is None else node.core.commit_index)
         require(
             self._logs.holds_durably(entry.index, entry.term),
             "applied only when durable here",
@@ -281,10 +307,8 @@ class MemberChecker:
         """After it."""
         self._applied_index = entry.index
         self._member.applied_max = max(self._member.applied_max, entry.index)
-        if self._world.safety.applied(self._node_id, entry, results):
-            self._world.load.on_first_applied(entry, results)
-        if self._world.plan.upgrades:
-            self._world.upgrades.applied(self._member)
+        is_first = self._world.safety.applied(self._node_id, entry, results)
+        self._world.on_applied(self._member, entry, results, is_first=is_first)
         if entry.index % HASH_EVERY_ENTRIES == 0:
             self._hash_state()
 

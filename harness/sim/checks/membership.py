@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
 
-from harness.sim.engine.errors import require
-from raft import Configuration, Entry, EntryKind, LogPosition
+from harness.sim.engine.errors import broken, require
+from harness.sim.world.context import MachineView
+from harness.sim.world.shadow_log import ShadowLog
+from raft import Configuration, Entry, EntryKind, Node, Role
 
 Halves = tuple[tuple[str, ...], ...]
 """The voters of each half; one half unless a configuration is joint."""
-
-
-class Shadow(Protocol):
-    """Of a log (`copies.ShadowLog`)."""
-
-    base: LogPosition
-
-    @property
-    def last_index(self) -> int:
-        """The end of the log, inclusive."""
-
-    def term_at(self, index: int) -> int | None:
-        """The term of the entry at `index`; None where the log does not say."""
 
 
 def halves_of(configuration: Configuration) -> Halves:
@@ -74,12 +62,12 @@ class ConfigurationHistory:
         """True if the entry (index, term) is a configuration."""
         return (index, term) in self._written
 
-    def in_force(self, log: Shadow, last_index: int | None = None) -> Configuration:
+    def in_force(self, log: ShadowLog, last_index: int | None = None) -> Configuration:
         """The newest one in `log`, or in its part up to `last_index`."""
         key = self._newest(log, log.last_index if last_index is None else last_index)
         return self._founding if key is None else self._written[key]
 
-    def _newest(self, log: Shadow, last_index: int) -> tuple[int, int] | None:
+    def _newest(self, log: ShadowLog, last_index: int) -> tuple[int, int] | None:
         for index, term in self._newest_first:
             if index > last_index:
                 continue
@@ -88,7 +76,7 @@ class ConfigurationHistory:
                 return index, term
         return None
 
-    def check_fresh(self, node_id: str, log: Shadow, commit_index: int, committed_term: int) -> None:
+    def check_fresh(self, node_id: str, log: ShadowLog, commit_index: int, committed_term: int) -> None:
         """What this leader has appended: one change at a time, and none before a commit of its own term."""
         for _, index, term in [each for each in self.fresh if each[0] == node_id]:
             before = self._newest(log, index - 1)
@@ -121,3 +109,23 @@ class ConfigurationHistory:
         require(shares, "configurations that follow each other share majorities", f"{old} → {new} at {index}")
         back = {member.node_id for member in new.members} & {*old.removed}
         require(not back, "an id is never used again", sorted(back), "at", index)
+
+
+def check_standing(history: ConfigurationHistory, machine: MachineView, node: Node) -> None:
+    """Who is no voter for certain neither campaigns nor leads; what the core takes for the members is in its log."""
+    log = machine.logs.memory
+    if not history.has_changes or node.failure is not None:  # It ends, perhaps in the middle of a step.
+        return
+    members = history.in_force(log)
+    if node.core.configuration != members:  # After every event, and the words take 80 µs.
+        broken(
+            "the newest configuration in the log is in force",
+            f"{machine.node_id} has {node.core.configuration}, its log {members}",
+        )
+    if node.core.role is not Role.FOLLOWER and not members.is_voter(machine.node_id):
+        certain = history.in_force(log, node.core.commit_index)
+        require(
+            certain.is_voter(machine.node_id),
+            "who is no voter for certain does not campaign, or lead",
+            f"{machine.node_id} is {node.core.role.value}, and the members are {certain}",
+        )

@@ -5,9 +5,9 @@ See docs/reference/specification.md#31-messages-wait-for-the-disk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from harness.sim.checks.context import CheckedWorld
 from harness.sim.engine.errors import broken
+from harness.sim.world.context import MachineView
 from raft import (
     AppendAccepted,
     AppendEntries,
@@ -22,13 +22,10 @@ from raft import (
     VoteResponse,
 )
 
-if TYPE_CHECKING:
-    from harness.sim.world.member import Member
-
 ANSWERS = (AppendAccepted, AppendRejected, InstallSnapshotProgress, PreVoteResponse, VoteResponse)
 
 
-def check_promise(member: Member, node: Node, receiver: str, message: Message) -> None:
+def check_promise(world: CheckedWorld, member: MachineView, node: Node, receiver: str, message: Message) -> None:
     """Raise Violation if `message`, which now leaves `member` for `receiver`, says more than its disk holds.
 
     What belongs to a term that is over (on that disk) is history: nobody counts it any more.
@@ -39,43 +36,40 @@ def check_promise(member: Member, node: Node, receiver: str, message: Message) -
         broken("a term is durable before it is told", f"{member.node_id} sends {message}, its disk says {state}")
     is_current = message.term == state.term
     if isinstance(message, ANSWERS):
-        check_pin(member, receiver)
+        check_pin(world, member, receiver)
     match message:
         case VoteResponse(term=term, granted=True):
-            check_vote(member, term, receiver, is_current)
+            check_vote(world, member, term, receiver, is_current)
         case VoteRequest(term=term, last_index=index, last_term=last_term):
-            check_vote(member, term, member.node_id, is_current)
+            check_vote(world, member, term, member.node_id, is_current)
             if is_current:
                 check_tail(member, index, last_term)
         case PreVoteRequest(last_index=index, last_term=last_term) if is_current:
             check_tail(member, index, last_term)
         case AppendAccepted(match_index=index):
-            check_leads(member, message.term, receiver)
+            check_leads(world, member, message.term, receiver)
             if is_current:
                 check_acknowledgement(member, node, message.term, index)
-                check_equality(member, receiver, message.term, index)
+                check_equality(world, member, receiver, message.term, index)
         case AppendEntries(commit_index=commit_index):
-            committed = member.world.safety.commit_index
+            committed = world.safety.commit_index
             if commit_index > committed:
                 broken("nothing is shown above the mark", f"{member.node_id} tells {commit_index} of {committed}")
         case _:
             pass
 
 
-def check_pin(member: Member, receiver: str) -> None:
-    """Nothing of a peer is used, let alone answered, before its pin is durable.
-
-    See docs/reference/specification.md#13-incarnations-and-pins.
-    """
+def check_pin(world: CheckedWorld, member: MachineView, receiver: str) -> None:
+    """Nothing of a peer is used, let alone answered, before its pin is durable (FORMATS §1)."""
     pins = member.image.durable_names.get("pins")
-    incarnation_id = member.world.members[receiver].identity.incarnation_id
+    incarnation_id = world.members[receiver].identity.incarnation_id
     if not member.is_damaged and (pins is None or incarnation_id not in pins.durable):
         broken("a pin is durable before its peer is answered", f"{member.node_id} answers {receiver}")
 
 
-def check_leads(member: Member, term: int, receiver: str) -> None:
+def check_leads(world: CheckedWorld, member: MachineView, term: int, receiver: str) -> None:
     """Whoever appends without being the leader of the term is refused (Raft §5.1)."""
-    leader = member.world.safety.leader_of(term)
+    leader = world.safety.leader_of(term)
     if receiver != leader:
         broken(
             "an append is acknowledged to the leader of the term",
@@ -83,9 +77,9 @@ def check_leads(member: Member, term: int, receiver: str) -> None:
         )
 
 
-def check_vote(member: Member, term: int, candidate: str, is_current: bool) -> None:
+def check_vote(world: CheckedWorld, member: MachineView, term: int, candidate: str, is_current: bool) -> None:
     """One vote per term, and durable before it is told."""
-    member.world.safety.voted(member.node_id, term, candidate)
+    world.safety.voted(member.node_id, term, candidate)
     state = member.logs.durable.hard_state
     if is_current and state.voted_for != candidate:
         broken(
@@ -94,7 +88,7 @@ def check_vote(member: Member, term: int, candidate: str, is_current: bool) -> N
         )
 
 
-def check_acknowledgement(member: Member, node: Node, term: int, index: int) -> None:
+def check_acknowledgement(member: MachineView, node: Node, term: int, index: int) -> None:
     """The log is durable up to what is acknowledged, and is the one that the member has in memory."""
     durable = member.logs.durable
     held = member.logs.memory.term_at(index)
@@ -107,9 +101,9 @@ def check_acknowledgement(member: Member, node: Node, term: int, index: int) -> 
         )
 
 
-def check_equality(member: Member, receiver: str, term: int, index: int) -> None:
+def check_equality(world: CheckedWorld, member: MachineView, receiver: str, term: int, index: int) -> None:
     """Raft §5.3: what is acknowledged is what the leader has, as long as it leads. It is counted as a copy of that."""
-    leader = member.world.members[receiver]
+    leader = world.members[receiver]
     if leader.node is None or (leader.node.core.term, leader.node.core.role) != (term, Role.LEADER):
         return
     theirs, ours = leader.logs.memory, member.logs.durable.term_at(index)
@@ -122,7 +116,7 @@ def check_equality(member: Member, receiver: str, term: int, index: int) -> None
         )
 
 
-def check_tail(member: Member, index: int, term: int) -> None:
+def check_tail(member: MachineView, index: int, term: int) -> None:
     """A log tail is durable before it is told. While it waited for that, a snapshot that says more may have come."""
     durable = member.logs.durable
     if index >= durable.base.index and durable.term_at(index) != term:

@@ -7,27 +7,25 @@ asked for, be it by a round, by lease, or on a follower; one of a bounded age al
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
 
+from harness.sim.checks.context import CheckedWorld
 from harness.sim.engine.errors import broken
+from harness.sim.engine.event_queue import EventQueue
+from harness.sim.world.context import MachineView
 from raft import ReadWay
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
 
 
 class CommitTimeline:
-    """Of a whole run."""
+    """When the high-water mark of the cluster rose, over a whole run."""
 
-    def __init__(self, world: Simulation) -> None:
-        self._world = world
+    def __init__(self, queue: EventQueue) -> None:
+        self._queue = queue
         self._times: list[int] = []  # True ns at which the mark of the cluster rose,
         self._marks: list[int] = []  # and to what.
 
     def committed(self, index: int) -> None:
         """The mark of the cluster has risen."""
-        self._times.append(self._world.queue.now)
+        self._times.append(self._queue.now)
         self._marks.append(index)
 
     def mark_at(self, time_ns: int) -> int:
@@ -39,8 +37,8 @@ class CommitTimeline:
 class ReadChecker:
     """The open reads of one life of one member."""
 
-    def __init__(self, member: Member) -> None:
-        self._member, self._world = member, member.world
+    def __init__(self, world: CheckedWorld, member: MachineView, timeline: CommitTimeline) -> None:
+        self._world, self._member, self._timeline = world, member, timeline
         self._marks: dict[int, int] = {}  # ticket → the mark of the cluster when it was asked for
 
     def asked(self, ticket: int) -> None:
@@ -55,7 +53,7 @@ class ReadChecker:
         if way is ReadWay.BOUNDED:
             age_ns = node.core.state_age_ns
             assert age_ns is not None
-            mark = self._world.commit_timeline.mark_at(self._world.queue.now - age_ns - 1)
+            mark = self._timeline.mark_at(self._world.queue.now - age_ns - 1)
             if not self._world.plan.trusts_clocks:
                 return
         if node.core.last_applied < mark:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from harness.sim.checks.cluster import SafetyChecker
 from harness.sim.engine.errors import require
+from harness.sim.world.context import MachineView
 from kvstore import KvMachine
 from storage import OpenedStorage
 
-if TYPE_CHECKING:
-    from harness.sim.world.member import Member
 
-
-def check_built(member: Member, storage: OpenedStorage) -> None:
+def check_built(safety: SafetyChecker, member: MachineView, storage: OpenedStorage) -> None:
     """A snapshot is the state at its index (FORMATS §5), however long it took and whatever was applied meanwhile."""
-    info, safety = storage.snapshots.latest(), member.world.safety
+    info = storage.snapshots.latest()
     index, term = info.header.index, info.header.term
     who = f"{member.node_id}'s snapshot"
     require(safety.is_committed(index, term), "a snapshot is of what is committed", who, index, term)
     members = safety.members.in_force(member.logs.memory, index)
     require(info.header.configuration == members, "a snapshot has the members as of its index", who, index, members)
     image = member.image
-    machine = KvMachine(levels=member.world.upgrades.levels[member.node_id])  # Of the build that wrote it.
+    machine = KvMachine(levels=member.levels)  # Of the build that wrote it.
     to_fail, image.fails_read_of = image.fails_read_of, None  # What follows are our reads.
     machine.restore(info.header.machine, storage.snapshots.chunks(info))
     image.fails_read_of = to_fail

@@ -1,22 +1,20 @@
-"""Records a run for a picture: events on members and clients, and which bytes went from which event to which.
+"""Records a run for a diagram: events on members and clients, and which bytes went from which event to which.
 
-A `Simulation` that looks on. Bytes are followed by identity: what is put on the heap on its way to somebody is the
-same object when it is there. A run that is not drawn pays nothing for any of it.
+Bytes are followed by identity: what is put into the queue on its way to somebody is the same object when it arrives.
+A run that is not drawn pays nothing for any of it (`harness.sim.recorded_run`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from harness.sim.engine.event_queue import Action, EventQueue
-from harness.sim.load.client import SimClient
-from harness.sim.load.service import ServiceLoad
-from harness.sim.plan.plan import Plan
-from harness.sim.simulation import SeedResult, Simulation
-from harness.sim.world.member import Member
+from harness.sim.world.client_connections import ClientConnections, ClientEnd
+from harness.sim.world.context import MachineView, World
+from harness.sim.world.network import SimNetwork
 from raft import Effects, Node, decode_message
 
 FLIGHTS_MAX = 20_000
@@ -64,7 +62,7 @@ class Picture:
 
 
 class ObservedQueue(EventQueue):
-    """Tells `scheduled` of bytes that are on their way."""
+    """Reports to `scheduled` the bytes that are on their way."""
 
     __slots__ = ("scheduled",)
 
@@ -78,10 +76,10 @@ class ObservedQueue(EventQueue):
                 self.scheduled(time_ns, argument)
 
 
-class RecordedSimulation(Simulation):
-    """A run that remembers its last events."""
+class Recorder:
+    """Remembers the last events of a run, and who sent what to whom. The run has to use its `queue`."""
 
-    def __init__(self, plan: Plan, write_line: Callable[[str], None] | None = None, *, last: int) -> None:
+    def __init__(self, *, last: int) -> None:
         self._events: deque[Event] = deque(maxlen=last)
         self._number = 0
         self._flights: OrderedDict[int, Flight] = OrderedDict()  # By the identity of what flies.
@@ -91,33 +89,38 @@ class RecordedSimulation(Simulation):
         self._downs: list[tuple[str, int, int | None]] = []
         self._seen: dict[str, tuple[str, int, int]] = {}  # Role, term and mark when last seen.
         self._receiver = ""  # Of what is being sent now.
-        queue = ObservedQueue()
-        queue.scheduled = self._scheduled
-        super().__init__(plan, write_line, queue=queue)
-        self._observe_network()
-        if isinstance(self.load, ServiceLoad):
-            self._observe_clients(self.load)
+        self.queue = ObservedQueue()
+        self.queue.scheduled = self._scheduled
+        self._members: Mapping[str, MachineView] = {}
 
-    def picture(self, result: SeedResult) -> Picture:
+    def follow(self, world: World, connections: ClientConnections | None) -> None:
+        """Look on at this run from now on. `connections`: those of its clients, if they have any."""
+        self._members = world.members
+        self._observe_network(world.network)
+        if connections is not None:
+            self._observe_clients(connections)
+
+    def picture(self, title: str, violation: str | None) -> Picture:
         """What has been recorded, after the run."""
-        clients = sorted({event.place for event in self._events} - set(self.members))
+        clients = sorted({event.place for event in self._events} - set(self._members))
         downs = [*self._downs, *((node_id, since, None) for node_id, since in self._down_since.items())]
         return Picture(
-            title=self.plan.words(),
-            places=(*self.members, *clients),
+            title=title,
+            places=(*self._members, *clients),
             events=list(self._events),
             flights=list(self._all_flights),
             faults=self._faults,
             downs=downs,
             end_ns=self.queue.now,
-            violation=None if result.violation is None else str(result.violation),
+            violation=violation,
         )
 
     # -- what is looked on
 
-    def note(self, member: Member, node: Node, what: str, content: bytes, message: object, effects: Effects) -> None:
-        """See Simulation."""
-        super().note(member, node, what, content, message, effects)
+    def note(
+        self, member: MachineView, node: Node, what: str, content: bytes, message: object, effects: Effects
+    ) -> None:
+        """One event on one machine."""
         core = node.core
         self._see_who_is_up()
         before = self._seen.get(member.node_id)
@@ -135,35 +138,33 @@ class RecordedSimulation(Simulation):
         self._arrived(content)
 
     def note_client(self, name: str, content: bytes) -> None:
-        """See Simulation."""
-        super().note_client(name, content)
+        """A client was answered."""
         self._event(name, "", (), "is answered")
         self._arrived(content)
 
     def note_world(self, what: str) -> None:
-        """See Simulation."""
-        super().note_world(what)
+        """Something that happened to the world."""
         self._faults.append((self.queue.now, what))
         self._see_who_is_up()
 
-    def _observe_network(self) -> None:
-        send = self.network.send
+    def _observe_network(self, network: SimNetwork) -> None:
+        send = network.send
 
         def sent(sender: str, receiver: str, frame: bytes) -> None:
             self._begin_flight(receiver, frame)
             send(sender, receiver, frame)
             self._receiver = ""
 
-        self.network.send = sent  # type: ignore[method-assign]
+        network.send = sent  # type: ignore[method-assign]
 
-    def _observe_clients(self, load: ServiceLoad) -> None:
-        send = load.connections.send
+    def _observe_clients(self, connections: ClientConnections) -> None:
+        send = connections.send
 
-        def sent(client: SimClient, connection_id: int, data: bytes) -> None:
+        def sent(client: ClientEnd, connection_id: int, data: bytes) -> None:
             self._event(client.name, "", (), f"sends {len(data)} bytes")
             send(client, connection_id, data)
 
-        load.connections.send = sent  # type: ignore[method-assign]
+        connections.send = sent  # type: ignore[method-assign]
 
     # -- inside
 
@@ -201,7 +202,7 @@ class RecordedSimulation(Simulation):
 
     def _see_who_is_up(self) -> None:
         now = self.queue.now
-        for node_id, member in self.members.items():
+        for node_id, member in self._members.items():
             if member.is_up and node_id in self._down_since:
                 self._downs.append((node_id, self._down_since.pop(node_id), now))
             elif not member.is_up and node_id not in self._down_since:

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 from harness.sim.faults.clocks import HOUR_NS, HOUR_SHARE
+from harness.sim.faults.context import FaultyWorld
 from harness.sim.faults.network import between
 from harness.sim.plan.plan import BOTH_WAYS, WAYS, Fault
+from harness.sim.world.context import MachineView
 from harness.sim.world.network import Link
 from raft import Role
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
 
 
 class ClientFaults:
     """Carries them out. Programs that share a process with their member (`DirectLoad`) have no connections to cut."""
 
-    def __init__(self, world: Simulation) -> None:
+    def __init__(self, world: FaultyWorld) -> None:
         self._world = world
         self._clients = [f"c{number}" for number in range(world.plan.load.clients)]
 
-    def inject(self, fault: Fault, member: Member) -> None:
+    def inject(self, fault: Fault, member: MachineView) -> None:
         """Carry out one step of CLIENT_KINDS; it ends by itself."""
         world, connections = self._world, self._world.load.connections
         if fault.kind == "cut in two with clients":

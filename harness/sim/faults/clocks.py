@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from harness.sim.engine.clock import FS_PER_NS
 from harness.sim.plan.plan import Fault
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
-
+from harness.sim.world.context import MachineView, World
 
 HOUR_NS = 3_600 * 10**9
 HOUR_SHARE = 0.1
@@ -20,10 +14,10 @@ WILD_SPREAD = 2.0
 class ClockFaults:
     """Carries them out."""
 
-    def __init__(self, world: Simulation) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
 
-    def inject(self, fault: Fault, member: Member) -> None:
+    def inject(self, fault: Fault, member: MachineView) -> None:
         """Carry out one step of CLOCK_KINDS; it ends by itself."""
         queue = self._world.queue
         match fault.kind:
@@ -47,6 +41,6 @@ class ClockFaults:
             member.clock.go_on()
             member.clock_changed()
 
-    def _tame(self, member: Member) -> None:
+    def _tame(self, member: MachineView) -> None:
         member.clock.run_at(member.clock.usual_rate)
         member.clock_changed()

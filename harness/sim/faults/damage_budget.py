@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
+from harness.sim.world.context import MachineView, World
 
 
 class DamageBudget:
@@ -18,10 +14,10 @@ class DamageBudget:
     a machine that never comes back.
     """
 
-    def __init__(self, world: Simulation) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
 
-    def allows(self, member: Member) -> bool:
+    def allows(self, member: MachineView) -> bool:
         """True if `member` may be damaged now. One damage at a time: what a second one hides, nobody must see."""
         if self._world.plan.founders:
             return False  # A minority of which members? See `with_changes`, `with_losses`.

@@ -15,23 +15,20 @@ See docs/reference/specification.md#13-incarnations-and-pins.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from harness.sim.checks.coverage import HASTY
 from harness.sim.engine.errors import require
 from harness.sim.engine.rng import identifier, stream
-from harness.sim.faults.membership import PAUSE_NS, Operator
+from harness.sim.faults.context import FaultyWorld
+from harness.sim.faults.membership import PAUSE_NS, MembershipChanges, Operator
+from harness.sim.faults.processes import ProcessFaults
+from harness.sim.faults.upgrades import Upgrades
 from harness.sim.plan.plan import Fault
+from harness.sim.world.context import MachineView
 from harness.sim.world.disk import Immediately, SimFiles
-from harness.sim.world.member import Member
 from raft import Member as Voter
 from raft import MembershipChange, Node, PeerRefused
 from storage import OpenedStorage, StorageError, open_storage
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-
-
-HASTY = "a spare was added as soon as a ghost was refused"
 
 REBORN_SHARE = 0.5
 """Of the members without a disk: so many are started with `--bootstrap`."""
@@ -46,16 +43,18 @@ REBORN_TIMEOUTS = 5
 class DiskLoss:
     """Carries it out, and is the operator who replaces who is lost."""
 
-    def __init__(self, world: Simulation) -> None:
-        self._world = world
+    def __init__(
+        self, world: FaultyWorld, processes: ProcessFaults, upgrades: Upgrades, membership: MembershipChanges
+    ) -> None:
+        self._world, self._processes, self._upgrades, self._membership = world, processes, upgrades, membership
         self._operator = Operator(world)
         self._to_replace: list[str] = []
         self._spares: dict[str, str] = {}  # Who takes whose place, from the first try on.
-        self._reborn: Member | None = None  # At most one at a time.
+        self._reborn: MachineView | None = None  # At most one at a time.
         self._is_refused = False  # And it knows: by the first one that refused it.
         self._is_hasty = False  # Whoever replaces it.
 
-    def allows(self, member: Member) -> bool:
+    def allows(self, member: MachineView) -> bool:
         """True if a quorum keeps its disks, by every configuration that may be in force."""
         book = self._world.safety.members
         if self._world.plan.changes or member.is_lost or not book.committed.is_voter(member.node_id):
@@ -69,12 +68,12 @@ class DiskLoss:
             if half
         )
 
-    def lose(self, fault: Fault, member: Member) -> None:
+    def lose(self, fault: Fault, member: MachineView) -> None:
         """All files are gone, and the process with them. After the fault's duration somebody starts it again."""
         if not self.allows(member):
             return
         world = self._world
-        world.injector.take_down([member], replace(fault, kind="lose power"))
+        self._processes.take_down([member], replace(fault, kind="lose power"))
         member.lose_disk()
         world.cover("a disk was lost")
         world.queue.after(fault.duration_ns, self._start_as_ever, member, fault)
@@ -86,7 +85,7 @@ class DiskLoss:
 
     # Its process is started again.
 
-    def _start_as_ever(self, member: Member, fault: Fault) -> None:
+    def _start_as_ever(self, member: MachineView, fault: Fault) -> None:
         if self._operator.is_stopped:
             return
         if fault.shape < REBORN_SHARE and self._is_known_to_all(member):
@@ -96,7 +95,7 @@ class DiskLoss:
             self.check_refuses(member)
             self._replace(member)
 
-    def check_refuses(self, member: Member) -> None:
+    def check_refuses(self, member: MachineView) -> None:
         """What the production makes of a folder with nothing in it. It writes nothing there, either."""
         aside, random = Immediately(), stream(self._world.plan.seed, "aside")
         files = SimFiles(member.image, self._world.plan.disks[member.node_id], random, aside)
@@ -116,7 +115,7 @@ class DiskLoss:
         )
         self._world.cover("a member refused to start on an empty disk")
 
-    def _is_known_to_all(self, member: Member) -> bool:
+    def _is_known_to_all(self, member: MachineView) -> bool:
         """True if all that were ever members have met it, and will know that it is another one."""
         everybody = self._world.safety.members.ever
         others = [self._world.members[name] for name in sorted(everybody) if name != member.node_id]
@@ -126,11 +125,11 @@ class DiskLoss:
         is_alone = self._reborn is None and not self._to_replace
         return is_met and is_alone and member.node_id in self._world.plan.voters
 
-    def _make_anew(self, member: Member) -> None:
+    def _make_anew(self, member: MachineView) -> None:
         world = self._world
         world.note_world(f"{member.node_id} is made anew under its old id")
         world.cover("a member without its files was made anew")
-        reborn = Member(world, member.node_id)
+        reborn = world.make_machine(member.node_id)
         incarnation_id = identifier(world.plan.seed, f"incarnation/{member.node_id}/anew")
         reborn.identity = reborn.says_it_is = replace(member.identity, incarnation_id=incarnation_id)
         reborn.initialize()
@@ -139,12 +138,12 @@ class DiskLoss:
         reborn.boot()
         world.queue.after(REBORN_TIMEOUTS * world.plan.election_timeout_max_ns, self._is_noticed, member)
 
-    def _is_noticed(self, member: Member) -> None:
+    def _is_noticed(self, member: MachineView) -> None:
         self._end_reborn()
         if member.node_id not in self._to_replace:  # In haste somebody has begun already.
             self._replace(member)
 
-    def was_told(self, ghost: Member) -> None:
+    def was_told(self, ghost: MachineView) -> None:
         """The one made anew was refused by a member that knows the first folder."""
         if self._reborn is not ghost:
             return
@@ -154,7 +153,7 @@ class DiskLoss:
             self._world.cover(HASTY)
             self._replace(self._world.members[ghost.node_id])
 
-    def ghost_ended(self, ghost: Member) -> None:
+    def ghost_ended(self, ghost: MachineView) -> None:
         """Its process is over; nobody has looked yet."""
         if self._reborn is ghost:
             self._end_reborn()
@@ -167,20 +166,20 @@ class DiskLoss:
 
     # What it hears, and says.
 
-    def deliver(self, reborn: Member, sender: str, frame: bytes) -> None:
+    def deliver(self, reborn: MachineView, sender: str, frame: bytes) -> None:
         """A frame for who is made anew. Whoever dials it is told who it is, and says nothing if it knows another."""
         other = self._world.members[sender]
         if other.node is None:
             return
         try:
-            self._world.upgrades.greet(other.node, other.machine, reborn.identity)
+            self._upgrades.greet(other.node, other.machine, reborn.identity)
         except PeerRefused as error:
             self._world.cover(f"a hello was refused: {error.code}")
             return
         self.greeted(other, reborn.node_id)
         reborn.deliver(sender, frame)
 
-    def greeted(self, member: Member, peer_id: str) -> None:
+    def greeted(self, member: MachineView, peer_id: str) -> None:
         """`member` has taken the hello of `peer_id`."""
         peer = self._world.members[peer_id]
         require(
@@ -191,7 +190,7 @@ class DiskLoss:
 
     # It is replaced.
 
-    def _replace(self, member: Member) -> None:
+    def _replace(self, member: MachineView) -> None:
         self._to_replace.append(member.node_id)
         if len(self._to_replace) == 1:
             self._go_on()
@@ -228,4 +227,4 @@ class DiskLoss:
             change = MembershipChange(promote=(spare,), remove=(lost,))
         else:
             return  # It is about to be done.
-        self._world.membership.propose(node, change)
+        self._membership.propose(node, change)

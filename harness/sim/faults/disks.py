@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from harness.sim.engine.rng import stream
 from harness.sim.faults.damage_budget import DamageBudget
+from harness.sim.faults.disk_loss import DiskLoss
 from harness.sim.faults.log_rot import LOOK_NS, rot_what_is_read_next
+from harness.sim.faults.processes import ProcessFaults
+from harness.sim.faults.targets import choose_target
 from harness.sim.plan.plan import Fault
+from harness.sim.world.context import MachineView, World
 from harness.sim.world.damage import SNAPSHOT_FOLDER
 from harness.sim.world.probes import LOG_FOLDER
 from storage import SyncFile, SyncFolder
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
-
 
 SLOW_FACTOR = 20
 LEADER_HANG_TIMEOUTS = 3
@@ -42,15 +40,15 @@ FAILING_READS = (LOG_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER, "meta", "pins")
 class DiskFaults:
     """Carries them out."""
 
-    def __init__(self, world: Simulation) -> None:
-        self._world = world
+    def __init__(self, world: World, processes: ProcessFaults, disk_loss: DiskLoss) -> None:
+        self._world, self._processes, self._disk_loss = world, processes, disk_loss
         self._rot_random = stream(world.plan.seed, "rot")
         self._log_rot_random = stream(world.plan.seed, "log rot")
         self._budget = DamageBudget(world)
         self._failing: dict[str, Fault] = {}
         self._is_healed = False
 
-    def inject(self, fault: Fault, member: Member) -> None:
+    def inject(self, fault: Fault, member: MachineView) -> None:
         """Carry out one step of DISK_KINDS; it ends by itself."""
         world = self._world
         match fault.kind:
@@ -71,7 +69,7 @@ class DiskFaults:
                 if member.is_up and fault.shape < ROT_IN_USE_SHARE and self._budget.allows(member):
                     self._rot_in_use(member, fault)
                 elif member.files is not None and self._budget.allows(member):
-                    world.injector.take_down([member], fault)
+                    self._processes.take_down([member], fault)
                     member.rot(self._rot_random)
             case "rotting log":
                 until_ns = world.queue.now + fault.duration_ns
@@ -80,7 +78,7 @@ class DiskFaults:
                 if member.is_up and self._budget.allows(member):
                     self._let_lie(member, fault)
             case "lose a disk":
-                world.disk_loss.lose(fault, member)
+                self._disk_loss.lose(fault, member)
             case "slow disk":
                 if member.files is not None:
                     member.files.slow_factor = SLOW_FACTOR
@@ -96,7 +94,7 @@ class DiskFaults:
 
     def _hang_leader(self, fault: Fault) -> None:
         world = self._world
-        leader = world.members[world.injector.choose_target(None)]
+        leader = world.members[choose_target(world, None)]
         if leader.files is not None:
             leader.files.hangs = True
             hang_ns = int(LEADER_HANG_TIMEOUTS * (1 + fault.shape) * world.plan.election_timeout_max_ns)
@@ -116,18 +114,18 @@ class DiskFaults:
             if member.is_up and member.proven.rotten_path:
                 self._restart(member, "kill")  # Nobody else could give a member that is behind what has rotted.
 
-    def has_failed(self, member: Member) -> None:
+    def has_failed(self, member: MachineView) -> None:
         """Its process has seen that a sync failed, and ends now. With it, or a little later, the power may go."""
         self._world.queue.after(0, self._take_down_failed, member, member.life)
 
-    def _take_down_failed(self, member: Member, life: int) -> None:
+    def _take_down_failed(self, member: MachineView, life: int) -> None:
         if member.life == life:
             fault = self._failing[member.node_id]
             kind = "kill" if fault.shape * 100 % 1 < 0.5 else "lose power"
             duration_ns = 0 if self._is_healed else fault.duration_ns
-            self._world.injector.take_down([member], replace(fault, kind=kind, duration_ns=duration_ns))
+            self._processes.take_down([member], replace(fault, kind=kind, duration_ns=duration_ns))
 
-    def _let_lie(self, member: Member, fault: Fault) -> None:
+    def _let_lie(self, member: MachineView, fault: Fault) -> None:
         """The next sync of the log is a lie, if the budget still allows it then. A while later power is lost."""
         files = member.files
         assert files is not None
@@ -142,46 +140,46 @@ class DiskFaults:
         files.lies_about, files.on_lie = LOG_FOLDER, lied
         files.may_lie = lambda: self._budget.allows(member)
 
-    def _uncover(self, member: Member) -> None:
+    def _uncover(self, member: MachineView) -> None:
         if not self._is_healed and member.image.is_lying:
             self._restart(member, "lose power")
 
-    def _rot_in_use(self, member: Member, fault: Fault) -> None:
+    def _rot_in_use(self, member: MachineView, fault: Fault) -> None:
         """A bit of its newest snapshot changes, which it may be sending. After a while it starts anew, and notices."""
         member.is_damaged = member.proven.rot_snapshot(self._rot_random)
         self._world.cover("a snapshot rotted in use")
         self._world.queue.after(fault.duration_ns, self._reread, member)
 
-    def _rot_log(self, member: Member, until_ns: int) -> None:
+    def _rot_log(self, member: MachineView, until_ns: int) -> None:
         """As soon as there is something to rot. If nobody reads it, the next start must notice."""
         queue = self._world.queue
         if self._is_healed or not self._budget.allows(member):
             return
-        if rot_what_is_read_next(member, self._log_rot_random):
+        if rot_what_is_read_next(self._world, member, self._log_rot_random):
             member.is_damaged = True
             self._world.cover("the log rotted in use")
             queue.after(max(0, until_ns - queue.now), self._reread, member)
         elif queue.now < until_ns:
             queue.after(LOOK_NS, self._rot_log, member, until_ns)
 
-    def _reread(self, member: Member) -> None:
+    def _reread(self, member: MachineView) -> None:
         if member.proven.rotten_path:
             self._restart(member, "kill")
 
-    def _restart(self, member: Member, kind: str) -> None:
+    def _restart(self, member: MachineView, kind: str) -> None:
         fault = Fault(at_ns=self._world.queue.now, kind=kind, duration_ns=0, target=None, shape=0.0)
-        self._world.injector.take_down([member], fault)
+        self._processes.take_down([member], fault)
 
-    def _give_room(self, member: Member) -> None:
+    def _give_room(self, member: MachineView) -> None:
         member.image.size_bytes_max = None
 
-    def _read_whole(self, member: Member) -> None:
+    def _read_whole(self, member: MachineView) -> None:
         member.image.reads_are_short = False
 
-    def _quicken(self, member: Member, life: int) -> None:
+    def _quicken(self, member: MachineView, life: int) -> None:
         if member.life == life and member.files is not None:
             member.files.slow_factor = 1
 
-    def _let_answer(self, member: Member, life: int) -> None:
+    def _let_answer(self, member: MachineView, life: int) -> None:
         if member.life == life and member.files is not None:
             member.files.answer()

@@ -10,29 +10,27 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from harness.sim.checks.context import CheckedWorld
 from harness.sim.engine.rng import identifier
+from harness.sim.faults.upgrades import Upgrades
+from harness.sim.world.context import MachineView
 from raft import Identity, PeerRefused
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
 
 
 class FormerFolders:
     """Has the members meet them, and knows who still may refuse the present one."""
 
-    def __init__(self, world: Simulation) -> None:
-        self._world = world
+    def __init__(self, world: CheckedWorld, upgrades: Upgrades) -> None:
+        self._world, self._upgrades = world, upgrades
         self._met = dict(world.plan.former_folders)
 
-    def introduce(self, member: Member) -> None:
+    def introduce(self, member: MachineView) -> None:
         """The first process of `member` runs, and hears no leader yet: it takes the hellos of strangers."""
         for machine, met_by in self._met.items():
             if member.life == 1 and member.node_id in met_by and member.node is not None:
                 with suppress(PeerRefused):  # By its build, which may be behind.
-                    self._world.upgrades.greet(member.node, member.machine, self._former(machine))
+                    self._upgrades.greet(member.node, member.machine, self._former(machine))
 
     def _former(self, machine: str) -> Identity:
         incarnation_id = identifier(self._world.plan.seed, f"incarnation/{machine}/former")

@@ -6,17 +6,16 @@ dead nothing is asked but safety.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from harness.sim.checks.context import CheckedWorld
 from harness.sim.engine.errors import require
+from harness.sim.faults.former_folders import FormerFolders
+from harness.sim.faults.injector import Injector
 from harness.sim.faults.network import cut_links
+from harness.sim.faults.processes import ProcessFaults
+from harness.sim.faults.targets import choose_target
 from harness.sim.plan.plan import Fault
+from harness.sim.world.context import MachineView
 from raft import Role
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
-
 
 EVER_NS = 1 << 62
 CUT_FOR_GOOD = 1 << 30
@@ -28,8 +27,11 @@ CALM_ELECTION_TIMEOUTS = 3
 class Healing:
     """Carries it out."""
 
-    def __init__(self, world: Simulation) -> None:
-        self._world = world
+    def __init__(
+        self, world: CheckedWorld, injector: Injector, processes: ProcessFaults, former_folders: FormerFolders
+    ) -> None:
+        self._world, self._injector, self._processes = world, injector, processes
+        self._former_folders = former_folders
         self._dead: dict[str, str] = {}  # How a member is dead that could live.
         self._term_when_cut: dict[str, int] = {}
 
@@ -38,11 +40,11 @@ class Healing:
         """How many members are left dead, those that are lost for good included."""
         return len(self._world.members) - len(self.living())
 
-    def living(self) -> list[Member]:
+    def living(self) -> list[MachineView]:
         """The members of which something is asked. Machines that are none yet, or no more, are not among them."""
         members = self._world.safety.members.committed
         healed = [m for m in self._world.members.values() if not m.is_lost and m.node_id not in self._dead]
-        former = self._world.former_folders
+        former = self._former_folders
         return [m for m in healed if members.member(m.node_id) is not None and not former.waits(m.node_id)]
 
     def heal(self) -> None:
@@ -50,7 +52,7 @@ class Healing:
         world = self._world
         dead = self._choose()
         behind = {member.node_id for member in world.members.values() if member.is_paused or member.scheduler}
-        world.injector.heal()
+        self._injector.heal()
         for node_id, kind in dead.items():
             world.note_world(f"{node_id} stays dead: {kind}")
             world.cover(f"a member stayed dead: {kind}")
@@ -65,12 +67,12 @@ class Healing:
         left = (len(members) - 1) // 2 - sum(m.is_damaged or m.is_lost for m in members.values())
         chosen: dict[str, str] = {}
         for dead in self._world.plan.heal.dead:
-            member = members[self._world.injector.choose_target(dead.target)]
+            member = members[choose_target(self._world, dead.target)]
             if len(chosen) < left and not (member.is_damaged or member.is_lost or member.node_id in chosen):
                 chosen[member.node_id] = dead.kind
         return chosen
 
-    def _leave(self, member: Member, kind: str) -> None:
+    def _leave(self, member: MachineView, kind: str) -> None:
         fault = Fault(at_ns=self._world.queue.now, kind=kind, duration_ns=0, target=None, shape=0.0)
         match kind:
             case "cut off":
@@ -79,7 +81,7 @@ class Healing:
             case "pause":
                 member.scheduler.pause(EVER_NS)
             case _:
-                self._world.injector.take_down([member], fault)
+                self._processes.take_down([member], fault)
                 member.is_lost = True
 
     # -- the dead come back

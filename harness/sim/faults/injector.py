@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from harness.sim.faults.clients import ClientFaults
 from harness.sim.faults.clocks import ClockFaults
+from harness.sim.faults.context import FaultyWorld
 from harness.sim.faults.disks import DiskFaults
 from harness.sim.faults.network import NetworkFaults
 from harness.sim.faults.processes import ProcessFaults
+from harness.sim.faults.targets import choose_target
 from harness.sim.plan.plan import CLIENT_KINDS, CLOCK_KINDS, DISK_KINDS, NETWORK_KINDS, PROCESS_KINDS, Fault
-from raft import Role
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
+from harness.sim.world.context import MachineView
 
 
 class Injector:
-    """Does harm until `heal`."""
+    """Carries out faults until `heal`."""
 
-    def __init__(self, world: Simulation) -> None:
-        self._world = world
-        self._processes, self._network, self._disks = ProcessFaults(world), NetworkFaults(world), DiskFaults(world)
-        self._clocks, self._clients = ClockFaults(world), ClientFaults(world)
+    def __init__(self, world: FaultyWorld, processes: ProcessFaults, disks: DiskFaults) -> None:
+        self._world, self._processes, self._disks = world, processes, disks
+        self._network, self._clocks, self._clients = NetworkFaults(world), ClockFaults(world), ClientFaults(world)
         self._families = (
             (PROCESS_KINDS, self._processes),
             (NETWORK_KINDS, self._network),
@@ -31,11 +26,6 @@ class Injector:
             (CLOCK_KINDS, self._clocks),
             (CLIENT_KINDS, self._clients),
         )
-        self.take_down = self._processes.take_down
-        self.has_failed = self._disks.has_failed
-        self.has_stopped = self._processes.has_stopped
-        self.is_stopping = self._processes.is_stopping
-        self.ends_when_stopped = self._processes.ends_when_stopped
         self._is_stopped = False
 
     def start(self) -> None:
@@ -52,7 +42,7 @@ class Injector:
         self._disks.heal()
         self._processes.heal()
 
-    def amid_an_install(self, member: Member) -> None:
+    def amid_an_install(self, member: MachineView) -> None:
         """See `ProcessFaults`."""
         if not self._is_stopped:
             self._processes.amid_an_install(member)
@@ -61,7 +51,7 @@ class Injector:
         """Carry out one step now."""
         if self._is_stopped:
             return
-        member = self._world.members[self.choose_target(fault.target)]
+        member = self._world.members[choose_target(self._world, fault.target)]
         self._world.note_world(f"{fault.kind}: {member.node_id} for {fault.duration_ns / 1e6:.0f} ms")
         self._world.cover(fault.kind)
         for kinds, family in self._families:
@@ -69,12 +59,3 @@ class Injector:
                 family.inject(fault, member)
                 return
         raise AssertionError(fault.kind)
-
-    def choose_target(self, target: float | None) -> str:
-        """Who is meant: a share of the members in order, or whoever leads (the newest, if several think so)."""
-        members = self._world.plan.members
-        if target is not None:
-            return members[int(target * len(members))]
-        leaders = [m for m in self._world.members.values() if m.node is not None and m.node.core.role is Role.LEADER]
-        newest: Member | None = max(leaders, key=lambda member: member.current_term, default=None)
-        return newest.node_id if newest is not None else members[0]

@@ -7,32 +7,29 @@ what its core has let go of: for a follower that is behind, and to apply what it
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.sim.plan.plan import MILLISECOND_NS
+from harness.sim.world.context import MachineView, World
 from harness.sim.world.disk import Immediately, SimFiles
 from harness.sim.world.probes import LOG_FOLDER
 from raft import Role
 from storage import inspect
 
-if TYPE_CHECKING:
-    from harness.sim.world.member import Member
-
 LOOK_NS = 5 * MILLISECOND_NS
 """How often it is looked whether there is something to rot that is going to be read."""
 
-READ_BACK = "a frame that had rotted was read back"
 
 MISPLACED_SHARE = 0.5
 
 
-def rot_what_is_read_next(member: Member, random: Random) -> bool:
+def rot_what_is_read_next(world: World, member: MachineView, random: Random) -> bool:
     """Change a frame that this member is going to read from its disk; False if there is none just now."""
     wanted = _read_next(member)
     if wanted is None:
         return False
     first_index, last_index = wanted
-    aside = SimFiles(member.image.synced_copy(), member.world.plan.disks[member.node_id], Random(0), Immediately())
+    aside = SimFiles(member.image.synced_copy(), world.plan.disks[member.node_id], Random(0), Immediately())
     found = {f"{LOG_FOLDER}/{segment.name}": segment.frames for segment in inspect(aside).segments}
     sizes = dict(member.proven.sizes())
     candidates = [
@@ -66,7 +63,7 @@ def _same(frame: dict[str, Any], frames: list[dict[str, Any]]) -> list[dict[str,
     return [each for each in alike if each is not frame]
 
 
-def _read_next(member: Member) -> tuple[int, int] | None:
+def _read_next(member: MachineView) -> tuple[int, int] | None:
     """The entries that are in memory no more, and of which it is known that they are needed: first and last index."""
     node = member.node
     if node is None:

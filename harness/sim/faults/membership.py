@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from harness.sim.engine.errors import broken, require
+from harness.sim.checks.coverage import NAMED
+from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
+from harness.sim.faults.context import FaultyWorld
+from harness.sim.faults.targets import choose_target
 from harness.sim.plan.plan import MILLISECOND_NS, ChangeStep, Fault, names_new_voters
+from harness.sim.world.context import MachineView
 from raft import (
     MEMBERS_MAX,
     Applied,
@@ -28,11 +31,6 @@ from raft import (
     naming_new_voters,
 )
 
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member as Machine
-
-
 TRIES_MAX, PAUSE_NS = 12, 40 * MILLISECOND_NS
 """What nobody takes now may be taken soon: a leader is elected, another change ends, the last member is upgraded."""
 
@@ -40,7 +38,7 @@ TRIES_MAX, PAUSE_NS = 12, 40 * MILLISECOND_NS
 class Operator:
     """Asks whoever the world takes for the leader, until `is_stopped`."""
 
-    def __init__(self, world: Simulation) -> None:
+    def __init__(self, world: FaultyWorld) -> None:
         self._world = world
         self.is_stopped = False
 
@@ -50,7 +48,7 @@ class Operator:
         `what` is in the mark of a refusal, `label` in the trace.
         """
         world = self._world
-        member = world.members[world.injector.choose_target(None)]
+        member = world.members[choose_target(world, None)]
         if self.is_stopped or not tries_left:
             return
         again = (PAUSE_NS, self.ask, what, label, attempt, tries_left - 1)
@@ -76,13 +74,10 @@ SILENCE_TIMEOUTS = 12
 """So many of the longest election time-outs: longer than a leader tells a removed member (`TELLING_TIMEOUTS_MAX`)."""
 
 
-NAMED = "a new voter was named with its folder"
-
-
 class MembershipChanges:
     """Carries the steps out, and sees what becomes of each."""
 
-    def __init__(self, world: Simulation) -> None:
+    def __init__(self, world: FaultyWorld) -> None:
         self._world = world
         self._random = stream(world.plan.seed, "changes")
         self._last_ticket = 0
@@ -132,9 +127,7 @@ class MembershipChanges:
         machines = self._world.plan.members
         target = (machines.index(node_id) + 0.5) / len(machines)
         now, kind = self._world.queue.now, "cut off"
-        self._world.injector.inject(
-            Fault(at_ns=now, kind=kind, duration_ns=step.cut_off_ns, target=target, shape=step.shape)
-        )
+        self._world.inject(Fault(at_ns=now, kind=kind, duration_ns=step.cut_off_ns, target=target, shape=step.shape))
 
     def _change(self, step: ChangeStep, now: Configuration) -> MembershipChange | None:
         """What to ask of the leader; None if there is nothing of that kind."""
@@ -162,7 +155,7 @@ class MembershipChanges:
                 return MembershipChange(remove=few or one(ids)) if len(voters) > 1 or learners else None
         raise AssertionError(step.what)
 
-    def on_flush(self, machine: Machine, effects: Effects) -> None:
+    def on_flush(self, machine: MachineView, effects: Effects) -> None:
         """See what became of changes, and take these ends from among those of clients."""
         ours = [
             each for each in effects.completions if isinstance(each, Applied | Refused | Unknown) and each.ticket < 0
@@ -179,23 +172,3 @@ class MembershipChanges:
                     "a change that is told to be done is done",
                     f"{machine.node_id} tells {end}; at {end.index} there is {members}",
                 )
-
-
-def check_standing(machine: Machine, node: Node) -> None:
-    """Who is no voter for certain neither campaigns nor leads; what the core takes for the members is in its log."""
-    book, log = machine.world.safety.members, machine.logs.memory
-    if not book.has_changes or node.failure is not None:  # It ends, perhaps in the middle of a step.
-        return
-    members = book.in_force(log)
-    if node.core.configuration != members:  # After every event, and the words take 80 µs.
-        broken(
-            "the newest configuration in the log is in force",
-            f"{machine.node_id} has {node.core.configuration}, its log {members}",
-        )
-    if node.core.role is not Role.FOLLOWER and not members.is_voter(machine.node_id):
-        certain = book.in_force(log, node.core.commit_index)
-        require(
-            certain.is_voter(machine.node_id),
-            "who is no voter for certain does not campaign, or lead",
-            f"{machine.node_id} is {node.core.role.value}, and the members are {certain}",
-        )

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 from harness.sim.plan.plan import MILLISECOND_NS, Fault
+from harness.sim.world.context import MachineView, World
 from harness.sim.world.network import Link
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
-
 
 SLOW_LINK_NS_MIN = 20 * MILLISECOND_NS
 SLOW_LINK_TIMES_MAX = 10
@@ -24,11 +19,11 @@ DROP_TOLD_NS_MAX = 5 * MILLISECOND_NS
 class NetworkFaults:
     """Carries them out."""
 
-    def __init__(self, world: Simulation) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
         self._is_healed = False
 
-    def inject(self, fault: Fault, member: Member) -> None:
+    def inject(self, fault: Fault, member: MachineView) -> None:
         """Carry out one step of NETWORK_KINDS; it ends by itself."""
         world, network = self._world, self._world.network
         if fault.kind in ("lose connection", "half-open", "slow link"):
@@ -74,7 +69,7 @@ class NetworkFaults:
             case _:
                 raise AssertionError(fault.kind)
 
-    def _drop_connections(self, fault: Fault, member: Member) -> None:
+    def _drop_connections(self, fault: Fault, member: MachineView) -> None:
         """What was on its way is lost. All of them live, and may call each other anew at once."""
         random, queue = Random(int(fault.shape * 2**53)), self._world.queue
         for other in self._world.members.values():
@@ -88,7 +83,7 @@ class NetworkFaults:
         if not self._is_healed:
             self._world.network.slow_down(link, -extra_ns)
 
-    def _reconnect(self, sender: Member, receiver: Member) -> None:
+    def _reconnect(self, sender: MachineView, receiver: MachineView) -> None:
         """Both learn that the connection was dead; the next one begins with a hello."""
         link = (sender.node_id, receiver.node_id)
         self._world.network.mend([link])

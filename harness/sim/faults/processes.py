@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from harness.sim.engine.rng import stream
+from harness.sim.faults.context import FaultyWorld
+from harness.sim.faults.targets import choose_target
 from harness.sim.plan.plan import MILLISECOND_NS, Fault
+from harness.sim.world.context import MachineView
+from harness.sim.world.disk import SimFiles
 from raft import Node, NodeStopped, NotLeader, TransferRefused
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.disk import SimFiles
-    from harness.sim.world.member import Member
-
 
 SERVICE_NS_MIN = MILLISECOND_NS // 5
 SERVICE_TIMES_MAX = 100
@@ -31,7 +28,7 @@ CONNECTION_LOSS_TOLD_NS_MAX = 20_000_000
 class ProcessFaults:
     """Carries them out."""
 
-    def __init__(self, world: Simulation) -> None:
+    def __init__(self, world: FaultyWorld) -> None:
         self._world = world
         self._random = stream(world.plan.seed, "connections")
         self._installs = stream(world.plan.seed, "installs")
@@ -39,7 +36,7 @@ class ProcessFaults:
         self._stays_down: set[str] = set()
         self._is_healed = False
 
-    def inject(self, fault: Fault, member: Member) -> None:
+    def inject(self, fault: Fault, member: MachineView) -> None:
         """Carry out one step of PROCESS_KINDS; it ends by itself."""
         world = self._world
         match fault.kind:
@@ -57,7 +54,7 @@ class ProcessFaults:
                 if member.is_up:
                     member.call("transfer", self._transfer)
             case "take over":
-                leader = world.members[world.injector.choose_target(None)]
+                leader = world.members[choose_target(world, None)]
                 if leader.is_up and leader is not member:
                     leader.call("hand over", lambda node: self._transfer(node, member.node_id))
             case "pause":
@@ -70,18 +67,18 @@ class ProcessFaults:
             case _:
                 raise AssertionError(fault.kind)
 
-    def has_stopped(self, member: Member) -> None:
+    def has_stopped(self, member: MachineView) -> None:
         """It did what it was asked to: it starts again after the fault's duration."""
         fault = self._stopping.pop(member.node_id)
         self._world.cover("a member stopped in order")
         member.is_lost |= member.node_id in self._stays_down
         self.take_down([member], replace(fault, kind="kill", duration_ns=0 if self._is_healed else fault.duration_ns))
 
-    def is_stopping(self, member: Member) -> bool:
+    def is_stopping(self, member: MachineView) -> bool:
         """True if its process was asked to stop, and runs on."""
         return member.node_id in self._stopping
 
-    def ends_when_stopped(self, member: Member, restart_ns: int | None) -> None:
+    def ends_when_stopped(self, member: MachineView, restart_ns: int | None) -> None:
         """It was removed, and is stopping: somebody starts it again after so long, or nobody ever does."""
         if restart_ns is None:
             self._stays_down.add(member.node_id)
@@ -93,7 +90,7 @@ class ProcessFaults:
         with suppress(NotLeader, TransferRefused, NodeStopped):
             node.transfer_leadership(successor_id)
 
-    def amid_an_install(self, member: Member) -> None:
+    def amid_an_install(self, member: MachineView) -> None:
         """A snapshot that it received is durable, and the log that it has instead of its own is not."""
         world = self._world
         if self._installs.random() < world.plan.install_death_rate:
@@ -110,7 +107,7 @@ class ProcessFaults:
             if member.files is None and not member.is_lost:
                 member.boot()
 
-    def take_down(self, members: list[Member], fault: Fault) -> None:
+    def take_down(self, members: list[MachineView], fault: Fault) -> None:
         """Their processes die, with their power unless the fault is a kill, and start again after its duration."""
         world = self._world
         for place, member in enumerate(members):
@@ -128,24 +125,24 @@ class ProcessFaults:
                     world.queue.after(delay, ends, member.node_id)
             world.queue.after(fault.duration_ns * (place + 1), self._bring_up, member)
 
-    def _take_down_amid_a_sync(self, member: Member, files: SimFiles, fault: Fault) -> None:
+    def _take_down_amid_a_sync(self, member: MachineView, files: SimFiles, fault: Fault) -> None:
         """Wait until the disk has something to do, and strike before it is done."""
         life = member.life
         files.on_start = lambda duration_ns: self._world.queue.after(
             int(duration_ns * fault.shape / AMID_A_SYNC_SHARE), self._end_life, member, life, fault
         )
 
-    def _end_life(self, member: Member, life: int, fault: Fault) -> None:
+    def _end_life(self, member: MachineView, life: int, fault: Fault) -> None:
         if member.life == life:
             self.take_down([member], fault)
 
-    def _quicken(self, member: Member, life: int) -> None:
+    def _quicken(self, member: MachineView, life: int) -> None:
         if member.life == life:
             if len(member.scheduler) > 1:
                 self._world.cover("a slow process was behind")
             member.scheduler.quicken()
 
-    def _bring_up(self, member: Member) -> None:
+    def _bring_up(self, member: MachineView) -> None:
         if member.files is None and not member.is_lost:
             self._world.note_world(f"{member.node_id} starts")
             member.boot()

@@ -8,22 +8,19 @@ See docs/reference/specification.md#13-incarnations-and-pins.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from harness.sim.checks.context import CheckedWorld
+from harness.sim.checks.coverage import GHOST_ENDED, TOLD_BY_REFUSAL
 from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
+from harness.sim.faults.disk_loss import DiskLoss
+from harness.sim.faults.processes import ProcessFaults
 from harness.sim.plan.plan import SECOND_NS, Fault
+from harness.sim.world.context import MachineView
 from raft import DiskForgotten, Node
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
 
 REMOVED_CODE, WRONG_INCARNATION_CODE = "removed", "wrong_incarnation"
 
-GHOST_ENDED = "a ghost ended itself"
 JOINER_ENDED = "a machine that was made anew before it was added ended itself"
-TOLD_BY_REFUSAL = "a removed member was told by a refusal"
 BLANK_MEMBER_ENDS = "a blank member that is known with another folder ends"
 TOLD_REMOVED_END = "a removed member that is told by a refusal ends"
 ONLY_REMOVED_END = "a member that ends as removed was removed"
@@ -37,22 +34,22 @@ RESTART_NS = SECOND_NS // 5
 class Refusals:
     """Of all hellos of a run."""
 
-    def __init__(self, world: Simulation) -> None:
-        self._world = world
+    def __init__(self, world: CheckedWorld, processes: ProcessFaults, disk_loss: DiskLoss) -> None:
+        self._world, self._processes, self._disk_loss = world, processes, disk_loss
         self._random = stream(world.plan.seed, "refusals")
 
-    def tell(self, caller: Member, peer_id: str, code: str) -> None:
+    def tell(self, caller: MachineView, peer_id: str, code: str) -> None:
         """`peer_id` has not taken the hello of `caller`: the process that runs there hears it a little later."""
         process = caller.stand_in or caller
         if process.node is not None:
             delay_ns = self._world.plan.network.delay_ns
             self._world.queue.after(delay_ns, self._arrive, process, process.life, peer_id, code)
 
-    def _arrive(self, process: Member, life: int, peer_id: str, code: str) -> None:
+    def _arrive(self, process: MachineView, life: int, peer_id: str, code: str) -> None:
         if not self._world.network.is_cut(peer_id, process.node_id):
             process.refused(life, peer_id, code)
 
-    def told(self, member: Member, node: Node, peer_id: str, code: str) -> None:
+    def told(self, member: MachineView, node: Node, peer_id: str, code: str) -> None:
         """The node of `member` has been told that `peer_id` refuses it."""
         if code == WRONG_INCARNATION_CODE and member.is_blank and node.core.is_peer(peer_id):
             cause = node.failure.__cause__ if node.failure is not None else None
@@ -61,7 +58,7 @@ class Refusals:
                 BLANK_MEMBER_ENDS,
                 f"{member.node_id} was told so by {peer_id}, and runs on",
             )
-            self._world.disk_loss.was_told(member)
+            self._disk_loss.was_told(member)
         if node.is_removed:
             committed = self._world.safety.members.committed
             require(
@@ -76,24 +73,24 @@ class Refusals:
         if code == REMOVED_CODE and node.is_removed and not node.is_stopped:
             self._stop_removed(member, node)
 
-    def _stop_removed(self, member: Member, node: Node) -> None:
+    def _stop_removed(self, member: MachineView, node: Node) -> None:
         """Its driver asks it to stop."""
         member.begin_stop(node)
         restarts = self._random.random() < RESTARTED_SHARE
-        self._world.injector.ends_when_stopped(member, RESTART_NS if restarts else None)
+        self._processes.ends_when_stopped(member, RESTART_NS if restarts else None)
 
-    def has_forgotten(self, member: Member) -> None:
+    def has_forgotten(self, member: MachineView) -> None:
         """Its node has failed since it is known with another folder. A supervisor starts it again, or nobody does."""
         is_ghost = member is not self._world.members[member.node_id]
         self._world.cover(GHOST_ENDED if is_ghost else JOINER_ENDED)
         self._world.queue.after(0, self._end_forgotten, member, member.life)
 
-    def _end_forgotten(self, member: Member, life: int) -> None:
+    def _end_forgotten(self, member: MachineView, life: int) -> None:
         if member.life != life:
             return
         if member is not self._world.members[member.node_id]:
-            self._world.disk_loss.ghost_ended(member)
+            self._disk_loss.ghost_ended(member)
             return
         now = self._world.queue.now
         fault = Fault(at_ns=now, kind="kill", duration_ns=RESTART_NS, target=None, shape=0.0)
-        self._world.injector.take_down([member], fault)
+        self._processes.take_down([member], fault)

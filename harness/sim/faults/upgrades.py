@@ -9,12 +9,15 @@ See docs/reference/specification.md#713-feature-levels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from harness.sim.checks.coverage import PIN_GAVE_WAY
 from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
 from harness.sim.faults.membership import PAUSE_NS, TRIES_MAX, Operator
+from harness.sim.faults.processes import ProcessFaults
+from harness.sim.faults.targets import choose_target
 from harness.sim.plan.plan import Fault, UpgradeStep
+from harness.sim.world.context import MachineView, World
 from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
 from raft import (
     AppliedBatch,
@@ -24,11 +27,6 @@ from raft import (
     Node,
     StateMachine,
 )
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
-
 
 LEVEL_MAX = 3
 """What the newest build of a run knows; the first ones know 1."""
@@ -40,8 +38,6 @@ HASTY_SHARE = 0.5
 """Of the proposals of a level: at that moment somebody takes a member back to the build before, which lacks it."""
 
 
-PIN_GAVE_WAY = "a pin gave way to what the configuration says"
-
 LEFT_OUT_SHARE = 0.6
 """Of the machines that are no voters at first: whoever rolls builds out does not know of them."""
 
@@ -49,8 +45,8 @@ LEFT_OUT_SHARE = 0.6
 class Upgrades:
     """Carries the steps out, and knows which build every member has, and ever had."""
 
-    def __init__(self, world: Simulation) -> None:
-        self._world = world
+    def __init__(self, world: World, processes: ProcessFaults) -> None:
+        self._world, self._processes = world, processes
         members = world.plan.members
         random = stream(world.plan.seed, "upgrades")
         newest = len(world.plan.voters)  # Machines that come later bring any build.
@@ -79,7 +75,7 @@ class Upgrades:
                 if self._next[member.node_id] < LEVEL_MAX:  # It may run a newer one still, or be down.
                     self._give(member, LEVEL_MAX, 0)
 
-    def starts(self, member: Member) -> LevelRange:
+    def starts(self, member: MachineView) -> LevelRange:
         """The build of the process that starts there now."""
         name = member.node_id
         levels = self.levels[name] = LevelRange(1, self._next[name])
@@ -108,18 +104,18 @@ class Upgrades:
             case _:
                 raise AssertionError(step.what)
 
-    def _reach(self, member: Member, highest: int, pause_ns: int) -> None:
+    def _reach(self, member: MachineView, highest: int, pause_ns: int) -> None:
         """It is its turn in a build that is being rolled out; in the end everybody has the newest one already."""
         if not self._operator.is_stopped:
             self._give(member, highest, pause_ns)
 
-    def _give(self, member: Member, highest: int, pause_ns: int) -> None:
+    def _give(self, member: MachineView, highest: int, pause_ns: int) -> None:
         """Its process ends, and another build starts in its place."""
         self._next[member.node_id] = highest
         self._world.note_world(f"{member.node_id} gets a build that knows levels up to {highest}")
         now = self._world.queue.now
         fault = Fault(at_ns=now, kind="kill", duration_ns=pause_ns, target=None, shape=0.0)
-        self._world.injector.take_down([member], fault)
+        self._processes.take_down([member], fault)
 
     def _raise(self, level: int, tries_max: int = TRIES_MAX) -> None:
         def attempt(node: Node) -> None:
@@ -138,7 +134,7 @@ class Upgrades:
 
     def _take_back(self, level: int) -> None:
         """Of those that lead nobody, one is given a build that lacks `level`, before it has heard of it."""
-        leader_id = self._world.injector.choose_target(None)
+        leader_id = choose_target(self._world, None)
         others = [member for member in self._world.members.values() if member.node_id != leader_id]
         if others and level > 1 and not self._operator.is_stopped:
             self._world.cover("a member was taken back while a level was raised")
@@ -164,11 +160,11 @@ class Upgrades:
 
     # What members report.
 
-    def connection_lost(self, member: Member, peer_id: str) -> None:
+    def connection_lost(self, member: MachineView, peer_id: str) -> None:
         """Its node is told that a connection is gone: what that peer has said may be true no more."""
         self._said[member.node_id].pop(peer_id, None)
 
-    def applied(self, member: Member) -> None:
+    def applied(self, member: MachineView) -> None:
         """It has applied an entry."""
         assert member.machine is not None
         level, levels = member.machine.feature_level, self.levels[member.node_id]
@@ -196,7 +192,7 @@ class Upgrades:
             f"{node.identity.node_id} is at {level}, {sender.node_id} knows {levels}",
         )
 
-    def has_stopped(self, member: Member, error: UnsupportedFeatureLevel) -> None:
+    def has_stopped(self, member: MachineView, error: UnsupportedFeatureLevel) -> None:
         """Its build does not know what it has to apply: it must have been given that build later, or have come later.
 
         The operator sees it, and gives it the build that the others have.

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from harness.sim.engine.clock import Clock
 from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
 from harness.sim.world.client_connections import ClientConnections
+from harness.sim.world.context import World
 from kvstore import CallEnded, ClientCore, ClientLimits, Request
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
 
 Ended = Callable[[CallEnded], None]
 
@@ -28,7 +25,7 @@ class SimClient:
 
     def __init__(
         self,
-        world: Simulation,
+        world: World,
         connections: ClientConnections,
         name: str,
         endpoints: Sequence[str],

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.sim.checks.context import CheckedWorld
 from harness.sim.checks.history import read_commands
 from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
+from harness.sim.faults.targets import choose_target
+from harness.sim.world.client_connections import ClientConnections
+from harness.sim.world.context import MachineView
 from kvstore import CommandKind, Put, encode_command
 from raft import (
     Applied,
@@ -31,11 +35,6 @@ from raft import (
     TooLarge,
     one_by_one,
 )
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.client_connections import ClientConnections
-    from harness.sim.world.member import Member
 
 PROBE_PAUSE_NS = 20_000_000
 
@@ -65,7 +64,7 @@ class Open:
 class DirectLoad:
     """All clients of a seed."""
 
-    def __init__(self, world: Simulation) -> None:
+    def __init__(self, world: CheckedWorld) -> None:
         self.world, self._plan = world, world.plan.load
         self._random = [stream(world.plan.seed, f"client/{number}") for number in range(self._plan.clients)]
         self._read_modes = stream(world.plan.seed, "ways")
@@ -105,7 +104,7 @@ class DirectLoad:
     def _try_probe(self, deadline: int) -> None:
         assert self._probe is not None
         if self._probe.index is None and self.world.queue.now < deadline:
-            self._propose(self.world.members[self.world.injector.choose_target(None)], self._probe.key, b"")
+            self._propose(self.world.members[choose_target(self.world, None)], self._probe.key, b"")
             self.world.queue.after(PROBE_PAUSE_NS, self._try_probe, deadline)
 
     @property
@@ -136,12 +135,12 @@ class DirectLoad:
             return members[number % len(members)]
         return self._hint if draw < 0.8 else members[int(draw * 1e6) % len(members)]
 
-    def _ticket(self, member: Member, value: bytes) -> int:
+    def _ticket(self, member: MachineView, value: bytes) -> int:
         self._last_ticket += 1
         self._open[self._last_ticket] = Open(member.node_id, member.life, value, self._acknowledged)
         return self._last_ticket
 
-    def _propose(self, member: Member, key: bytes, padding: bytes) -> None:
+    def _propose(self, member: MachineView, key: bytes, padding: bytes) -> None:
         if not member.is_up or member.is_paused:
             return
         value = b"v%d" % (self._last_ticket + 1) + padding
@@ -149,7 +148,7 @@ class DirectLoad:
         command = encode_command(Put(key, value))
         self._take(member, ticket, lambda node: node.propose(command, ticket))
 
-    def _read(self, member: Member) -> None:
+    def _read(self, member: MachineView) -> None:
         if member.is_up and not member.is_paused:
             ticket, way = self._ticket(member, b""), self._way()
             self._open[ticket].is_bounded = way is ReadWay.BOUNDED
@@ -159,7 +158,7 @@ class DirectLoad:
     def _way(self) -> ReadWay:
         return self._read_modes.choice(list(ReadWay)) if self._plan.read_modes else ReadWay.ROUND
 
-    def _take(self, member: Member, ticket: int, action: Any) -> None:
+    def _take(self, member: MachineView, ticket: int, action: Any) -> None:
         def attempt(node: Node) -> None:
             try:
                 action(node)
@@ -174,7 +173,7 @@ class DirectLoad:
 
     # -- how calls end
 
-    def on_flush(self, member: Member, effects: Effects) -> None:
+    def on_flush(self, member: MachineView, effects: Effects) -> None:
         """See what became of the calls on this member."""
         for completion in one_by_one(effects.completions):
             call = self._open.get(completion.ticket)
@@ -221,7 +220,7 @@ class DirectLoad:
             )
             self._certain_not[call.value] = str(error)
 
-    def on_down(self, member: Member) -> None:
+    def on_down(self, member: MachineView) -> None:
         """The process is gone, and its callers with it."""
         self._open = {t: call for t, call in self._open.items() if call.member != member.node_id}
 

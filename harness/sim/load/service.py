@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.recording.history import Row
+from harness.sim.checks.context import CheckedWorld
 from harness.sim.checks.history import HistoryChecker, read_commands
 from harness.sim.checks.sessions import SessionChecker
 from harness.sim.engine.errors import Violation, require
@@ -24,6 +25,7 @@ from harness.sim.load.direct import AGES_NS, Probe
 from harness.sim.load.extra_operations import ExtraOperations
 from harness.sim.plan.plan import SECOND_NS
 from harness.sim.world.client_connections import ClientConnections
+from harness.sim.world.context import MachineView
 from harness.sim.world.member import EXPIRY_NS
 from harness.workload.operation_generator import OperationSource, Planned, View, key_names
 from kvstore import (
@@ -49,10 +51,6 @@ from kvstore import (
     read_request,
 )
 from raft import Effects, Entry, EntryKind
-
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
 
 PROBE_VALUE = b"probe"
 SEEN_TO_EXPIRE_NS_MAX = SECOND_NS
@@ -90,7 +88,7 @@ class Worker:
 class ServiceLoad:
     """All clients of a seed, and their history."""
 
-    def __init__(self, world: Simulation) -> None:
+    def __init__(self, world: CheckedWorld) -> None:
         self.world, self._plan = world, world.plan.load
         self.connections = ClientConnections(world, self._plan.connections)
         self._keys = key_names(self._plan.keys)
@@ -285,7 +283,7 @@ class ServiceLoad:
 
     # -- what the world tells
 
-    def on_flush(self, member: Member, effects: Effects) -> None:
+    def on_flush(self, member: MachineView, effects: Effects) -> None:
         """A node was flushed: its service answers who waits."""
         service = member.service
         if service is not None:
@@ -298,7 +296,7 @@ class ServiceLoad:
                 self._was_refused = False
                 check_store(member.machine)
 
-    def on_down(self, member: Member) -> None:
+    def on_down(self, member: MachineView) -> None:
         """The process is gone, with its connections."""
         self.connections.member_down(member)
 
@@ -378,7 +376,7 @@ class ServiceLoad:
         require(not self._are_sessions_open(), "sessions that are over are closed", f"after {patience_ns / 1e9:.1f} s")
 
     def _are_sessions_open(self) -> bool:
-        machines = [member.machine for member in self.world.healing.living()]
+        machines = [member.machine for member in self.world.living()]
         return any(machine is None or machine.next_deadline is not None for machine in machines)
 
 

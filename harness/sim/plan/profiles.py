@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TYPE_CHECKING
 
 from harness.sim.engine.rng import stream
 from harness.sim.plan.plan import (
@@ -25,15 +24,14 @@ from harness.sim.plan.plan import (
     REMOVE,
     SECOND_NS,
     ChangeStep,
+    DiskPlan,
     Fault,
+    Plan,
     cuts_both_ways,
 )
 from kvstore import ClientLimits, StoreLimits
 from raft import MEMBERS_MAX, MIB, RaftConfig
 from storage import StorageLimits
-
-if TYPE_CHECKING:
-    from harness.sim.plan.plan import DiskPlan, Plan
 
 Trait = Callable[["Plan", Random], "Plan"]
 FaultGroup = Callable[[int, int, Random], list[Fault]]

@@ -11,34 +11,44 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from harness.sim.engine.event_queue import Action
 from harness.sim.engine.rng import stream
 from harness.sim.plan.plan import ConnectionsPlan
+from harness.sim.world.context import MachineView, World
 from harness.sim.world.network import BlockedLinks, Link
 from kvstore import Service
 
-if TYPE_CHECKING:
-    from harness.sim.load.client import SimClient
-    from harness.sim.simulation import Simulation
-    from harness.sim.world.member import Member
-
-
 GIVEN_UP_RATE = 0.3
 """Of the connections on which something had to wait for the end of a cut."""
+
+
+class ClientEnd(Protocol):
+    """What a connection needs of the client that has dialed it."""
+
+    name: str
+
+    def connected(self, connection_id: int) -> None:
+        """A dialed connection stands."""
+
+    def receive(self, connection_id: int, data: bytes) -> None:
+        """Bytes from a member."""
+
+    def disconnected(self, connection_id: int, reason: str) -> None:
+        """A connection is gone."""
 
 
 Held = tuple[Action, tuple[Any, ...]]
 
 
 @dataclass(slots=True, eq=False)
-class Line:
+class ClientConnection:
     """One connection. `server_id` and `life`: its name at the member, in that process."""
 
-    client: SimClient
+    client: ClientEnd
     connection_id: int
-    member: Member
+    member: MachineView
     server_id: int
     life: int = 0
     accepted: bool = False
@@ -58,43 +68,43 @@ class Line:
 class ClientConnections:
     """All connections of a run."""
 
-    def __init__(self, world: Simulation, plan: ConnectionsPlan) -> None:
+    def __init__(self, world: World, plan: ConnectionsPlan) -> None:
         self._world, self._plan = world, plan
         self._random: dict[str, Random] = {}  # By client.
-        self._connections: dict[tuple[str, int], Line] = {}  # By client and its connection id.
-        self._at_member: dict[int, Line] = {}
-        self._full: dict[int, Line] = {}  # Have an inbox.
+        self._connections: dict[tuple[str, int], ClientConnection] = {}  # By client and its connection id.
+        self._at_member: dict[int, ClientConnection] = {}
+        self._full: dict[int, ClientConnection] = {}  # Have an inbox.
         self._blocked = BlockedLinks()  # How many faults cut this direction now.
-        self._holding: dict[int, Line] = {}  # On which something waits behind a cut.
+        self._holding: dict[int, ClientConnection] = {}  # On which something waits behind a cut.
         self._last_server_id = 0
         self.is_calm = False
 
     # -- the client's side
 
-    def dial(self, client: SimClient, connection_id: int, address: str) -> None:
+    def dial(self, client: ClientEnd, connection_id: int, address: str) -> None:
         """Connect to the member with this client address; the client is told how that went."""
         member = self._world.members[address.partition(":")[0]]
         self._last_server_id += 1
-        line = Line(client, connection_id, member, self._last_server_id)
-        self._connections[client.name, connection_id] = line
+        connection = ClientConnection(client, connection_id, member, self._last_server_id)
+        self._connections[client.name, connection_id] = connection
         if client.name not in self._random:
             self._random[client.name] = stream(self._world.plan.seed, f"lines/{client.name}")
-        self._carry(line, 0, self._accept)
+        self._carry(connection, 0, self._accept)
 
-    def send(self, client: SimClient, connection_id: int, data: bytes) -> None:
+    def send(self, client: ClientEnd, connection_id: int, data: bytes) -> None:
         """Bytes from the client."""
-        line = self._connections.get((client.name, connection_id))
-        if line is not None and not self._breaks(line):
-            for piece in self._pieces(line, data):
-                self._carry(line, 0, self._at_the_member, piece)
+        connection = self._connections.get((client.name, connection_id))
+        if connection is not None and not self._breaks(connection):
+            for piece in self._pieces(connection, data):
+                self._carry(connection, 0, self._at_the_member, piece)
 
-    def hang_up(self, client: SimClient, connection_id: int) -> None:
+    def hang_up(self, client: ClientEnd, connection_id: int) -> None:
         """The client closes; what it sent before still arrives."""
-        line = self._connections.pop((client.name, connection_id), None)
-        if line is not None:
-            self._carry(line, 0, self._tell_member)
+        connection = self._connections.pop((client.name, connection_id), None)
+        if connection is not None:
+            self._carry(connection, 0, self._tell_member)
 
-    def client_down(self, client: SimClient) -> None:
+    def client_down(self, client: ClientEnd) -> None:
         """The client's process is gone, with its connections."""
         for name, connection_id in list(self._connections):
             if name == client.name:
@@ -102,88 +112,96 @@ class ClientConnections:
 
     # -- the member's side
 
-    def flushed(self, member: Member, service: Service) -> None:
+    def flushed(self, member: MachineView, service: Service) -> None:
         """After a flush: what the service wants to say leaves, and what it has room for is read."""
         for server_id, data in service.take_output():
-            line = self._at_member.get(server_id)
-            if line is not None and not self._breaks(line):
-                for piece in self._pieces(line, data):
-                    self._carry(line, 1, self._at_the_client, piece)
+            connection = self._at_member.get(server_id)
+            if connection is not None and not self._breaks(connection):
+                for piece in self._pieces(connection, data):
+                    self._carry(connection, 1, self._at_the_client, piece)
         for server_id in service.take_closed():
-            line = self._at_member.get(server_id)
+            connection = self._at_member.get(server_id)
             service.disconnected(server_id)
-            if line is not None:
+            if connection is not None:
                 del self._at_member[server_id]
-                self._carry(line, 1, self._tell_client, "closed by the member")
-        for line in [line for line in self._full.values() if line.member is member]:
-            if service.wants_input(line.server_id):
-                self._world.queue.after(0, self._read, line)
+                self._carry(connection, 1, self._tell_client, "closed by the member")
+        for connection in [connection for connection in self._full.values() if connection.member is member]:
+            if service.wants_input(connection.server_id):
+                self._world.queue.after(0, self._read, connection)
 
-    def member_down(self, member: Member) -> None:
+    def member_down(self, member: MachineView) -> None:
         """The process is gone; most of its clients are told by their connections."""
-        for line in [line for line in self._connections.values() if line.member is member]:
-            self._forget(line)
-            if line.accepted and self._random[line.client.name].random() < 0.7:
-                self._carry(line, 1, self._tell_client, "reset")
+        for connection in [connection for connection in self._connections.values() if connection.member is member]:
+            self._forget(connection)
+            if connection.accepted and self._random[connection.client.name].random() < 0.7:
+                self._carry(connection, 1, self._tell_client, "reset")
 
     # -- arrivals
 
-    def _accept(self, line: Line) -> None:
-        member = line.member
+    def _accept(self, connection: ClientConnection) -> None:
+        member = connection.member
         if not member.is_up:
-            self._carry(line, 1, self._tell_client, "refused")
+            self._carry(connection, 1, self._tell_client, "refused")
             return
-        line.accepted, line.life = True, member.life
-        self._at_member[line.server_id] = line
-        member.serve(line.life, "connected", lambda service: service.connected(line.server_id))
-        self._carry(line, 1, self._connected)
+        connection.accepted, connection.life = True, member.life
+        self._at_member[connection.server_id] = connection
+        member.serve(connection.life, "connected", lambda service: service.connected(connection.server_id))
+        self._carry(connection, 1, self._connected)
 
-    def _connected(self, line: Line) -> None:
-        if not line.broken:
-            line.client.connected(line.connection_id)
+    def _connected(self, connection: ClientConnection) -> None:
+        if not connection.broken:
+            connection.client.connected(connection.connection_id)
 
-    def _at_the_member(self, line: Line, data: bytes) -> None:
-        if self._at_member.get(line.server_id) is line:
-            line.inbox.append(data)
-            self._full[line.server_id] = line
-            self._read(line)
+    def _at_the_member(self, connection: ClientConnection, data: bytes) -> None:
+        if self._at_member.get(connection.server_id) is connection:
+            connection.inbox.append(data)
+            self._full[connection.server_id] = connection
+            self._read(connection)
 
-    def _read(self, line: Line) -> None:
+    def _read(self, connection: ClientConnection) -> None:
         """The member reads one piece, when it gets round to it and if it still has room for it then."""
-        if not line.is_to_be_read:
-            line.is_to_be_read = line.member.scheduler.postpones(self._read_now, line)
-            if not line.is_to_be_read:
-                self._read_now(line)
+        if not connection.is_to_be_read:
+            connection.is_to_be_read = connection.member.scheduler.postpones(self._read_now, connection)
+            if not connection.is_to_be_read:
+                self._read_now(connection)
 
-    def _read_now(self, line: Line) -> None:
-        member, line.is_to_be_read = line.member, False
-        if self._at_member.get(line.server_id) is not line or member.life != line.life:
+    def _read_now(self, connection: ClientConnection) -> None:
+        member, connection.is_to_be_read = connection.member, False
+        if self._at_member.get(connection.server_id) is not connection or member.life != connection.life:
             return
         service = member.service
-        if service is None or not line.inbox or not service.wants_input(line.server_id):
+        if service is None or not connection.inbox or not service.wants_input(connection.server_id):
             return
-        data = line.inbox.popleft()
-        if not line.inbox:
-            self._full.pop(line.server_id, None)
-        member.serve(line.life, f"from {line.client.name}", lambda service: service.receive(line.server_id, data), data)
+        data = connection.inbox.popleft()
+        if not connection.inbox:
+            self._full.pop(connection.server_id, None)
+        member.serve(
+            connection.life,
+            f"from {connection.client.name}",
+            lambda service: service.receive(connection.server_id, data),
+            data,
+        )
 
-    def _at_the_client(self, line: Line, data: bytes) -> None:
-        if line.broken:
+    def _at_the_client(self, connection: ClientConnection, data: bytes) -> None:
+        if connection.broken:
             return
-        service = line.member.service
-        if service is not None and line.member.life == line.life:
-            service.sent(line.server_id, len(data))
-        line.client.receive(line.connection_id, data)
+        service = connection.member.service
+        if service is not None and connection.member.life == connection.life:
+            service.sent(connection.server_id, len(data))
+        connection.client.receive(connection.connection_id, data)
 
-    def _tell_client(self, line: Line, reason: str) -> None:
-        if self._connections.pop((line.client.name, line.connection_id), None) is not None or line.broken:
-            line.client.disconnected(line.connection_id, reason)
+    def _tell_client(self, connection: ClientConnection, reason: str) -> None:
+        if (
+            self._connections.pop((connection.client.name, connection.connection_id), None) is not None
+            or connection.broken
+        ):
+            connection.client.disconnected(connection.connection_id, reason)
 
-    def _tell_member(self, line: Line) -> None:
-        if self._at_member.pop(line.server_id, None) is None or line.member.life != line.life:
+    def _tell_member(self, connection: ClientConnection) -> None:
+        if self._at_member.pop(connection.server_id, None) is None or connection.member.life != connection.life:
             return
-        self._full.pop(line.server_id, None)
-        line.member.serve(line.life, "hung up", lambda service: service.disconnected(line.server_id))
+        self._full.pop(connection.server_id, None)
+        connection.member.serve(connection.life, "hung up", lambda service: service.disconnected(connection.server_id))
 
     # -- faults
 
@@ -196,11 +214,11 @@ class ClientConnections:
         self._blocked.remove(links)
         self._release()
 
-    def hang(self, member: Member, side: int) -> None:
+    def hang(self, member: MachineView, side: int) -> None:
         """Let nothing arrive any more at the member (`side` 0), or from it (1), on the connections that it has now."""
-        for line in self._at_member.values():
-            if line.member is member:
-                line.hangs[side] = True
+        for connection in self._at_member.values():
+            if connection.member is member:
+                connection.hangs[side] = True
 
     def heal(self) -> None:
         """End all cuts. What hangs goes on hanging: nobody has told the two ends."""
@@ -208,66 +226,68 @@ class ClientConnections:
         self._release()
 
     def _release(self) -> None:
-        for line in list(self._holding.values()):
-            for side, held in enumerate(line.held):
-                if held and line.link(side) not in self._blocked:
-                    if not line.broken and not self.is_calm and self._draw(line) < GIVEN_UP_RATE:
-                        self._break(line)
+        for connection in list(self._holding.values()):
+            for side, held in enumerate(connection.held):
+                if held and connection.link(side) not in self._blocked:
+                    if not connection.broken and not self.is_calm and self._draw(connection) < GIVEN_UP_RATE:
+                        self._break(connection)
                     waited = list(held)
                     held.clear()
                     for action, arguments in waited:
-                        self._carry(line, side, action, *arguments)
-            if not any(line.held):
-                del self._holding[line.server_id]
+                        self._carry(connection, side, action, *arguments)
+            if not any(connection.held):
+                del self._holding[connection.server_id]
 
-    # -- how lines behave
+    # -- how connections behave
 
-    def _carry(self, line: Line, side: int, action: Action, *arguments: Any) -> None:
+    def _carry(self, connection: ClientConnection, side: int, action: Action, *arguments: Any) -> None:
         """Do this when it arrives at `side` (0: the member, 1: the client), after all that left before it."""
-        if line.hangs[side]:
+        if connection.hangs[side]:
             self._world.cover("a client's connection hung")
-        elif self._blocked and line.link(side) in self._blocked:
+        elif self._blocked and connection.link(side) in self._blocked:
             self._world.cover("a client's bytes waited behind a cut")
-            line.held[side].append((action, arguments))
-            self._holding[line.server_id] = line
+            connection.held[side].append((action, arguments))
+            self._holding[connection.server_id] = connection
         else:
-            line.arrives_at[side] = max(line.arrives_at[side], self._world.queue.now + self._delay(line))
-            self._world.queue.at(line.arrives_at[side], action, line, *arguments)
+            connection.arrives_at[side] = max(
+                connection.arrives_at[side], self._world.queue.now + self._delay(connection)
+            )
+            self._world.queue.at(connection.arrives_at[side], action, connection, *arguments)
 
-    def _breaks(self, line: Line) -> bool:
-        if line.broken:
+    def _breaks(self, connection: ClientConnection) -> bool:
+        if connection.broken:
             return True
-        if self.is_calm or self._draw(line) >= self._plan.break_rate:
+        if self.is_calm or self._draw(connection) >= self._plan.break_rate:
             return False
         self._world.cover("a client's connection broke")
-        self._break(line)
+        self._break(connection)
         return True
 
-    def _break(self, line: Line) -> None:
-        line.broken = True
-        told = int(4 * self._draw(line))  # Nobody, the client, the member, both.
+    def _break(self, connection: ClientConnection) -> None:
+        connection.broken = True
+        told = int(4 * self._draw(connection))  # Nobody, the client, the member, both.
         if told & 1:
-            self._world.queue.after(self._delay(line), self._tell_client, line, "reset")
+            self._world.queue.after(self._delay(connection), self._tell_client, connection, "reset")
         if told & 2:
-            self._world.queue.after(self._delay(line), self._tell_member, line)
+            self._world.queue.after(self._delay(connection), self._tell_member, connection)
 
-    def _forget(self, line: Line) -> None:
-        line.broken = True
-        self._at_member.pop(line.server_id, None)
-        self._full.pop(line.server_id, None)
+    def _forget(self, connection: ClientConnection) -> None:
+        connection.broken = True
+        self._at_member.pop(connection.server_id, None)
+        self._full.pop(connection.server_id, None)
 
-    def _draw(self, line: Line) -> float:
-        return self._random[line.client.name].random()
+    def _draw(self, connection: ClientConnection) -> float:
+        return self._random[connection.client.name].random()
 
-    def _delay(self, line: Line) -> int:
+    def _delay(self, connection: ClientConnection) -> int:
         plan, late_ns = self._plan, 0
-        if plan.late_rate and not self.is_calm and self._draw(line) < plan.late_rate:
+        if plan.late_rate and not self.is_calm and self._draw(connection) < plan.late_rate:
             self._world.cover("a client's bytes were late")
-            late_ns = int(plan.late_ns * self._draw(line))
-        return late_ns + plan.delay_ns + int(plan.jitter_ns * self._draw(line) ** 2)
+            late_ns = int(plan.late_ns * self._draw(connection))
+        return late_ns + plan.delay_ns + int(plan.jitter_ns * self._draw(connection) ** 2)
 
-    def _pieces(self, line: Line, data: bytes) -> list[bytes]:
-        if not self._plan.in_pieces or len(data) < 2 or self._draw(line) < 0.75:
+    def _pieces(self, connection: ClientConnection, data: bytes) -> list[bytes]:
+        if not self._plan.in_pieces or len(data) < 2 or self._draw(connection) < 0.75:
             return [data]
-        cut = 1 + int(self._draw(line) * (len(data) - 1))
+        cut = 1 + int(self._draw(connection) * (len(data) - 1))
         return [data[:cut], data[cut:]]

@@ -5,16 +5,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING
 
-from harness.sim.checks.damage import check_damage_read, check_refusal, is_whole
-from harness.sim.checks.durability import check_is_durable
-from harness.sim.checks.log_copies import ShadowLogs
-from harness.sim.checks.member import HASH_EVERY_ENTRIES, MemberChecker
-from harness.sim.checks.messages import check_promise
 from harness.sim.engine.clock import Clock
 from harness.sim.engine.errors import Violation, require
 from harness.sim.engine.rng import identifier, stream
+from harness.sim.world.context import MachineChecks, MachineView, ProcessChecks, World
 from harness.sim.world.damage import ProvenBytes
 from harness.sim.world.disk import Immediately, SimFiles
 from harness.sim.world.disk_image import DiskImage
@@ -26,6 +21,7 @@ from raft import (
     DiskForgotten,
     Effects,
     Identity,
+    LevelRange,
     LogPosition,
     Node,
     ProtocolError,
@@ -34,9 +30,6 @@ from raft import (
 )
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage, initialize, open_storage
 
-if TYPE_CHECKING:
-    from harness.sim.simulation import Simulation
-
 EXPIRY_NS = 1_000_000_000
 """How often a service is asked to expire sessions, by its member's clock."""
 
@@ -44,11 +37,14 @@ TICKS_IN_PLACE_MAX = 1_000
 """A node that asks for so many ticks, and neither lets time pass nor applies anything, is stuck."""
 
 
-class Member:
-    """A machine. Its `life` counts processes; whatever belongs to an earlier life is discarded."""
+class SimMember:
+    """A machine. Its `life` counts processes; whatever belongs to an earlier life is discarded.
 
-    def __init__(self, world: Simulation, node_id: str) -> None:
-        self.world, self.node_id = world, node_id
+    It reports to `checks` what happens, and knows nothing of what is checked.
+    """
+
+    def __init__(self, world: World, node_id: str, checks: MachineChecks) -> None:
+        self.world, self.node_id, self.checks = world, node_id, checks
         plan = world.plan
         self.identity = Identity(
             cluster_id=identifier(plan.seed, "cluster"),
@@ -56,18 +52,18 @@ class Member:
             node_id=node_id,
             incarnation_id=identifier(plan.seed, f"incarnation/{node_id}"),
         )
-        self.says_it_is = (
-            self.identity
-        )  # In hellos: who has lost its disk may come as another incarnation (faults/disk_loss.py).
-        self.stand_in: Member | None = None  # And is then another process, with another disk.
+        # In hellos: a machine that has lost its disk may come as another incarnation (faults/disk_loss.py),
+        self.says_it_is = self.identity
+        self.stand_in: MachineView | None = None  # and is then another process, with another disk.
         self.image = DiskImage()
-        self.logs = ShadowLogs(node_id, world.safety)
+        self.logs = checks.logs
         self.life = 0
         self.node: Node | None = None
-        self.checker: MemberChecker
+        self.checker: ProcessChecks
         self.machine: KvMachine | None = None
         self.service: Service | None = None
         self.files: SimFiles | None = None
+        self.levels: LevelRange  # What the build of its last process knows.
         self.scheduler = ProcessScheduler(world.queue)
         clocks = plan.clocks
         self.clock = Clock(
@@ -86,7 +82,7 @@ class Member:
         self._stops_by: int | None = None  # Since it was asked to: by the time that it is told.
         self._ticks_in_place = 0
         self._progress = (0, 0)
-        self.connections = PeerConnections(self)
+        self.connections = PeerConnections(world, self)
 
     # -- from first start to the end of a process
 
@@ -143,11 +139,11 @@ class Member:
         world = self.world
         assert self.files is not None
         if isinstance(outcome, CorruptLog | CorruptSnapshot | CorruptMeta) and self.is_damaged:
-            check_refusal(self, outcome)
+            self.checks.refused(self, outcome)
             self.lose(str(outcome))
             return
         if isinstance(outcome, OSError) and (self.files.has_erred or outcome.errno == errno.ENOSPC):
-            world.injector.has_failed(self)
+            world.disk_failed(self)
             return
         require(isinstance(outcome, OpenedStorage), "a member can always restart", self.node_id, repr(outcome))
         assert isinstance(outcome, OpenedStorage)
@@ -155,14 +151,11 @@ class Member:
         if self.files.has_read_short:
             world.cover("a member started from short reads")
         to_fail, self.image.fails_read_of = self.image.fails_read_of, None  # What follows are our reads.
-        if self.is_damaged and not is_whole(self, outcome):
+        if self.is_damaged and not self.checks.is_whole(self, outcome):
             self.lose("its disk has lost what it said was synced")
             return
         require(self.is_damaged or not outcome.warnings, "no snapshot is damaged", self.node_id, outcome.warnings)
-        found = self.logs.recovered(outcome.log, outcome.hard_state, LogPosition(header.index, header.term))
-        if found:
-            world.cover(found)
-        check_is_durable(self, outcome)
+        self.checks.recovered(self, outcome, LogPosition(header.index, header.term))
         self.files.accepted = self.image.unsynced(LOG_FOLDER)
         self.image.fails_read_of = to_fail
         try:
@@ -170,10 +163,10 @@ class Member:
         except OSError:
             if not self.files.has_erred:
                 raise
-            world.injector.has_failed(self)  # It cannot read its snapshot.
+            world.disk_failed(self)  # It cannot read its snapshot.
             return
         except UnsupportedFeatureLevel as error:
-            world.upgrades.has_stopped(self, error)
+            world.level_unknown(self, error)
             return
         world.on_up(self)
         self.settle("start")
@@ -184,8 +177,8 @@ class Member:
         if outcome.torn_bytes:
             world.cover("a torn tail was cut")
         self.is_blank = outcome.log.last_index == 0
-        self.checker = MemberChecker(self, outcome)
-        levels = world.upgrades.starts(self)
+        self.checker = self.checks.process(self, outcome)
+        self.levels = levels = world.process_starts(self)
         self.machine = StoreProbe(world.cover, chunk_bytes=world.plan.raft.snapshot_chunk_bytes, levels=levels)
         self.connections.begin()
         self._log = log = LogProbe(outcome.log, self.logs, self._is_synced, self.checker.dropping, self._damage_read)
@@ -196,7 +189,7 @@ class Member:
             snapshots=outcome.snapshots,
             pins=outcome.pins,
             hard_state=outcome.hard_state,
-            machine=MachineProbe(self.machine, self.checker, HASH_EVERY_ENTRIES),
+            machine=MachineProbe(self.machine, self.checker),
             random=stream(world.plan.seed, f"node/{self.node_id}/{self.life}"),
             now=self.now(),
             levels=levels,
@@ -212,7 +205,7 @@ class Member:
             self.lose(reason)
 
     def _damage_read(self, refusal: CorruptLog) -> None:
-        check_damage_read(self, refusal)
+        self.checks.damage_read(self, refusal)
 
     def lose(self, reason: str) -> None:
         """It ends, and is started no more."""
@@ -252,7 +245,7 @@ class Member:
     def _is_synced(self, folder: str) -> bool:
         """A sync of the log has ended well: is it so?"""
         assert self.files is not None
-        self.checker.leading.sync_ended()
+        self.checker.sync_ended()
         is_synced = self.files.is_synced(folder)
         if is_synced:
             self.proven.log_synced()
@@ -264,7 +257,7 @@ class Member:
         return self.node.core.term if self.node is not None else self.checker.term
 
     def state_words(self) -> str:
-        """Role, term and marks in one aligned line."""
+        """Role, term and indexes in one aligned line."""
         if self.node is None:
             return "down" if self.files is None else "recovering"
         core = self.node.core
@@ -296,7 +289,7 @@ class Member:
     def deliver(self, sender: str, frame: bytes) -> None:
         """A frame from a peer arrives."""
         if self.stand_in is not None:
-            self.world.disk_loss.deliver(self.stand_in, sender, frame)
+            self.world.deliver_to_stand_in(self.stand_in, sender, frame)
             return
         if self.node is None or self.scheduler.postpones(self.deliver, sender, frame):
             return
@@ -316,7 +309,7 @@ class Member:
         if self.node is not None and not self.scheduler.postpones(self.lose_connection, peer_id):
             self._tick()
             self.connections.hung_up(peer_id)
-            self.world.upgrades.connection_lost(self, peer_id)
+            self.world.connection_lost(self, peer_id)
             self.node.peer_unreachable(peer_id)
             self.settle(f"lost {peer_id}")
 
@@ -326,14 +319,14 @@ class Member:
             return
         self._tick()
         self.node.peer_refused(peer_id, code)
-        self.world.refusals.told(self, self.node, peer_id, code)
+        self.world.refusal_read(self, self.node, peer_id, code)
         self.settle(f"refused by {peer_id}: {code}")
 
     def begin_stop(self, node: Node) -> None:
         """Its process is asked to end."""
         node.begin_stop()
         if self._stops_by is None:
-            self._stops_by = self.checker.leading.now + self.world.plan.raft.outcome_wait_ns
+            self._stops_by = self.checker.now + self.world.plan.raft.outcome_wait_ns
 
     def call(self, what: str, action: Callable[[Node], None]) -> None:
         """Have a client's action done on the node, then look at what follows."""
@@ -366,7 +359,7 @@ class Member:
         assert self.node is not None
         now = self.now()
         self.node.tick(now)
-        self.checker.leading.ticked(self.node.core, now)
+        self.checker.ticked(self.node.core, now)
 
     def _on_timer(self, life: int, time_ns: int) -> None:
         if life != self.life or self.node is None or self._timer_at != time_ns:
@@ -402,7 +395,7 @@ class Member:
         try:
             self._settle(what, content, message)
         except UnsupportedFeatureLevel as error:
-            self.world.upgrades.has_stopped(self, error)
+            self.world.level_unknown(self, error)
 
     def _settle(self, what: str, content: bytes, message: object) -> None:
         node, world = self.node, self.world
@@ -417,18 +410,18 @@ class Member:
         if effects.peers_changed:
             self.connections.want(node)
         for peer_id, sent in effects.send:
-            check_promise(self, node, peer_id, sent)
+            self.checker.sends(node, peer_id, sent)
             if self.connections.lead_to(peer_id):
                 world.network.send(self.node_id, peer_id, encode_message(0, sent))
         node.begin_sync()
         world.on_flush(self, effects)
         if any(event.name == "snapshot_installed" and not event.fields["kept_log"] for event in effects.events):
-            world.injector.amid_an_install(self)
+            world.install_began(self)
         if self._stops_by is not None:
             self._check_stop(node)
         if self.node is node and effects.failure is None:
             if node.is_stopped and node.failure is None:
-                world.injector.has_stopped(self)
+                world.process_stopped(self)
             else:  # It may have failed since its effects were taken: the next ones tell.
                 self._arm()
 
@@ -440,7 +433,7 @@ class Member:
         assert self._stops_by is not None
         waits_for_disk = node.is_syncing or self._log.is_disk_full
         require(
-            self.checker.leading.now < self._stops_by or node.is_stopped or waits_for_disk,
+            self.checker.now < self._stops_by or node.is_stopped or waits_for_disk,
             "a member that is asked to stop stops",
             self.node_id,
         )
@@ -462,9 +455,9 @@ class Member:
             self.world.queue.after(0, self._lose_process, self.life, str(effects.failure))  # It tells its end first.
             return
         if isinstance(effects.failure.__cause__, DiskForgotten):
-            self.world.refusals.has_forgotten(self)
+            self.world.folder_forgotten(self)
             return
         if not self.files.has_erred:
             raise Violation("a node does not stop by itself", f"{self.node_id}: {effects.failure}")
         self.world.cover("a node stopped after a failed " + ("sync" if self.files.has_failed else "read"))
-        self.world.injector.has_failed(self)
+        self.world.disk_failed(self)

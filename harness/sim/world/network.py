@@ -48,7 +48,7 @@ Deliver = Callable[[str, str, bytes], None]
 """Called with (from, to, frame) when a frame arrives."""
 
 
-class Network:
+class SimNetwork:
     """All directed links between members. The same number of draws per frame, whatever happens to it."""
 
     def __init__(self, seed: int, plan: NetworkPlan, queue: EventQueue, deliver: Deliver) -> None:

@@ -1,22 +1,18 @@
-"""One simulated member's connections, as its transport would have them (`raft.runtime`): whom its frames reach at all.
+"""The connections of one simulated machine with others, as its transport would make them (`raft.runtime`).
 
-They leave to those whom the node wants, and to strangers that have called here and were taken. The first frame on a
-connection comes behind two hellos; if either end does not take the other's, the caller tries again after a pause. Who
-is wanted no more is hung up on, in both directions, and what is under way to it is lost.
+Frames leave to the peers that the node wants, and to strangers that have called here and were taken. Two hellos come
+before the first frame of a connection; if either end refuses the other's, the caller tries again after a pause. A peer
+that the node no longer wants is hung up on in both directions, and what is under way to it is lost.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from harness.sim.engine.errors import Violation
+from harness.sim.world.context import MachineView, World
 from raft import Node, PeerRefused
 
-if TYPE_CHECKING:
-    from harness.sim.world.member import Member
-
 PAUSE_NS_MIN, PAUSE_NS_MAX = 50_000_000, 1_000_000_000
-"""Between two calls of somebody who refuses them; each is twice the one before."""
+"""Between two calls of a peer that refuses them; each pause is twice as long as the one before."""
 
 HUNG_UP = "who is wanted no more was hung up on"
 NO_WAY = "there was no way to whom a member would answer"
@@ -24,10 +20,10 @@ PAUSED = "a call waited, since the last one was refused"
 
 
 class PeerConnections:
-    """Of the process that runs on `member`; `begin` for each new one."""
+    """The connections of the process that runs on `member`; `begin` is called for each new one."""
 
-    def __init__(self, member: Member) -> None:
-        self._member = member
+    def __init__(self, world: World, member: MachineView) -> None:
+        self._world, self._member = world, member
         self.begin()
 
     def begin(self) -> None:
@@ -40,15 +36,15 @@ class PeerConnections:
         """True if a frame for this peer leaves."""
         if peer_id in self._wanted or peer_id in self._callers:
             return True
-        self._member.world.cover(NO_WAY)
+        self._world.cover(NO_WAY)
         return False
 
-    def take(self, caller: Member) -> bool:
-        """A frame of `caller` has come here: may it be heard? Raises Violation where nobody has a reason to refuse."""
-        own_id, world = self._member.node_id, self._member.world
+    def take(self, caller: MachineView) -> bool:
+        """True if a frame of `caller` that has come here is heard. Raises Violation if one refuses without a reason."""
+        own_id, world = self._member.node_id, self._world
         if caller.node_id in self._callers:
             return True
-        if caller.connections._waits_for(own_id):
+        if caller.connections.waits_for(own_id):
             world.cover(PAUSED)
             return False
         try:
@@ -57,14 +53,14 @@ class PeerConnections:
             if not world.may_refuse(refused.code, refused.peer_id, by=self._other(caller, refused.peer_id)):
                 raise Violation("peers understand each other", f"{caller.node_id} → {own_id}: {refused}") from refused
             world.cover(f"a hello was refused: {refused.code}")
-            caller.connections._was_refused_by(own_id)
+            caller.connections.was_refused_by(own_id)
             if refused.peer_id == own_id:  # By the caller: until then this member knew it to be there.
                 self._hurry(caller.node_id)
             else:  # A caller reads why; in place of a message nobody but the log is told.
-                world.refusals.tell(caller, own_id, refused.code)
+                world.send_refusal(caller, own_id, refused.code)
             return False
         self._callers.add(caller.node_id)
-        caller.connections._pauses.pop(own_id, None)
+        caller.connections.was_taken_by(own_id)
         self._hurry(caller.node_id)
         return True
 
@@ -77,7 +73,7 @@ class PeerConnections:
         member = self._member
 
         def tell(node: Node) -> None:
-            member.checker.leader_loss.connections_ended(peer_id)
+            member.checker.connections_ended(peer_id)
             node.peer_gone(peer_id)
 
         member.lose_connection(peer_id)
@@ -86,7 +82,7 @@ class PeerConnections:
 
     def want(self, node: Node) -> None:
         """The node wants other peers than before, or the same ones at other addresses."""
-        world, own_id = self._member.world, self._member.node_id
+        world, own_id = self._world, self._member.node_id
         wanted = frozenset(peer.node_id for peer in node.peers)
         gone, self._wanted = self._wanted - wanted, wanted
         for peer_id in sorted(gone):
@@ -101,15 +97,21 @@ class PeerConnections:
         if life == self._member.life:
             self._member.lose_connection(peer_id)
 
-    def _other(self, caller: Member, refused_id: str) -> str:
+    def _other(self, caller: MachineView, refused_id: str) -> str:
         return caller.node_id if refused_id == self._member.node_id else self._member.node_id
 
-    def _waits_for(self, peer_id: str) -> bool:
-        return peer_id in self._pauses and self._member.world.queue.now < self._pauses[peer_id][0]
+    def waits_for(self, peer_id: str) -> bool:
+        """True while it pauses before the next call of this peer, which has refused it."""
+        return peer_id in self._pauses and self._world.queue.now < self._pauses[peer_id][0]
 
-    def _was_refused_by(self, peer_id: str) -> None:
+    def was_taken_by(self, peer_id: str) -> None:
+        """This peer has taken its hello."""
+        self._pauses.pop(peer_id, None)
+
+    def was_refused_by(self, peer_id: str) -> None:
+        """This peer has not taken its hello: the next call waits, and each pause is twice as long."""
         _, pause_ns = self._pauses.get(peer_id, (0, PAUSE_NS_MIN))
-        self._pauses[peer_id] = (self._member.world.queue.now + pause_ns, min(2 * pause_ns, PAUSE_NS_MAX))
+        self._pauses[peer_id] = (self._world.queue.now + pause_ns, min(2 * pause_ns, PAUSE_NS_MAX))
 
     def _hurry(self, peer_id: str) -> None:
         """That peer has called, so it is there: no pause keeps this member from calling it."""

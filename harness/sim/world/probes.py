@@ -1,6 +1,6 @@
-"""Between a node and what it is handed: its log and its state machine, and who reads, watched as they are used.
+"""Probes between a node and what it uses: its log and its state machine, and the calls that it takes.
 
-The production objects do the work; a tap only looks on, and checks at the moment when something is said or done.
+The production objects do the work. A probe passes every call on, and reports it to a watcher at that moment.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from harness.sim.checks.log_copies import ShadowLogs
 from kvstore import KvMachine
 from raft import (
     Done,
@@ -29,13 +28,28 @@ LOG_FOLDER = "groups/0/log"
 LONE_PUTS = "lone puts were applied in a run"
 
 
+class LogWatcher(Protocol):
+    """Follows one log from outside: every write, and what the disk has really synced."""
+
+    waiting: list[LogWrite]
+
+    def append(self, write: LogWrite) -> None:
+        """The node hands this write to its log."""
+
+    def synced(self, count: int) -> None:
+        """The disk has synced the oldest `count` of the waiting writes."""
+
+    def was_read(self, entries: Sequence[Entry]) -> None:
+        """The log gave these entries to the node."""
+
+
 class LogProbe:
-    """A LogStore that tells `copies` what is written, and what the disk has truly synced."""
+    """A LogStore that reports to `logs` what is written, and what the disk has really synced."""
 
     def __init__(
         self,
         log: LogStore,
-        logs: ShadowLogs,
+        logs: LogWatcher,
         is_synced: Callable[[str], bool],
         dropping: Callable[[int], None],
         damage_read: Callable[[CorruptLog], None],
@@ -118,7 +132,7 @@ class LogProbe:
 
 
 class NodeProbe(Node):
-    """A Node that tells which reads and proposals it has taken."""
+    """A Node that reports which reads and proposals it has taken."""
 
     read_asked: Callable[[int], None]
     proposed: Callable[[Sequence[int]], None]
@@ -145,8 +159,10 @@ class NodeProbe(Node):
             self.read_asked(ticket)
 
 
-class Watcher(Protocol):
-    """Who is told what a state machine goes through."""
+class MachineWatcher(Protocol):
+    """Follows a state machine. It looks at the state after entries whose index is a multiple of `looks_every`."""
+
+    looks_every: int
 
     def applying(self, entry: Entry) -> None:
         """This entry is about to be applied."""
@@ -165,9 +181,9 @@ class Watcher(Protocol):
 
 
 class RestoreProbe:
-    """A StateRestore that tells `watcher` when the state has been replaced."""
+    """A StateRestore that reports to `watcher` when the state has been replaced."""
 
-    def __init__(self, restoring: StateRestore, watcher: Watcher) -> None:
+    def __init__(self, restoring: StateRestore, watcher: MachineWatcher) -> None:
         self._restoring, self._watcher = restoring, watcher
 
     @property
@@ -190,7 +206,7 @@ class RestoreProbe:
 
 
 class StoreProbe(KvMachine):
-    """A KvMachine that marks what its quick loop for entries of one put each has carried out."""
+    """A KvMachine that covers a point when its fast loop for entries of one put each has carried several out."""
 
     def __init__(self, cover: Callable[[str], None] = lambda _: None, **options: Any) -> None:
         super().__init__(**options)
@@ -210,11 +226,10 @@ class StoreProbe(KvMachine):
 
 
 class MachineProbe:
-    """A StateMachine that tells `watcher` what it goes through."""
+    """A StateMachine that reports to `watcher` what happens to it."""
 
-    def __init__(self, machine: KvMachine, watcher: Watcher, looks_every: int) -> None:
-        """`watcher` looks at the state when it is told of an entry whose index is a multiple of `looks_every`."""
-        self._machine, self._watcher, self._looks_every = machine, watcher, looks_every
+    def __init__(self, machine: KvMachine, watcher: MachineWatcher) -> None:
+        self._machine, self._watcher, self._looks_every = machine, watcher, watcher.looks_every
 
     @property
     def leader_time(self) -> int:
@@ -234,7 +249,7 @@ class MachineProbe:
         return results
 
     def apply_run(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
-        """See raft.node.apply; as runs that end where the watcher looks."""
+        """See raft.node.apply; in runs that end where the watcher looks at the state."""
         results: list[Sequence[Any]] = []
         first = 0
         for end, entry in enumerate(entries, start=1):

@@ -1,0 +1,16 @@
+"""Which machine a fault, or an operator, means."""
+
+from __future__ import annotations
+
+from harness.sim.world.context import World
+from raft import Role
+
+
+def choose_target(world: World, target: float | None) -> str:
+    """A share of the members in order, or None for the leader: the newest one, if several take themselves for it."""
+    members = world.plan.members
+    if target is not None:
+        return members[int(target * len(members))]
+    leaders = [m for m in world.members.values() if m.node is not None and m.node.core.role is Role.LEADER]
+    newest = max(leaders, key=lambda member: member.current_term, default=None)
+    return newest.node_id if newest is not None else members[0]

@@ -1,0 +1,295 @@
+"""What the parts of a simulated run may ask of the run and of its machines.
+
+The run (`harness.sim.simulation`) is made of all parts and each part needs something of the run; likewise a machine
+and its connections, its checks and the faults that hit it. So what they need is written down here, and handed in.
+Chapters above this one add to `World` what they bring along (`checks/context.py`, `faults/context.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Protocol
+
+from harness.sim.engine.clock import Clock
+from harness.sim.engine.event_queue import EventQueue
+from harness.sim.plan.plan import Plan
+from harness.sim.world.damage import ProvenBytes
+from harness.sim.world.disk import SimFiles
+from harness.sim.world.disk_image import DiskImage
+from harness.sim.world.network import SimNetwork
+from harness.sim.world.probes import LogWatcher, MachineWatcher, NodeProbe
+from harness.sim.world.process import ProcessScheduler
+from harness.sim.world.shadow_log import ShadowLog
+from kvstore import KvMachine, Service, UnsupportedFeatureLevel
+from raft import (
+    Configuration,
+    Effects,
+    HardState,
+    Identity,
+    LevelRange,
+    LogPosition,
+    LogStore,
+    Message,
+    Node,
+    RaftCore,
+)
+from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage
+
+
+class ShadowLogsView(LogWatcher, Protocol):
+    """The log of one machine as known from outside: in memory, and on its disk."""
+
+    memory: ShadowLog
+    durable: ShadowLog
+
+    def holds_durably(self, index: int, term: int) -> bool:
+        """True if the committed entry (index, term) would survive any crash of this machine."""
+
+    def are_all_in(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> bool:
+        """True if recovery found all that was promised."""
+
+
+class ProcessChecks(MachineWatcher, Protocol):
+    """Checks one process of a machine. The machine reports each event here, before its effects are let out."""
+
+    level: int  # The feature level in force, as far as it was seen.
+    term: int
+
+    @property
+    def now(self) -> int:
+        """The time that the node was told last (ns, by its own clock)."""
+
+    def begins(self, node: NodeProbe) -> None:
+        """The node of this process is made."""
+
+    def ticked(self, core: RaftCore, now: int) -> None:
+        """The node was told the time."""
+
+    def received(self, core: RaftCore, sender: str, message: Message) -> None:
+        """The node was handed a message."""
+
+    def check(self, node: Node) -> None:
+        """Check the state of the node after an event."""
+
+    def voted(self, core: RaftCore, message: object) -> None:
+        """Check its vote after an event, which may have been this message."""
+
+    def told(self, effects: Effects) -> None:
+        """Check what the node says that it did."""
+
+    def sends(self, node: Node, receiver: str, message: Message) -> None:
+        """Check a message that now leaves the node."""
+
+    def dropping(self, index: int) -> None:
+        """The log is about to forget entries below `index`."""
+
+    def sync_ended(self) -> None:
+        """The disk has ended a sync of the log."""
+
+    def connections_ended(self, peer_id: str) -> None:
+        """The node is about to be told that both connections with a peer have ended."""
+
+    def stopped(self, core: RaftCore) -> None:
+        """The node ended in the middle of an event."""
+
+
+class MachineChecks(Protocol):
+    """Checks one machine over all its processes: what each of them starts from, and what it must refuse."""
+
+    @property
+    def logs(self) -> ShadowLogsView:
+        """The shadow logs of the machine."""
+
+    def process(self, machine: MachineView, opened: OpenedStorage) -> ProcessChecks:
+        """The checks of a process that starts now."""
+
+    def refused(self, machine: MachineView, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
+        """It refuses to start, because it has found damage."""
+
+    def damage_read(self, machine: MachineView, refusal: CorruptLog) -> None:
+        """While running, it has read what has rotted."""
+
+    def is_whole(self, machine: MachineView, opened: OpenedStorage) -> bool:
+        """It starts although damaged. False if it cannot know what it lost."""
+
+    def recovered(self, machine: MachineView, opened: OpenedStorage, snapshot: LogPosition) -> None:
+        """It starts from what recovery found, with this as its newest snapshot."""
+
+
+class PeerConnectionsView(Protocol):
+    """What other machines, and faults, do with the peer connections of a machine."""
+
+    def waits_for(self, peer_id: str) -> bool:
+        """True while it pauses before the next call of this peer, which has refused it."""
+
+    def was_taken_by(self, peer_id: str) -> None:
+        """This peer has taken its hello."""
+
+    def was_refused_by(self, peer_id: str) -> None:
+        """This peer has not taken its hello: the next call waits, and each pause is twice as long."""
+
+    def hung_up(self, peer_id: str) -> None:
+        """The connection of this peer to the machine is gone."""
+
+    def lose(self, peer_id: str) -> None:
+        """Both connections with a peer end."""
+
+
+class MachineView(Protocol):
+    """A simulated machine. Its `life` counts processes; what belongs to an earlier life is discarded."""
+
+    node_id: str
+    identity: Identity
+    says_it_is: Identity
+    stand_in: MachineView | None
+    image: DiskImage
+    proven: ProvenBytes
+    logs: ShadowLogsView
+    clock: Clock
+    scheduler: ProcessScheduler
+    life: int
+    node: Node | None
+    machine: KvMachine | None
+    service: Service | None
+    files: SimFiles | None
+    checker: ProcessChecks
+    levels: LevelRange
+    applied_max: int
+    is_damaged: bool
+    has_read_damage: bool
+    is_lost: bool
+    is_blank: bool
+
+    @property
+    def connections(self) -> PeerConnectionsView:
+        """Its connections with other machines."""
+
+    @property
+    def is_up(self) -> bool:
+        """True if a node is running here."""
+
+    @property
+    def is_paused(self) -> bool:
+        """True while the process stands still."""
+
+    @property
+    def current_term(self) -> int:
+        """The term of the node that runs here, as far as it is known outside."""
+
+    def state_words(self) -> str:
+        """Role, term and indexes in one aligned line."""
+
+    def now(self) -> int:
+        """Its monotonic clock."""
+
+    def initialize(self) -> None:
+        """Make the data folder."""
+
+    def boot(self) -> None:
+        """Start a process."""
+
+    def crash(self, *, power: bool) -> None:
+        """The process dies, and with `power` everything that the disk had not synced is settled."""
+
+    def lose_disk(self) -> None:
+        """While it is down, every file goes."""
+
+    def rot(self, random: Random) -> None:
+        """While it is down, one bit of its files changes."""
+
+    def clock_changed(self) -> None:
+        """Its clock has jumped, or runs at another rate."""
+
+    def deliver(self, sender: str, frame: bytes) -> None:
+        """A frame from a peer arrives."""
+
+    def lose_connection(self, peer_id: str) -> None:
+        """The connection to a peer breaks."""
+
+    def refused(self, life: int, peer_id: str, code: str) -> None:
+        """A peer has refused the hello of process `life`."""
+
+    def begin_stop(self, node: Node) -> None:
+        """Its process is asked to end."""
+
+    def call(self, what: str, action: Callable[[Node], None]) -> None:
+        """Have an action done on the node, then look at what follows."""
+
+    def serve(self, life: int, what: str, action: Callable[[Service], None], content: bytes = b"") -> None:
+        """Have an event of a client's connection handled by the service of process `life`."""
+
+
+class World(Protocol):
+    """The run, as its machines and their connections see it."""
+
+    plan: Plan
+    queue: EventQueue
+    network: SimNetwork
+    configuration: Configuration
+
+    @property
+    def members(self) -> Mapping[str, MachineView]:
+        """All machines by name, whether they are members yet or not."""
+
+    # What is written down.
+
+    def cover(self, name: str) -> None:
+        """A coverage point is reached."""
+
+    def note(
+        self, member: MachineView, node: Node, what: str, content: bytes, message: object, effects: Effects
+    ) -> None:
+        """One event on one machine."""
+
+    def note_client(self, name: str, content: bytes) -> None:
+        """A client was answered."""
+
+    def note_world(self, what: str) -> None:
+        """Something that happened to the world."""
+
+    # What machines report, and leave to others.
+
+    def process_starts(self, member: MachineView) -> LevelRange:
+        """A process starts. Returns the feature levels that its build knows."""
+
+    def on_up(self, member: MachineView) -> None:
+        """The node of a machine runs."""
+
+    def on_flush(self, member: MachineView, effects: Effects) -> None:
+        """The effects of a node are let out: its application looks at them."""
+
+    def disk_failed(self, member: MachineView) -> None:
+        """A process ends because a sync or a read has failed."""
+
+    def install_began(self, member: MachineView) -> None:
+        """A received snapshot is durable, and the log that replaces the old one is not yet."""
+
+    def process_stopped(self, member: MachineView) -> None:
+        """A process that was asked to stop has stopped."""
+
+    def level_unknown(self, member: MachineView, error: UnsupportedFeatureLevel) -> None:
+        """A process ends because its build does not know the feature level in force."""
+
+    def folder_forgotten(self, member: MachineView) -> None:
+        """A process ends because its member is known with another data folder."""
+
+    # Connections between machines.
+
+    def connect(self, caller: MachineView, called: MachineView) -> None:
+        """One machine calls another, and each takes the other's hello. Raises PeerRefused."""
+
+    def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
+        """True if `by` has a reason to refuse the hello of `sender` with this code."""
+
+    def connection_lost(self, member: MachineView, peer_id: str) -> None:
+        """The node of `member` is told that a connection is gone."""
+
+    def send_refusal(self, caller: MachineView, peer_id: str, code: str) -> None:
+        """`peer_id` has refused the hello of `caller`, which hears of it a little later."""
+
+    def refusal_read(self, member: MachineView, node: Node, peer_id: str, code: str) -> None:
+        """The node of `member` has been told that `peer_id` refuses it."""
+
+    def deliver_to_stand_in(self, stand_in: MachineView, sender: str, frame: bytes) -> None:
+        """A frame arrives for a process that runs in place of a machine that has lost its disk."""
