@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import trio
 
@@ -18,6 +19,10 @@ from raft import FRAME_BYTES_MAX_PEER, FrameSplitter, Hello, ProtocolError, deco
 
 _READ_BYTES = 256 * 1024
 _DELAYED_BYTES_MAX = 8 * 1024 * 1024  # What one direction may hold back; above it the proxy stops reading.
+
+
+Direction = Literal["both", "in", "out", "slow"]
+"""Which frames are lost, as the victims see it; `slow` loses none, and holds all back."""
 
 
 class Flow:

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import trio
 
-from harness.cluster.proxy import Flow, MemberProxy
-from harness.nemesis.schedule import Direction
+from harness.cluster.proxy import Direction, Flow, MemberProxy
 
 SLOW_SECONDS = 0.15  # Several heartbeats late, and still within an election time-out: nobody need be elected.
 

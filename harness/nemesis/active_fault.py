@@ -7,9 +7,10 @@ from random import Random
 from typing import Protocol
 
 from harness.cluster.process import MemberProcess
+from harness.cluster.proxy import Direction
 from harness.cluster.proxy_network import Network
 from harness.cluster.volumes import Volume
-from harness.nemesis.schedule import Direction, Kind
+from harness.nemesis.schedule import Kind
 from raft import Member
 
 

@@ -12,6 +12,7 @@ from itertools import cycle
 from random import Random
 from typing import Literal, TypeVar, get_args
 
+from harness.cluster.proxy import Direction
 from harness.errors import BadInput
 
 _T = TypeVar("_T")
@@ -38,8 +39,6 @@ Kind = Literal[
 ]
 Target = Literal["leader", "minority", "random", "eldest", "all"]
 """`eldest`: who has been a member for the longest, so that in time each of them is hit."""
-Direction = Literal["both", "in", "out", "slow"]
-"""Which frames are lost, as the victims see it; `slow` loses none, and holds all back."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-slow", "power-loss", "disk-lies")

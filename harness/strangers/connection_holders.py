@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import trio
 
 from harness.strangers import wire
-
-if TYPE_CHECKING:
-    from harness.strangers.crowd import Stranger
+from harness.strangers.stranger import Stranger
 
 _HOLD_SECONDS_MAX = 120.0
 _BYTE_EVERY_SECONDS = 20.0

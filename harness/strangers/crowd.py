@@ -9,26 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 import trio
 
 from harness.strangers import connection_holders, foreign_protocols, odd_requests, peer_impostors
+from harness.strangers.stranger import Stranger
 from harness.strangers.structures import Structures
 from harness.strangers.wire import Target
-
-
-@dataclass(slots=True)
-class Stranger:
-    """One worker: whom it visits, what it may draw from, and what it counts."""
-
-    target: Target
-    targets: Sequence[Target]
-    random: Random
-    structures: Structures
-    counts: Counter[str]
-    memory: dict[str, object] = field(default_factory=dict)  # What it keeps from one visit to the next.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

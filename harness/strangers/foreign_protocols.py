@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import trio
 
 from harness.strangers import wire
-
-if TYPE_CHECKING:
-    from harness.strangers.crowd import Stranger
+from harness.strangers.stranger import Stranger
 
 _PATIENCE_SECONDS = 2.0
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
 from harness.strangers import wire
-
-if TYPE_CHECKING:
-    from harness.strangers.crowd import Stranger
+from harness.strangers.stranger import Stranger
 
 _REQUESTS_PER_VISIT = 40
 _PATIENCE_SECONDS = 3.0

@@ -6,14 +6,12 @@ a member can notice without certificates, and is not told here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
 from harness.strangers import wire
-
-if TYPE_CHECKING:
-    from harness.strangers.crowd import Stranger
+from harness.strangers.stranger import Stranger
 
 _PATIENCE_SECONDS = 3.0
 _TERM_MAX = 2**63 - 1

@@ -12,12 +12,13 @@ import trio.testing
 from harness.cluster.cluster import Cluster
 from harness.cluster.member_options import MemberAddress
 from harness.cluster.process import MemberProcess
+from harness.cluster.proxy import Direction
 from harness.cluster.proxy_network import SLOW_SECONDS, Network
 from harness.cluster.status_probe import StatusProbe
 from harness.nemesis.active_fault import FaultRecord, Strike
 from harness.nemesis.injection import Nemesis
 from harness.nemesis.membership import added, removed
-from harness.nemesis.schedule import Direction, PlannedFault, Target
+from harness.nemesis.schedule import PlannedFault, Target
 from harness.recording.clock import RunClock
 from harness.recording.history import RunWriter, read_events
 from kvstore import Client

@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from harness.strangers import wire
-from harness.strangers.crowd import KINDS, Kind, Stranger
+from harness.strangers.crowd import KINDS, Kind
+from harness.strangers.stranger import Stranger
 from harness.strangers.structures import Structures
 from harness.strangers.wire import Target, frame
 

@@ -1,0 +1,23 @@
+"""One stranger: a worker that visits a member again and again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from harness.strangers.structures import Structures
+from harness.strangers.wire import Target
+
+
+@dataclass(slots=True)
+class Stranger:
+    """One worker: whom it visits, what it may draw from, and what it counts."""
+
+    target: Target
+    targets: Sequence[Target]
+    random: Random
+    structures: Structures
+    counts: Counter[str]
+    memory: dict[str, object] = field(default_factory=dict)  # What it keeps from one visit to the next.
