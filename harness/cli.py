@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 
 from harness.errors import BadInput, HarnessError
-from harness.nemesis.capabilities import CONDITIONS, look_at_machine, usable_faults
+from harness.nemesis.capabilities import CONDITIONS, detect_capabilities, usable_faults
 from harness.nemesis.schedule import KINDS, plan_faults
 from harness.recording.history import close_unfinished_run
 from harness.reports.report import report_on
@@ -31,7 +31,7 @@ from harness.runs.rolling_restart import measure_rolling, show_rolling
 from harness.runs.settings import FORMATS, RunSettings
 from harness.runs.signals import Interrupted, run_until_signal
 from harness.runs.soak import Soak, run_soak, show_soak
-from harness.workload.read_modes import USUAL_WAYS, ReadWays
+from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 from kvstore import end_with_true_exit_code
 
 _PIPE_WIDTH = 132  # Where there is no terminal to ask.
@@ -61,7 +61,7 @@ _in_flight = click.option(
 _format = click.option("--format", "ops_format", type=click.Choice(FORMATS), default="jsonl", show_default=True)
 _read_ways = click.option(
     "--read-ways",
-    default=str(USUAL_WAYS),
+    default=str(USUAL_READ_MODES),
     show_default=True,
     help="Shares of the reads that are asked for by lease, on followers, of a bounded age, local; the rest, or with "
     "none all, is linearizable by a round. With lease, members get --lease-reads.",
@@ -144,8 +144,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Start NODES servers, load them, break them, heal them, and record every operation."""
-    ways = ReadWays.parse(read_ways)
-    kinds, machine = usable_faults(faults, lease_reads=ways.lease > 0 and not bulk)
+    modes = ReadModes.parse(read_ways)
+    kinds, machine = usable_faults(faults, lease_reads=modes.lease > 0 and not bulk)
     plan = plan_faults(seed=seed, seconds=seconds, kinds=kinds, interval_seconds=interval_seconds)
     settings = RunSettings(
         out=out,
@@ -159,7 +159,7 @@ def run(
         bulk=bulk,
         ops_format=ops_format,
         operations_per_second=rate,
-        read_ways=ways,
+        read_modes=modes,
         small_storage=storage == "small",
         ready_seconds=ready_seconds,
         machine=machine,
@@ -212,8 +212,8 @@ def soak(
     as_json: bool,
 ) -> None:
     """Run after run, of 3 and of 5 members in turn, until KILLS processes were killed; then one audit of all."""
-    ways = ReadWays.parse(read_ways)
-    kinds, machine = usable_faults(faults, lease_reads=ways.lease > 0)
+    modes = ReadModes.parse(read_ways)
+    kinds, machine = usable_faults(faults, lease_reads=modes.lease > 0)
     plan = Soak(
         out=out,
         kills=kills,
@@ -225,7 +225,7 @@ def soak(
         clients=clients,
         keys=keys,
         operations_per_second=rate,
-        read_ways=ways,
+        read_modes=modes,
         in_flight=in_flight,
         audit=and_audit,
     )
@@ -300,7 +300,7 @@ def rolling_restart(rounds: int, nodes: int, out: Path | None, as_json: bool) ->
 @_json
 def faults(as_json: bool) -> None:
     """List all kinds of faults, and which of them this machine, and this user, can make. Each is tried."""
-    unavailable = look_at_machine(KINDS).unavailable
+    unavailable = detect_capabilities(KINDS).unavailable
     if as_json:
         click.echo(json.dumps({kind: unavailable.get(kind) for kind in KINDS}, indent=2))
     else:

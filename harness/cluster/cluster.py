@@ -9,11 +9,11 @@ from pathlib import Path
 
 import trio
 
-from harness.cluster.member_options import BOOTSTRAP, Equipment, MemberAddress, join_arguments, serve_arguments
+from harness.cluster.member_options import BOOTSTRAP, MemberAddress, MemberOptions, join_arguments, serve_arguments
 from harness.cluster.monitor import Monitor, Probe
 from harness.cluster.ports import free_ports
 from harness.cluster.process import MemberProcess
-from harness.cluster.proxy_network import Network
+from harness.cluster.proxy_network import ProxyNetwork
 from harness.cluster.status_probe import StatusProbe
 from harness.cluster.volumes import Volume
 from harness.errors import NodeDied, NotReady
@@ -24,7 +24,7 @@ NODES_MAX = 9  # Raft groups have up to nine members; more only adds load to one
 READY_SECONDS = 30.0
 _START_ATTEMPTS_MAX = 3  # A port can be taken between our look and the member's bind.
 _LOOK_SECONDS = 0.05
-_PLAIN = Equipment()
+_PLAIN = MemberOptions()
 
 
 class Cluster:
@@ -38,11 +38,11 @@ class Cluster:
         self,
         folder: Path,
         addresses: dict[str, MemberAddress],
-        network: Network | None,
+        network: ProxyNetwork | None,
         probe: Probe,
-        equipment: Equipment = _PLAIN,
+        member_options: MemberOptions = _PLAIN,
     ) -> None:
-        self.folder, self.addresses, self.network, self.equipment = folder, addresses, network, equipment
+        self.folder, self.addresses, self.network, self.member_options = folder, addresses, network, member_options
         self.endpoints = [address.client for address in addresses.values()]
         self.monitor = Monitor(list(addresses), probe)
         self.members: dict[str, MemberProcess] = {}
@@ -63,9 +63,9 @@ class Cluster:
         """A disk and a process for each member, none of them started. VolumeFailed."""
         for node_id in self._founders:
             arguments = serve_arguments(
-                node_id, await self._new_folder(node_id), self._founders, self.equipment.options
+                node_id, await self._new_folder(node_id), self._founders, self.member_options.options
             )
-            self.members[node_id] = self.equipment.process(self.folder, node_id, [*arguments, BOOTSTRAP])
+            self.members[node_id] = self.member_options.process(self.folder, node_id, [*arguments, BOOTSTRAP])
 
     def forbid_bootstrap(self) -> None:
         """All have a folder now; one that loses it must say so, and not begin anew."""
@@ -76,7 +76,7 @@ class Cluster:
         """Start who is no member yet, with a new id and an empty folder; returns what the others are to be told."""
         self._ids_given += 1
         node_id = f"n{self._ids_given}"
-        peer_port, client_port, *metrics_ports = free_ports(3 if self.equipment.has_metrics else 2)
+        peer_port, client_port, *metrics_ports = free_ports(3 if self.member_options.has_metrics else 2)
         proxy_port = await self.network.connect(node_id, peer_port) if self.network is not None else 0
         address = MemberAddress(
             peer_port=peer_port,
@@ -85,9 +85,9 @@ class Cluster:
             metrics_port=next(iter(metrics_ports), 0),
         )
         folder = await self._new_folder(node_id)
-        arguments = join_arguments(node_id, folder, address, self.endpoints, self.equipment.options)
+        arguments = join_arguments(node_id, folder, address, self.endpoints, self.member_options.options)
         self.addresses[node_id] = address
-        self.members[node_id] = self.equipment.process(self.folder, node_id, arguments)
+        self.members[node_id] = self.member_options.process(self.folder, node_id, arguments)
         self.members[node_id].start()
         self.monitor.add(node_id)
         self.endpoints.append(address.client)
@@ -109,7 +109,7 @@ class Cluster:
             await self._close_volume(node_id)
 
     async def _new_folder(self, node_id: str) -> Path:
-        volume = self.equipment.volume(self.folder, node_id)
+        volume = self.member_options.volume(self.folder, node_id)
         if volume is None:
             return self.folder / node_id
         self.volumes[node_id] = volume
@@ -189,7 +189,7 @@ async def running_cluster(
     *,
     nodes: int,
     proxied: bool,
-    equipment: Equipment = _PLAIN,
+    member_options: MemberOptions = _PLAIN,
     ready_seconds: float = READY_SECONDS,
 ) -> AsyncIterator[Cluster]:
     """Make data folders and logs under `folder`, start `nodes` members, and yield once they are ready.
@@ -199,14 +199,14 @@ async def running_cluster(
     """
     for attempt in range(1, _START_ATTEMPTS_MAX + 1):
         home = folder if attempt == 1 else folder / f"attempt-{attempt}"
-        network = Network() if proxied else None
+        network = ProxyNetwork() if proxied else None
         was_up = False
         async with trio.open_nursery() as nursery:
             if network is not None:
                 await nursery.start(network.run)
-            addresses = await _addresses(nodes, network, has_metrics=equipment.has_metrics)
+            addresses = await _addresses(nodes, network, has_metrics=member_options.has_metrics)
             async with StatusProbe.open(addresses) as probe:
-                cluster = Cluster(home, addresses, network, probe, equipment)
+                cluster = Cluster(home, addresses, network, probe, member_options)
                 try:
                     if await _started(cluster, ready_seconds, may_lose_race=attempt < _START_ATTEMPTS_MAX):
                         was_up = True
@@ -234,7 +234,7 @@ async def _started(cluster: Cluster, ready_seconds: float, *, may_lose_race: boo
     return True
 
 
-async def _addresses(nodes: int, network: Network | None, *, has_metrics: bool) -> dict[str, MemberAddress]:
+async def _addresses(nodes: int, network: ProxyNetwork | None, *, has_metrics: bool) -> dict[str, MemberAddress]:
     assert 1 <= nodes <= NODES_MAX, nodes
     ports = free_ports(3 * nodes if has_metrics else 2 * nodes)
     return {

@@ -74,7 +74,7 @@ def _listening(address: MemberAddress) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Equipment:
+class MemberOptions:
     """`file_system`: of a volume for each member, or None: a folder will do. `faketime`: the library, if needed.
 
     `tampered`: their disks and clocks can be tampered with (`harness.cluster.os_faults`), which costs a little time.

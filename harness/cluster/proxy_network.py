@@ -11,7 +11,7 @@ from harness.cluster.proxy import Direction, Flow, MemberProxy
 SLOW_SECONDS = 0.15  # Several heartbeats late, and still within an election time-out: nobody need be elected.
 
 
-class Network:
+class ProxyNetwork:
     """A proxy in front of each member, whose port is what the member advertises; a flow for each ordered pair of them.
 
     Members come and go: `connect` and `forget`.

@@ -37,7 +37,7 @@ class NoSpread(Random):
         return NoSpread, ()
 
 
-class Member:
+class CoreHost:
     """A core and all that it asks for, carried out in the order that `Ready` states. Committed entries are applied
     as soon as they are handed out; writes are durable when `sync` says so.
     """

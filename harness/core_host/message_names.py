@@ -39,7 +39,7 @@ NAMES = (*KINDS, *SPECIAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class HeldMessage:
     """A message on its way."""
 
     sender: str

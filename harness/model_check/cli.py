@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from harness.model_check.bounds import EXPLORED, LEFT_OUT, MEMBERS_MAX, Bounds
-from harness.model_check.replay_path import retrace
+from harness.model_check.replay_path import replay
 from harness.model_check.search import Found, Search
 
 EXIT_VIOLATION = 3
@@ -83,7 +83,7 @@ def to_json(search: Search) -> dict[str, Any]:
         "messages": found.letters,
         "levels": found.levels,
         "violation": {"rule": found.violation.rule, "detail": found.violation.detail} if found.violation else None,
-        "path": [str(line) for line in retrace(search)] if found.violation else [],
+        "path": [str(line) for line in replay(search)] if found.violation else [],
         "explored": list(EXPLORED),
         "left_out": list(LEFT_OUT),
     }
@@ -107,7 +107,7 @@ def _report(search: Search) -> None:
     console.print(found.bounds.words())
     console.print(figures)
     if found.violation is not None:
-        for number, line in enumerate(retrace(search), start=1):
+        for number, line in enumerate(replay(search), start=1):
             console.print(f"{number:>3}  {line}", markup=False, soft_wrap=True)
         console.print(f"violated: {found.violation}", markup=False, soft_wrap=True)
         return

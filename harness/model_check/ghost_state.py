@@ -14,7 +14,7 @@ from harness.sim.engine.errors import Violation, require
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class GhostState:
     """`leaders` and `votes` know the place of a member by term (and voter); -1 is nobody."""
 
     crashes_left: int
@@ -28,7 +28,7 @@ class History:
     committed: tuple[tuple[int, int], ...] = ()  # By index, from 1: (term of the entry, term in which it committed).
     reads: tuple[tuple[int, int], ...] = ()  # Open ones: (ticket, how much was committed when it was asked for).
 
-    def renamed(self, places: tuple[int, ...]) -> History:
+    def renamed(self, places: tuple[int, ...]) -> GhostState:
         """The same with members renamed."""
         terms = len(self.leaders)
         votes = list(self.votes)
@@ -39,7 +39,7 @@ class History:
         leaders = tuple(place if place < 0 else places[place] for place in self.leaders)
         return replace(self, leaders=leaders, votes=tuple(votes))
 
-    def after(self, place: int, kind: int, notes: Notes) -> History:
+    def after(self, place: int, kind: int, notes: Notes) -> GhostState:
         """One event later. Raises Violation."""
         history = self._with_budget_used(kind)
         for what, number, value in notes:
@@ -58,7 +58,7 @@ class History:
                 history = history._forget_read(number)
         return history
 
-    def _with_budget_used(self, kind: int) -> History:
+    def _with_budget_used(self, kind: int) -> GhostState:
         if kind == CRASH:
             return replace(self, crashes_left=self.crashes_left - 1)
         if kind == PROPOSE:
@@ -72,19 +72,19 @@ class History:
             return replace(self, reads_left=self.reads_left - 1, reads=reads)
         return self
 
-    def _led(self, place: int, term: int) -> History:
+    def _led(self, place: int, term: int) -> GhostState:
         before = self.leaders[term - 1]
         require(before in (-1, place), "one leader per term", f"s{before + 1} and s{place + 1} both led term {term}")
         return replace(self, leaders=_set(self.leaders, term - 1, place))
 
-    def _voted(self, place: int, term: int, candidate: int) -> History:
+    def _voted(self, place: int, term: int, candidate: int) -> GhostState:
         at = place * len(self.leaders) + term - 1
         before = self.votes[at]
         text = f"in term {term} s{place + 1} told s{before + 1} and s{candidate + 1} that they have its vote"
         require(before in (-1, candidate), "one vote per term, across crashes", text)
         return replace(self, votes=_set(self.votes, at, candidate))
 
-    def _committed(self, term: int, terms: tuple[int, ...], *, as_leader: bool) -> History:
+    def _committed(self, term: int, terms: tuple[int, ...], *, as_leader: bool) -> GhostState:
         for index, (held, (known, _)) in enumerate(zip(terms, self.committed, strict=False), start=1):
             text = f"entry {index} of term {known} was committed, now one of term {held} is"
             require(held == known, "a committed entry never changes", text)
@@ -95,27 +95,27 @@ class History:
         new = tuple((entry_term, term) for entry_term in terms[len(self.committed) :])
         return replace(self, committed=self.committed + new)
 
-    def _read(self, ticket: int, applied_index: int) -> History:
+    def _read(self, ticket: int, applied_index: int) -> GhostState:
         needed = dict(self.reads)[ticket]
         text = f"{needed} entries were committed when it was asked for, and it sees {applied_index}"
         require(applied_index >= needed, "a read sees what was committed before it", text)
         return self._forget_read(ticket)
 
-    def _forget_read(self, ticket: int) -> History:
+    def _forget_read(self, ticket: int) -> GhostState:
         return replace(self, reads=tuple(read for read in self.reads if read[0] != ticket))
 
 
-class Histories:
+class GhostStates:
     """Numbers for histories, and the table of steps between them."""
 
     def __init__(self, bounds: Bounds, renamings: Renamings) -> None:
-        self.all: list[History] = []
+        self.all: list[GhostState] = []
         self._renamings = renamings
-        self._numbers: dict[History, int] = {}
+        self._numbers: dict[GhostState, int] = {}
         self._images: dict[tuple[int, int], int] = {}
         self._steps: dict[tuple[int, int, int, Notes], int | Violation] = {}
         self.first = self._number_of(
-            History(
+            GhostState(
                 crashes_left=bounds.crashes,
                 entries_left=bounds.entries,
                 reads_left=bounds.reads,
@@ -154,7 +154,7 @@ class Histories:
             self._images[number, renaming] = found
         return found
 
-    def _number_of(self, history: History) -> int:
+    def _number_of(self, history: GhostState) -> int:
         number = self._numbers.setdefault(history, len(self.all))
         if number == len(self.all):
             self.all.append(history)

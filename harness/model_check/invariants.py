@@ -5,13 +5,13 @@ See docs/reference/specification.md#3-order-of-durability.
 
 from __future__ import annotations
 
-from harness.model_check.ghost_state import History
+from harness.model_check.ghost_state import GhostState
 from harness.model_check.local_states import Facts
 from harness.sim.engine.errors import require
 from raft import Role
 
 
-def check_cluster(members: list[Facts], history: History) -> None:
+def check_cluster(members: list[Facts], history: GhostState) -> None:
     """Raise Violation if a rule about several members is broken."""
     _check_log_matching(members)
     for index, (term, _) in enumerate(history.committed, start=1):
@@ -35,7 +35,7 @@ def _check_log_matching(members: list[Facts]) -> None:
                     break
 
 
-def _check_completeness(place: int, leader: Facts, history: History) -> None:
+def _check_completeness(place: int, leader: Facts, history: GhostState) -> None:
     """Raft §5.4: what committed in a term is in the logs of the leaders of all later ones."""
     for index, (term, committed_in) in enumerate(history.committed, start=1):
         if committed_in <= leader.term:

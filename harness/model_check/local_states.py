@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.core_host.disk import Disk, Image
-from harness.core_host.member import Member, NoSpread
+from harness.core_host.member import CoreHost, NoSpread
 from harness.model_check.bounds import Bounds
-from harness.model_check.normalize import CONFIG, SILENCE_NS, stand_still
-from harness.model_check.state_key import Picture, picture, rename
+from harness.model_check.normalize import CONFIG, SILENCE_NS, normalize
+from harness.model_check.state_key import Picture, rename, state_key
 from harness.model_check.symmetry import Renamings
 from raft import Entry, Message, PreVoteRequest, PreVoteResponse, ProtocolError, Role, VoteRequest, VoteResponse
 
@@ -49,7 +49,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Envelope:
     """A message on its way. `sender` and `to` are places of members."""
 
     sender: int
@@ -57,7 +57,7 @@ class Letter:
     message: Message
 
 
-class Atlas:
+class LocalStates:
     """Numbers for local states and messages, and the table of steps."""
 
     def __init__(self, bounds: Bounds) -> None:
@@ -67,7 +67,7 @@ class Atlas:
         self.facts: list[Facts] = []
         self.images: list[tuple[int, ...]] = []  # By renaming.
         self.orbit: list[int] = []  # The least number among the images: the same for all of them.
-        self.letters: list[Letter] = []
+        self.letters: list[Envelope] = []
         self.letter_images: list[tuple[int, ...]] = []
         self.steps_run = 0  # By the production core.
         self._numbers: dict[Picture, int] = {}
@@ -81,7 +81,7 @@ class Atlas:
         node_ids = self.renamings.node_ids
         return [self._number_of(self.first_member(node_id)) for node_id in node_ids]
 
-    def first_member(self, node_id: str) -> Member:
+    def first_member(self, node_id: str) -> CoreHost:
         """A member at its very first start."""
         return self._start(node_id, Disk(Image()))
 
@@ -114,7 +114,7 @@ class Atlas:
 
     def _run(self, state: int, stored: bytes, kind: int, argument: int) -> Outcome:
         self.steps_run += 1
-        member: Member = pickle.loads(stored)
+        member: CoreHost = pickle.loads(stored)
         before, place = self.facts[state], self.place[state]
         try:
             letter = self.letters[argument] if kind == DELIVER else None
@@ -124,7 +124,7 @@ class Atlas:
         notes, sent = self._notes(member, before), []
         for to, message in member.take_sent():
             receiver = self.renamings.node_ids.index(to)
-            sent.append(self._letter_number(Letter(place, receiver, message)))
+            sent.append(self._letter_number(Envelope(place, receiver, message)))
             if isinstance(message, VoteRequest):
                 notes.append(("vote", message.term, place))
             elif isinstance(message, VoteResponse) and message.granted:
@@ -136,7 +136,7 @@ class Atlas:
         violation = self._broken(before, self.facts[after], kind)
         return Outcome(after, tuple(sorted(set(sent))), tuple(notes), violation)
 
-    def happen(self, member: Member, kind: int, argument: int, letter: Letter | None) -> Member:
+    def happen(self, member: CoreHost, kind: int, argument: int, letter: Envelope | None) -> CoreHost:
         """Carry out one event on a member; the member of the next life if it was a crash."""
         if kind == LOSE_LEADER:
             member.lose_leader()
@@ -160,12 +160,12 @@ class Atlas:
             member = self._start(member.node_id, member.disk.after_crash(argument))
         return member
 
-    def _campaign(self, member: Member) -> None:
+    def _campaign(self, member: CoreHost) -> None:
         """Unless pre-votes are explored, they are granted at once: who wants to be a candidate becomes one."""
         member.tick(SILENCE_NS)
         self._grant_pre_votes(member)
 
-    def _grant_pre_votes(self, member: Member) -> None:
+    def _grant_pre_votes(self, member: CoreHost) -> None:
         if self._with_pre_votes:
             return
         term = member.core.term
@@ -174,10 +174,10 @@ class Atlas:
                 member.step(peer_id, PreVoteResponse(term=term, next_term=term + 1, granted=True))
         member.sent = [(to, message) for to, message in member.sent if not isinstance(message, PreVoteRequest)]
 
-    def _start(self, node_id: str, disk: Disk) -> Member:
-        return Member(node_id, self.renamings.node_ids, disk, config=CONFIG, random=NoSpread())
+    def _start(self, node_id: str, disk: Disk) -> CoreHost:
+        return CoreHost(node_id, self.renamings.node_ids, disk, config=CONFIG, random=NoSpread())
 
-    def _notes(self, member: Member, before: Facts) -> list[tuple[str, int, object]]:
+    def _notes(self, member: CoreHost, before: Facts) -> list[tuple[str, int, object]]:
         core, notes = member.core, list[tuple[str, int, object]]()
         if core.role is Role.LEADER and (before.role is not Role.LEADER or before.term != core.term):
             notes.append(("leader", core.term, None))
@@ -208,15 +208,15 @@ class Atlas:
 
     # Numbers
 
-    def _number_of(self, member: Member) -> int:
-        stand_still(member)
-        drawn = picture(member)
+    def _number_of(self, member: CoreHost) -> int:
+        normalize(member)
+        drawn = state_key(member)
         number = self._numbers.get(drawn)
         if number is None:
             number = self._add(drawn, member)
         return number
 
-    def _add(self, drawn: Picture, member: Member) -> int:
+    def _add(self, drawn: Picture, member: CoreHost) -> int:
         """Number this state and all that it becomes by renaming."""
         place = self.renamings.node_ids.index(member.node_id)
         facts = facts_of(member)
@@ -239,14 +239,14 @@ class Atlas:
             self.orbit[number] = min(numbers)
         return numbers[0]
 
-    def _letter_number(self, letter: Letter) -> int:
-        drawn = picture(letter.message)
+    def _letter_number(self, letter: Envelope) -> int:
+        drawn = state_key(letter.message)
         number = self._letter_numbers.get((letter.sender, letter.to, drawn))
         if number is not None:
             return number
         numbers: list[int] = []
         for places in self.renamings.all:
-            image = Letter(places[letter.sender], places[letter.to], letter.message)
+            image = Envelope(places[letter.sender], places[letter.to], letter.message)
             key = (image.sender, image.to, drawn)
             if key not in self._letter_numbers:
                 self._letter_numbers[key] = len(self.letters)
@@ -269,7 +269,7 @@ def _terms(entries: tuple[Entry, ...]) -> tuple[int, ...]:
     return tuple(entry.term for entry in entries)
 
 
-def facts_of(member: Member) -> Facts:
+def facts_of(member: CoreHost) -> Facts:
     """What the rules look at."""
     core, disk = member.core, member.disk
     return Facts(

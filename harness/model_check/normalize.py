@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.core_host.member import Member
+from harness.core_host.member import CoreHost
 from raft import RaftConfig
 
 CONFIG = RaftConfig(
@@ -22,7 +22,7 @@ SILENCE_NS = CONFIG.election_timeout_max_ns
 """After so long every timer is due, and a leader that has heard nobody steps down."""
 
 
-def stand_still(member: Member) -> None:
+def normalize(member: CoreHost) -> None:
     """Put clock and sequences back. Call it between events."""
     core: Any = member.core
     state, elections, leadership = core._state, core._elections, core._leadership
@@ -38,7 +38,7 @@ def stand_still(member: Member) -> None:
     _count_from_zero(member, state, elections)
 
 
-def _count_from_zero(member: Member, state: Any, elections: Any) -> None:
+def _count_from_zero(member: CoreHost, state: Any, elections: Any) -> None:
     writes, outbox = state.writes, state.outbox
     done = writes.durable_sequence
     if done == 0:

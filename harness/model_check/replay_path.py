@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.core_host.member import Member
+from harness.core_host.member import CoreHost
 from harness.core_host.message_names import describe
 from harness.model_check.local_states import (
     CRASH,
@@ -20,12 +20,12 @@ from harness.model_check.local_states import (
     READ,
     SYNC,
     TIME_OUT,
-    Atlas,
-    Letter,
+    Envelope,
+    LocalStates,
 )
-from harness.model_check.normalize import stand_still
-from harness.model_check.search import Event, Search
-from harness.model_check.state_key import Picture, picture
+from harness.model_check.normalize import normalize
+from harness.model_check.search import ModelEvent, Search
+from harness.model_check.state_key import Picture, state_key
 from raft import ProtocolError
 
 Key = tuple[int, int, Picture]
@@ -33,7 +33,7 @@ Key = tuple[int, int, Picture]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ReplayStep:
     """One event: which member, what came, what it did, and how the member stands after it."""
 
     node_id: str
@@ -46,22 +46,22 @@ class Line:
         return f"{self.node_id:<4}{self.event:<52} {self.state}{sent}"
 
 
-def retrace(search: Search) -> list[Line]:
+def replay(search: Search) -> list[ReplayStep]:
     """The events that lead to the violation, the last one included."""
-    return Retracing(search).lines(search.found.path)
+    return PathReplay(search).lines(search.found.path)
 
 
-class Retracing:
+class PathReplay:
     """Fresh members, on which a path is carried out."""
 
     def __init__(self, search: Search) -> None:
-        self._atlas: Atlas = search.atlas
+        self._atlas: LocalStates = search.states
         self._bounds = search.bounds
         node_ids = self._atlas.renamings.node_ids
         self.members = [self._atlas.first_member(node_id) for node_id in node_ids]
-        self._under_way: dict[Key, Letter] = {}
+        self._under_way: dict[Key, Envelope] = {}
 
-    def lines(self, path: list[tuple[Event, int]]) -> list[Line]:
+    def lines(self, path: list[tuple[ModelEvent, int]]) -> list[ReplayStep]:
         """Carry out a path from the very first start; one line per event."""
         renamings = self._atlas.renamings
         lines = []
@@ -72,7 +72,7 @@ class Retracing:
             places = tuple(places[after.index(place)] for place in range(len(places)))
         return lines
 
-    def _line(self, event: Event, places: tuple[int, ...]) -> Line:
+    def _line(self, event: ModelEvent, places: tuple[int, ...]) -> ReplayStep:
         """`places`: where the members of the search's present names really are."""
         place = places[event.place]
         node_ids = self._atlas.renamings.node_ids
@@ -82,27 +82,27 @@ class Retracing:
         try:
             member = self.members[place] = self._atlas.happen(member, event.kind, event.argument, letter)
         except (AssertionError, ProtocolError) as error:
-            return Line(member.node_id, words, (), f"an invariant of the core does not hold: {error!r}")
-        sent = [Letter(place, node_ids.index(to), message) for to, message in member.take_sent()]
+            return ReplayStep(member.node_id, words, (), f"an invariant of the core does not hold: {error!r}")
+        sent = [Envelope(place, node_ids.index(to), message) for to, message in member.take_sent()]
         for each in sent:
-            self._under_way[each.sender, each.to, picture(each.message)] = each
+            self._under_way[each.sender, each.to, state_key(each.message)] = each
         kept = {self._key(number, places) for number in event.kept}
         self._under_way = {key: each for key, each in self._under_way.items() if key in kept}
-        stand_still(member)
-        return Line(member.node_id, words, tuple(self._told(each) for each in sent), _state(member))
+        normalize(member)
+        return ReplayStep(member.node_id, words, tuple(self._told(each) for each in sent), _state(member))
 
-    def _told(self, letter: Letter) -> str:
-        is_lost = (letter.sender, letter.to, picture(letter.message)) not in self._under_way
+    def _told(self, letter: Envelope) -> str:
+        is_lost = (letter.sender, letter.to, state_key(letter.message)) not in self._under_way
         node_id = self._atlas.renamings.node_ids[letter.to]
         return f"{node_id}: {describe(letter.message)}{' (lost)' if is_lost else ''}"
 
     def _key(self, number: int, places: tuple[int, ...]) -> Key:
         """The message of the search, under the real names."""
         letter = self._atlas.letters[number]
-        return places[letter.sender], places[letter.to], picture(letter.message)
+        return places[letter.sender], places[letter.to], state_key(letter.message)
 
 
-def _words(event: Event, letter: Letter | None, node_ids: tuple[str, ...]) -> str:
+def _words(event: ModelEvent, letter: Envelope | None, node_ids: tuple[str, ...]) -> str:
     if letter is not None:
         return f"hears from {node_ids[letter.sender]}: {describe(letter.message)}"
     return {
@@ -117,7 +117,7 @@ def _words(event: Event, letter: Letter | None, node_ids: tuple[str, ...]) -> st
     }[event.kind]
 
 
-def _state(member: Member) -> str:
+def _state(member: CoreHost) -> str:
     core = member.core
     log = " ".join(str(entry.term) for entry in member.disk.appended.entries)
     unsynced = f", {len(member.disk.unsynced)} unsynced" if member.disk.unsynced else ""

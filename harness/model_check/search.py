@@ -14,7 +14,7 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from harness.model_check.bounds import Bounds
-from harness.model_check.ghost_state import Histories
+from harness.model_check.ghost_state import GhostStates
 from harness.model_check.invariants import check_cluster
 from harness.model_check.local_states import (
     CRASH,
@@ -26,8 +26,8 @@ from harness.model_check.local_states import (
     READ,
     SYNC,
     TIME_OUT,
-    Atlas,
     Facts,
+    LocalStates,
     Outcome,
 )
 from harness.sim.engine.errors import Violation
@@ -48,7 +48,7 @@ CHECKED_EVERY = 256
 """States between two looks at the clock."""
 
 
-class Event(NamedTuple):
+class ModelEvent(NamedTuple):
     """What happens next. `argument`: a letter, a count, or a ticket. `kept`: what is then still on its way."""
 
     place: int
@@ -74,7 +74,7 @@ class Found:
     stopped_by: str | None = None
     levels: list[int] = field(default_factory=list)  # New states by depth.
     violation: Violation | None = None
-    path: list[tuple[Event, int]] = field(default_factory=list)
+    path: list[tuple[ModelEvent, int]] = field(default_factory=list)
 
 
 class Search:
@@ -82,13 +82,13 @@ class Search:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self.atlas = Atlas(bounds)
-        self.histories = Histories(bounds, self.atlas.renamings)
+        self.states = LocalStates(bounds)
+        self.histories = GhostStates(bounds, self.states.renamings)
         self.found = Found(bounds)
         self._numbers: dict[Row, int] = {}
         self._rows: list[Row] = []
         self._parents = array("q")
-        self._prelude: list[tuple[Event, int]] = []  # What happened before the first state.
+        self._prelude: list[tuple[ModelEvent, int]] = []  # What happened before the first state.
         self._expanded = 0
         self._checked: set[tuple[int, ...]] = set()
         self._signatures: dict[object, int] = {}
@@ -131,31 +131,31 @@ class Search:
         return found.stopped_by is not None
 
     def _count(self, began: float) -> None:
-        found, atlas = self.found, self.atlas
+        found, states = self.found, self.states
         found.seconds = time.monotonic() - began
         found.states, found.frontier = len(self._rows), len(self._rows) - self._expanded
-        found.local_states, found.local_steps, found.letters = len(atlas.place), atlas.steps_run, len(atlas.letters)
+        found.local_states, found.local_steps, found.letters = len(states.place), states.steps_run, len(states.letters)
 
     # The first state
 
     def _beginning(self) -> Row:
         """All members at their very first start; or, if that is asked for, with a leader that has settled."""
-        members, history, letters = self.atlas.first_states(), self.histories.first, list[int]()
+        members, history, letters = self.states.first_states(), self.histories.first, list[int]()
         if not self.bounds.elected:
             return self._least(members, history, ())[0]
         place, kind, argument = 0, TIME_OUT, 0
         while True:
-            outcome = self.atlas.outcome(members[place], kind, argument)
+            outcome = self.states.outcome(members[place], kind, argument)
             history = self.histories.after(history, place, kind, outcome.notes)
             members[place] = outcome.state
             letters += [letter for letter in outcome.sent if letter not in letters]
-            self._prelude.append((Event(place, kind, argument, tuple(letters)), 0))
-            busy = [place for place, state in enumerate(members) if self.atlas.facts[state].unsynced]
+            self._prelude.append((ModelEvent(place, kind, argument, tuple(letters)), 0))
+            busy = [place for place, state in enumerate(members) if self.states.facts[state].unsynced]
             if busy:
                 place, kind, argument = busy[0], SYNC, 0
             elif letters:
                 argument = letters.pop(0)
-                place, kind = self.atlas.letters[argument].to, DELIVER
+                place, kind = self.states.letters[argument].to, DELIVER
             else:
                 break
         row, renaming = self._least(members, history, ())
@@ -182,7 +182,7 @@ class Search:
         self._rows.append(row)
         self._parents.append(parent)
 
-    def _after(self, row: array[int], event: Event, outcome: Outcome) -> tuple[Row, int]:
+    def _after(self, row: array[int], event: ModelEvent, outcome: Outcome) -> tuple[Row, int]:
         """The least row of what follows, and the renaming that led to it. Raises Violation."""
         members_count = self.bounds.members
         if outcome.violation is not None:
@@ -197,7 +197,7 @@ class Search:
         self._check(members, history)
         return self._least(members, history, event.kept)
 
-    def _events(self, row: array[int]) -> Iterator[tuple[Event, Outcome]]:
+    def _events(self, row: array[int]) -> Iterator[tuple[ModelEvent, Outcome]]:
         """Everything that may happen next and changes anything."""
         members_count = self.bounds.members
         history = self.histories.all[row[members_count]]
@@ -219,7 +219,7 @@ class Search:
                     argument = history.reads_left
                 yield from self._with_losses(row, place, kind, argument, under_way)
         for letter in under_way:
-            place = self.atlas.letters[letter].to
+            place = self.states.letters[letter].to
             rest = tuple(other for other in under_way if other != letter)
             yield from self._with_losses(row, place, DELIVER, letter, rest)
             if history.duplicates_left:
@@ -227,23 +227,25 @@ class Search:
 
     def _with_losses(
         self, row: array[int], place: int, kind: int, argument: int, under_way: tuple[int, ...]
-    ) -> Iterator[tuple[Event, Outcome]]:
+    ) -> Iterator[tuple[ModelEvent, Outcome]]:
         """The event, once for each choice of what is lost where more would be under way than the bound."""
         state = row[place]
-        outcome = self.atlas.outcome(state, kind, argument)
+        outcome = self.states.outcome(state, kind, argument)
         if outcome.state == state and not outcome.notes and not (set(outcome.sent) - set(under_way)):
             if outcome.violation is not None:
-                yield Event(place, kind, argument, under_way), outcome
+                yield ModelEvent(place, kind, argument, under_way), outcome
             return  # It changes nothing: to deliver such a message is to lose it.
         present = list(row[: self.bounds.members])
         present[place] = outcome.state
         letters = sorted({*under_way, *outcome.sent})
-        alive = tuple(letter for letter in letters if not self._is_dead(letter, present[self.atlas.letters[letter].to]))
+        alive = tuple(
+            letter for letter in letters if not self._is_dead(letter, present[self.states.letters[letter].to])
+        )
         if len(alive) <= self.bounds.in_flight:
-            yield Event(place, kind, argument, alive), outcome
+            yield ModelEvent(place, kind, argument, alive), outcome
         else:
             for kept in combinations(alive, self.bounds.in_flight):
-                yield Event(place, kind, argument, kept), outcome
+                yield ModelEvent(place, kind, argument, kept), outcome
 
     def _options_of(self, state: int) -> tuple[tuple[int, int], ...]:
         """What may happen to a member by itself."""
@@ -252,7 +254,7 @@ class Search:
         return self._options[state]
 
     def _find_options(self, state: int) -> tuple[tuple[int, int], ...]:
-        facts = self.atlas.facts[state]
+        facts = self.states.facts[state]
         options = [(CRASH, survived) for survived in range(facts.unsynced + 1)]
         if facts.unsynced:
             options.append((SYNC, 0))
@@ -275,56 +277,56 @@ class Search:
         return known
 
     def _find_dead(self, letter: int, state: int) -> bool:
-        message, facts = self.atlas.letters[letter].message, self.atlas.facts[state]
+        message, facts = self.states.letters[letter].message, self.states.facts[state]
         if isinstance(message, AppendEntries | InstallSnapshot | VoteRequest | PreVoteRequest):
             return False  # A question of an older term is answered.
         if message.term > facts.durable_term or (message.term == facts.durable_term and _may_wait_for(message, facts)):
             return False
-        outcome = self.atlas.outcome(state, DELIVER, letter)
+        outcome = self.states.outcome(state, DELIVER, letter)
         return outcome.state == state and not outcome.sent and not outcome.notes and outcome.violation is None
 
     # Rows
 
     def _check(self, members: list[int], history: int) -> None:
         signature = self._signature
-        while len(signature) < len(self.atlas.facts):
-            facts = self.atlas.facts[len(signature)]
+        while len(signature) < len(self.states.facts):
+            facts = self.states.facts[len(signature)]
             key = (facts.log, facts.durable_log, facts.term if facts.role is Role.LEADER else 0)
             signature.append(self._signatures.setdefault(key, len(self._signatures)))
         key_of_all = (*[signature[member] for member in members], history)
         if key_of_all not in self._checked:
-            check_cluster([self.atlas.facts[member] for member in members], self.histories.all[history])
+            check_cluster([self.states.facts[member] for member in members], self.histories.all[history])
             self._checked.add(key_of_all)
 
     def _least(self, members: Sequence[int], history: int, letters: Sequence[int]) -> tuple[Row, int]:
         """Of all images the one that stands for them, and the renaming that leads to it."""
-        orbits = [self.atlas.orbit[member] for member in members]
-        images = [(self._renamed(members, history, letters, p), p) for p in self.atlas.renamings.sorting(orbits)]
+        orbits = [self.states.orbit[member] for member in members]
+        images = [(self._renamed(members, history, letters, p), p) for p in self.states.renamings.sorting(orbits)]
         best, renaming = min(images) if len(images) > 1 else images[0]
         return array("I", best).tobytes(), renaming
 
     def _renamed(self, members: Sequence[int], history: int, letters: Sequence[int], renaming: int) -> tuple[int, ...]:
-        atlas = self.atlas
+        states = self.states
         if renaming == 0:
             return (*members, history, *sorted(letters))
         row = [0] * len(members)
-        for place, member in zip(atlas.renamings.all[renaming], members, strict=True):
-            row[place] = atlas.images[member][renaming]
+        for place, member in zip(states.renamings.all[renaming], members, strict=True):
+            row[place] = states.images[member][renaming]
         history = self.histories.image(history, renaming)
-        return (*row, history, *sorted([atlas.letter_images[letter][renaming] for letter in letters]))
+        return (*row, history, *sorted([states.letter_images[letter][renaming] for letter in letters]))
 
     def facts_of(self, number: int) -> list[Facts]:
         """What the rules see of each member in a state. States are numbered as they were found, from 0."""
-        return [self.atlas.facts[member] for member in array("I", self._rows[number])[: self.bounds.members]]
+        return [self.states.facts[member] for member in array("I", self._rows[number])[: self.bounds.members]]
 
     def images_of(self, number: int) -> int:
         """How many states this one stands for: itself, and all that it becomes by renaming."""
         members_count = self.bounds.members
         row = array("I", self._rows[number])
         members, history, letters = row[:members_count], row[members_count], row[members_count + 1 :]
-        return len({self._renamed(members, history, letters, p) for p in range(len(self.atlas.renamings.all))})
+        return len({self._renamed(members, history, letters, p) for p in range(len(self.states.renamings.all))})
 
-    def path_to(self, number: int) -> list[tuple[Event, int]]:
+    def path_to(self, number: int) -> list[tuple[ModelEvent, int]]:
         """The events from the very first start to this state, each with the renaming that followed it."""
         numbers = [number]
         while self._parents[numbers[-1]] >= 0:
@@ -332,7 +334,7 @@ class Search:
         numbers.reverse()
         return [*self._prelude, *(self._step_between(one, other) for one, other in pairwise(numbers))]
 
-    def _step_between(self, number: int, following: int) -> tuple[Event, int]:
+    def _step_between(self, number: int, following: int) -> tuple[ModelEvent, int]:
         row = array("I", self._rows[number])
         for event, outcome in self._events(row):
             row_after, renaming = self._after(row, event, outcome)

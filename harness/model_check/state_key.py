@@ -48,7 +48,7 @@ UNORDERED = {("Outbox", "_waiting")}  # Of messages to different peers; two to o
 _fields: dict[type, tuple[str, ...]] = {}
 
 
-def picture(thing: object) -> Picture:
+def state_key(thing: object) -> Picture:
     """The picture of a member, or of a message."""
     return _draw(thing, set())
 

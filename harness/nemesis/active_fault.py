@@ -8,7 +8,7 @@ from typing import Protocol
 
 from harness.cluster.process import MemberProcess
 from harness.cluster.proxy import Direction
-from harness.cluster.proxy_network import Network
+from harness.cluster.proxy_network import ProxyNetwork
 from harness.cluster.volumes import Volume
 from harness.nemesis.schedule import Kind
 from raft import Member
@@ -19,7 +19,7 @@ class Victims(Protocol):
 
     members: dict[str, MemberProcess]
     volumes: dict[str, Volume]
-    network: Network | None
+    network: ProxyNetwork | None
 
     endpoints: list[str]
 
@@ -62,7 +62,7 @@ class FaultRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
+class ActiveFault:
     """`seconds`: how long the fault is to last. `random`: its own, from the plan."""
 
     cluster: Victims

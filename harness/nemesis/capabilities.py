@@ -37,7 +37,7 @@ CONDITIONS: dict[Kind, str] = {"clock-jump": " where nobody reads by lease (`run
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Capabilities:
     """`unavailable`: faults that were asked for and cannot be made here, and why."""
 
     file_system: FileSystem | None = None  # What a volume of its own for each member can be.
@@ -57,11 +57,11 @@ class Machine:
         return tuple(kind for kind in kinds if kind not in self.unavailable)
 
 
-ANY_MACHINE = Machine()
+ANY_MACHINE = Capabilities()
 """What every machine can do."""
 
 
-def look_at_machine(kinds: Iterable[Kind]) -> Machine:
+def detect_capabilities(kinds: Iterable[Kind]) -> Capabilities:
     """Try what `kinds` need. From here on this process's mounts are its own, where that is allowed.
 
     Call it before there are other threads.
@@ -81,16 +81,16 @@ def look_at_machine(kinds: Iterable[Kind]) -> Machine:
         faketime = find_faketime()
         if faketime is None:
             unavailable["wall-clock"] = f"{_FAKETIME} is not installed (package libfaketime)"
-    return Machine(file_system, faketime, {kind: why for kind, why in unavailable.items() if kind in kinds})
+    return Capabilities(file_system, faketime, {kind: why for kind, why in unavailable.items() if kind in kinds})
 
 
-def usable_faults(text: str, *, lease_reads: bool) -> tuple[tuple[Kind, ...], Machine]:
+def usable_faults(text: str, *, lease_reads: bool) -> tuple[tuple[Kind, ...], Capabilities]:
     """Read `--faults` and look at the machine: what can be made of it here. Raises BadInput.
 
     What was named must be possible; `all` means all that is. `lease_reads`: leaders may read by lease.
     """
     kinds = parse_faults(text)
-    machine = look_at_machine(kinds)
+    machine = detect_capabilities(kinds)
     if lease_reads and "clock-jump" in kinds:
         machine.unavailable["clock-jump"] = NO_JUMPS
     return machine.usable(kinds, each_was_named=kinds != KINDS), machine

@@ -10,7 +10,7 @@ import trio
 from harness.cluster.os_faults import Operation
 from harness.cluster.process import MemberProcess
 from harness.cluster.volumes import Volume
-from harness.nemesis.active_fault import Strike
+from harness.nemesis.active_fault import ActiveFault
 from harness.nemesis.expected_exits import blame, if_its_disk_fails
 from kvstore import Client, StoreError
 
@@ -23,7 +23,7 @@ _ONCE: tuple[Operation, ...] = ("write", "sync")
 
 
 @asynccontextmanager
-async def full(strike: Strike) -> AsyncIterator[None]:
+async def full(strike: ActiveFault) -> AsyncIterator[None]:
     """No room at all on the disk (ENOSPC); at the end there is room again."""
     volumes = strike.volumes
     try:
@@ -34,7 +34,7 @@ async def full(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def failing(strike: Strike) -> AsyncIterator[None]:
+async def failing(strike: ActiveFault) -> AsyncIterator[None]:
     """All that is asked of the disk fails (EIO), and what was written before is kept. A member must then end itself.
 
     At the end the disk is well and the member is started again. `exit_codes`: how each ended by itself; None: not at
@@ -64,7 +64,7 @@ async def failing(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def failing_once(strike: Strike) -> AsyncIterator[None]:
+async def failing_once(strike: ActiveFault) -> AsyncIterator[None]:
     """One write to the log, or one sync of it, fails (EIO), and all before and after it succeed. Started again at the
     end.
 
@@ -110,7 +110,7 @@ async def _have_all_write(endpoints: Sequence[str]) -> None:
 
 
 @asynccontextmanager
-async def hanging(strike: Strike) -> AsyncIterator[None]:
+async def hanging(strike: ActiveFault) -> AsyncIterator[None]:
     """Every write and sync waits until the fault is over. The process itself goes on."""
     volumes = strike.volumes
     try:
@@ -121,7 +121,7 @@ async def hanging(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def slow(strike: Strike) -> AsyncIterator[None]:
+async def slow(strike: ActiveFault) -> AsyncIterator[None]:
     """The disk hangs for a moment again and again, so that each sync takes up to some tenths of a second."""
     volumes = strike.volumes
 
@@ -143,7 +143,7 @@ async def slow(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def without_power(strike: Strike) -> AsyncIterator[None]:
+async def without_power(strike: ActiveFault) -> AsyncIterator[None]:
     """The process and its disk stop at one moment: what was not synced is lost. Started again at the end."""
     members, volumes = strike.members, strike.volumes
     for member in members:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.nemesis.active_fault import Strike
+from harness.nemesis.active_fault import ActiveFault
 
 STOPPED_AS_ASKED, REFUSED, NO_ANSWER, STOPPED_ITSELF, WAS_REMOVED = 0, 3, 5, 6, 7
 _BEFORE_IT_LISTENS = -15  # SIGTERM while Python still loads it: the system's own answer.
@@ -16,12 +16,12 @@ WHILE_JOINING: Codes = frozenset({REFUSED, NO_ANSWER})
 """Who is no member yet may end by itself: nobody answers it, or something beside it keeps it from starting."""
 
 
-def if_its_disk_fails(strike: Strike) -> dict[str, Codes]:
+def if_its_disk_fails(strike: ActiveFault) -> dict[str, Codes]:
     """Of each victim, as it is before anything is done to it: how it may end once its disk fails."""
     return _allowed(strike, {STOPPED_ITSELF}, starting={REFUSED}, joining={*WHILE_JOINING, None})
 
 
-def if_asked_to_stop(strike: Strike) -> dict[str, Codes]:
+def if_asked_to_stop(strike: ActiveFault) -> dict[str, Codes]:
     """The same for SIGTERM."""
     return _allowed(
         strike,
@@ -31,7 +31,7 @@ def if_asked_to_stop(strike: Strike) -> dict[str, Codes]:
     )
 
 
-def blame(strike: Strike, when: str, exit_codes: Mapping[str, int | None], allowed: Mapping[str, Codes]) -> None:
+def blame(strike: ActiveFault, when: str, exit_codes: Mapping[str, int | None], allowed: Mapping[str, Codes]) -> None:
     """Whoever ended in another way than it may makes a finding, which fails the run."""
     others = {node_id: code for node_id, code in exit_codes.items() if code not in allowed[node_id]}
     if others:
@@ -39,7 +39,7 @@ def blame(strike: Strike, when: str, exit_codes: Mapping[str, int | None], allow
 
 
 def _allowed(
-    strike: Strike, always: set[int | None], *, starting: set[int | None], joining: set[int | None]
+    strike: ActiveFault, always: set[int | None], *, starting: set[int | None], joining: set[int | None]
 ) -> dict[str, Codes]:
     return {
         member.node_id: frozenset(

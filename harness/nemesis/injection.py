@@ -12,7 +12,7 @@ import trio
 
 from harness.nemesis import disks, membership, processes
 from harness.nemesis import partitions as links
-from harness.nemesis.active_fault import FaultRecord, Strike, Victims
+from harness.nemesis.active_fault import ActiveFault, FaultRecord, Victims
 from harness.nemesis.schedule import MEMBER_KINDS, Kind, PlannedFault
 from harness.recording.history import RunWriter
 
@@ -20,7 +20,7 @@ _LEADER_WAIT_SECONDS = 3.0  # For "the leader" there must be one; if there is no
 _SETTLED_SECONDS_MAX = 3.0
 _LOOK_SECONDS = 0.02
 
-_CARRIED_OUT: dict[Kind, Callable[[Strike], AbstractAsyncContextManager[None]]] = {
+_CARRIED_OUT: dict[Kind, Callable[[ActiveFault], AbstractAsyncContextManager[None]]] = {
     "kill": processes.killed,
     "pause": processes.paused,
     "partition": links.partitioned,
@@ -94,7 +94,7 @@ class Nemesis:
             leader_id=leader_id,
             started_ns=self.writer.clock.now_ns(),
         )
-        strike = Strike(self.cluster, record, planned.duration_seconds, Random(f"strike {planned.pick}"))
+        strike = ActiveFault(self.cluster, record, planned.duration_seconds, Random(f"strike {planned.pick}"))
         self.records.append(record)
         self.under_way.append(record)
         self.writer.event("fault_started", **record.to_json())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trio
 
-from harness.nemesis.active_fault import Strike
+from harness.nemesis.active_fault import ActiveFault
 from harness.nemesis.expected_exits import WAS_REMOVED, WHILE_JOINING, blame
 from kvstore import Client, StoreError
 from raft import MEMBERS_MAX, Member
@@ -25,7 +25,7 @@ _END_SECONDS = 15.0  # Who was removed is told, or asks, and ends by itself; oth
 
 
 @asynccontextmanager
-async def added(strike: Strike) -> AsyncIterator[None]:
+async def added(strike: ActiveFault) -> AsyncIterator[None]:
     """A member with a new id and an empty folder joins, catches up, and gets a vote."""
     count = len(strike.cluster.members)
     if count >= ADDED_TO_MAX:
@@ -39,7 +39,7 @@ async def added(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def removed(strike: Strike) -> AsyncIterator[None]:
+async def removed(strike: ActiveFault) -> AsyncIterator[None]:
     """A member is removed while it runs; it must end itself. `exit_code`: None if it did not, and was killed."""
     cluster = strike.cluster
     is_one_spared = len(cluster.members) > MEMBERS_MIN
@@ -64,7 +64,7 @@ async def removed(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def replaced(strike: Strike) -> AsyncIterator[None]:
+async def replaced(strike: ActiveFault) -> AsyncIterator[None]:
     """A member is gone for good, disk and all (`kill -9`, and never started again); a new one takes its place."""
     if not strike.record.victims:
         strike.record.outcome["skipped"] = "every member is hit by something else"
@@ -77,7 +77,7 @@ async def replaced(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def lied_to(strike: Strike) -> AsyncIterator[None]:
+async def lied_to(strike: ActiveFault) -> AsyncIterator[None]:
     """A member's disk says that it has synced, and has not; then the power fails. What the member forgot nobody can
     know: it is never started again, and a new one takes its place.
 
@@ -108,7 +108,7 @@ async def _check(folder: Path) -> object:
         return done.stderr.decode("utf-8", "replace")
 
 
-async def _replace(strike: Strike, old_id: str) -> None:
+async def _replace(strike: ActiveFault, old_id: str) -> None:
     """Who is gone for good gets a successor."""
     cluster = strike.cluster
     new = await cluster.start_new_member()
@@ -119,7 +119,7 @@ async def _replace(strike: Strike, old_id: str) -> None:
 
 
 @asynccontextmanager
-async def _looked_after(strike: Strike, new: Member) -> AsyncIterator[None]:
+async def _looked_after(strike: ActiveFault, new: Member) -> AsyncIterator[None]:
     """While a member joins, other faults hit: it may find nobody who answers, and end. Then it is started again.
 
     `exit_codes`: how it ended before it was a member, if ever.
@@ -146,7 +146,7 @@ async def _looked_after(strike: Strike, new: Member) -> AsyncIterator[None]:
     process.is_joining = False
 
 
-async def _insist(strike: Strike, change: Callable[[Client], Awaitable[object]]) -> None:
+async def _insist(strike: ActiveFault, change: Callable[[Client], Awaitable[object]]) -> None:
     """Ask for a change until it is made: there may be no leader for a while, or no majority."""
     error: StoreError | None = None
     with trio.move_on_after(_CHANGE_SECONDS_MAX):

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from harness.cluster.proxy_network import SLOW_SECONDS
-from harness.nemesis.active_fault import Strike
+from harness.nemesis.active_fault import ActiveFault
 
 
 @asynccontextmanager
-async def partitioned(strike: Strike) -> AsyncIterator[None]:
+async def partitioned(strike: ActiveFault) -> AsyncIterator[None]:
     """Frames between the victims and all others are lost, or late; at the end no more are."""
     network, direction = strike.cluster.network, strike.record.direction
     assert network is not None, "partitions need a cluster whose links go through proxies"

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from harness.nemesis.active_fault import Strike
+from harness.nemesis.active_fault import ActiveFault
 from harness.nemesis.expected_exits import blame, if_asked_to_stop
 from kvstore import Client, StoreError
 
@@ -18,7 +18,7 @@ _TRANSFER_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def killed(strike: Strike) -> AsyncIterator[None]:
+async def killed(strike: ActiveFault) -> AsyncIterator[None]:
     """`kill -9`; started again at the end."""
     members = strike.members
     for member in members:
@@ -31,7 +31,7 @@ async def killed(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def paused(strike: Strike) -> AsyncIterator[None]:
+async def paused(strike: ActiveFault) -> AsyncIterator[None]:
     """SIGSTOP; goes on at the end."""
     members = strike.members
     for member in members:
@@ -44,7 +44,7 @@ async def paused(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def restarted(strike: Strike) -> AsyncIterator[None]:
+async def restarted(strike: ActiveFault) -> AsyncIterator[None]:
     """Asked to end (SIGTERM), as before an upgrade; started again at the end. It must end in an orderly way."""
     members = strike.members
     exit_codes: dict[str, int] = {}
@@ -62,7 +62,7 @@ async def restarted(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def booted_at_another_time(strike: Strike) -> AsyncIterator[None]:
+async def booted_at_another_time(strike: ActiveFault) -> AsyncIterator[None]:
     """Killed, and started again with a monotonic clock that has nothing to do with the one before."""
     shifts = {member.node_id: strike.random.randrange(_CLOCK_SHIFT_SECONDS_MAX) for member in strike.members}
     strike.record.outcome["clock_shift_seconds"] = shifts
@@ -73,7 +73,7 @@ async def booted_at_another_time(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def told_another_date(strike: Strike) -> AsyncIterator[None]:
+async def told_another_date(strike: ActiveFault) -> AsyncIterator[None]:
     """The wall clock of a running process jumps by up to ten years, ahead or back; at the end it jumps home."""
     limit = _WALL_SHIFT_SECONDS_MAX
     shifts = {member.node_id: strike.random.randrange(-limit, limit) for member in strike.members}
@@ -89,7 +89,7 @@ async def told_another_date(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def jumped_ahead(strike: Strike) -> AsyncIterator[None]:
+async def jumped_ahead(strike: ActiveFault) -> AsyncIterator[None]:
     """The monotonic clock of a running process jumps ahead by up to half a minute, and goes on from there.
 
     No lease can stand that, for a promise is as long as the clock of who made it says.
@@ -102,7 +102,7 @@ async def jumped_ahead(strike: Strike) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def handed_over(strike: Strike) -> AsyncIterator[None]:
+async def handed_over(strike: ActiveFault) -> AsyncIterator[None]:
     """The leader is asked to let another member lead."""
     try:
         async with Client(strike.cluster.endpoints, session=False) as client:

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Spoiled:
+class StaleAnswer:
     """The read that was changed, and the two writes that make its new answer impossible."""
 
     read: Row  # As recorded, before the change.
@@ -34,7 +34,7 @@ class Spoiled:
         )
 
 
-def make_stale(source: Path, target: Path) -> Spoiled:
+def make_stale(source: Path, target: Path) -> StaleAnswer:
     """Copy the run `source` to the new folder `target` with one read made stale.
 
     Raises BadInput if no read of the run can be made *certainly* stale (it is too short).
@@ -48,7 +48,7 @@ def make_stale(source: Path, target: Path) -> Spoiled:
     return spoiled
 
 
-def find_stale(rows: list[Row]) -> Spoiled | None:
+def find_stale(rows: list[Row]) -> StaleAnswer | None:
     """Choose the read: the one nearest to the middle of the run for which two such writes exist."""
     writes: dict[str, list[Row]] = {}
     for row in rows:
@@ -63,7 +63,7 @@ def find_stale(rows: list[Row]) -> Spoiled | None:
         second = _last_before(writes.get(read["key"], []), read["call_ns"])
         first = _last_before(writes.get(read["key"], []), second["call_ns"]) if second is not None else None
         if second is not None and first is not None:
-            return Spoiled(read, first["value"], first, second)
+            return StaleAnswer(read, first["value"], first, second)
     return None
 
 
@@ -81,7 +81,7 @@ def _last_before(writes: list[Row], moment_ns: int) -> Row | None:
     return next((write for write in reversed(writes) if write["return_ns"] < moment_ns), None)
 
 
-def _lie(read: Row, spoiled: Spoiled) -> Row:
+def _lie(read: Row, spoiled: StaleAnswer) -> Row:
     """The record as `first` left it. The revision of the response stays: only the value has to give the lie away."""
     output = {"found": True, "value": spoiled.shows, "mod_revision": spoiled.first["revision"]}
     return {**read, "output": output}

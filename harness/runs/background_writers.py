@@ -18,7 +18,7 @@ _WRITE_PAUSE_SECONDS = 0.005  # Also the resolution of what is measured.
 _WRITE_SECONDS = 10.0
 
 
-class Writers:
+class BackgroundWriters:
     """What they have seen so far."""
 
     def __init__(self) -> None:
@@ -61,9 +61,9 @@ class Writers:
 
 
 @asynccontextmanager
-async def writing(cluster: Cluster) -> AsyncIterator[Writers]:
+async def writing(cluster: Cluster) -> AsyncIterator[BackgroundWriters]:
     """WRITERS clients of this cluster."""
-    writers = Writers()
+    writers = BackgroundWriters()
 
     async def write(number: int) -> None:
         async with Client(cluster.endpoints) as store:

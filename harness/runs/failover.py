@@ -16,10 +16,10 @@ import trio
 from rich.console import Console
 
 from harness.cluster.cluster import Cluster, running_cluster
-from harness.cluster.member_options import Equipment
+from harness.cluster.member_options import MemberOptions
 from harness.errors import NotReady
 from harness.reports.report import percentile
-from harness.runs.background_writers import Writers, scratch_folder, writing
+from harness.runs.background_writers import BackgroundWriters, scratch_folder, writing
 from raft import RaftConfig
 
 _MILLISECOND_NS = 1_000_000
@@ -102,7 +102,7 @@ async def measure_failover(
                         folder / name,
                         nodes=nodes,
                         proxied=is_half_open,
-                        equipment=Equipment(leader_loss_hint=has_hint),
+                        member_options=MemberOptions(leader_loss_hint=has_hint),
                     )
                 )
                 for name, has_hint in (("with-hint", True), ("without-hint", False))
@@ -158,7 +158,7 @@ async def _leader_of(cluster: Cluster) -> str:
     return leader_id
 
 
-async def _kill_and_wait(cluster: Cluster, leader_id: str, writers: Writers) -> float:
+async def _kill_and_wait(cluster: Cluster, leader_id: str, writers: BackgroundWriters) -> float:
     await writers.first_after(trio.current_time())
     killed = trio.current_time()
     cluster.members[leader_id].kill()

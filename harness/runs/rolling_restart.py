@@ -10,7 +10,7 @@ import trio
 from rich.console import Console
 
 from harness.cluster.cluster import Cluster, running_cluster
-from harness.runs.background_writers import Writers, scratch_folder, writing
+from harness.runs.background_writers import BackgroundWriters, scratch_folder, writing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ async def _leader_id(cluster: Cluster) -> str:
     return leader_id
 
 
-async def _one_restart(cluster: Cluster, writers: Writers, node_id: str) -> Restart:
+async def _one_restart(cluster: Cluster, writers: BackgroundWriters, node_id: str) -> Restart:
     was_leader = await _leader_id(cluster) == node_id
     await writers.first_after(trio.current_time())
     writers.longest_pause_seconds = 0.0

@@ -20,7 +20,7 @@ from harness.runs.operator_checks import OperatorChecks
 from harness.runs.settings import RunSettings
 from harness.strangers.folder_intruder import FolderIntruder
 from harness.strangers.process import StrangersProcess, strangers_about
-from harness.strangers.wire import Target
+from harness.strangers.wire import TargetMember
 from harness.workload.workers import Workload
 
 Phase = Literal["starting", "under load", "healing", "reading everything", "done"]
@@ -61,7 +61,7 @@ async def record_run(progress: Progress) -> Report:
             settings.out / "nodes",
             nodes=settings.nodes,
             proxied=settings.proxied,
-            equipment=settings.equipment,
+            member_options=settings.member_options,
             ready_seconds=settings.ready_seconds,
         ) as cluster:
             progress.cluster = cluster
@@ -88,7 +88,7 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
         bulk=settings.bulk,
         operations_per_second=settings.operations_per_second,
         hasty_share=settings.hasty_share,
-        read_ways=settings.read_ways,
+        read_modes=settings.read_modes,
     )
     writer.event("cluster_ready", members={name: address.client for name, address in cluster.addresses.items()})
     async with trio.open_nursery() as nursery:
@@ -126,7 +126,7 @@ def _strangers(settings: RunSettings, cluster: Cluster) -> AbstractContextManage
     if not settings.strangers:
         return nullcontext()
     targets = [
-        Target(
+        TargetMember(
             node_id=node_id,
             client_port=address.client_port,
             peer_port=address.peer_port,

@@ -8,12 +8,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from harness.cluster.cluster import NODES_MAX, READY_SECONDS
-from harness.cluster.member_options import Equipment
+from harness.cluster.member_options import MemberOptions
 from harness.errors import BadInput
-from harness.nemesis.capabilities import ANY_MACHINE, NO_JUMPS, Machine
+from harness.nemesis.capabilities import ANY_MACHINE, NO_JUMPS, Capabilities
 from harness.nemesis.schedule import DISK_KINDS, REPLACING_KINDS, TAMPERED_KINDS, PlannedFault
 from harness.workload.operation_generator import KEYS_MAX
-from harness.workload.read_modes import USUAL_WAYS, ReadWays
+from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 from harness.workload.workers import HASTY_SHARE
 from raft import MEMBERS_MAX
 
@@ -39,10 +39,10 @@ class RunSettings:
     ops_format: str = "jsonl"
     operations_per_second: float = 0.0
     hasty_share: float = HASTY_SHARE
-    read_ways: ReadWays = USUAL_WAYS  # But in bulks, which read by rounds.
+    read_modes: ReadModes = USUAL_READ_MODES  # But in bulks, which read by rounds.
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS
-    machine: Machine = ANY_MACHINE  # Where it runs, as far as the plan's faults need to know.
+    machine: Capabilities = ANY_MACHINE  # Where it runs, as far as the plan's faults need to know.
     strangers: tuple[str, ...] = ()  # The kinds (`harness.strangers.crowd.KINDS`) that call at all ports meanwhile.
     is_inspected: bool = False  # What members use, and whether operators get in, is watched.
     descriptors_max: int | None = None  # The limit of open files of each member; None: that of the harness.
@@ -85,13 +85,13 @@ class RunSettings:
     @property
     def lease_reads(self) -> bool:
         """Leaders may read by lease only where somebody asks them to."""
-        return self.read_ways.lease > 0 and not self.bulk
+        return self.read_modes.lease > 0 and not self.bulk
 
     @property
-    def equipment(self) -> Equipment:
+    def member_options(self) -> MemberOptions:
         """Disks and clocks of their own for the members, where the plan needs them: they cost time, too."""
         kinds = {fault.kind for fault in self.plan}
-        return Equipment(
+        return MemberOptions(
             small_storage=self.small_storage,
             lease_reads=self.lease_reads,
             file_system=self.machine.file_system if kinds & set(DISK_KINDS) else None,
@@ -113,7 +113,7 @@ class RunSettings:
             "bulk": self.bulk,
             "operations_per_second": self.operations_per_second,
             "hasty_share": self.hasty_share,
-            "read_ways": str(self.read_ways),
+            "read_ways": str(self.read_modes),
             "lease_reads": self.lease_reads,
             "small_storage": self.small_storage,
             "strangers": self.strangers,

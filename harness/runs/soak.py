@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.errors import BadInput
-from harness.nemesis.capabilities import ANY_MACHINE, Machine
+from harness.nemesis.capabilities import ANY_MACHINE, Capabilities
 from harness.nemesis.schedule import Kind, plan_faults
 from harness.recording.history import write_json
 from harness.reports.report import Report
@@ -18,7 +18,7 @@ from harness.runs.audit import AuditResult, audit
 from harness.runs.live_view import run_shown
 from harness.runs.settings import RunSettings
 from harness.runs.signals import run_until_signal
-from harness.workload.read_modes import USUAL_WAYS, ReadWays
+from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 
 _NODES = (3, 5)
 _VIOLATION = 3
@@ -40,8 +40,8 @@ class Soak:
     operations_per_second: float
     in_flight: int
     audit: bool
-    read_ways: ReadWays = USUAL_WAYS
-    machine: Machine = ANY_MACHINE
+    read_modes: ReadModes = USUAL_READ_MODES
+    machine: Capabilities = ANY_MACHINE
 
     def __post_init__(self) -> None:
         if not any(fault.kind == "kill" for fault in self.run(0).plan):
@@ -60,7 +60,7 @@ class Soak:
             keys=self.keys,
             in_flight=self.in_flight,
             operations_per_second=self.operations_per_second,
-            read_ways=self.read_ways,
+            read_modes=self.read_modes,
             machine=self.machine,
         )
 

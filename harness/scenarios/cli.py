@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.errors import HarnessError
+from harness.scenarios.cluster_stage import ClusterStage
 from harness.scenarios.errors import BadScenario, Broken, Mismatch
 from harness.scenarios.expectations import LOOKS, OTHERS
 from harness.scenarios.language import Scenario, Step
 from harness.scenarios.play import load, named_scenarios, play
-from harness.scenarios.stage import Stage
 from harness.scenarios.verbs import ACTIONS
 
 EXIT_MISMATCH = 3
@@ -72,7 +72,7 @@ def _told(each: Scenario, held: int, error: HarnessError | None, *, quiet: bool)
     return {"name": each.name, "held": error is None, "expectations": held, "problem": problem}
 
 
-def _show(step: Step, stage: Stage) -> None:
+def _show(step: Step, stage: ClusterStage) -> None:
     click.echo(f"{step.line:>4}  {step.text}")
     if step.verb == "expect":
         return

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.core_host.member import Member
+from harness.core_host.member import CoreHost
+from harness.scenarios.cluster_stage import ClusterStage
 from harness.scenarios.errors import Mismatch
 from harness.scenarios.language import Step
-from harness.scenarios.stage import Stage
 from raft import Entry, EntryKind, TraceEvent, decode_item
 
-Look = Callable[[Member], str]
+Look = Callable[[CoreHost], str]
 
 
 def _terms(entries: tuple[Entry, ...]) -> str:
@@ -43,7 +43,7 @@ OTHERS = {
 }
 
 
-def expect(step: Step, stage: Stage) -> None:
+def expect(step: Step, stage: ClusterStage) -> None:
     """Raises Mismatch if it is not so."""
     if "=" not in step.words:
         raise step.wrong(f"`{step.text}` says no value", "write `expect WHAT MEMBER… = VALUE`")
@@ -68,7 +68,7 @@ def expect(step: Step, stage: Stage) -> None:
             _compare(step, f"{text}: {member}", expected, str(_count(subject[1], events)))
 
 
-def _read(step: Step, subject: tuple[str, ...], stage: Stage) -> str:
+def _read(step: Step, subject: tuple[str, ...], stage: ClusterStage) -> str:
     name = step.one_of(subject[1] if len(subject) > 1 else "", stage.reads, "read")
     node_id, life, ticket = stage.reads[name]
     member = stage.members[node_id]

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from harness.core_host.message_names import NAMES, Letter
+from harness.core_host.message_names import NAMES, HeldMessage
+from harness.scenarios.cluster_stage import ClusterStage
 from harness.scenarios.errors import BadScenario
-from harness.scenarios.stage import Stage
 
 ANY = "*"
 
@@ -63,11 +63,11 @@ class Step:
         hint = f"did you mean {nearest[0]}?" if nearest else f"there are: {', '.join(names)}"
         raise self.wrong(f"`{word}` is no {what}", hint)
 
-    def member(self, word: str, stage: Stage) -> str:
+    def member(self, word: str, stage: ClusterStage) -> str:
         """The name of a member."""
         return self.one_of(word, stage.ids, "member")
 
-    def members(self, words: Iterable[str], stage: Stage) -> list[str]:
+    def members(self, words: Iterable[str], stage: ClusterStage) -> list[str]:
         """Names of members, or `all`."""
         listed = list(words)
         if listed == ["all"]:
@@ -76,7 +76,7 @@ class Step:
             raise self.wrong(f"`{self.text}` names no member", "name one or several, or `all`")
         return [self.member(word, stage) for word in listed]
 
-    def letters(self, words: tuple[str, ...], stage: Stage) -> Callable[[Letter], bool]:
+    def letters(self, words: tuple[str, ...], stage: ClusterStage) -> Callable[[HeldMessage], bool]:
         """`s1>s2`, `*>s2` or `s1>*`, then perhaps a kind of message."""
         if not words:
             raise self.wrong(f"`{self.text}` lacks a link", "write it as s1>s2, *>s2, s1>* or *>*")

@@ -7,10 +7,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from harness.errors import BadInput
+from harness.scenarios.cluster_stage import ClusterStage
 from harness.scenarios.errors import Broken
 from harness.scenarios.expectations import expect
 from harness.scenarios.language import Scenario, Step, parse
-from harness.scenarios.stage import Stage
 from harness.scenarios.verbs import ACTIONS, make_stage
 from raft import ProtocolError
 
@@ -38,7 +38,7 @@ def load(name: str) -> Scenario:
     return parse(path.stem, path.name if name in named else str(path), text)
 
 
-def play(scenario: Scenario) -> Iterator[tuple[Step, Stage]]:
+def play(scenario: Scenario) -> Iterator[tuple[Step, ClusterStage]]:
     """Carry out one step after the other; yields after each. Raises BadScenario, Mismatch, Broken."""
     stage, steps = make_stage(scenario.steps)
     if not any(step.verb == "expect" for step in steps):
@@ -54,7 +54,7 @@ def play(scenario: Scenario) -> Iterator[tuple[Step, Stage]]:
         yield step, stage
 
 
-def _act(verb: str, step: Step, stage: Stage) -> None:
+def _act(verb: str, step: Step, stage: ClusterStage) -> None:
     try:
         ACTIONS[verb](step, stage)
     except (AssertionError, ProtocolError) as error:

@@ -6,23 +6,23 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from harness.core_host.disk import Image
-from harness.core_host.message_names import Letter
+from harness.core_host.message_names import HeldMessage
+from harness.scenarios.cluster_stage import ClusterStage, image, milliseconds
 from harness.scenarios.language import Step
-from harness.scenarios.stage import Stage, image, milliseconds
 from raft import NODE_ID_PATTERN, Busy, NotLeader, RaftConfig, Role
 
-Action = Callable[[Step, Stage], None]
+Action = Callable[[Step, ClusterStage], None]
 DURATION_MS_MAX = 600_000
 """Ten minutes of heartbeats are more than any scenario has to show."""
 
 
-def make_stage(steps: tuple[Step, ...]) -> tuple[Stage, tuple[Step, ...]]:
+def make_stage(steps: tuple[Step, ...]) -> tuple[ClusterStage, tuple[Step, ...]]:
     """Read `cluster`, then `log`, `term` and `vote` lines: what there is before anybody starts."""
     first = steps[0]
     if first.verb != "cluster":
         raise first.wrong(f"it begins with `{first.verb}`", "begin with a line like `cluster s1 s2 s3`")
     ids, config = _members_of(first)
-    stage = Stage(ids, config)
+    stage = ClusterStage(ids, config)
     terms, votes, logs = dict.fromkeys(ids, 0), dict[str, str](), dict[str, list[int]]()
     used = 1
     for step in steps[1:]:
@@ -65,7 +65,7 @@ def _members_of(step: Step) -> tuple[tuple[str, ...], RaftConfig]:
     return tuple(sorted(words)), config
 
 
-def _living(step: Step, word: str, stage: Stage) -> str:
+def _living(step: Step, word: str, stage: ClusterStage) -> str:
     member = step.member(word, stage)
     if member in stage.down | stage.paused:
         state = "down" if member in stage.down else "paused"
@@ -73,19 +73,19 @@ def _living(step: Step, word: str, stage: Stage) -> str:
     return member
 
 
-def timeout(step: Step, stage: Stage) -> None:
+def timeout(step: Step, stage: ClusterStage) -> None:
     """timeout MEMBER: its timer fires now (its election time-out; a leader's heartbeat)."""
     step.no_more_than(1)
     stage.time_out(_living(step, step.word(0, "a member"), stage))
 
 
-def campaign(step: Step, stage: Stage) -> None:
+def campaign(step: Step, stage: ClusterStage) -> None:
     """campaign MEMBER: no leader was heard for a while, it asks first; only votes move. It may lose."""
     step.no_more_than(1)
     stage.campaign(_living(step, step.word(0, "a member"), stage))
 
 
-def elect(step: Step, stage: Stage) -> None:
+def elect(step: Step, stage: ClusterStage) -> None:
     """elect MEMBER: like campaign, and it must win."""
     campaign(step, stage)
     core = stage.members[step.words[0]].core
@@ -97,13 +97,13 @@ def elect(step: Step, stage: Stage) -> None:
         raise step.wrong(f"{core.node_id} was not elected: {why or 'no majority answered'}", "`campaign` lets it lose")
 
 
-def settle(step: Step, stage: Stage) -> None:
+def settle(step: Step, stage: ClusterStage) -> None:
     """settle: disks sync (but for slow ones) and messages move until nothing is left."""
     step.no_more_than(0)
     stage.settle()
 
 
-def heartbeat(step: Step, stage: Stage) -> None:
+def heartbeat(step: Step, stage: ClusterStage) -> None:
     """heartbeat MEMBER: a leader's next heartbeat leaves; nothing is delivered."""
     step.no_more_than(1)
     member = _living(step, step.word(0, "a leader"), stage)
@@ -113,12 +113,12 @@ def heartbeat(step: Step, stage: Stage) -> None:
     stage.collect()
 
 
-def wait(step: Step, stage: Stage) -> None:
+def wait(step: Step, stage: ClusterStage) -> None:
     """wait MS: time passes and timers fire; nothing is delivered."""
     stage.pass_time(_duration(step), moving=False)
 
 
-def run(step: Step, stage: Stage) -> None:
+def run(step: Step, stage: ClusterStage) -> None:
     """run MS: time passes; disks are quick and messages take no time."""
     stage.settle()
     stage.pass_time(_duration(step), moving=True)
@@ -132,24 +132,24 @@ def _duration(step: Step) -> int:
     return milliseconds(count)
 
 
-def sync(step: Step, stage: Stage) -> None:
+def sync(step: Step, stage: ClusterStage) -> None:
     """sync MEMBER…: all that it wrote is durable, and it is told."""
     for member in step.members(step.words, stage):
         stage.members[_living(step, member, stage)].sync()
     stage.collect()
 
 
-def slow(step: Step, stage: Stage) -> None:
+def slow(step: Step, stage: ClusterStage) -> None:
     """slow MEMBER…: its disk syncs no more, except by `sync`."""
     stage.slow.update(step.members(step.words, stage))
 
 
-def fast(step: Step, stage: Stage) -> None:
+def fast(step: Step, stage: ClusterStage) -> None:
     """fast MEMBER…: the end of slow."""
     stage.slow.difference_update(step.members(step.words, stage))
 
 
-def _matching(step: Step, words: tuple[str, ...], stage: Stage) -> list[Letter]:
+def _matching(step: Step, words: tuple[str, ...], stage: ClusterStage) -> list[HeldMessage]:
     wanted = step.letters(words, stage)
     found = [letter for letter in stage.wire if wanted(letter)]
     if not found:
@@ -158,7 +158,7 @@ def _matching(step: Step, words: tuple[str, ...], stage: Stage) -> list[Letter]:
     return found
 
 
-def deliver(step: Step, stage: Stage) -> None:
+def deliver(step: Step, stage: ClusterStage) -> None:
     """deliver [all] LINK [KIND]: the oldest such message arrives, or all that are there now. LINK: s1>s2, *>s2, …"""
     words = step.words[1:] if step.words[:1] == ("all",) else step.words
     found = _matching(step, words, stage)
@@ -168,7 +168,7 @@ def deliver(step: Step, stage: Stage) -> None:
         stage.deliver(letter)
 
 
-def drop(step: Step, stage: Stage) -> None:
+def drop(step: Step, stage: ClusterStage) -> None:
     """drop [all] LINK [KIND]: the oldest such message is lost, or all that are there."""
     words = step.words[1:] if step.words[:1] == ("all",) else step.words
     found = _matching(step, words, stage)
@@ -176,14 +176,14 @@ def drop(step: Step, stage: Stage) -> None:
         stage.wire.remove(letter)
 
 
-def keep(step: Step, stage: Stage) -> None:
+def keep(step: Step, stage: ClusterStage) -> None:
     """keep NAME LINK [KIND]: the oldest such message is taken off the wire, to arrive later, again, or never."""
     letter = _matching(step, step.words[1:], stage)[0]
     stage.wire.remove(letter)
     stage.kept[step.word(0, "a name for it")] = letter
 
 
-def again(step: Step, stage: Stage) -> None:
+def again(step: Step, stage: ClusterStage) -> None:
     """again NAME: a kept message arrives; it stays kept."""
     step.no_more_than(1)
     letter = stage.kept[step.one_of(step.word(0, "the name of a kept message"), stage.kept, "kept message")]
@@ -191,7 +191,7 @@ def again(step: Step, stage: Stage) -> None:
     stage.deliver(letter)
 
 
-def cut(step: Step, stage: Stage) -> None:
+def cut(step: Step, stage: ClusterStage) -> None:
     """cut s1>s2 …: these links lose everything, one way. cut MEMBER…: a partition, these from all others."""
     if any(">" in word for word in step.words):
         for word in step.words:
@@ -203,13 +203,13 @@ def cut(step: Step, stage: Stage) -> None:
     stage.wire = [letter for letter in stage.wire if (letter.sender, letter.to) not in stage.cut]
 
 
-def heal(step: Step, stage: Stage) -> None:
+def heal(step: Step, stage: ClusterStage) -> None:
     """heal: all links work again."""
     step.no_more_than(0)
     stage.cut.clear()
 
 
-def crash(step: Step, stage: Stage) -> None:
+def crash(step: Step, stage: ClusterStage) -> None:
     """crash MEMBER…: it dies; what it had not synced is gone, and what it had sent and nobody received."""
     for member in step.members(step.words, stage):
         if member in stage.down:
@@ -217,7 +217,7 @@ def crash(step: Step, stage: Stage) -> None:
         stage.crash(member)
 
 
-def restart(step: Step, stage: Stage) -> None:
+def restart(step: Step, stage: ClusterStage) -> None:
     """restart MEMBER…: it comes back with what its disk kept."""
     for member in step.members(step.words, stage):
         if member not in stage.down:
@@ -225,12 +225,12 @@ def restart(step: Step, stage: Stage) -> None:
         stage.restart(member)
 
 
-def pause(step: Step, stage: Stage) -> None:
+def pause(step: Step, stage: ClusterStage) -> None:
     """pause MEMBER…: it stands still, and its clock too; messages to it wait."""
     stage.paused.update(_living(step, member, stage) for member in step.members(step.words, stage))
 
 
-def resume(step: Step, stage: Stage) -> None:
+def resume(step: Step, stage: ClusterStage) -> None:
     """resume MEMBER…: it goes on as if nothing had happened."""
     for member in step.members(step.words, stage):
         if member not in stage.paused:
@@ -238,7 +238,7 @@ def resume(step: Step, stage: Stage) -> None:
         stage.paused.discard(member)
 
 
-def propose(step: Step, stage: Stage) -> None:
+def propose(step: Step, stage: ClusterStage) -> None:
     """propose MEMBER WORD…: a leader takes commands, one entry each; nothing moves yet."""
     member = _living(step, step.word(0, "a member"), stage)
     step.word(1, "a command")
@@ -250,7 +250,7 @@ def propose(step: Step, stage: Stage) -> None:
     stage.collect()
 
 
-def read(step: Step, stage: Stage) -> None:
+def read(step: Step, stage: ClusterStage) -> None:
     """read MEMBER NAME: ask for a linearizable read; `expect read NAME` tells how it stands."""
     step.no_more_than(2)
     member, name = _living(step, step.word(0, "a member"), stage), step.word(1, "a name for the read")

@@ -17,13 +17,13 @@ from typing import Any
 import trio
 
 from harness.strangers.crowd import KINDS, run_crowd
-from harness.strangers.wire import Target
+from harness.strangers.wire import TargetMember
 
 
 async def _run(plan: dict[str, Any]) -> Counter[str]:
     counts: Counter[str] = Counter()
     targets = [
-        Target(node_id=node_id, client_port=client, peer_port=peer, metrics_port=metrics)
+        TargetMember(node_id=node_id, client_port=client, peer_port=peer, metrics_port=metrics)
         for node_id, client, peer, metrics in plan["targets"]
     ]
     async with trio.open_nursery() as nursery:

@@ -17,11 +17,11 @@ import trio
 from harness.strangers import connection_holders, foreign_protocols, odd_requests, peer_impostors
 from harness.strangers.stranger import Stranger
 from harness.strangers.structures import Structures
-from harness.strangers.wire import Target
+from harness.strangers.wire import TargetMember
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class StrangerKind:
     """`workers` per member, each with a pause of up to `pause_seconds` between two visits."""
 
     name: str
@@ -30,23 +30,27 @@ class Kind:
     pause_seconds: float = 1.0
 
 
-KINDS: tuple[Kind, ...] = (
-    Kind(name="changed-requests", visit=odd_requests.send_changed_requests, pause_seconds=0.5),
-    Kind(name="unhashable-consistency", visit=odd_requests.send_unhashable_consistency, pause_seconds=2.0),
-    Kind(name="state-hash-askers", visit=odd_requests.ask_for_state_hashes, pause_seconds=2.0),
-    Kind(name="session-flood", visit=odd_requests.register_sessions, pause_seconds=1.0),
-    Kind(name="odd-members", visit=odd_requests.add_impossible_members, pause_seconds=5.0),
-    Kind(name="idle-clients", visit=connection_holders.greet_and_idle, workers=1_044, pause_seconds=60.0),
-    Kind(name="silent-callers", visit=connection_holders.say_nothing, workers=70, pause_seconds=5.0),
-    Kind(name="half-frames", visit=connection_holders.never_finish_a_frame, workers=50, pause_seconds=20.0),
-    Kind(name="non-readers", visit=connection_holders.never_read, workers=30, pause_seconds=20.0),
-    Kind(name="foreign-protocols", visit=foreign_protocols.speak_another_protocol, workers=2, pause_seconds=1.0),
-    Kind(name="peer-impostors", visit=peer_impostors.claim_an_impossible_term, pause_seconds=2.0),
-    Kind(name="changed-peer-frames", visit=peer_impostors.say_changed_hellos, pause_seconds=0.5),
+KINDS: tuple[StrangerKind, ...] = (
+    StrangerKind(name="changed-requests", visit=odd_requests.send_changed_requests, pause_seconds=0.5),
+    StrangerKind(name="unhashable-consistency", visit=odd_requests.send_unhashable_consistency, pause_seconds=2.0),
+    StrangerKind(name="state-hash-askers", visit=odd_requests.ask_for_state_hashes, pause_seconds=2.0),
+    StrangerKind(name="session-flood", visit=odd_requests.register_sessions, pause_seconds=1.0),
+    StrangerKind(name="odd-members", visit=odd_requests.add_impossible_members, pause_seconds=5.0),
+    StrangerKind(name="idle-clients", visit=connection_holders.greet_and_idle, workers=1_044, pause_seconds=60.0),
+    StrangerKind(name="silent-callers", visit=connection_holders.say_nothing, workers=70, pause_seconds=5.0),
+    StrangerKind(name="half-frames", visit=connection_holders.never_finish_a_frame, workers=50, pause_seconds=20.0),
+    StrangerKind(name="non-readers", visit=connection_holders.never_read, workers=30, pause_seconds=20.0),
+    StrangerKind(
+        name="foreign-protocols", visit=foreign_protocols.speak_another_protocol, workers=2, pause_seconds=1.0
+    ),
+    StrangerKind(name="peer-impostors", visit=peer_impostors.claim_an_impossible_term, pause_seconds=2.0),
+    StrangerKind(name="changed-peer-frames", visit=peer_impostors.say_changed_hellos, pause_seconds=0.5),
 )
 
 
-async def run_crowd(targets: Sequence[Target], seed: int, counts: Counter[str], kinds: Sequence[Kind]) -> None:
+async def run_crowd(
+    targets: Sequence[TargetMember], seed: int, counts: Counter[str], kinds: Sequence[StrangerKind]
+) -> None:
     """Visit all targets until cancelled. `counts`: visits by kind, and what became of them."""
     async with trio.open_nursery() as nursery:
         for kind in kinds:
@@ -57,7 +61,7 @@ async def run_crowd(targets: Sequence[Target], seed: int, counts: Counter[str], 
                     nursery.start_soon(_visit_forever, kind, stranger)
 
 
-async def _visit_forever(kind: Kind, stranger: Stranger) -> None:
+async def _visit_forever(kind: StrangerKind, stranger: Stranger) -> None:
     while True:
         await trio.sleep(stranger.random.uniform(0.1, 1.0) * kind.pause_seconds)
         stranger.counts[kind.name] += 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import trio
 
 from harness.errors import HarnessError
-from harness.strangers.wire import Target
+from harness.strangers.wire import TargetMember
 
 _END_SECONDS_MAX = 20.0
 
@@ -31,7 +31,7 @@ class StrangersEnded(HarnessError):
 class StrangersProcess:
     """Strangers of these kinds that call at all ports of `targets` from `start` on. Their words are in `folder`."""
 
-    def __init__(self, folder: Path, targets: Sequence[Target], seed: int, kinds: Sequence[str]) -> None:
+    def __init__(self, folder: Path, targets: Sequence[TargetMember], seed: int, kinds: Sequence[str]) -> None:
         rows = [[t.node_id, t.client_port, t.peer_port, t.metrics_port] for t in targets]
         self._plan = {"seed": seed, "kinds": list(kinds), "targets": rows}
         self._counts_path, self._log_path = folder / "strangers.json", folder / "strangers.log"
@@ -79,7 +79,7 @@ class StrangersProcess:
 
 @contextmanager
 def strangers_about(
-    folder: Path, targets: Sequence[Target], seed: int, kinds: Sequence[str]
+    folder: Path, targets: Sequence[TargetMember], seed: int, kinds: Sequence[str]
 ) -> Iterator[StrangersProcess]:
     """Strangers for as long as the block lasts, unless they are stopped before."""
     strangers = StrangersProcess(folder, targets, seed, kinds)

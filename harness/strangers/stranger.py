@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from random import Random
 
 from harness.strangers.structures import Structures
-from harness.strangers.wire import Target
+from harness.strangers.wire import TargetMember
 
 
 @dataclass(slots=True)
 class Stranger:
     """One worker: whom it visits, what it may draw from, and what it counts."""
 
-    target: Target
-    targets: Sequence[Target]
+    target: TargetMember
+    targets: Sequence[TargetMember]
     random: Random
     structures: Structures
     counts: Counter[str]

@@ -24,7 +24,7 @@ _DIAL_SECONDS_MAX = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class TargetMember:
     """One member: its id and the ports on which it listens on 127.0.0.1; 0: it has no such port."""
 
     node_id: str

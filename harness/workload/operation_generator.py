@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from harness.workload.read_modes import BY_ROUND, ReadingWay, ReadWays
+from harness.workload.read_modes import BY_ROUND, PlannedRead, ReadModes
 from kvstore import Command, Compare, CompareAndSet, Comparison, Delete, Get, Operation, Put, Range, Target, Txn
 
 KEYS_MAX = 10_000
-LOCAL_READ_SHARE = 0.2  # Of single reads, where no ways are given.
+LOCAL_READ_SHARE = 0.2  # Of single reads, where no modes are given.
 _HOT_SHARE = 0.5  # Half of all operations go to a quarter of the keys: contention is where bugs are.
 _WEIGHTS = {"put": 30, "get": 38, "delete": 5, "cas": 15, "range": 4, "txn": 8}
 _KINDS, _CUMULATIVE = (
@@ -58,33 +58,35 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One operation to do. `way`: of a read, where the stream has ways; where it has none, `local_of`: a read of
-    whatever this one member has applied (a number, modulo members)."""
+    """One operation to do. `mode` says how a read is asked for, where the stream has read modes.
+
+    Where it has none, `local_of` is a read of what this one member has applied (a number, modulo members).
+    """
 
     command: Command
     local_of: int | None = None
-    way: ReadingWay = BY_ROUND
+    mode: PlannedRead = BY_ROUND
 
 
 class OperationSource:
     """The stream of one worker: the choices come from (seed, worker) alone, expected values from `view`.
 
-    `ways`: how its reads are asked for; None: by a round, but for a fifth of the single ones, which are local.
+    `modes`: how its reads are asked for; None: by a round, but for a fifth of the single ones, which are local.
     """
 
     def __init__(
-        self, *, seed: int, worker: int, keys: Sequence[bytes], view: View, ways: ReadWays | None = None
+        self, *, seed: int, worker: int, keys: Sequence[bytes], view: View, modes: ReadModes | None = None
     ) -> None:
         self._random = Random(f"workload {seed} {worker}")
-        self._ways, self._ways_random = ways, Random(f"ways {seed} {worker}")
+        self._modes, self._modes_random = modes, Random(f"ways {seed} {worker}")
         self._worker, self._keys, self._view = worker, keys, view
         self._written = 0
 
     def next(self) -> Planned:
         """The next operation of this worker."""
         planned = self._next()
-        if self._ways is not None and isinstance(planned.command, Get | Range):
-            return Planned(planned.command, way=self._ways.next(planned.command, self._ways_random))
+        if self._modes is not None and isinstance(planned.command, Get | Range):
+            return Planned(planned.command, mode=self._modes.next(planned.command, self._modes_random))
         return planned
 
     def _next(self) -> Planned:

@@ -1,4 +1,4 @@
-"""In which ways the clients of a run ask for their reads: shares of the gets and ranges, the rest linearizable.
+"""How the clients of a run ask for their reads: a share of the gets and ranges per mode, the rest linearizable.
 
 What is recorded is how a read was *answered*, which may be more than was asked for: a `lease` read without a lease in
 force is linearizable, and a leader that is asked for a `follower` read answers it as its own.
@@ -15,14 +15,14 @@ from harness.errors import BadInput
 from kvstore import Consistency, Get, Range
 
 _WORDS = ("lease", "follower", "bounded", "local")
-_USUAL_SHARE = 0.15  # Of a way that is named without one.
+_USUAL_SHARE = 0.15  # Of a mode that is named without one.
 _AGES_MS = (20, 150, 1_000)  # Less than a heartbeat, less than an election, more than both.
 _ON_ONE_MEMBER_SHARE = 0.6  # Of the reads that any member may answer: by one that is cut off, too.
 _ONE_PICKED_OF = 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingWay:
+class PlannedRead:
     """How one read is asked for. `member`: of one member alone (a number, modulo members); None: of whoever can."""
 
     consistency: Consistency = Consistency.LINEARIZABLE
@@ -30,11 +30,11 @@ class ReadingWay:
     max_staleness_ms: int | None = None
 
 
-BY_ROUND = ReadingWay()
+BY_ROUND = PlannedRead()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadWays:
+class ReadModes:
     """Shares from 0 to 1. `bounded` and `local` are for gets only: of a listing that may be old nothing can be checked.
 
     >>> ReadWays.parse("lease=0.5,local=0.1")
@@ -70,33 +70,33 @@ class ReadWays:
     def __str__(self) -> str:
         return ",".join(f"{word}={getattr(self, word):g}" for word in _WORDS if getattr(self, word)) or "none"
 
-    def next(self, command: Get | Range, random: Random) -> ReadingWay:
+    def next(self, command: Get | Range, random: Random) -> PlannedRead:
         """How the next read is asked for."""
         drawn, age_ms, pick = random.random(), random.choice(_AGES_MS), random.randrange(_ONE_PICKED_OF)
         on_one = pick if random.random() < _ON_ONE_MEMBER_SHARE else None
         for word in _WORDS:
             share: float = getattr(self, word)
             if drawn < share:
-                return _way(word, command, on_one, pick, age_ms)
+                return _read_mode(word, command, on_one, pick, age_ms)
             drawn -= share
         return BY_ROUND
 
 
-USUAL_WAYS = ReadWays(lease=0.15, follower=0.15, bounded=0.1, local=0.1)
-"""Half of the reads go by a round, as most do in earnest; each other way is seen within seconds."""
+USUAL_READ_MODES = ReadModes(lease=0.15, follower=0.15, bounded=0.1, local=0.1)
+"""Half of the reads go by a round, as most do in production; each other mode is seen within seconds."""
 
-NO_OTHER_WAYS = ReadWays()
+LEADER_READS_ONLY = ReadModes()
 
 
-def _way(word: str, command: Get | Range, on_one: int | None, pick: int, age_ms: int) -> ReadingWay:
+def _read_mode(word: str, command: Get | Range, on_one: int | None, pick: int, age_ms: int) -> PlannedRead:
     if isinstance(command, Range) and word in ("bounded", "local"):
         return BY_ROUND
     match word:
         case "lease":
-            return ReadingWay(Consistency.LEASE)
+            return PlannedRead(Consistency.LEASE)
         case "follower":
-            return ReadingWay(Consistency.FOLLOWER, on_one)
+            return PlannedRead(Consistency.FOLLOWER, on_one)
         case "bounded":
-            return ReadingWay(Consistency.BOUNDED, on_one, age_ms)
+            return PlannedRead(Consistency.BOUNDED, on_one, age_ms)
         case _:
-            return ReadingWay(Consistency.LOCAL, pick)
+            return PlannedRead(Consistency.LOCAL, pick)

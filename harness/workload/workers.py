@@ -17,7 +17,7 @@ import trio
 from harness.recording.history import Row, RunWriter
 from harness.workload.bulk import Bulks
 from harness.workload.operation_generator import OperationSource, Planned, View, key_names
-from harness.workload.read_modes import USUAL_WAYS, ReadWays
+from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 from harness.workload.row_fields import answered, asked
 from harness.workload.tally import Tally, Worker
 from kvstore import (
@@ -60,7 +60,7 @@ class Workload:
     """`clients` clients over `keys` keys, each with `in_flight` lanes; or, if `bulk` is not 0, in bulks of so many.
 
     `operations_per_second` 0: as fast as the answers come. `hasty_share`: of the operations, those that wait for
-    HASTE_SECONDS only, and so may end unknown. `read_ways`: how reads are asked for, but in bulks.
+    HASTE_SECONDS only, and so may end unknown. `read_modes`: how reads are asked for, but in bulks.
     """
 
     writer: RunWriter
@@ -72,7 +72,7 @@ class Workload:
     bulk: int = 0
     operations_per_second: float = 0.0
     hasty_share: float = HASTY_SHARE
-    read_ways: ReadWays = USUAL_WAYS
+    read_modes: ReadModes = USUAL_READ_MODES
     tally: Tally = field(default_factory=Tally)
     _view: View = field(default_factory=View)
     _names: list[bytes] = field(init=False)
@@ -121,7 +121,9 @@ class Workload:
         pace = 1 / self.operations_per_second if self.operations_per_second else 0.0
         return _Lane(
             name=f"c{number}" if self.in_flight == 1 else f"c{number}-{place}",
-            source=OperationSource(seed=self.seed, worker=turn, keys=self._names, view=self._view, ways=self.read_ways),
+            source=OperationSource(
+                seed=self.seed, worker=turn, keys=self._names, view=self._view, modes=self.read_modes
+            ),
             patience=Random(f"patience {self.seed} {turn}"),
             due=trio.current_time() + pace * turn,
         )
@@ -178,15 +180,15 @@ class Workload:
         return ended
 
     async def _execute(self, store: Client, planned: Planned, patience_seconds: float) -> Answer[Result]:
-        way = planned.way
-        if way.consistency is Consistency.LINEARIZABLE:
+        mode = planned.mode
+        if mode.consistency is Consistency.LINEARIZABLE:
             return await store.execute(planned.command, deadline_seconds=patience_seconds)
         return await store.execute(
             planned.command,
-            consistency=way.consistency,
-            max_staleness_ms=way.max_staleness_ms,
-            member=None if way.member is None else self.endpoints[way.member % len(self.endpoints)],
-            deadline_seconds=patience_seconds if way.member is None else _ONE_MEMBER_SECONDS,
+            consistency=mode.consistency,
+            max_staleness_ms=mode.max_staleness_ms,
+            member=None if mode.member is None else self.endpoints[mode.member % len(self.endpoints)],
+            deadline_seconds=patience_seconds if mode.member is None else _ONE_MEMBER_SECONDS,
         )
 
     def _learn(self, planned: Planned, result: Result) -> None:

@@ -17,7 +17,7 @@ from trio.testing import MockClock
 from harness.cluster.process import MemberProcess
 from harness.errors import NodeDied
 from harness.nemesis import disks, membership, processes
-from harness.nemesis.active_fault import FaultRecord, Strike
+from harness.nemesis.active_fault import ActiveFault, FaultRecord
 from harness.nemesis.schedule import Kind
 from raft import Member
 from tests.harness.test_nemesis import a_nemesis, a_partition
@@ -122,7 +122,7 @@ FAULTS = {
 }
 
 
-def a_strike(kind: Kind, member: Ending) -> Strike:
+def a_strike(kind: Kind, member: Ending) -> ActiveFault:
     """Against `n1`, one of four."""
 
     async def forget(node_id: str) -> None:
@@ -134,7 +134,7 @@ def a_strike(kind: Kind, member: Ending) -> Strike:
     record = FaultRecord(
         number=1, kind=kind, target="random", direction=None, victims=["n1"], leader_id=None, started_ns=0
     )
-    return Strike(cluster, record, 0.1, Random(1))
+    return ActiveFault(cluster, record, 0.1, Random(1))
 
 
 async def finding_of(kind: Kind, member: Ending) -> object:

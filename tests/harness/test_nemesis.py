@@ -13,9 +13,9 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.member_options import MemberAddress
 from harness.cluster.process import MemberProcess
 from harness.cluster.proxy import Direction
-from harness.cluster.proxy_network import SLOW_SECONDS, Network
+from harness.cluster.proxy_network import SLOW_SECONDS, ProxyNetwork
 from harness.cluster.status_probe import StatusProbe
-from harness.nemesis.active_fault import FaultRecord, Strike
+from harness.nemesis.active_fault import ActiveFault, FaultRecord
 from harness.nemesis.injection import Nemesis
 from harness.nemesis.membership import added, removed
 from harness.nemesis.schedule import PlannedFault, Target
@@ -35,8 +35,8 @@ def a_cluster(folder: Path) -> Cluster:
     return cluster
 
 
-def a_network(*names: str) -> Network:
-    network = Network()
+def a_network(*names: str) -> ProxyNetwork:
+    network = ProxyNetwork()
     for name in names:
         network.add(name)
     return network
@@ -59,7 +59,7 @@ def a_nemesis(folder: Path, *plan: PlannedFault) -> Nemesis:
     return Nemesis(a_cluster(folder), writer, plan)
 
 
-def blocked(network: Network | None) -> set[tuple[str, str]]:
+def blocked(network: ProxyNetwork | None) -> set[tuple[str, str]]:
     assert network is not None
     return {pair for pair, flow in network.flows.items() if flow.blocked}
 
@@ -161,7 +161,7 @@ async def test_members_come_only_while_there_is_room_for_who_replaces_one(tmp_pa
     )
 
     for change in (added, removed):
-        strike = Strike(cluster, nobody, 1.0, Random(1))
+        strike = ActiveFault(cluster, nobody, 1.0, Random(1))
         async with change(strike):
             pass
         assert len(cluster.members) == 7

@@ -10,10 +10,10 @@ import pytest
 import trio
 
 from harness.strangers import wire
-from harness.strangers.crowd import KINDS, Kind
+from harness.strangers.crowd import KINDS, StrangerKind
 from harness.strangers.stranger import Stranger
 from harness.strangers.structures import Structures
-from harness.strangers.wire import Target, frame
+from harness.strangers.wire import TargetMember, frame
 
 SECONDS_MAX = 5.0
 HELLO = ["HWM", 1, 1, 0, bytes(16), 0, "n1", bytes(16), 1]
@@ -21,7 +21,7 @@ MEMBERSHIP = [1, 0, 1, 0, "n1", {"members": [{"node_id": name, "incarnation_id":
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-async def test_each_kind_of_stranger_reaches_a_port_of_its_target(kind: Kind) -> None:
+async def test_each_kind_of_stranger_reaches_a_port_of_its_target(kind: StrangerKind) -> None:
     reached = trio.Event()
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -36,7 +36,7 @@ async def test_each_kind_of_stranger_reaches_a_port_of_its_target(kind: Kind) ->
         async with trio.open_nursery() as nursery:
             listeners: list[trio.SocketListener] = await nursery.start(trio.serve_tcp, serve, 0)
             port = listeners[0].socket.getsockname()[1]
-            target = Target(node_id="n1", client_port=port, peer_port=port, metrics_port=port)
+            target = TargetMember(node_id="n1", client_port=port, peer_port=port, metrics_port=port)
             random = Random(1)
             stranger = Stranger(target, [target], random, Structures(random), Counter())
             nursery.start_soon(_visit, kind, stranger)
@@ -44,7 +44,7 @@ async def test_each_kind_of_stranger_reaches_a_port_of_its_target(kind: Kind) ->
             nursery.cancel_scope.cancel()
 
 
-async def _visit(kind: Kind, stranger: Stranger) -> None:
+async def _visit(kind: StrangerKind, stranger: Stranger) -> None:
     try:
         await kind.visit(stranger)
     except* (OSError, trio.BrokenResourceError):

@@ -12,10 +12,10 @@ import pytest
 
 from harness.cluster.volumes import Volume
 from harness.errors import BadInput
-from harness.nemesis.capabilities import Machine, look_at_machine, usable_faults
+from harness.nemesis.capabilities import Capabilities, detect_capabilities, usable_faults
 from harness.nemesis.schedule import plan_faults
 from harness.runs.settings import RunSettings
-from harness.workload.read_modes import NO_OTHER_WAYS
+from harness.workload.read_modes import LEADER_READS_ONLY
 from tests.harness.disks import MIB, an_ext4
 
 pytestmark = pytest.mark.timeout(60)
@@ -96,14 +96,14 @@ def test_what_is_kept_is_what_the_member_had_and_nothing_stays_mounted(volume: V
 
 
 def test_a_fault_that_was_named_must_be_possible_and_all_means_all_that_are() -> None:
-    machine = Machine(unavailable={"disk-full": "no mounts"})
+    machine = Capabilities(unavailable={"disk-full": "no mounts"})
     with pytest.raises(BadInput, match="disk-full: no mounts"):
         machine.usable(("kill", "disk-full"), each_was_named=True)
     assert machine.usable(("kill", "disk-full"), each_was_named=False) == ("kill",)
 
 
 def test_faults_that_need_nothing_are_available_everywhere() -> None:
-    assert look_at_machine(("kill", "pause", "partition", "replace")) == Machine()
+    assert detect_capabilities(("kill", "pause", "partition", "replace")) == Capabilities()
 
 
 def test_a_clock_jumps_where_nobody_reads_by_lease_and_all_says_where_it_does_not(tmp_path: Path) -> None:
@@ -115,4 +115,4 @@ def test_a_clock_jumps_where_nobody_reads_by_lease_and_all_says_where_it_does_no
     jump = plan_faults(seed=1, seconds=10, kinds=("clock-jump",), interval_seconds=2)
     with pytest.raises(BadInput, match="leave the share for lease out"):
         RunSettings(out=tmp_path / "run", plan=jump)
-    assert RunSettings(out=tmp_path / "run", plan=jump, read_ways=NO_OTHER_WAYS).equipment.tampered
+    assert RunSettings(out=tmp_path / "run", plan=jump, read_modes=LEADER_READS_ONLY).member_options.tampered

@@ -12,7 +12,7 @@ from harness.errors import BadInput
 from harness.recording.staleness_check import older_than_they_say
 from harness.runs.settings import RunSettings
 from harness.workload.operation_generator import OperationSource, View, key_names
-from harness.workload.read_modes import BY_ROUND, NO_OTHER_WAYS, USUAL_WAYS, ReadWays
+from harness.workload.read_modes import BY_ROUND, LEADER_READS_ONLY, USUAL_READ_MODES, ReadModes
 from kvstore import Consistency, Get, Range
 
 KEYS = key_names(12)
@@ -20,9 +20,9 @@ MS = 1_000_000
 
 
 def test_shares_are_kept_and_the_rest_goes_by_a_round() -> None:
-    ways = ReadWays(lease=0.3, follower=0.2, bounded=0.1, local=0.1)
+    modes = ReadModes(lease=0.3, follower=0.2, bounded=0.1, local=0.1)
     random = Random("shares")
-    drawn = Counter(ways.next(Get(b"k"), random).consistency.word for _ in range(4000))
+    drawn = Counter(modes.next(Get(b"k"), random).consistency.word for _ in range(4000))
     shares = {word: count / 4000 for word, count in drawn.items()}
     wanted = {"lease": 0.3, "follower": 0.2, "bounded": 0.1, "local": 0.1, "linearizable": 0.3}
     assert shares == {word: pytest.approx(share, abs=0.03) for word, share in wanted.items()}
@@ -32,37 +32,37 @@ def test_reads_that_any_member_may_answer_are_asked_of_one_member_or_of_whoever_
     """A member that is cut off must be asked, too: it is there that an old state is."""
     random = Random("members")
     for word in ("follower", "bounded"):
-        ways = ReadWays.parse(f"{word}=1")
-        asked = [ways.next(Get(b"k"), random) for _ in range(200)]
+        modes = ReadModes.parse(f"{word}=1")
+        asked = [modes.next(Get(b"k"), random) for _ in range(200)]
         assert {each.member is None for each in asked} == {True, False}
         assert all((each.max_staleness_ms is not None) == (word == "bounded") for each in asked)
-    assert all(ReadWays(local=1).next(Get(b"k"), random).member is not None for _ in range(50))
-    assert all(ReadWays(lease=1).next(Get(b"k"), random).member is None for _ in range(50))
+    assert all(ReadModes(local=1).next(Get(b"k"), random).member is not None for _ in range(50))
+    assert all(ReadModes(lease=1).next(Get(b"k"), random).member is None for _ in range(50))
 
 
 def test_listings_are_read_in_those_ways_only_that_can_be_checked() -> None:
     random = Random("listings")
-    drawn = {USUAL_WAYS.next(Range(), random).consistency for _ in range(300)}
+    drawn = {USUAL_READ_MODES.next(Range(), random).consistency for _ in range(300)}
     assert drawn == {Consistency.LINEARIZABLE, Consistency.LEASE, Consistency.FOLLOWER}
 
 
 def test_ways_leave_the_stream_of_operations_as_it_is() -> None:
     """Seed or it did not happen: what is done to which key does not depend on how it is read."""
     streams = []
-    for ways in (None, NO_OTHER_WAYS, USUAL_WAYS, USUAL_WAYS):
-        source = OperationSource(seed=7, worker=1, keys=KEYS, view=View(), ways=ways)
+    for modes in (None, LEADER_READS_ONLY, USUAL_READ_MODES, USUAL_READ_MODES):
+        source = OperationSource(seed=7, worker=1, keys=KEYS, view=View(), modes=modes)
         streams.append([source.next() for _ in range(300)])
     commands = [[each.command for each in stream] for stream in streams]
     assert commands[0] == commands[1] == commands[2]
     assert streams[2] == streams[3]
-    assert {each.way for each in streams[1]} == {BY_ROUND}
+    assert {each.mode for each in streams[1]} == {BY_ROUND}
     assert all(each.local_of is None for stream in streams[1:] for each in stream)
-    assert {each.way.consistency for each in streams[2]} == set(Consistency)
+    assert {each.mode.consistency for each in streams[2]} == set(Consistency)
 
 
-@pytest.mark.parametrize("ways", [USUAL_WAYS, NO_OTHER_WAYS, ReadWays(bounded=1)])
-def test_ways_are_written_as_they_are_read(ways: ReadWays) -> None:
-    assert ReadWays.parse(str(ways)) == ways
+@pytest.mark.parametrize("ways", [USUAL_READ_MODES, LEADER_READS_ONLY, ReadModes(bounded=1)])
+def test_ways_are_written_as_they_are_read(modes: ReadModes) -> None:
+    assert ReadModes.parse(str(modes)) == modes
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,15 @@ def test_ways_are_written_as_they_are_read(ways: ReadWays) -> None:
 )
 def test_ways_that_are_none_are_answered_with_the_way_out(text: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        ReadWays.parse(text)
+        ReadModes.parse(text)
 
 
 def test_members_may_read_by_lease_where_somebody_asks_for_it_and_nowhere_else(tmp_path: Any) -> None:
     def options(**settings: Any) -> list[str]:
-        return list(RunSettings(out=tmp_path / "run", **settings).equipment.options)
+        return list(RunSettings(out=tmp_path / "run", **settings).member_options.options)
 
     assert "--lease-reads" in options()
-    assert "--lease-reads" not in options(read_ways=NO_OTHER_WAYS)
+    assert "--lease-reads" not in options(read_modes=LEADER_READS_ONLY)
     assert "--lease-reads" not in options(bulk=64)
 
 

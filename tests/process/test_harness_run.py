@@ -20,7 +20,7 @@ import trio
 from rich.console import Console
 
 from harness.cluster.cluster import running_cluster
-from harness.cluster.member_options import Equipment
+from harness.cluster.member_options import MemberOptions
 from harness.errors import NodeDied
 from harness.nemesis.injection import Nemesis
 from harness.nemesis.schedule import Kind, PlannedFault
@@ -128,7 +128,9 @@ async def test_a_member_whose_clock_jumps_goes_on_and_one_whose_log_fails_once_e
     acknowledged = 0
     with trio.fail_after(50):
         async with (
-            running_cluster(tmp_path / "nodes", nodes=1, proxied=False, equipment=Equipment(tampered=True)) as cluster,
+            running_cluster(
+                tmp_path / "nodes", nodes=1, proxied=False, member_options=MemberOptions(tampered=True)
+            ) as cluster,
             Client(cluster.endpoints) as client,
         ):
 
@@ -160,7 +162,7 @@ async def test_a_member_whose_disk_fails_ends_itself_although_no_client_writes(t
     writer = RunWriter(tmp_path / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
     with trio.fail_after(50):
         async with running_cluster(
-            tmp_path / "nodes", nodes=1, proxied=False, equipment=Equipment(file_system="ext4")
+            tmp_path / "nodes", nodes=1, proxied=False, member_options=MemberOptions(file_system="ext4")
         ) as cluster:
             nemesis = Nemesis(cluster, writer, (failing,))
             await nemesis.run()

@@ -20,9 +20,9 @@ import raft.core.state
 import raft.core.write_stream
 from harness.cli import main
 from harness.model_check.bounds import Bounds
-from harness.model_check.replay_path import Retracing, retrace
+from harness.model_check.replay_path import PathReplay, replay
 from harness.model_check.search import Search
-from harness.model_check.state_key import picture
+from harness.model_check.state_key import state_key
 from raft import AppendAccepted, HardState, LogWrite, Message
 
 TINY = Bounds(terms=1, entries=0, crashes=0, in_flight=1, heartbeats=1)
@@ -159,7 +159,7 @@ def test_a_deliberate_bug_is_found_with_a_path_that_really_happens(
 
     assert search.found.violation is not None
     assert search.found.violation.rule == rule
-    assert len(retrace(search)) == len(search.found.path) > search.found.depth
+    assert len(replay(search)) == len(search.found.path) > search.found.depth
 
 
 def test_an_invariant_of_the_core_that_breaks_is_a_violation_with_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_an_invariant_of_the_core_that_breaks_is_a_violation_with_its_path(monke
 
     assert search.found.violation is not None
     assert "on purpose" in search.found.violation.detail
-    assert "on purpose" in str(retrace(search)[-1])
+    assert "on purpose" in str(replay(search)[-1])
 
 
 def test_a_renaming_changes_nothing_but_names() -> None:
@@ -191,22 +191,22 @@ def test_a_path_through_the_table_is_a_path_of_the_production_core() -> None:
     search = searched(SETTLED)
 
     for number in range(0, search.found.states, search.found.states // 40):
-        retracing = Retracing(search)
-        retracing.lines(search.path_to(number))
-        real = [harness.model_check.local_states.facts_of(member) for member in retracing.members]
+        replaying = PathReplay(search)
+        replaying.lines(search.path_to(number))
+        real = [harness.model_check.local_states.facts_of(member) for member in replaying.members]
         assert Counter(real) == Counter(search.facts_of(number))
 
 
 def test_a_field_that_the_core_gets_is_in_the_picture_at_once() -> None:
     """What is not known to decide nothing decides: only named fields are left out."""
     search = Search(TINY)
-    member = search.atlas.first_member("s1")
-    before = picture(member)
+    member = search.states.first_member("s1")
+    before = state_key(member)
 
     vars(member.core)["_new_field"] = 1
     harness.model_check.state_key._fields.clear()  # As if the class had had it from the start.
     try:
-        assert picture(member) != before
+        assert state_key(member) != before
     finally:
         harness.model_check.state_key._fields.clear()
 

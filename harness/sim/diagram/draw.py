@@ -10,7 +10,7 @@ from importlib.resources import files
 from string import Template
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from harness.sim.diagram.record import Event, Flight, Picture, label_of
+from harness.sim.diagram.record import DiagramEvent, Flight, Picture, label_of
 
 EVENTS_SHOWN = 300
 """So many events before the end are drawn, unless --last says otherwise."""
@@ -178,7 +178,7 @@ class Drawing:
         SubElement(arrow, "title").text = f"{words}: with this the rule was broken"
         SubElement(svg, "circle", {"cx": f"{x2:.1f}", "cy": f"{y2:.1f}", "r": "5", "fill": VIOLATION})
 
-    def _event(self, svg: Element, event: Event) -> None:
+    def _event(self, svg: Element, event: DiagramEvent) -> None:
         x, y, colour = self._x[event.place], self._y[event.number], ROLES.get(event.role, "#6b7280")
         shape = {"cx": f"{x:.1f}", "cy": f"{y:.1f}", "r": "4.5" if event.labels else "3", "fill": colour}
         group = SubElement(svg, "g")
@@ -204,7 +204,7 @@ class Drawing:
             ring = {"cx": f"{self._x[event.place]:.1f}", "cy": f"{self._y[event.number]:.1f}", "r": "9"}
             SubElement(svg, "circle", {**ring, "fill": "none", "stroke": VIOLATION, "stroke-width": "2.5"})
 
-    def _guilty(self) -> Iterator[Event]:
+    def _guilty(self) -> Iterator[DiagramEvent]:
         """The last event of each member that the violation names."""
         for place in set(re.findall(r"\bn\d+\b", self._picture.violation or "")):
             mine = [event for event in self._picture.events if event.place == place]

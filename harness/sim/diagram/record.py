@@ -25,7 +25,7 @@ UNLABELLED = ("commit_advanced", "low_watermark_advanced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class DiagramEvent:
     """Something happened at `place`, a member or a client. `labels` are short, `words` is the whole line."""
 
     number: int
@@ -53,7 +53,7 @@ class Picture:
 
     title: str
     places: tuple[str, ...]
-    events: list[Event]
+    events: list[DiagramEvent]
     flights: list[Flight]
     faults: list[tuple[int, str]]
     downs: list[tuple[str, int, int | None]]
@@ -80,7 +80,7 @@ class Recorder:
     """Remembers the last events of a run, and who sent what to whom. The run has to use its `queue`."""
 
     def __init__(self, *, last: int) -> None:
-        self._events: deque[Event] = deque(maxlen=last)
+        self._events: deque[DiagramEvent] = deque(maxlen=last)
         self._number = 0
         self._flights: OrderedDict[int, Flight] = OrderedDict()  # By the identity of what flies.
         self._all_flights: deque[Flight] = deque(maxlen=FLIGHTS_MAX)
@@ -171,7 +171,9 @@ class Recorder:
     def _event(self, place: str, role: str, labels: tuple[str, ...], words: str) -> None:
         self._number += 1
         self._events.append(
-            Event(number=self._number, time_ns=self.queue.now, place=place, role=role, labels=labels, words=words)
+            DiagramEvent(
+                number=self._number, time_ns=self.queue.now, place=place, role=role, labels=labels, words=words
+            )
         )
 
     def _begin_flight(self, receiver: str, content: bytes) -> Flight:

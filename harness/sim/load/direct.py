@@ -43,7 +43,7 @@ AGES_NS = (0, 10_000_000, 50_000_000, 200_000_000, 2_000_000_000)
 
 
 @dataclass(slots=True)
-class Probe:
+class LivenessProbe:
     """The write that shows that a healed cluster works. `index`: where it was applied first."""
 
     key: bytes
@@ -75,7 +75,7 @@ class DirectLoad:
         self._certain_not: dict[bytes, str] = {}
         self._applied: dict[bytes, int] = {}
         self._stopped = False
-        self._probe: Probe | None = None
+        self._probe: LivenessProbe | None = None
         self.connections: ClientConnections | None = None  # Such programs have no connections.
         self._counts = {"acknowledged": 0, "refused": 0, "unknown": 0, "reads": 0}
 
@@ -95,9 +95,9 @@ class DirectLoad:
         """How operations ended."""
         return dict(self._counts)
 
-    def probe(self, deadline: int) -> Probe:
+    def probe(self, deadline: int) -> LivenessProbe:
         """Try to write until it is applied, or until `deadline`."""
-        self._probe = Probe(b"probe")
+        self._probe = LivenessProbe(b"probe")
         self._try_probe(deadline)
         return self._probe
 

@@ -21,7 +21,7 @@ from harness.sim.engine.rng import stream
 from harness.sim.load.bursts import EACH_EVERY_NS, Burst
 from harness.sim.load.bursts import KEYS as BURST_KEYS
 from harness.sim.load.client import SimClient
-from harness.sim.load.direct import AGES_NS, Probe
+from harness.sim.load.direct import AGES_NS, LivenessProbe
 from harness.sim.load.extra_operations import ExtraOperations
 from harness.sim.plan.plan import SECOND_NS
 from harness.sim.world.client_connections import ClientConnections
@@ -67,11 +67,8 @@ CLOSED_WORDS, INVALID_WORDS = "is closed: all up to", "invalid request"
 
 
 @dataclass(slots=True)
-class Worker:
-    """One caller: it has one operation open at a time. `life` grows with every unknown outcome.
-
-    See docs/reference/specification.md#103-row.
-    """
+class SimWorker:
+    """One caller: it has one operation open at a time. `life` grows with every unknown outcome (FORMATS §10)."""
 
     client: SimClient
     number: int
@@ -98,11 +95,11 @@ class ServiceLoad:
         self._read_modes = stream(world.plan.seed, "ways")
         self._stays = stream(world.plan.seed, "stays")
         self._endpoints = [f"{machine}:1" for machine in world.plan.members]
-        self._workers: list[Worker] = []
-        self._bursts: list[Burst[Worker]] = []
+        self._workers: list[SimWorker] = []
+        self._bursts: list[Burst[SimWorker]] = []
         self._book = HistoryChecker(world.plan.seed, world.cover, trusts_clocks=world.plan.trusts_clocks)
         self._sessions = SessionChecker(world.plan.store.results_per_session_max, world.cover)
-        self._probe: Probe | None = None
+        self._probe: LivenessProbe | None = None
         self._was_refused = False  # Something, since the last flush.
         self._stopped = False
         self._final_reads_open = 0
@@ -126,10 +123,10 @@ class ServiceLoad:
         burst = Burst(callers, lambda writes: self._write_together(burst, writes))
         self._bursts.append(burst)
 
-    def _worker(self, client: SimClient, place: int) -> Worker:
+    def _worker(self, client: SimClient, place: int) -> SimWorker:
         seed = self.world.plan.seed
         source = OperationSource(seed=seed, worker=place, keys=self._keys, view=self._view)
-        return Worker(client, place, source, ExtraOperations(seed, place, self._keys, self._plan.extras))
+        return SimWorker(client, place, source, ExtraOperations(seed, place, self._keys, self._plan.extras))
 
     def start(self) -> None:
         """Put the first step of every worker on the heap."""
@@ -171,7 +168,7 @@ class ServiceLoad:
 
     # -- operations
 
-    def _act(self, worker: Worker) -> None:
+    def _act(self, worker: SimWorker) -> None:
         if self._stopped:
             return
         if worker.client.is_full:
@@ -184,16 +181,16 @@ class ServiceLoad:
         else:
             self._perform(worker, extra, deadline, self._again, in_usual_order(extra.command))
 
-    def _again(self, worker: Worker) -> None:
+    def _again(self, worker: SimWorker) -> None:
         delay = 1 + int(self._random.expovariate(1) * self._plan.think_ns)
         self.world.queue.after(delay, self._act, worker)
 
     def _perform(
         self,
-        worker: Worker,
+        worker: SimWorker,
         planned: Planned,
         deadline: int,
-        then: Callable[[Worker], None],
+        then: Callable[[SimWorker], None],
         request: Request | None = None,
     ) -> None:
         self._take(worker, planned, deadline, then, request)
@@ -201,10 +198,10 @@ class ServiceLoad:
 
     def _take(
         self,
-        worker: Worker,
+        worker: SimWorker,
         planned: Planned,
         deadline: int,
-        then: Callable[[Worker], None],
+        then: Callable[[SimWorker], None],
         request: Request | None = None,
     ) -> None:
         row = self._book.called(worker.name, worker.client.session_id, planned.command, self.world.queue.now)
@@ -215,14 +212,14 @@ class ServiceLoad:
 
         worker.client.take(request or self._request(planned), deadline, ended)
 
-    def _gather(self, burst: Burst[Worker]) -> None:
+    def _gather(self, burst: Burst[SimWorker]) -> None:
         if self._stopped:
             return
         burst.act()
         every_ns = max(self._plan.think_ns, self._plan.burst * EACH_EVERY_NS)
         self.world.queue.after(1 + int(self._random.expovariate(1) * every_ns), self._gather, burst)
 
-    def _write_together(self, burst: Burst[Worker], writes: Sequence[tuple[Worker, Planned]]) -> None:
+    def _write_together(self, burst: Burst[SimWorker], writes: Sequence[tuple[SimWorker, Planned]]) -> None:
         deadline = self.world.queue.now + self._plan.patience_ns
         for worker, planned in writes:
             if worker.client.is_full:
@@ -251,7 +248,7 @@ class ServiceLoad:
         address = self._endpoints[(member or 0) % len(self._endpoints)] if member is not None and is_anywhere else None
         return read_request(command, way, address, max_staleness_ms=age_ms)
 
-    def _ended(self, worker: Worker, row: Row, planned: Planned, end: CallEnded) -> None:
+    def _ended(self, worker: SimWorker, row: Row, planned: Planned, end: CallEnded) -> None:
         words = str(end.error)  # A lost attempt before it makes a refusal an unknown outcome.
         require(CLOSED_WORDS not in words, "an open request is never told that it is closed", worker.name, words)
         require(INVALID_WORDS not in words, "a client asks for nothing that is invalid", worker.name, words)
@@ -314,22 +311,22 @@ class ServiceLoad:
 
     # -- the end
 
-    def probe(self, deadline: int) -> Probe:
+    def probe(self, deadline: int) -> LivenessProbe:
         """Writes of a new client, one after the other until one is answered, and behind it a read of every key.
 
         Without a session, which a full store could refuse: whose outcome is unknown is followed by another.
         """
-        self._probe = Probe(PROBE_VALUE)
+        self._probe = LivenessProbe(PROBE_VALUE)
         client = SimClient(self.world, self.connections, "probe", self._endpoints, ClientLimits(), 0)
         self._final_reads_open = len(self._all_keys)
         place = len(self._workers) + len(self._bursts) * self._plan.burst
         self._try_probe(self._worker(client, place), deadline)
         return self._probe
 
-    def _try_probe(self, worker: Worker, deadline: int) -> None:
+    def _try_probe(self, worker: SimWorker, deadline: int) -> None:
         place = len(self._book.rows)
 
-        def then(_: Worker) -> None:
+        def then(_: SimWorker) -> None:
             row = self._book.rows[place]
             if row["status"] == "ok" or row.get("error") == QuotaExceeded(0, 0).word:
                 self._read_all(worker, list(self._all_keys), deadline)
@@ -339,11 +336,11 @@ class ServiceLoad:
         planned = Planned(Put(self._keys[0], b"%s-%d" % (PROBE_VALUE, place)))
         self._perform(worker, planned, deadline, then)
 
-    def _read_all(self, worker: Worker, keys: list[bytes], deadline: int) -> None:
+    def _read_all(self, worker: SimWorker, keys: list[bytes], deadline: int) -> None:
         if keys:
             rest = keys[1:]
 
-            def then(_: Worker) -> None:
+            def then(_: SimWorker) -> None:
                 self._final_reads_open -= 1
                 self._read_all(worker, rest, deadline)
 

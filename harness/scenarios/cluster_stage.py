@@ -11,8 +11,8 @@ from random import Random
 
 import harness.core_host.message_names as kinds
 from harness.core_host.disk import Disk, Image
-from harness.core_host.member import Member
-from harness.core_host.message_names import Letter
+from harness.core_host.member import CoreHost
+from harness.core_host.message_names import HeldMessage
 from raft import MILLISECOND_NS, Entry, EntryKind, HardState, RaftConfig, Role, encode_batch, encode_item
 
 MOVES_MAX = 10_000
@@ -35,14 +35,14 @@ class Spread(Random):
 
 
 @dataclass(slots=True)
-class Stage:
+class ClusterStage:
     """Members by name, and what is between them."""
 
     ids: tuple[str, ...]
     config: RaftConfig
-    members: dict[str, Member] = field(default_factory=dict)
-    wire: list[Letter] = field(default_factory=list)  # Oldest first.
-    kept: dict[str, Letter] = field(default_factory=dict)  # Taken off the wire, by name.
+    members: dict[str, CoreHost] = field(default_factory=dict)
+    wire: list[HeldMessage] = field(default_factory=list)  # Oldest first.
+    kept: dict[str, HeldMessage] = field(default_factory=dict)  # Taken off the wire, by name.
     down: set[str] = field(default_factory=set)
     paused: set[str] = field(default_factory=set)
     slow: set[str] = field(default_factory=set)  # Their disks sync only by name.
@@ -57,7 +57,7 @@ class Stage:
 
     def _start(self, node_id: str, disk: Disk, now: int) -> None:
         share = Spread(self.ids.index(node_id) / len(self.ids))
-        self.members[node_id] = Member(node_id, self.ids, disk, config=self.config, random=share, now=now)
+        self.members[node_id] = CoreHost(node_id, self.ids, disk, config=self.config, random=share, now=now)
         self.lives[node_id] = self.lives.get(node_id, 0) + 1
 
     def acting(self) -> list[str]:
@@ -69,10 +69,10 @@ class Stage:
     def collect(self) -> None:
         """Put on the wire what has left; cut links lose theirs."""
         for node_id, member in self.members.items():
-            letters = (Letter(node_id, to, message) for to, message in member.take_sent())
+            letters = (HeldMessage(node_id, to, message) for to, message in member.take_sent())
             self.wire += [letter for letter in letters if (node_id, letter.to) not in self.cut]
 
-    def deliver(self, letter: Letter) -> None:
+    def deliver(self, letter: HeldMessage) -> None:
         """It arrives, unless the link is cut or nobody is there."""
         if letter in self.wire:
             self.wire.remove(letter)
@@ -93,7 +93,7 @@ class Stage:
             self.deliver(moving[0])
         raise AssertionError(f"no rest after {MOVES_MAX} deliveries")
 
-    def _may_move(self, letter: Letter, wanted: Iterable[str]) -> bool:
+    def _may_move(self, letter: HeldMessage, wanted: Iterable[str]) -> bool:
         if letter.to in self.paused:
             return False
         return not wanted or any(letter.is_a(kind) for kind in wanted)
@@ -130,7 +130,7 @@ class Stage:
             if core.role is not Role.FOLLOWER or core.term == term:
                 return
 
-    def _lose_sight_of_a_leader(self, member: Member) -> None:
+    def _lose_sight_of_a_leader(self, member: CoreHost) -> None:
         """Its clock goes on by the least election time-out, its own timer does not fire yet."""
         now = member.now + self.config.election_timeout_min_ns
         if member.core.role is not Role.LEADER:
