@@ -34,7 +34,7 @@ from harness.runs.settings import RunSettings
 from harness.runs.signals import first_harness_error
 from kvstore import Client
 from spark_audit import check_rows
-from tests.harness.disks import trouble_with_ext4
+from tests.harness.support.volumes import trouble_with_ext4
 
 pytestmark = pytest.mark.process
 

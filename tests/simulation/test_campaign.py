@@ -23,7 +23,7 @@ from harness.sim.engine.errors import Violation
 from harness.sim.plan.plan import KINDS
 from harness.sim.simulation import SeedResult, Simulation, run_seed
 from raft import Effects, TraceEvent
-from tests.simulation.deliberate_bugs import messages_do_not_wait_for_the_sync
+from tests.simulation.support.deliberate_bugs import messages_do_not_wait_for_the_sync
 
 PLANS = Path(__file__).parent / "regressions"
 

@@ -15,7 +15,7 @@ from harness.sim.plan.plan import Plan
 from harness.sim.plan.plan_file import plan_text, read_plan
 from harness.sim.shrink import Shrinker, failure_class
 from harness.sim.simulation import SeedResult, Simulation
-from tests.simulation.deliberate_bugs import (
+from tests.simulation.support.deliberate_bugs import (
     frequent_elections,
     messages_do_not_wait_for_the_sync,
     votes_go_to_logs_that_are_behind,

@@ -1,0 +1,320 @@
+"""Each rule about one member and about the mark can fail: a member of a running world shows something wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from harness.sim.checks.member import MemberChecker
+from harness.sim.checks.messages import check_promise
+from harness.sim.engine.errors import Violation
+from harness.sim.plan.plan import ALL_HEALED, MILLISECOND_NS
+from harness.sim.simulation import Simulation
+from harness.sim.world.member import SimMember
+from raft import (
+    AppendAccepted,
+    AppendEntries,
+    Effects,
+    Entry,
+    EntryKind,
+    HardState,
+    LogPosition,
+    Message,
+    Node,
+    PreVoteRequest,
+    RaftConfig,
+    Role,
+    TraceEvent,
+    VoteRequest,
+    VoteResponse,
+)
+from tests.simulation.faults.test_healing import a_calm_plan
+
+TIMERS = RaftConfig(
+    heartbeat_interval_ns=20 * MILLISECOND_NS,
+    election_timeout_min_ns=60 * MILLISECOND_NS,
+    election_timeout_max_ns=120 * MILLISECOND_NS,
+)
+
+
+class Stage:
+    """A quiet cluster of three with a leader, a follower and some committed entries, which all of them have applied."""
+
+    def __init__(self) -> None:
+        plan = a_calm_plan(members=3, heal=ALL_HEALED)
+        load = replace(plan.load, with_service=False, clients=4, read_share=0.0, think_ns=20 * MILLISECOND_NS)
+        self.world = world = Simulation(replace(plan, load=load, raft=TIMERS))
+        for member in world.members.values():
+            member.initialize()
+            world.queue.at(0, member.boot)
+        world.load.start()
+        self.run(400)
+        world.load.stop()
+        self.run(100)
+        members = sorted(world.members.values(), key=lambda member: self.node(member).core.role is not Role.LEADER)
+        self.leader, self.follower, self.other = members
+        core = self.node(self.leader).core
+        assert core.role is Role.LEADER
+        assert core.low_watermark == core.last_applied == core.last_index == world.safety.commit_index > 3
+        self.term, self.index = core.term, core.last_index
+
+    def run(self, milliseconds: int) -> None:
+        queue = self.world.queue
+        end = queue.now + milliseconds * MILLISECOND_NS
+        while (due := queue.next_time()) is not None and due <= end:
+            queue.step()
+
+    @staticmethod
+    def node(member: SimMember) -> Node:
+        assert member.node is not None
+        return member.node
+
+    @staticmethod
+    def checker(member: SimMember) -> MemberChecker:
+        """The checker of the process that runs there."""
+        assert isinstance(member.checker, MemberChecker)
+        return member.checker
+
+    def show(self, member: SimMember, **changes: Any) -> None:
+        """The member is checked after an event, and shows its true marks but for `changes`."""
+        names = ("term", "role", "commit_index", "last_applied", "first_index", "snapshot_index", "last_index")
+        core = self.node(member).core
+        shown = {name: getattr(core, name) for name in (*names, "durable_index", "low_watermark")} | changes
+        member.checker.check(cast(Node, SimpleNamespace(core=SimpleNamespace(**shown), failure=None)))
+
+    def has(self, member: SimMember, index: int, term: int, *, durable: bool) -> None:
+        """One more entry on this member."""
+        for log in (member.logs.memory, member.logs.durable) if durable else (member.logs.memory,):
+            assert log.last_index == index - 1
+            log.terms.append(term)
+
+    def commit(self, member: SimMember) -> None:
+        """It says that the next entry is committed."""
+        self.world.commitment.reached(member, self.index + 1)
+
+    def leads_later(self, member: SimMember) -> None:
+        """It leads the next term."""
+        member.node = cast(Node, SimpleNamespace(core=SimpleNamespace(role=Role.LEADER, term=self.term + 1)))
+
+    def leads_without_the_last(self) -> None:
+        del self.follower.logs.memory.terms[-1]
+        self.show(self.follower, term=self.term + 1, role=Role.LEADER)
+
+    def commits_without_a_later_leader(self) -> None:
+        for member in (self.leader, self.follower):
+            self.has(member, self.index + 1, self.term, durable=True)
+        self.leads_later(self.other)
+        self.commit(self.leader)
+
+    def commits_what_is(self, *, term: int, durable: bool) -> None:
+        for member in (self.leader, self.follower) if durable else (self.leader,):
+            self.has(member, self.index + 1, term, durable=durable)
+        self.commit(self.leader)
+
+    def forgets_that_it_applied(self, member: SimMember) -> None:
+        self.checker(member)._applied_index -= 1
+        self.show(member)
+
+    def hides_the_low_watermark(self) -> None:
+        self.other.applied_max -= 1
+        self.show(self.leader, low_watermark=self.index + 1, commit_index=self.index)
+
+    def applies(self, index: int, term: int) -> None:
+        self.follower.checker.applying(Entry(index, term, EntryKind.NO_OP, b""))
+
+    def loses_its_disk(self) -> None:
+        """What the books say is durable is not there."""
+        self.follower.image.durable_names.clear()
+        self.world.commitment._recover_aside(self.follower, self.index, self.term)
+
+    def recovers_an_older_term(self) -> None:
+        durable = self.follower.logs.durable
+        durable.hard_state = replace(durable.hard_state, term=self.term + 1)
+        self.world.commitment._recover_aside(self.follower, self.index, self.term)
+
+    def say(self, receiver: SimMember, message: Message) -> None:
+        """The follower sends it."""
+        check_promise(self.world, self.follower, self.node(self.follower), receiver.node_id, message)
+
+    def drops(self, index: int) -> None:
+        self.follower.checker.dropping(index)
+
+    def drops_before_the_snapshot_is_durable(self) -> None:
+        self.follower.image.durable_names.clear()
+        self.drops(self.checker(self.follower)._storage.snapshots.latest().header.index + 1)
+
+    def reads_behind(self) -> None:
+        fields = {"term": self.term + 1, "read_index": self.index - 1, "counter": 1}
+        event = TraceEvent("read_round", fields)
+        self.leader.checker.told(cast(Effects, SimpleNamespace(events=[event], completions=[])))
+
+
+@contextmanager
+def broken_rule(rule: str) -> Iterator[None]:
+    with pytest.raises(Violation) as caught:
+        yield
+    assert caught.value.rule == rule
+
+
+Act = Callable[[Stage], object]
+
+WRONG: dict[str, list[Act]] = {
+    "terms never go back": [lambda s: s.show(s.follower, term=s.term - 1), Stage.recovers_an_older_term],
+    "the mark never falls in a life": [lambda s: s.show(s.follower, commit_index=s.index - 1)],
+    "applied never falls": [lambda s: s.show(s.follower, last_applied=s.index - 1)],
+    "applied is what was applied": [lambda s: s.forgets_that_it_applied(s.follower)],
+    "order of the marks": [
+        lambda s: s.show(s.follower, first_index=s.index + 2),
+        lambda s: s.show(s.follower, snapshot_index=s.index + 1),
+        lambda s: s.show(s.follower, last_index=s.index - 1),
+    ],
+    "durable means synced": [lambda s: s.show(s.follower, durable_index=s.index + 1)],
+    "the low-water mark never falls": [lambda s: s.show(s.leader, low_watermark=s.index - 1)],
+    "the low-water mark is applied and durable everywhere": [Stage.hides_the_low_watermark],
+    "election safety": [lambda s: s.show(s.follower, role=Role.LEADER)],
+    "a leader has the votes of a majority": [lambda s: s.show(s.follower, term=s.term + 1, role=Role.LEADER)],
+    "leader completeness": [Stage.leads_without_the_last, Stage.commits_without_a_later_leader],
+    "only what it has is committed": [lambda s: s.commit(s.leader)],
+    "a leader commits only behind an entry of its own term": [
+        lambda s: s.commits_what_is(term=s.term - 1, durable=True)
+    ],
+    "committed means durable on a majority": [
+        lambda s: s.commits_what_is(term=s.term, durable=False),
+        lambda s: s.world.commitment._recover_aside(s.follower, s.index + 1, s.term),
+        lambda s: s.world.commitment._recover_aside(s.follower, s.index, s.term + 1),
+    ],
+    "what is durable can be recovered": [Stage.loses_its_disk],
+    "entries are applied in order": [
+        lambda s: s.applies(s.index, s.term),
+        lambda s: s.applies(s.index + 2, s.term),
+    ],
+    "applied only when durable here": [lambda s: s.applies(s.index + 1, s.term)],
+    "only what a snapshot holds is forgotten": [lambda s: s.drops(s.index + 2)],
+    "a snapshot is durable before the log is cut": [Stage.drops_before_the_snapshot_is_durable],
+    "a read sees what was acknowledged before it": [Stage.reads_behind],
+}
+
+
+@pytest.mark.parametrize(("rule", "place"), [(rule, place) for rule in WRONG for place in range(len(WRONG[rule]))])
+def test_a_member_that_shows_something_wrong_is_seen(rule: str, place: int) -> None:
+    """Raft §5.2 to §5.4; thesis §6.4; docs/reference/specification.md#3-order-of-durability."""
+    stage = Stage()
+
+    with broken_rule(rule):
+        WRONG[rule][place](stage)
+
+
+def test_a_quiet_world_breaks_no_rule() -> None:
+    """What is shown above is wrong only because of what was changed."""
+    stage = Stage()
+
+    for member in stage.world.members.values():
+        stage.show(member)
+    stage.commits_what_is(term=stage.term, durable=True)
+    stage.world.commitment._recover_aside(stage.other, stage.index, stage.term)
+
+
+# What a message says must be on the disk of who sends it.
+
+APPEND = AppendEntries(term=0, prev_index=0, prev_term=0, entries=(), commit_index=0, low_watermark=0, read_counter=0)
+ACCEPTED = AppendAccepted(term=0, match_index=0, last_applied=0, read_counter=0)
+
+Say = Callable[[Stage], Message]
+
+PROMISES: dict[str, list[Say]] = {
+    "a term is durable before it is told": [lambda s: replace(APPEND, term=s.term + 1)],
+    "a vote is durable before it is told": [
+        lambda s: VoteResponse(term=s.term, granted=True),
+        lambda s: VoteRequest(term=s.term, last_index=s.index, last_term=s.term),
+    ],
+    "a tail is durable before it is told": [
+        lambda s: PreVoteRequest(term=s.term, next_term=s.term + 1, last_index=s.index + 1, last_term=s.term),
+        lambda s: PreVoteRequest(term=s.term, next_term=s.term + 1, last_index=s.index, last_term=s.term + 1),
+    ],
+    "an entry is durable before it is acknowledged": [
+        lambda s: replace(ACCEPTED, term=s.term, match_index=s.index + 1)
+    ],
+    "nothing is shown above the mark": [lambda s: replace(APPEND, term=s.term, commit_index=s.index + 1)],
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "place"), [(rule, place) for rule in PROMISES for place in range(len(PROMISES[rule]))]
+)
+def test_a_message_that_says_more_than_the_disk_holds_is_seen(rule: str, place: int) -> None:
+    """The follower has voted for nobody (docs/reference/specification.md#31-messages-wait-for-the-disk)."""
+    stage = Stage()
+    stage.follower.logs.durable.hard_state = HardState(stage.term, None, 0)
+    stage.world.safety._votes.clear()
+
+    with broken_rule(rule):
+        stage.say(stage.leader, PROMISES[rule][place](stage))
+
+
+def test_a_tail_that_a_snapshot_has_replaced_since_may_still_be_told() -> None:
+    """It waited for its sync, and a snapshot came in: it says less than the disk holds now."""
+    stage = Stage()
+    stage.follower.logs.durable.base = LogPosition(stage.index + 9, stage.term)
+    stage.follower.logs.durable.terms = []
+    request = PreVoteRequest(term=stage.term, next_term=stage.term + 1, last_index=stage.index, last_term=stage.term)
+
+    stage.say(stage.leader, request)
+
+
+def test_a_second_vote_in_a_message_is_seen() -> None:
+    """Raft §5.2: across crashes, whatever the disk says."""
+    stage = Stage()
+    stage.world.safety._votes.clear()
+    vote = VoteResponse(term=stage.term, granted=True)
+    stage.follower.logs.durable.hard_state = HardState(stage.term, stage.leader.node_id, 0)
+    stage.say(stage.leader, vote)
+
+    stage.follower.logs.durable.hard_state = HardState(stage.term, stage.other.node_id, 0)
+    with broken_rule("one vote per term"):
+        stage.say(stage.other, vote)
+
+
+def test_an_answer_to_who_is_not_pinned_is_seen() -> None:
+    """Whoever lost its disk, and its votes with it, must not be listened to.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
+    stage = Stage()
+    del stage.follower.image.durable_names["pins"]
+
+    with broken_rule("a pin is durable before its peer is answered"):
+        stage.say(stage.leader, replace(ACCEPTED, term=stage.term))
+
+
+def test_an_acknowledgement_to_who_does_not_lead_is_seen() -> None:
+    """Raft §5.1."""
+    stage = Stage()
+
+    with broken_rule("an append is acknowledged to the leader of the term"):
+        stage.say(stage.other, replace(ACCEPTED, term=stage.term))
+
+
+@pytest.mark.parametrize("has_another", [True, False], ids=["another entry", "no entry"])
+def test_an_acknowledgement_of_what_the_leader_does_not_have_is_seen(*, has_another: bool) -> None:
+    """Raft §5.3: however durable it is, it is no copy of what the leader counts."""
+    stage = Stage()
+    stage.has(stage.follower, stage.index + 1, stage.term - 1, durable=True)
+    if has_another:
+        stage.has(stage.leader, stage.index + 1, stage.term, durable=False)
+
+    stage.say(stage.leader, replace(ACCEPTED, term=stage.term, match_index=stage.index))
+    with broken_rule("an acknowledgement says what the leader has"):
+        stage.say(stage.leader, replace(ACCEPTED, term=stage.term, match_index=stage.index + 1))
+
+
+def test_what_belongs_to_a_term_that_is_over_promises_nothing() -> None:
+    """Nobody counts it any more."""
+    stage = Stage()
+    stage.world.safety.leads(stage.other.node_id, 1, stage.term - 1)
+
+    stage.say(stage.other, replace(ACCEPTED, term=stage.term - 1, match_index=stage.index + 9))

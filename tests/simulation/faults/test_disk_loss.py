@@ -1,0 +1,146 @@
+"""Each rule about lost disks can fail, and in a quiet world the lost are refused, and replaced.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.sim.engine.errors import Violation
+from harness.sim.faults.disk_loss import REBORN_SHARE
+from harness.sim.plan.draw import draw_plan
+from harness.sim.plan.plan import ALL_HEALED, LOSS, MILLISECOND_NS, Fault, Plan
+from harness.sim.simulation import Simulation
+from harness.sim.world.member import SimMember
+from tests.simulation.checks.test_member import TIMERS, Stage
+from tests.simulation.faults.test_healing import a_calm_plan
+
+REFUSES, REBORN = 0.99, 0.01
+"""Shapes of the fault: what is done with the empty folder."""
+
+assert REBORN < REBORN_SHARE < REFUSES
+
+
+def inject(stage: Stage, member: SimMember, shape: float = REFUSES) -> None:
+    fault = Fault(at_ns=stage.world.queue.now, kind=LOSS, duration_ns=0, target=None, shape=shape)
+    stage.world.disk_loss.lose(fault, member)
+
+
+def rule_of(error: pytest.ExceptionInfo[Violation]) -> str:
+    return error.value.rule
+
+
+def test_a_member_that_starts_without_its_files_is_seen() -> None:
+    stage = Stage()
+    stage.follower.crash(power=False)
+
+    with pytest.raises(Violation) as caught:
+        stage.world.disk_loss.check_refuses(stage.follower)  # It has them all.
+
+    assert rule_of(caught) == "a member without its files does not start"
+
+
+def test_who_hears_a_member_that_has_lost_its_disk_is_seen() -> None:
+    """It might count the vote of one who does not remember that it has voted."""
+    stage = Stage()
+    stage.world.disk_loss.greeted(stage.leader, stage.follower.node_id)
+
+    stage.follower.says_it_is = replace(stage.follower.identity, incarnation_id=b"another disk ...")
+    with pytest.raises(Violation) as caught:
+        stage.world.disk_loss.greeted(stage.leader, stage.follower.node_id)
+
+    assert rule_of(caught) == "who has lost its disk is heard by nobody who knew it"
+
+
+def test_a_minority_loses_its_disks_and_no_more() -> None:
+    """What a majority has lost nobody can give back: there the cluster may stop."""
+    stage = Stage()
+
+    inject(stage, stage.follower)
+    inject(stage, stage.other)
+    inject(stage, stage.leader)
+
+    assert [m.is_lost for m in (stage.follower, stage.other, stage.leader)] == [True, False, False]
+    assert stage.follower.image.names == {}
+    assert stage.other.is_up
+    assert stage.leader.is_up
+
+
+def a_plan(shape: float, *, spares: int) -> Plan:
+    """Three voters, and so many machines beside them; the leader loses its disk amid the load."""
+    machines = 3 + spares
+    calm = a_calm_plan(members=machines, heal=ALL_HEALED)
+    fault = Fault(at_ns=400 * MILLISECOND_NS, kind=LOSS, duration_ns=50 * MILLISECOND_NS, target=None, shape=shape)
+    return replace(calm, founders=3, raft=TIMERS, until_ns=2_500 * MILLISECOND_NS, faults=(fault,))
+
+
+@pytest.mark.parametrize(
+    ("shape", "mark"),
+    [
+        (REFUSES, "a member refused to start on an empty disk"),
+        (REBORN, "a hello was refused: wrong_incarnation"),
+    ],
+)
+def test_a_leader_that_loses_its_disk_is_refused_and_replaced_while_clients_go_on(shape: float, mark: str) -> None:
+    world = Simulation(a_plan(shape, spares=1))
+
+    result = world.run()
+
+    assert result.violation is None
+    assert {mark, "a disk was lost", "a member that lost its disk was replaced"} <= result.covered
+    members = world.safety.members.committed
+    (lost,) = members.removed
+    assert world.members[lost].is_lost
+    assert len(members.voters) == 3
+    assert members.is_voter("n4")
+
+
+def test_without_a_machine_to_take_its_place_a_lost_member_stays_away() -> None:
+    """The others are a quorum, and serve."""
+    world = Simulation(a_plan(REFUSES, spares=0))
+
+    result = world.run()
+
+    assert result.violation is None
+    assert sum(member.is_lost for member in world.members.values()) == 1
+    assert "a member that lost its disk was replaced" not in result.covered
+    assert world.safety.members.committed.voter_ids == ("n1", "n2", "n3")
+
+
+def test_nobody_is_made_anew_whom_a_member_has_never_met() -> None:
+    """It would be taken for new, which `--bootstrap` says that it is: that is a mistake of whoever says it."""
+    stage = Stage()
+    assert stage.world.disk_loss._is_known_to_all(stage.follower)
+
+    stage.other.image.durable_names.pop("pins")
+
+    assert not stage.world.disk_loss._is_known_to_all(stage.follower)
+
+
+def test_seeds_in_which_disks_are_lost_have_no_other_damage_to_count_and_leave_nobody_dead() -> None:
+    plans = [draw_plan(seed) for seed in range(1, 120)]
+    lossy = [plan for plan in plans if any(fault.kind == LOSS for fault in plan.faults)]
+
+    assert 3 <= len(lossy) <= 20
+    for plan in lossy:
+        assert (plan.changes, plan.heal.dead) == ((), ())
+        assert 3 <= plan.founders == len(plan.voters) <= len(plan.members)
+        assert set(plan.disks) == set(plan.members)
+
+
+def test_a_member_starts_from_short_reads_as_from_whole_ones() -> None:
+    """The system may give less than it is asked for; that is not the end of the file."""
+    stage = Stage()
+    stage.run(300)
+    before = stage.follower.logs.durable.last_index
+    stage.follower.crash(power=True)
+    stage.follower.image.reads_are_short = True
+
+    stage.follower.boot()
+    stage.run(300)
+
+    assert "a member started from short reads" in stage.world.covered
+    assert stage.node(stage.follower).core.last_index >= before > 3

@@ -1,0 +1,154 @@
+"""What some seeds draw besides: other operations, programs that come and go, small bounds, faults that coincide."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from random import Random
+
+import pytest
+
+from harness.sim.load.extra_operations import ExtraOperations
+from harness.sim.plan.draw import draw_extras, draw_plan
+from harness.sim.plan.plan import SECOND_NS, ExtraPlan, Plan
+from harness.sim.plan.profiles import COINCIDENCES, LAST_VOTER_REMOVAL
+from harness.sim.simulation import Simulation
+from kvstore import KvMachine, Put, Range, Txn, encode_command
+from kvstore.protocol.fast_puts import parse_uniform_batch
+from raft import Entry, EntryKind, RaftConfig, encode_batch
+from tests.simulation.plan.test_profiles import first_in
+
+KEYS = [b"a", b"b", b"c"]
+SEEDS = range(1, 400)
+
+
+def first(fits: str, count: int = 1) -> list[Plan]:
+    """The first plans whose profile ends so."""
+    return list(islice((plan for plan in map(draw_plan, range(1, 2_000)) if plan.profile.endswith(fits)), count))
+
+
+def test_transactions_that_fail_half_way_leave_nothing_behind() -> None:
+    """Any error means no effect at all. These write first, and fail at what comes behind that.
+
+    See docs/reference/specification.md#84-transactions.
+    """
+    operations = ExtraOperations(7, 1, KEYS, ExtraPlan(failing_share=1.0))
+    machine = KvMachine()
+    for index in range(1, 60):
+        planned = operations.next()
+        assert planned is not None
+        command = planned.command
+        assert isinstance(command, Txn)
+        assert any(isinstance(each, Put) for each in (*command.success, *command.failure))
+
+        payload = encode_batch(index, (encode_command(command),))
+        ((code, *_),) = machine.apply(Entry(index, 1, EntryKind.COMMANDS, payload))
+
+        assert code != 0
+        assert machine.revision == 1
+    machine.check()
+
+
+def test_extras_come_between_the_usual_operations_by_their_shares() -> None:
+    """A listing is of the whole store, with and without a limit; a plan without extras has none."""
+    operations = ExtraOperations(7, 1, KEYS, ExtraPlan(failing_share=0.2, listing_share=0.4))
+    found = Counter(type(planned.command) if planned else None for planned in (operations.next() for _ in range(500)))
+
+    assert 60 < found[Txn] < 140
+    assert 150 < found[Range] < 250
+    assert ExtraOperations(7, 1, KEYS, ExtraPlan()).next() is None
+    drawn = [draw_extras(Random(seed)) for seed in SEEDS]
+    assert 0.4 < sum(plan == ExtraPlan() for plan in drawn) / len(drawn) < 0.6
+
+
+def test_bounds_that_count_entries_and_commands_are_drawn_down_to_one() -> None:
+    """Each by itself, often the usual one; where everything is as production has it, they are, too."""
+    usual = RaftConfig()
+    plans = [draw_plan(seed) for seed in SEEDS]
+    for name in ("append_entries_max", "window_entries_max", "apply_commands_max"):
+        drawn = Counter(getattr(plan.raft, name) for plan in plans)
+        assert drawn[1] > 5
+        assert len(drawn) > 5
+        assert 0.4 < drawn[getattr(usual, name)] / len(plans) < 0.8
+    assert first_in("production limits").raft == usual
+
+
+@pytest.mark.timeout(60)
+def test_programs_come_and_go_and_their_sessions_are_closed_or_expire() -> None:
+    """In order, or without a word; the next one's session is another."""
+    plan = next(plan for plan in map(draw_plan, SEEDS) if plan.load.stay_ns and plan.load.with_service)
+
+    result = Simulation(plan).run()
+
+    assert result.violation is None
+    assert result.covered & {"a client closed its session", "a client left its session open"}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", COINCIDENCES)
+def test_a_seed_with_each_coincidence_holds_every_rule_and_commits(name: str) -> None:
+    """As with profiles."""
+    (plan,) = first(name)
+    result = Simulation(plan).run()
+
+    assert result.violation is None
+    assert result.counts["commits"] > 3
+
+
+MEANT = {
+    "hung disk during partition": {"cut off", "hanging disk", "truncated"},
+    "disks full": {"full disk", "disk_full", "disk_has_room"},
+    "divergent log rewrite": {"take over", "cut off", "truncated"},
+    "client outlives session": {"cut a client off", "a session expired"},
+}
+"""coincidence: what it is there for."""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", COINCIDENCES)
+def test_coincidences_come_to_what_they_are_meant_for(name: str) -> None:
+    """A disk answers when what it wrote has been cut; a full one has room again; what was written is replaced."""
+    marks = frozenset().union(*(Simulation(plan).run().covered for plan in first(name, 4)))
+
+    assert marks >= MEANT[name]
+
+
+@pytest.mark.timeout(60)
+def test_in_partings_leaders_of_two_remove_themselves_and_who_is_left_dies_and_leads_on() -> None:
+    """What it promised before it died is all that keeps it from leading while the other one does."""
+    for plan in first(LAST_VOTER_REMOVAL, 3):
+        result = Simulation(plan).run()
+
+        assert result.violation is None
+        assert result.covered >= {"a leader began to remove itself", "kill", "a read was let through: lease"}
+        assert plan.founders == 2
+        assert plan.raft.lease_reads
+
+
+@pytest.mark.timeout(60)
+def test_what_a_crowd_writes_at_once_is_applied_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under load in production: what is alike has a way of its own through the whole store."""
+    runs: list[bool] = []
+
+    def noted(payload: bytes) -> object:
+        found = parse_uniform_batch(payload)
+        runs.append(found is not None)
+        return found
+
+    monkeypatch.setattr("kvstore.store.machine.batch_of_runs", noted)
+    crowded = (plan for plan in map(draw_plan, range(1, 1_000)) if plan.load.burst >= 20 and plan.until_ns > SECOND_NS)
+    for plan in islice(crowded, 3):
+        assert Simulation(plan).run().violation is None
+
+    assert sum(runs) > 20
+
+
+@pytest.mark.timeout(100)
+def test_an_observer_is_forgotten_by_whoever_rolls_builds_out_and_then_no_level_is_raised() -> None:
+    """A learner applies the same log."""
+    observed = [plan for plan in map(draw_plan, range(1, 300)) if plan.upgrades and len(plan.changes) == 1]
+    assert len(observed) > 5
+
+    marks = frozenset().union(*(Simulation(plan).run().covered for plan in observed[:8]))
+
+    assert "a level was refused: old_member" in marks
