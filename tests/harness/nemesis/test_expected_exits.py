@@ -20,7 +20,7 @@ from harness.nemesis import disks, membership, processes
 from harness.nemesis.active_fault import ActiveFault, FaultRecord
 from harness.nemesis.schedule import Kind
 from raft import Member
-from tests.harness.nemesis.test_injection import a_nemesis, a_partition
+from tests.harness.support.nemesis import a_nemesis, a_partition
 
 pytestmark = pytest.mark.timeout(60)
 

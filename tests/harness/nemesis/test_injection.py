@@ -9,59 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from harness.cluster.cluster import Cluster
-from harness.cluster.member_options import MemberAddress
 from harness.cluster.process import MemberProcess
 from harness.cluster.proxy import Direction
-from harness.cluster.proxy_network import SLOW_SECONDS, ProxyNetwork
-from harness.cluster.status_probe import StatusProbe
+from harness.cluster.proxy_network import SLOW_SECONDS
 from harness.nemesis.active_fault import ActiveFault, FaultRecord
-from harness.nemesis.injection import Nemesis
 from harness.nemesis.membership import added, removed
-from harness.nemesis.schedule import PlannedFault, Target
-from harness.recording.clock import RunClock
-from harness.recording.history import RunWriter, read_events
-from kvstore import Client
-
-NAMES = ("n1", "n2", "n3", "n4", "n5")
-
-
-def a_cluster(folder: Path) -> Cluster:
-    """Five members that were never started: enough to partition them."""
-    addresses = {name: MemberAddress(peer_port=1, client_port=2) for name in NAMES}
-    probe = StatusProbe(Client(["127.0.0.1:2"]), addresses)
-    cluster = Cluster(folder, addresses, a_network(*NAMES), probe)
-    cluster.members = {name: MemberProcess(name, [], folder / f"{name}.log") for name in NAMES}
-    return cluster
-
-
-def a_network(*names: str) -> ProxyNetwork:
-    network = ProxyNetwork()
-    for name in names:
-        network.add(name)
-    return network
-
-
-def a_partition(target: Target, direction: Direction = "both", pick: int = 1, seconds: float = 0.02) -> PlannedFault:
-    return PlannedFault(
-        number=1,
-        start_seconds=0,
-        duration_seconds=seconds,
-        kind="partition",
-        target=target,
-        direction=direction,
-        pick=pick,
-    )
-
-
-def a_nemesis(folder: Path, *plan: PlannedFault) -> Nemesis:
-    writer = RunWriter(folder / "run", run_id="r", clock=RunClock(), ops_format="jsonl", about={})
-    return Nemesis(a_cluster(folder), writer, plan)
-
-
-def blocked(network: ProxyNetwork | None) -> set[tuple[str, str]]:
-    assert network is not None
-    return {pair for pair, flow in network.flows.items() if flow.blocked}
+from harness.recording.history import read_events
+from tests.harness.support.nemesis import NAMES, a_nemesis, a_network, a_partition, blocked
 
 
 @pytest.mark.parametrize(

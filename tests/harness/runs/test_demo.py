@@ -8,7 +8,7 @@ import pytest
 
 from harness.reports.report import Report
 from harness.runs.demo import DemoFailed, check_deaths
-from tests.harness.reports.test_report import a_fault, a_kill, an_event, the_report
+from tests.harness.support.reports import a_fault, a_kill, an_event, the_report
 
 
 def after(*faults_at_ms: int, leaders: int) -> Report:

@@ -17,7 +17,7 @@ from harness.runs.live_view import show_live
 from harness.runs.run import Progress
 from harness.runs.settings import RunSettings
 from harness.workload.workers import Workload
-from tests.harness.nemesis.test_injection import a_cluster
+from tests.harness.support.nemesis import a_cluster
 
 
 async def what_is_shown(progress: Progress, *, terminal: bool) -> str:

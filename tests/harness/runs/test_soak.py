@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.reports.report import summarize
 from harness.runs.audit import GREEN, AuditResult
 from harness.runs.soak import SoakTotal
-from tests.harness.reports.test_report import ABOUT, EVERY_KEY_READ, HEALED, SAME, STOPPED, a_row, an_event
+from tests.harness.support.reports import ABOUT, EVERY_KEY_READ, HEALED, SAME, STOPPED, a_row, an_event
 
 
 def test_a_run_of_which_the_audit_would_see_nothing_fails_the_soak_whatever_the_audit_says() -> None:

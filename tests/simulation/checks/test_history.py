@@ -26,7 +26,7 @@ from kvstore import (
     encode_command,
 )
 from raft import Applied, Busy, Effects, Entry, EntryKind, ReadReady, Refused, encode_batch
-from tests.simulation.checks.test_member import Stage
+from tests.simulation.support.stage import Stage
 
 PUT = Put(b"k", b"v")
 PUT_IN_LOG = (7, 1, 0, int(CommandKind.PUT), b"k", b"v")

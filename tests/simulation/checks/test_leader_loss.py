@@ -23,7 +23,7 @@ from raft import (
     Role,
     TraceEvent,
 )
-from tests.simulation.checks.test_member import Stage
+from tests.simulation.support.stage import Stage
 
 CONFIG = RaftConfig(heartbeat_interval_ns=10, election_timeout_min_ns=100, election_timeout_max_ns=200)
 THREE = Configuration.of([Member("s1"), Member("s2"), Member("s3")])

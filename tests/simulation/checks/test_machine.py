@@ -18,7 +18,7 @@ from harness.sim.world.member import TICKS_IN_PLACE_MAX, SimMember
 from harness.sim.world.probes import LOG_FOLDER
 from raft import Effects, Node, NodeStopped
 from storage import CorruptSnapshot, OpenedStorage, Rename
-from tests.simulation.checks.test_member import APPEND, Stage
+from tests.simulation.support.stage import APPEND, Stage
 
 STOPPED = NodeStopped("n1", "a sync failed")
 SNAPSHOT = "groups/0/snapshots/1-1.snap"

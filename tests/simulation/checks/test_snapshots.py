@@ -28,8 +28,8 @@ from kvstore import (
     ResultCode,
 )
 from raft import StateSnapshot
-from tests.simulation.checks.test_member import Stage
-from tests.simulation.faults.test_healing import a_calm_plan
+from tests.simulation.support.plans import a_calm_plan
+from tests.simulation.support.stage import Stage
 
 SESSION = 5
 TTL_NS = 100

@@ -15,8 +15,8 @@ from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.plan import ALL_HEALED, LOSS, MILLISECOND_NS, Fault, Plan
 from harness.sim.simulation import Simulation
 from harness.sim.world.member import SimMember
-from tests.simulation.checks.test_member import TIMERS, Stage
-from tests.simulation.faults.test_healing import a_calm_plan
+from tests.simulation.support.plans import a_calm_plan
+from tests.simulation.support.stage import TIMERS, Stage
 
 REFUSES, REBORN = 0.99, 0.01
 """Shapes of the fault: what is done with the empty folder."""

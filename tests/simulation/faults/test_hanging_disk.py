@@ -9,7 +9,7 @@ import pytest
 from harness.sim.plan.plan import ALL_HEALED, MILLISECOND_NS, Fault
 from harness.sim.simulation import SeedResult, Simulation
 from raft import RaftConfig
-from tests.simulation.faults.test_healing import a_calm_plan
+from tests.simulation.support.plans import a_calm_plan
 
 
 def hangs_for(milliseconds: int, target: float | None) -> SeedResult:

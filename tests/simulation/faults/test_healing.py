@@ -10,28 +10,12 @@ import pytest
 import raft.core.elections
 from harness.sim.checks.leader_loss import LeaderLossChecker
 from harness.sim.plan.draw import draw_heal, draw_plan
-from harness.sim.plan.plan import ALL_HEALED, CALM, DEAD_KINDS, GOOD_CLOCKS, MILLISECOND_NS, Dead, HealPlan, Plan
+from harness.sim.plan.plan import ALL_HEALED, DEAD_KINDS, MILLISECOND_NS, Dead, HealPlan
 from harness.sim.simulation import Simulation
 from raft.core.quorum import Tally
+from tests.simulation.support.plans import a_calm_plan
 
-MEMBERS = ("n1", "n2", "n3", "n4", "n5")
 EVERYBODY = tuple(Dead(kind=kind, target=share) for kind in DEAD_KINDS for share in (0.0, 0.2, 0.4, 0.6, 0.8))
-
-
-def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
-    """A second of load without a fault, on quick disks, and then the end."""
-    plan = draw_plan(seed)
-    disk = replace(plan.disks["n1"], sync_ns=MILLISECOND_NS, stall_rate=0.0)
-    return replace(
-        plan,
-        members=MEMBERS[:members],
-        until_ns=1_000 * MILLISECOND_NS,
-        disks=dict.fromkeys(MEMBERS[:members], disk),
-        network=CALM,
-        clocks=GOOD_CLOCKS,
-        faults=(),
-        heal=heal,
-    )
 
 
 @pytest.mark.parametrize("members", [1, 2, 3, 4, 5])

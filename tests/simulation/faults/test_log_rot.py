@@ -16,7 +16,7 @@ from harness.sim.plan.draw import draw_plan
 from harness.sim.simulation import Simulation
 from raft import Effects, Entry, EntryKind, HardState, LogWrite, encode_batch
 from storage import CorruptLog
-from tests.simulation.checks.test_member import Stage
+from tests.simulation.support.stage import Stage
 
 READ_BACK_SEEDS = (92, 147, 167)
 """In each a leader reads what has rotted, for a follower that was away."""

@@ -30,8 +30,8 @@ from harness.sim.plan.plan import (
 )
 from harness.sim.simulation import Simulation
 from raft import Node
-from tests.simulation.checks.test_member import TIMERS, Stage
-from tests.simulation.faults.test_healing import a_calm_plan
+from tests.simulation.support.plans import a_calm_plan
+from tests.simulation.support.stage import TIMERS, Stage
 
 
 def refused(stage: Stage, code: str) -> None:

@@ -16,7 +16,7 @@ from harness.sim.plan.plan import UpgradeStep
 from harness.sim.world.member import SimMember
 from kvstore import RaiseFeatureLevel, UnsupportedFeatureLevel, encode_command
 from raft import Entry, EntryKind, LevelRange, encode_batch
-from tests.simulation.checks.test_member import Stage
+from tests.simulation.support.stage import Stage
 
 
 class Upgraded(Stage):

@@ -16,7 +16,7 @@ from harness.sim.simulation import Simulation
 from kvstore import KvMachine, Put, Range, Txn, encode_command
 from kvstore.protocol.fast_puts import parse_uniform_batch
 from raft import Entry, EntryKind, RaftConfig, encode_batch
-from tests.simulation.plan.test_profiles import first_in
+from tests.simulation.support.plans import first_in
 
 KEYS = [b"a", b"b", b"c"]
 SEEDS = range(1, 400)

@@ -7,21 +7,16 @@ from collections import Counter
 import pytest
 
 from harness.sim.plan.draw import draw_plan
-from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS, Plan
+from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS
 from harness.sim.plan.profiles import LAST_VOTER_REMOVAL, PROFILES, draw_profile
 from harness.sim.simulation import Simulation
 from harness.sim.world.probes import LONE_PUTS
 from kvstore import ClientLimits, StoreLimits
 from raft import RaftConfig
 from storage import StorageLimits
+from tests.simulation.support.plans import first_in
 
 AS_DRAWN = PROFILES[0].name
-
-
-def first_in(profile: str) -> Plan:
-    """The plan of the first seed with this profile."""
-    seed = next(seed for seed in range(1, 1_000) if draw_profile(seed).name == profile)
-    return draw_plan(seed)
 
 
 def test_half_of_the_seeds_are_as_drawn_and_every_profile_comes_up() -> None:

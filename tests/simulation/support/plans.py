@@ -1,0 +1,33 @@
+"""Plans that several tests begin with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.sim.plan.draw import draw_plan
+from harness.sim.plan.plan import CALM, GOOD_CLOCKS, MILLISECOND_NS, HealPlan, Plan
+from harness.sim.plan.profiles import draw_profile
+
+MEMBERS = ("n1", "n2", "n3", "n4", "n5")
+
+
+def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
+    """A second of load without a fault, on quick disks, and then the end."""
+    plan = draw_plan(seed)
+    disk = replace(plan.disks["n1"], sync_ns=MILLISECOND_NS, stall_rate=0.0)
+    return replace(
+        plan,
+        members=MEMBERS[:members],
+        until_ns=1_000 * MILLISECOND_NS,
+        disks=dict.fromkeys(MEMBERS[:members], disk),
+        network=CALM,
+        clocks=GOOD_CLOCKS,
+        faults=(),
+        heal=heal,
+    )
+
+
+def first_in(profile: str) -> Plan:
+    """The plan of the first seed with this profile."""
+    seed = next(seed for seed in range(1, 1_000) if draw_profile(seed).name == profile)
+    return draw_plan(seed)
