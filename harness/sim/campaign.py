@@ -1,4 +1,4 @@
-"""Many seeds on all cores, and what they add up to."""
+"""Runs many seeds on all cores and adds their results up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VIOLATIONS_MAX = 20
 
 @dataclass(slots=True)
 class Totals:
-    """What the seeds so far add up to. `seconds` is processor time of the workers, `wall_seconds` ours."""
+    """The sum over the seeds so far. `seconds` is processor time of the workers, `wall_seconds` is real time."""
 
     seeds: int = 0
     events: int = 0
@@ -55,11 +55,11 @@ class Totals:
         return self.simulated_ns / 1e9 / self.seconds if self.seconds else 0.0
 
     def not_reached(self) -> list[str]:
-        """The wanted marks that were never hit, once there were seeds enough for them."""
+        """The wanted coverage points that no seed has hit, once there were seeds enough for them."""
         return never(self.covered) if self.seeds >= CAMPAIGN_SEEDS_MIN else []
 
     def reached_words(self) -> str:
-        """How many of the wanted marks were hit, in words."""
+        """How many of the wanted coverage points were hit, in words."""
         return f"{len(WANTED) - len(never(self.covered))} of {len(WANTED)} wanted marks"
 
     def to_json(self, commands: Mapping[int, str] | None = None) -> dict[str, Any]:

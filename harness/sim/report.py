@@ -1,4 +1,4 @@
-"""What people see of simulated runs: a picture while they go on, and tables at the end."""
+"""Shows simulated runs on a terminal: a table that moves while they go on, and tables at the end."""
 
 from __future__ import annotations
 

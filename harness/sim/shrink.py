@@ -1,8 +1,8 @@
-"""Makes a failing plan small: as few faults, members and peculiarities as still end in the same failure.
+"""Shrinks a failing plan: as few faults, members and peculiarities as still end in the same failure.
 
 First delta debugging over the list of faults (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing
-Input", 2002), then everything else of the plan back to what is usual, section by section and field by field, again
-and again until nothing more can be taken away. It works because each purpose has a random stream of its own.
+Input", 2002), then everything else of the plan back to the usual, section by section and field by field, until nothing
+more can be removed. It works because each purpose has a random stream of its own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def failure_class(violation: Violation) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The smallest plan that was found, how it ends, and after how many `runs`. `is_done`: no limit was in the way."""
+    """The smallest failing plan found, how it ends, and after how many `runs`. `is_done`: no limit has stopped the
+    search.
+    """
 
     plan: Plan
     result: SeedResult

@@ -1,4 +1,4 @@
-"""One seed, one run: members, network, disks, clients and faults on one event heap, checked after every event."""
+"""One seed, one run: members, network, disks, clients and faults on one queue of events, checked after every event."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EVENTS_MAX = 500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult:
-    """How a seed ended, after how many `seconds` of processor time. `violation` is None if every rule held."""
+    """The result of a seed, after `seconds` of processor time. `violation` is None if every rule held."""
 
     seed: int
     events: int
@@ -62,7 +62,7 @@ def run_seed(seed: int) -> SeedResult:
 
 
 class Simulation:
-    """The world of one seed."""
+    """A whole run: it makes all parts, hands each what it needs, and passes on what machines report."""
 
     def __init__(
         self, plan: Plan, write_line: Callable[[str], None] | None = None, *, queue: EventQueue | None = None

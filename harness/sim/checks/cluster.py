@@ -1,4 +1,4 @@
-"""What the cluster as a whole has shown so far, and the global rules over it (Raft Figure 3).
+"""The rules over the cluster as a whole (Raft Figure 3), and what they need to remember.
 
 Every check is incremental. Log matching needs no hash chain: if each (index, term) ever written stands for exactly one
 (previous term, kind, payload), then two logs that share an (index, term) are equal up to there, by induction.
@@ -15,7 +15,7 @@ from raft import Configuration, Entry, EntryKind, Member, batch_leader_time
 
 
 class SafetyChecker:
-    """Terms, leaders, votes, committed entries and applied results that anybody has ever shown."""
+    """Remembers the leaders, votes, committed entries and applied results that any member has shown."""
 
     def __init__(self, founding: Configuration | None = None) -> None:
         self.members = ConfigurationHistory(founding or Configuration.of([Member("s1")]), self.is_committed)

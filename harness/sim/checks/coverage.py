@@ -1,7 +1,7 @@
-"""What a long run must reach: marks that every campaign of CAMPAIGN_SEEDS_MIN seeds has to hit, or it proves nothing.
+"""The coverage points that a campaign of CAMPAIGN_SEEDS_MIN seeds must hit; without them it proves nothing.
 
-Most marks are names of trace events, faults and whatever the simulated world tells. Those that need two facts at once
-are recognised here.
+Most coverage points are names of trace events and of faults, and what the simulated world reports. Those that need two
+facts at once are recognised here.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ def never(covered: Counter[str]) -> list[str]:
 
 
 def is_too_rare(point: str, hits: int, seeds: int) -> bool:
-    """True if a wanted coverage point was hit less often than it may be."""
+    """True if a wanted coverage point was hit less often than it should be."""
     return point in WANTED and hits * WANTED[point] < seeds
 
 
 class CoverageTracker:
-    """Looks at each event of a run, and marks what has happened. It decides nothing."""
+    """Looks at each event of a run and covers the points that it hits. It decides nothing."""
 
     def __init__(self, world: CheckedWorld) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""A damaged member: what it must notice, at a start or while it runs, and what nobody can."""
+"""What a damaged member must notice, at a start or while it runs, and what no checksum can show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READ_BACK = "a frame that had rotted was read back"
 
 
 def check_refusal(world: World, member: MachineView, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
-    """It has noticed that it is damaged: for a rotten snapshot or sealed file it must say which."""
+    """The member has noticed its damage. For a rotten snapshot or sealed file its refusal must name the file."""
     rotten, is_log = member.proven.rotten_path, refusal.path.startswith(LOG_FOLDER)
     is_named = refusal.path == rotten or (is_log and rotten.startswith(LOG_FOLDER))
     require(is_named or (is_log and not rotten), "a refusal names the damage", member.node_id, rotten, repr(refusal))
@@ -22,7 +22,7 @@ def check_refusal(world: World, member: MachineView, refusal: CorruptLog | Corru
 
 
 def check_damage_read(world: World, member: MachineView, refusal: CorruptLog) -> None:
-    """While it runs, it has read what has rotted: it must say which file that is, and end."""
+    """A running member has read what has rotted: it must name the file, and end."""
     rotten = member.proven.rotten_path
     require(refusal.path == rotten, "a refusal names the damage", member.node_id, rotten, repr(refusal))
     member.has_read_damage = True
@@ -30,11 +30,9 @@ def check_damage_read(world: World, member: MachineView, refusal: CorruptLog) ->
 
 
 def is_whole(world: World, member: MachineView, opened: OpenedStorage) -> bool:
-    """It starts although damaged. False if it cannot know what it lost, which is for no checksum to see.
+    """The member starts although damaged. False if it cannot know what it lost, which no checksum can show.
 
-    What rotted must then be in no use, and what a later frame proves must have been noticed.
-
-    See docs/reference/specification.md#48-torn-tail-and-damage.
+    What rotted must then be unused, and damage that a later frame proves must have been noticed (FORMATS §4, §5).
     """
     rotten, latest = member.proven.rotten_path, opened.snapshots.latest()
     header = latest.header

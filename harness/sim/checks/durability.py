@@ -1,4 +1,4 @@
-"""The true check of durability: recover, aside and without time, what a member's disk is sure to hold now."""
+"""Checks durability by a real recovery, aside and without time, of what a member's disk is sure to hold now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage import OpenedStorage, open_storage
 
 
 def recover_aside(world: World, member: MachineView) -> OpenedStorage | BaseException:
-    """What the production recovery makes of only that which was synced. The member's own disk is not touched."""
+    """What the production recovery makes of the synced state alone. The member's own disk is not touched."""
     plan = world.plan
     aside, random = Immediately(), stream(plan.seed, "aside")
     files = SimFiles(member.image.synced_copy(), plan.disks[member.node_id], random, aside)
@@ -29,9 +29,9 @@ def recover_aside(world: World, member: MachineView) -> OpenedStorage | BaseExce
 
 
 def check_is_durable(world: World, member: MachineView, opened: OpenedStorage) -> None:
-    """What recovery hands out would be found again if power failed now (FORMATS §3.5).
+    """The state that recovery hands out would be found again if power failed now (FORMATS §3.5).
 
-    By its names too: with these alone the next process has no reason to sync a folder that it changes nothing in.
+    This includes file names: with these alone the next process has no reason to sync a folder that it does not change.
     """
     loose = [path for folder in (LOG_FOLDER, SNAPSHOT_FOLDER) for path in member.image.loose_names(folder)]
     require(not loose, "the names that recovery found are durable", member.node_id, loose)

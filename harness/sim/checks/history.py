@@ -1,4 +1,4 @@
-"""What the clients of a simulated run wrote down, what really became of it, and whether both agree.
+"""Compares what the clients of a run were told with what the log really did (FORMATS §9, §10).
 
 Every written value is unique, so a value in the log names the operation that wrote it.
 
@@ -55,7 +55,7 @@ NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUE
 
 
 class HistoryChecker:
-    """All rows of a run. `mark` is told what is worth telling."""
+    """Has all history rows of a run. `cover` is called with the coverage points that it hits."""
 
     def __init__(self, seed: int, cover: Callable[[str], None], *, trusts_clocks: bool = True) -> None:
         self._trusts_clocks = trusts_clocks

@@ -1,4 +1,4 @@
-"""The rules about one leader: it is heard by a majority, and its reads wait for what they must (thesis §6.2, §6.4)."""
+"""The rules about one leader: a majority hears it, and its reads wait for what they must (thesis §6.2, §6.4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ HANG_TIMEOUTS_MAX = 2
 
 
 class LeaderChecker:
-    """One life of one member, whenever it leads. Nobody believes its own books: answers are counted as they arrive."""
+    """Checks one process whenever it leads. It counts responses as they arrive and trusts none of the leader's own
+    counts.
+    """
 
     def __init__(
         self,

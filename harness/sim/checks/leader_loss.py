@@ -1,8 +1,8 @@
-"""What a member may do when the connections with its leader end: ask for pre-votes early, and no more (thesis §9.6).
+"""What a member may do when its connections with the leader end: ask for pre-votes early, and no more (thesis §9.6).
 
-The end of a connection is a hint, which may be wrong. So a member that hears a leader grants no pre-vote, nobody is a
-candidate without the pre-votes of majorities, no hint is heeded where a leader may read by lease, and at most one is
-heeded per election time-out. Together: no hint raises a term while a majority hears a leader.
+The end of a connection is only a hint. So a member that hears a leader grants no pre-vote, a candidate needs the
+pre-votes of majorities, no hint is heeded where a leader may read by lease, and at most one is heeded per election
+time-out. Together: no hint raises a term while a majority hears a leader.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WAS_WRONG = "a hint was wrong and did no harm"
 
 
 class LeaderLossChecker:
-    """One life of one member. Times are its own clock's, in ns; it keeps books of its own of whom the member hears."""
+    """Checks one process. Times are its own clock's, in ns. It follows by itself which leader the member hears."""
 
     def __init__(self, world: World, node_id: str, config: RaftConfig, halves: Callable[[], Halves]) -> None:
         self._world, self._node_id, self._config, self._halves = world, node_id, config, halves

@@ -1,8 +1,8 @@
-"""What a member owes to leaders that may read by lease: its silence when others ask for votes (thesis §6.4.1).
+"""The promise that a member makes to leaders that may read by lease: it votes for nobody else (thesis §6.4.1).
 
-Every leader that it hears may take it that for `lease_ns`, by the member's own clock, it votes for nobody else,
-whatever the term is by then. Only a campaign for which a leader asked itself is excepted. And since a process that has
-just started has forgotten whom it heard, it begins with as long a silence towards everybody.
+A leader may rely on this for `lease_ns` after the member has heard it, by the member's own clock and in whatever term.
+The only exception is a campaign that a leader has asked for. A process that has just started does not know which leader
+it has heard before, so it begins with as long a silence towards everybody.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from raft import AppendEntries, Configuration, InstallSnapshot, Message, RaftCor
 
 
 class LeasePromiseChecker:
-    """Of one life of one member. Times are its own clock's, in ns."""
+    """Checks one process. Times are its own clock's, in ns."""
 
     def __init__(self, core: RaftCore, now: int) -> None:
         self._silent_until = now + core.configuration.lease_ns

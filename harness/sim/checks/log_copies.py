@@ -1,8 +1,8 @@
-"""What one member holds of the log, in memory and on its disk, known from the outside.
+"""The copies of the log that one member has, in memory and on its disk, as known from outside.
 
-`Copies` sees every write that the node hands to its log, and when the disk has truly synced it; it trusts neither
-the node nor the log about what is durable. After a crash it knows what recovery may find: what was synced, followed
-by any number of the writes that were not, in order.
+`ShadowLogs` sees every write that the node hands to its log, and when the disk has really synced it; it trusts neither
+the node nor the log about durability. After a crash it knows what recovery may find: what was synced, followed by any
+number of the other writes, in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOG_BYTES_MAX = 1 << 40
 
 
 class ShadowLogs:
-    """One member's log over all its lives."""
+    """The log of one member over all its processes."""
 
     def __init__(self, node_id: str, safety: SafetyChecker) -> None:
         self.node_id, self._safety = node_id, safety

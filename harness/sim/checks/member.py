@@ -1,7 +1,4 @@
-"""The rules about one member, checked after every event, and what its taps tell.
-
-See docs/reference/specification.md#3-order-of-durability.
-"""
+"""The rules about one member, checked after every event, and on what its probes report (FORMATS §3, §6)."""
 
 from __future__ import annotations
 

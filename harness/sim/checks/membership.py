@@ -1,4 +1,4 @@
-"""Who the members were, read off the entries that were written and not off the cores (Raft §6, thesis §4)."""
+"""The configurations of a run, read from the entries that were written and not from the cores (Raft §6, thesis §4)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def has_majorities(halves: Iterable[Collection[str]], who: Collection[str]) -> b
 
 
 class ConfigurationHistory:
-    """Every configuration that was ever written, and how those that were committed follow each other."""
+    """Every configuration that was ever written, and how the committed ones follow each other."""
 
     def __init__(self, founding: Configuration, is_committed: Callable[[int, int], bool]) -> None:
         self._founding, self._is_committed = founding, is_committed
@@ -112,7 +112,9 @@ class ConfigurationHistory:
 
 
 def check_standing(history: ConfigurationHistory, machine: MachineView, node: Node) -> None:
-    """Who is no voter for certain neither campaigns nor leads; what the core takes for the members is in its log."""
+    """A member that is certainly no voter neither campaigns nor leads; the configuration of the core is the one in its
+    log.
+    """
     log = machine.logs.memory
     if not history.has_changes or node.failure is not None:  # It ends, perhaps in the middle of a step.
         return

@@ -1,7 +1,4 @@
-"""What a message promises must be on the sender's disk before it leaves.
-
-See docs/reference/specification.md#31-messages-wait-for-the-disk.
-"""
+"""Whatever a message asserts is on the disk of its sender before it leaves (FORMATS §3.1)."""
 
 from __future__ import annotations
 

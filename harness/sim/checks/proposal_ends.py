@@ -1,7 +1,4 @@
-"""Whatever was proposed by a leadership that is over has ended `outcome_wait_ns` later.
-
-See docs/reference/specification.md#96-end-of-a-proposal.
-"""
+"""Every proposal of a leadership that is over has ended `outcome_wait_ns` later (FORMATS §9)."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from harness.sim.engine.errors import broken
 
 
 class ProposalChecker:
-    """One life of one member. Times are those that its node was told, in ns."""
+    """Checks one process. Times are those that its node was told, in ns."""
 
     def __init__(self, node_id: str, wait_ns: int) -> None:
         self._node_id, self._wait_ns = node_id, wait_ns

@@ -1,7 +1,8 @@
-"""What reads must show, by whichever way they were let through: nobody believes a member about its own state.
+"""Checks the state that reads show, in every read mode, without trusting the member that answers.
 
-The book knows when the cluster has committed what. A linearizable read shows all that anybody had committed when it was
-asked for, be it by a round, by lease, or on a follower; one of a bounded age all that was committed so long ago.
+`CommitTimeline` knows when the cluster committed what. A linearizable read shows everything that was committed when the
+read was asked for, be it by a round, by lease, or on a follower; a read of bounded age shows everything that was
+committed so long ago.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class CommitTimeline:
 
 
 class ReadChecker:
-    """The open reads of one life of one member."""
+    """The open reads of one process."""
 
     def __init__(self, world: CheckedWorld, member: MachineView, timeline: CommitTimeline) -> None:
         self._world, self._member, self._timeline = world, member, timeline

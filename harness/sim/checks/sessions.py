@@ -1,8 +1,6 @@
-"""What the log says about sessions, followed by other means than the store's: who lives, and which requests are closed.
+"""Follows sessions along the log, independently of the store: which are alive, and which requests are closed.
 
-A second, slow implementation of the rules for sessions, fed with what was applied first, wherever that was.
-
-See docs/reference/specification.md#92-judging-a-request.
+This is a second, slow implementation of FORMATS §9. It sees each entry once, when the first member applies it.
 """
 
 from __future__ import annotations
@@ -26,7 +24,9 @@ class Followed:
 
 
 class SessionChecker:
-    """All sessions of a run. `results_max`: how many results each may have kept; `mark` is told what was seen."""
+    """All sessions of a run. `results_max` bounds the results that each may keep; `cover` is called with coverage
+    points.
+    """
 
     def __init__(self, results_max: int, cover: Callable[[str], None]) -> None:
         self._results_max, self._cover = results_max, cover

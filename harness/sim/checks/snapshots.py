@@ -1,4 +1,4 @@
-"""What snapshots on a member's disk are worth: one that was just built is read back, and is the state at its index."""
+"""Reads back each snapshot that was just built: it must be the state at its index."""
 
 from __future__ import annotations
 

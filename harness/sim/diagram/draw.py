@@ -1,4 +1,4 @@
-"""Draws the end of a run as Lamport did: a line per process, time along it, messages as arrows. One page of HTML."""
+"""Draws the end of a run as a space-time diagram: a line per process, messages as arrows. One page of HTML."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def draw_lamport(picture: Picture) -> str:
 
 
 class Drawing:
-    """Places everything, then draws from the back to the front."""
+    """Places everything, then draws it from back to front."""
 
     def __init__(self, picture: Picture) -> None:
         self._picture = picture

@@ -26,7 +26,7 @@ UNLABELLED = ("commit_advanced", "low_watermark_advanced")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagramEvent:
-    """Something happened at `place`, a member or a client. `labels` are short, `words` is the whole line."""
+    """An event at `place`, which is a member or a client. `labels` are short, `words` is the whole line."""
 
     number: int
     time_ns: int

@@ -1,1 +1,1 @@
-"""What time, chance and order are in a simulated run: clock, queue of events, random streams, trace."""
+"""Time, chance and order of a simulated run: clocks, the queue of events, random streams, and the trace."""

@@ -1,7 +1,7 @@
 """Monotonic clocks of simulated machines: each begins anywhere, runs at its own rate, jumps forwards, and stands still.
 
-No clock ever goes back while a process can look at it. Nothing here reads a wall clock, because the product reads none:
-`leader_time` comes from the leader's monotonic clock (docs/reference/specification.md#812-leader-time).
+A clock never goes back while a process can look at it. The product reads no wall clock, so there is none here:
+`leader_time` comes from the leader's monotonic clock (FORMATS §8).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BEGINS_NS_MAX = 10**12
 
 
 class Clock:
-    """One clock. It is linear between two changes; all of it is integers, so nothing drifts by rounding."""
+    """One clock. It is linear between two changes, and computed in integers, so that rounding adds no drift."""
 
     __slots__ = ("_grain_ns", "_heap", "_random", "_rate", "_shown_fs", "_since", "usual_rate")
 

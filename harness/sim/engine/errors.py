@@ -1,4 +1,4 @@
-"""What a simulated run can end with. Fields are kept and text is made late, so that they cross process borders."""
+"""How a simulated run can fail. Errors keep fields and make their text late, so that they cross process borders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 class Violation(Exception):
-    """A property of the system does not hold: a bug, in the product or in the simulator. `rule` is a stable name."""
+    """A rule does not hold: a bug in the product or in the simulator. `rule` is a stable name."""
 
     def __init__(self, rule: str, detail: str) -> None:
         super().__init__(rule, detail)

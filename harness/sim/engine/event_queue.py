@@ -1,4 +1,4 @@
-"""Virtual time: a heap of events keyed (time, sequence). Integer nanoseconds; no thread, no task, no clock."""
+"""Virtual time: a queue of events ordered by (time, sequence), in integer nanoseconds, without threads or tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Action = Callable[..., None]
 
 
 class EventQueue:
-    """What will happen, in order. Two events of one instant run in the order in which they were put in."""
+    """The events to come, in order. Two events of one instant run in the order in which they were added."""
 
     __slots__ = ("_events", "_sequence", "done_count", "now")
 

@@ -1,7 +1,7 @@
-"""One random stream per purpose, so that taking one fault away does not reshuffle the rest.
+"""One random stream per purpose, so that removing one fault does not reshuffle the rest.
 
-A stream is named by the seed and a path (`net/n1>n2`, `disk/n1`, `node/n1/3`, `plan`). The name is hashed with
-SHA-256, never with `hash()`, which differs from process to process.
+A stream is named by the seed and a path (`net/n1>n2`, `disk/n1`, `node/n1/3`, `plan`). The name is hashed with SHA-256,
+never with `hash()`, which differs from process to process.
 """
 
 from __future__ import annotations

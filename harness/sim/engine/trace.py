@@ -1,4 +1,4 @@
-"""What happened, one aligned line per event, and a hash over all of it: equal hashes, equal runs."""
+"""The trace of a run: one aligned line per event, and a hash over all of it. Equal hashes mean equal runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LINE_CHARACTERS_MAX = 600
 
 
 class Trace:
-    """Takes every event. `write` is given each line as it comes, or is None: then lines cost nothing."""
+    """Takes every event. `write` gets each line as it comes; if it is None, lines cost nothing."""
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = write

@@ -1,1 +1,1 @@
-"""What goes wrong in a run, when, and how it is healed."""
+"""The faults of a run: when they happen, whom they hit, and how they are healed."""

@@ -15,7 +15,9 @@ from raft import Role
 
 
 class ClientFaults:
-    """Carries them out. Programs that share a process with their member (`DirectLoad`) have no connections to cut."""
+    """Carries out CLIENT_KINDS. Programs that share a process with their member (`DirectLoad`) have no connections to
+    cut.
+    """
 
     def __init__(self, world: FaultyWorld) -> None:
         self._world = world

@@ -12,7 +12,7 @@ WILD_SPREAD = 2.0
 
 
 class ClockFaults:
-    """Carries them out."""
+    """Carries out CLOCK_KINDS."""
 
     def __init__(self, world: World) -> None:
         self._world = world

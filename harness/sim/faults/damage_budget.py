@@ -1,4 +1,4 @@
-"""How many disks may be damaged: so many that a quorum of good copies always stays. Whatever fails then is a bug."""
+"""Limits how many disks may be damaged, so that a quorum of good copies always stays and every failure is a bug."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from harness.sim.world.context import MachineView, World
 class DamageBudget:
     """At most a minority of the members is damaged or lost, over the whole run, by all kinds of damage together.
 
-    A member counts from the moment of the damage on, whether it has noticed or not: a copy that is acknowledged from a
-    disk that lied is no good copy. It counts no more once it has started from a disk that holds all it promised, since
-    what was damaged was something of which nothing is made. A member that is lost counts for ever: to the others it is
-    a machine that never comes back.
+    A member counts from the moment of the damage, whether it has noticed or not: a copy acknowledged from a disk that
+    lied is no good copy. It stops counting once it has started from a disk that holds all it promised, because the
+    damaged bytes were then unused. A lost member counts for ever: to the others it is a machine that never comes back.
     """
 
     def __init__(self, world: World) -> None:

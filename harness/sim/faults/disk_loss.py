@@ -1,15 +1,13 @@
 """Members that lose their disk, with every file: the old id never works again, and a new member takes the place.
 
-Somebody starts the process again as ever. Without files it refuses. If the command line says `--bootstrap` it makes a
-folder anew, under the old id: it is another incarnation, which has forgotten its votes, and all that had met the first
-one refuse to hear it, or to talk to it. The first refusal ends it (`refusals.py`). Then an operator adds
-a spare machine and, once it has caught up, gives it the place of the lost one in one step, as docs/operations.md says,
-while other faults go on.
+The process is started again as before, and refuses to start without files. If its command line says `--bootstrap`, it
+makes a new folder under the old id: another incarnation, which has forgotten its votes. All members that knew the first
+one refuse to hear it or to talk to it (FORMATS §1), and the first refusal ends it (`refusals.py`). Then an operator
+adds a spare machine and, once it has caught up, gives it the place of the lost one in one step, as docs/operations.md
+says, while other faults go on.
 
-Who has never met the first incarnation cannot tell it from the second one: `--bootstrap` says that it is new, and is
-believed. So nobody here makes a folder anew before all that were ever members have met the first incarnation.
-
-See docs/reference/specification.md#13-incarnations-and-pins.
+A member that has never met the first incarnation cannot tell it from the second one: `--bootstrap` says that it is new,
+and is believed. So no folder is made anew here before all that were ever members have met the first incarnation.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ REBORN_TIMEOUTS = 5
 
 
 class DiskLoss:
-    """Carries it out, and is the operator who replaces who is lost."""
+    """Loses disks, and plays the operator who replaces the members that lost theirs."""
 
     def __init__(
         self, world: FaultyWorld, processes: ProcessFaults, upgrades: Upgrades, membership: MembershipChanges

@@ -38,7 +38,7 @@ FAILING_READS = (LOG_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER, "meta", "pins")
 
 
 class DiskFaults:
-    """Carries them out."""
+    """Carries out DISK_KINDS."""
 
     def __init__(self, world: World, processes: ProcessFaults, disk_loss: DiskLoss) -> None:
         self._world, self._processes, self._disk_loss = world, processes, disk_loss

@@ -1,6 +1,6 @@
-"""Machines that were made anew while they waited to be added: some members have met the folder of before.
+"""Machines that were made anew while they waited to be added: some members have met their former folder (FORMATS §1).
 
-These refuse the folder that there is now, until the configuration names it: the leader that makes the machine a voter
+These members refuse the present folder until the configuration names it: the leader that makes the machine a voter
 names the folder which has acknowledged the log to it, and earlier pins give way.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
@@ -19,7 +19,7 @@ from raft import Identity, PeerRefused
 
 
 class FormerFolders:
-    """Has the members meet them, and knows who still may refuse the present one."""
+    """Introduces the former folders to members, and knows which members may still refuse the present one."""
 
     def __init__(self, world: CheckedWorld, upgrades: Upgrades) -> None:
         self._world, self._upgrades = world, upgrades

@@ -1,7 +1,7 @@
-"""The end of the faults: a quorum is healed, and may be left alone with members that stay dead; some come back late.
+"""The end of the faults: a quorum is healed, some members may stay dead, and some of these come back late.
 
-Healing everybody hides whoever needs everybody. What is asked of a working quorum is asked within a limit; of the
-dead nothing is asked but safety.
+Healing every member would hide a system that needs every member. A working quorum must make progress within a limit;
+dead members must only be safe.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CALM_ELECTION_TIMEOUTS = 3
 
 
 class Healing:
-    """Carries it out."""
+    """Heals the cluster, and keeps the members that stay dead."""
 
     def __init__(
         self, world: CheckedWorld, injector: Injector, processes: ProcessFaults, former_folders: FormerFolders

@@ -1,4 +1,4 @@
-"""Carries out the steps of a fault plan on a running world: when, and on whom. What they do is their family's."""
+"""Carries out the fault plan of a run: decides when, and which machine. Each family of faults says how."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.sim.world.context import MachineView
 
 
 class Injector:
-    """Carries out faults until `heal`."""
+    """Injects faults until `heal`."""
 
     def __init__(self, world: FaultyWorld, processes: ProcessFaults, disks: DiskFaults) -> None:
         self._world, self._processes, self._disks = world, processes, disks
@@ -29,12 +29,12 @@ class Injector:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Put all steps of the plan on the heap."""
+        """Put all steps of the plan into the queue."""
         for fault in self._world.plan.faults:
             self._world.queue.at(fault.at_ns, self.inject, fault)
 
     def heal(self) -> None:
-        """No further step is carried out; networks and disks are well again, then processes start."""
+        """Stop injecting, and end all faults: first of networks, clocks and disks, then processes start."""
         self._is_stopped = True
         self._network.heal()
         self._clients.heal()

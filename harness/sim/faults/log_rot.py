@@ -1,7 +1,7 @@
-"""The log rots while its member lives: a bit changes, or another frame stands there, before a frame is read back.
+"""Rot in the log of a running member: a bit changes, or another frame takes its place, before a frame is read back.
 
-A start reads the whole log, so what rots while a process is down is found there. A process that lives reads back only
-what its core has let go of: for a follower that is behind, and to apply what it had when it was started.
+A start reads the whole log, so rot in a stopped process is found there. A running process reads back only the entries
+that its core has let go of: for a follower that is behind, and to apply what it had when it started.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Changes of the members: an operator who adds, promotes, removes and replaces, whatever else goes on (thesis §4)."""
+"""Membership changes: an operator who adds, promotes, removes and replaces members while other faults go on (thesis
+§4).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ TRIES_MAX, PAUSE_NS = 12, 40 * MILLISECOND_NS
 
 
 class Operator:
-    """Asks whoever the world takes for the leader, until `is_stopped`."""
+    """Asks the leader of the moment for something, again and again, until one takes it or `is_stopped`."""
 
     def __init__(self, world: FaultyWorld) -> None:
         self._world = world
@@ -75,7 +77,7 @@ SILENCE_TIMEOUTS = 12
 
 
 class MembershipChanges:
-    """Carries the steps out, and sees what becomes of each."""
+    """Carries out the steps of the plan, and checks what becomes of each."""
 
     def __init__(self, world: FaultyWorld) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""Faults of the network between members: partitions, slow links, and connections that break, or only seem to stand."""
+"""Faults of the network between members: partitions, slow links, and connections that break or only seem to stand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DROP_TOLD_NS_MAX = 5 * MILLISECOND_NS
 
 
 class NetworkFaults:
-    """Carries them out."""
+    """Carries out NETWORK_KINDS."""
 
     def __init__(self, world: World) -> None:
         self._world = world

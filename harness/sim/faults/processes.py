@@ -1,4 +1,4 @@
-"""Faults of processes and machines: they die, lose power, stand still, and are slow."""
+"""Faults of processes and machines: they crash, lose power, stand still, and are slow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONNECTION_LOSS_TOLD_NS_MAX = 20_000_000
 
 
 class ProcessFaults:
-    """Carries them out."""
+    """Carries out PROCESS_KINDS."""
 
     def __init__(self, world: FaultyWorld) -> None:
         self._world = world

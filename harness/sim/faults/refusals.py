@@ -1,9 +1,7 @@
-"""Refusals reach the refused, as the transport tells them to the node of a caller (`raft.runtime.driver`).
+"""Delivers refusals of hellos to the node of the caller, as the transport does (`raft.runtime.driver`, FORMATS §1).
 
-Two of them end a process. A blank member that is known with another data folder has forgotten what it promised: it
-fails. A member that was removed stops in order; its supervisor may start it again, and then it is told again.
-
-See docs/reference/specification.md#13-incarnations-and-pins.
+Two refusals end a process. A blank member that is known with another data folder has forgotten what it promised, and
+fails. A removed member stops in order; if its supervisor starts it again, it is refused again.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ RESTART_NS = SECOND_NS // 5
 
 
 class Refusals:
-    """Of all hellos of a run."""
+    """The refused hellos of a run."""
 
     def __init__(self, world: CheckedWorld, processes: ProcessFaults, disk_loss: DiskLoss) -> None:
         self._world, self._processes, self._disk_loss = world, processes, disk_loss

@@ -1,4 +1,4 @@
-"""Which machine a fault, or an operator, means."""
+"""Which machine a fault, or an operator, is about."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Upgrades: members get other builds one after another, somebody raises the feature level, some go back.
+"""Upgrades: members get other builds one after another, an operator raises the feature level, some go back (FORMATS
+§7).
 
-A build is what it knows: `LevelRange(1, highest)`. There is nothing new in a level here but its number, and that is
-enough: who applies what its build does not know, or is led there though it was never able to go, breaks a rule.
-
-See docs/reference/specification.md#713-feature-levels.
+A build is the range of levels that it knows, `LevelRange(1, highest)`. A level changes nothing here but its number,
+which is enough: a member that applies what its build does not know, or is led to a level that it could never run,
+breaks a rule.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LEFT_OUT_SHARE = 0.6
 
 
 class Upgrades:
-    """Carries the steps out, and knows which build every member has, and ever had."""
+    """Carries out the steps of the plan, and knows which builds every member has and had."""
 
     def __init__(self, world: World, processes: ProcessFaults) -> None:
         self._world, self._processes = world, processes

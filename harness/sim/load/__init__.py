@@ -1,1 +1,1 @@
-"""What the clients of a run do."""
+"""The clients of a run and what they do."""

@@ -1,7 +1,7 @@
-"""Programs that write much at once: the puts of many callers leave in one piece, as under load.
+"""Bursts: the puts of many callers leave in one piece, as under load.
 
-What is alike and comes together goes by ways of its own, from the connection to the log and back: requests are taken,
-batched, applied and answered as runs. The usual workers of a seed are too few, and each has its own moment.
+Requests of one kind that arrive together take fast paths from the connection to the log and back: they are read,
+batched, applied and answered in runs. The usual workers of a seed are too few for that, and each has its own moment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEYS = [b"crowd-%02d" % number for number in range(20)]
 
 
 class Caller(Protocol):
-    """One who has one operation open at a time."""
+    """A caller with one operation open at a time."""
 
     number: int
 
@@ -30,7 +30,7 @@ C = TypeVar("C", bound=Caller)
 
 
 class Burst(Generic[C]):
-    """Of one client. `write` begins a put of each of these callers, in one piece; `ended` is to be told of each."""
+    """The burst callers of one client. `write` begins a put of each in one piece; `ended` is to be called for each."""
 
     def __init__(self, callers: Sequence[C], write: Callable[[Sequence[tuple[C, Planned]]], None]) -> None:
         self._write = write

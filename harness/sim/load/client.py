@@ -1,4 +1,4 @@
-"""One simulated client: the production retry machine, hosted in virtual time, and what it writes down."""
+"""One simulated client: the production `ClientCore` in virtual time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Load without a service: programs that share a process with a member and call its node, as an embedder would.
 
-Checks what `Node` promises about tickets: a command that was refused, or ended as certain, is never
-applied; nothing is applied twice; a read sees every write that was acknowledged before it was asked for.
-
-See docs/reference/specification.md#96-end-of-a-proposal.
+Checks what `Node` promises about tickets (FORMATS §9): a command that was refused is never applied, nothing is applied
+twice, and a read sees every write that was acknowledged before the read was asked for.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class LivenessProbe:
 
 @dataclass(slots=True)
 class Open:
-    """One call that has not ended. `value` is unique; empty for a read."""
+    """One open call. `value` is unique; empty for a read."""
 
     member: str
     life: int
@@ -62,7 +60,7 @@ class Open:
 
 
 class DirectLoad:
-    """All clients of a seed."""
+    """All programs of a seed."""
 
     def __init__(self, world: CheckedWorld) -> None:
         self.world, self._plan = world, world.plan.load

@@ -1,7 +1,7 @@
-"""What some seeds' clients ask for besides the usual: transactions that fail half-way, and listings of whole stores.
+"""Operations that the usual stream seldom has: transactions that fail half-way, and listings of whole stores.
 
-The usual stream (`harness.workload`) seldom has either: what fails in it fails at a quota, and its reads are mostly of
-single keys, which the service answers by a way of their own. Everything is drawn from a stream of its own.
+In the usual stream (`harness.workload`) transactions fail only at a quota, and most reads are of single keys, which the
+service answers on a path of their own. The extra operations are drawn from a stream of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COMPACTED, AHEAD = 1, 2**40
 
 
 class ExtraOperations:
-    """Of one worker."""
+    """The extra operations of one worker."""
 
     def __init__(self, seed: int, worker: int, keys: Sequence[bytes], plan: ExtraPlan) -> None:
         self._random = stream(seed, f"extras/{worker}")

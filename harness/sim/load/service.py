@@ -1,9 +1,7 @@
-"""Load as production has it: clients with sessions and retries, over connections, to each member's service.
+"""Load as in production: clients with sessions and retries, over connections, to the service of each member.
 
-Every operation becomes a history row. At the end of the run the history is checked for linearizability,
-by a checker that shares no code with the store (`history_book`).
-
-See docs/reference/specification.md#103-row.
+Every operation becomes a history row (FORMATS §10). At the end of the run the history is checked for linearizability,
+by a checker that shares no code with the store (`checks/history.py`).
 """
 
 from __future__ import annotations
@@ -68,7 +66,7 @@ CLOSED_WORDS, INVALID_WORDS = "is closed: all up to", "invalid request"
 
 @dataclass(slots=True)
 class SimWorker:
-    """One caller: it has one operation open at a time. `life` grows with every unknown outcome (FORMATS §10)."""
+    """One caller with one operation open at a time. `life` grows with every unknown outcome (FORMATS §10)."""
 
     client: SimClient
     number: int

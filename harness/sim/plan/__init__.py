@@ -1,1 +1,1 @@
-"""What a seed means: the plan of a run, how it is drawn, its profiles, and its file."""
+"""The plan that a seed stands for: its data, how it is drawn, its profiles, and its file."""

@@ -1,7 +1,7 @@
-"""What a seed stands for: cluster size, limits, network, disks, load and faults, all drawn before the run begins.
+"""Draws the plan of a seed: cluster size, limits, network, disks, load and faults, before the run begins.
 
-Swarm testing: each seed turns whole families of faults on or off and moves the limits to extremes, because a run
-in which everything happens a little reaches less than many runs in which few things happen a lot.
+Swarm testing: each seed turns whole families of faults on or off and moves the limits to extremes, because runs in
+which everything happens a little reach less than runs in which few things happen a lot.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ MICROSECOND_NS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One step. `target` is a share of the members in order, or the leader of that moment; `shape` draws the rest."""
+    """One fault. `target` is a share of the members in order, or None for the leader; `shape` draws the rest."""
 
     at_ns: int
     kind: str  # One of KINDS.
@@ -105,10 +105,10 @@ LOSS = "lose a disk"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockPlan:
-    """How wrong the clocks of a seed may be: each runs at a rate from 1 / spread to spread, of its own and for ever.
+    """How wrong clocks may be: each runs for ever at its own rate, from 1 / spread to spread.
 
-    `at_edges`: those of members run at one of these two. `grain_ns`: those of members show multiples of it only, so
-    that times and deadlines meet exactly.
+    `at_edges`: the clocks of members run at one of these two rates. `grain_ns`: they show multiples of it only, so that
+    times and deadlines meet exactly.
     """
 
     spread: float = 1.01
@@ -122,7 +122,7 @@ GOOD_CLOCKS = ClockPlan()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPlan:
-    """What every link of a seed does. Rates are per frame; a frame takes `delay_ns` plus up to `jitter_ns`."""
+    """The behaviour of every link of a seed. Rates are per frame; a frame takes `delay_ns` plus up to `jitter_ns`."""
 
     delay_ns: int = 500_000
     jitter_ns: int = 1_000_000
@@ -140,7 +140,7 @@ CALM = NetworkPlan()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskPlan:
-    """How fast a seed's disks are. A sync takes `sync_ns` to `2 * sync_ns`, and now and then `stall_ns`."""
+    """How fast the disks of a seed are. A sync takes `sync_ns` to `2 * sync_ns`, and now and then `stall_ns` more."""
 
     sync_ns: int = 500 * MICROSECOND_NS
     stall_ns: int = 50 * MILLISECOND_NS
@@ -149,10 +149,11 @@ class DiskPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionsPlan:
-    """Rates are per piece of data. A quarter of the pieces arrive in two, if `in_pieces`.
+    """How connections of clients behave. Rates are per piece of data. With `in_pieces` a quarter of the pieces arrive
+    in two.
 
-    What is late takes up to `late_ns` more, and all that follows on its connection waits for it, as when TCP sends
-    again later and later: by then the client may have given it up, and have been answered on another connection.
+    Late data takes up to `late_ns` more, and all that follows on its connection waits for it, as when TCP retransmits
+    later and later: by then the client may have given up and have been answered on another connection.
     """
 
     delay_ns: int = 500_000
@@ -165,7 +166,7 @@ class ConnectionsPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraPlan:
-    """Shares of a worker's operations."""
+    """Shares of the extra operations among those of a worker."""
 
     failing_share: float = 0.0
     listing_share: float = 0.0
@@ -205,7 +206,9 @@ DEAD_KINDS = ("kill", "lose power", "cut off", "pause")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dead:
-    """One who is left dead, and how (DEAD_KINDS). `target` is a share of the members in order, or who leads then."""
+    """A member that is left dead, and how (DEAD_KINDS). `target` is a share of the members in order, or None for the
+    leader.
+    """
 
     kind: str
     target: float | None = None
@@ -213,7 +216,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealPlan:
-    """Who stays dead when the rest is healed: at most a minority, members lost for other reasons counted in.
+    """The members that stay dead when the rest is healed: with those lost for other reasons at most a minority.
 
     `dead` is in the order in which they are taken. `returns`: they come back when the quorum has shown that it works.
     """
@@ -229,9 +232,9 @@ ADD, PROMOTE, REMOVE, REPLACE = "add", "promote", "remove", "replace"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeStep:
-    """What an operator does. `shape` draws whom it is about.
+    """One membership change that an operator tries. `shape` draws the members that it is about.
 
-    `cut_off_ns`: for so long the leader is cut off as soon as it has begun, so that others may cut what it has written.
+    `cut_off_ns`: for so long the leader is cut off once it has begun, so that others may cut what it has written.
     """
 
     at_ns: int
@@ -254,9 +257,9 @@ ROLL, RAISE, BACK = "roll", "raise", "back"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeStep:
-    """What an operator does: `roll` a build out that knows one level more, `raise` the level, take one member `back`.
+    """One step of an operator: `roll` out a build with one level more, `raise` the level, or take one member `back`.
 
-    `shape` draws how fast, or whom.
+    `shape` draws how fast, or which member.
     """
 
     at_ns: int
@@ -268,10 +271,10 @@ class UpgradeStep:
 class Plan:
     """A whole run. `until_ns`: when the faults end and the healing begins.
 
-    `turn_ns`: how long a member takes for one slice of what waits to be applied, if nothing else wakes it.
-    `install_death_rate`: of the installs that drop a log, the share amid which the member dies.
-    `silenced_rate`: of the members that are removed, the share that is cut off until their leader has let them go.
-    `former_folders`: machines that were made anew before they were added, and who has met the folder of before.
+    `turn_ns`: how long a member takes for one slice of the entries to apply, if nothing else wakes it.
+    `install_death_rate`: of the installs that drop a log, the share during which the member crashes. `silenced_rate`:
+    of the removed members, the share that is cut off until their leader has let them go. `former_folders`: machines
+    that were made anew before they were added, and the members that have met their former folder.
     """
 
     seed: int

@@ -1,7 +1,7 @@
-"""A plan as a TOML file that a person can read, and that plays the same run when the draws of seeds have changed.
+"""A plan as a TOML file, readable by people, that plays the same run when the draws of seeds have changed.
 
-Only what differs from what is usual is written: the defaults of the fields of `Plan` and its parts, and `USUAL` for
-those that have none. Nothing here knows a field by name but `USUAL`, so that fields added tomorrow are in the file.
+Only what differs from the usual is written: the defaults of the fields of `Plan` and its parts, and `USUAL` for fields
+without a default. Nothing here knows a field by name but `USUAL`, so fields that are added later are in the file.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def merged(usual: Tree, tree: Tree) -> Tree:
 
 
 class PlanReader:
-    """Builds dataclasses of trees, by the types of their fields."""
+    """Builds dataclasses from trees, by the types of their fields."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,8 +1,8 @@
-"""Connections between simulated clients and members: ordered bytes that stop, as with TCP, without saying so.
+"""Connections between simulated clients and members: ordered bytes that may stop without notice, as with TCP.
 
-A connection that breaks tells each end or not (half-open), and what was under way is lost. Bytes arrive in pieces of
-any size. Behind a cut they wait, in order, as TCP sends them again; when it is mended they arrive, or the connection
-was given up meanwhile. Between its members the cluster uses `network`, whose partitions do not cut clients off.
+When a connection breaks, each end is told or not (half-open), and the bytes under way are lost. Bytes arrive in pieces
+of any size. Behind a cut they wait, in order, as TCP retransmits them; when the cut is mended they arrive, or the
+connection was given up meanwhile. The members use `network` among themselves; its partitions do not cut clients off.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ClientConnection:
 
 
 class ClientConnections:
-    """All connections of a run."""
+    """All connections of a run between clients and members."""
 
     def __init__(self, world: World, plan: ConnectionsPlan) -> None:
         self._world, self._plan = world, plan

@@ -1,7 +1,4 @@
-"""What a member must notice at its next start: damage to proven bytes of its log, or to another file.
-
-See docs/reference/specification.md#48-torn-tail-and-damage.
-"""
+"""What of a disk is proven to be durable, and the damage that a member must notice at its next start (FORMATS §4)."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ def written_bytes(content: bytes | bytearray) -> int:
 
 
 class ProvenBytes:
-    """Sizes of the segments of one member, known from the outside, and what has become untrue on its disk.
+    """The sizes of the segments of one member, known from outside, and the damage to its disk.
 
     A frame says up to which batch it knew the log synced. So once a second sync has ended well, every byte that the
     first one made durable is proven by what the second one wrote. A write that was lost by the *last* sync is proven by

@@ -1,7 +1,7 @@
-"""`SimFiles`: storage's `Files` over a disk image, in virtual time. One submission is one event.
+"""`SimFiles`: the `Files` of storage over a disk image, in virtual time. One submission is one event.
 
-While a submission is under way nobody sees any of it; when it is done all of it has happened. A crash in between
-draws how many of its operations, in order, had been carried out: a sync under way may or may not have happened.
+Nobody sees any part of a submission under way; when it is done all of it has happened. A crash in between draws how
+many of its operations, in order, were carried out: a sync under way may or may not have happened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Schedule = Callable[[int, Callable[[], None]], None]
 
 
 class SimFiles:
-    """One life of a process on one disk image. After `crash` it does nothing more and calls nobody."""
+    """The files of one process on one disk image. After `crash` it does nothing more and calls nobody."""
 
     def __init__(self, image: DiskImage, plan: DiskPlan, random: Random, schedule: Schedule) -> None:
         self._image, self._plan, self._random, self._schedule = image, plan, random, schedule
@@ -207,7 +207,7 @@ def adds_to(operation: Operation, start: str) -> bool:
 
 
 class Immediately:
-    """A schedule without time, to look into an image aside: `run` carries out what was submitted, to the end."""
+    """A schedule without time, for work on an image aside: `run` carries out everything submitted, to the end."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
@@ -225,10 +225,10 @@ LOG_FOLDER_NAME = "log"
 
 
 def check_rename(image: DiskImage, rename: Rename) -> None:
-    """A segment gets its name when all before it have theirs durably: else a crash may leave a gap among them.
+    """A segment gets its name when the names of all segments before it are durable; else a crash may leave a gap.
 
-    A crash may forget the older one of two names that are not synced. What then looks like damage is refused, and the
-    member never starts again.
+    A crash may forget the older one of two names that are not synced. The gap looks like damage and is refused, and the
+    member never starts again (FORMATS §3.5, §4).
     """
     folder = parent(rename.new_path)
     if folder.rpartition("/")[2] == LOG_FOLDER_NAME:

@@ -5,10 +5,10 @@ Killing a process loses nothing that the operating system has taken; losing powe
 seeded draw: nothing, everything, a prefix, or sector by sector with torn sectors and garbage. Bytes that were not being
 written are never harmed, unless they rot or are hit by a misdirected write.
 
-After a sync that failed the system takes the pages for clean: programs go on seeing them, and no later sync, which
-succeeds, writes those that did not reach the platter. Names are in a journal: the sync of a folder that failed has
-made some of them durable, in order, and the next one that succeeds the rest. A disk that *lies* says that a sync
-succeeded, and the bytes are nowhere, or elsewhere; until power is lost nobody sees it.
+After a failed sync the system takes the pages for clean: programs go on seeing them, and no later sync, though it
+succeeds, writes those that did not reach the platter. Names are in a journal: a failed sync of a folder has made some
+of them durable, in order, and the next sync that succeeds the rest. A disk that *lies* says that a sync succeeded while
+the bytes are nowhere, or elsewhere; nobody sees it until power is lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One member of a simulated cluster: a disk that outlives its processes, and, while it is up, the production node."""
+"""One machine of a simulated cluster: a disk that outlives its processes and, while a process is up, the production
+node.
+"""
 
 from __future__ import annotations
 

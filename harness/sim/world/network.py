@@ -1,4 +1,4 @@
-"""A network that loses, delays, reorders, duplicates and cuts. It carries frames (bytes), as the real one does."""
+"""A network of frames that loses, delays, reorders, duplicates and cuts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Link = tuple[str, str]
 
 
 class BlockedLinks:
-    """Counts the faults that cut each direction: it is whole again when all of them have ended."""
+    """Counts the faults that block each direction: it is open again when all of them have ended."""
 
     def __init__(self) -> None:
         self._count: dict[Link, int] = {}
@@ -49,7 +49,7 @@ Deliver = Callable[[str, str, bytes], None]
 
 
 class SimNetwork:
-    """All directed links between members. The same number of draws per frame, whatever happens to it."""
+    """All directed links between members. Every frame takes the same number of draws, whatever happens to it."""
 
     def __init__(self, seed: int, plan: NetworkPlan, queue: EventQueue, deliver: Deliver) -> None:
         self._seed, self.plan, self._queue, self._deliver = seed, plan, queue, deliver

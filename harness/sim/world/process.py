@@ -1,4 +1,4 @@
-"""When a process gets round to what happens: at once, later because it stands still, or one after the other, slowly."""
+"""When a process handles an event: at once, after a pause, or one by one if it is starved of processor time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from harness.sim.engine.event_queue import Action, EventQueue
 
 
 class ProcessScheduler:
-    """One process's. Whatever waits is dealt with in the order in which it came.
+    """The scheduler of one process. Waiting events are handled in the order in which they came.
 
-    A pause keeps everything until its end; then all of it is there at once. A process that is starved of processor
-    time takes `service_ns` for each event, so that what comes faster than that waits longer and longer.
+    A pause holds everything until its end; then all of it is there at once. A process that is starved of processor time
+    takes `service_ns` for each event, so that faster arrivals wait longer and longer.
     """
 
     __slots__ = ("_heap", "_is_on_turn", "_turn", "_waiting", "paused_until", "service_ns")

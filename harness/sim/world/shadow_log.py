@@ -1,4 +1,4 @@
-"""The terms of one log and its hard state, as they are known from outside of the member that has the log."""
+"""The terms of one log and its hard state, as known from outside the member that has the log."""
 
 from __future__ import annotations
 
