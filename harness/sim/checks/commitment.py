@@ -69,8 +69,8 @@ class CommitmentChecker:
 
         A configuration needs its own majorities; what is behind a joint one that is committed, those of the next one.
         """
-        book, log = self._world.safety.members, committer.logs.memory
-        configuration = book.in_force(log, index if book.is_written(index, term) else None)
+        history, log = self._world.safety.members, committer.logs.memory
+        configuration = history.in_force(log, index if history.is_written(index, term) else None)
         holders = [other for other in self._world.members.values() if other.logs.holds_durably(index, term)]
         holder_ids = [holder.node_id for holder in holders]
         require(

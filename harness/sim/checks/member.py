@@ -115,8 +115,8 @@ class MemberChecker:
     @property
     def _halves(self) -> Halves:
         """Whose majorities this member needs, by its log."""
-        book, log = self._world.safety.members, self._logs.memory
-        return halves_of(book.in_force(log))
+        history, log = self._world.safety.members, self._logs.memory
+        return halves_of(history.in_force(log))
 
     def check(self, node: Node) -> None:
         """After an event: nothing went back, and the marks are in order. Across members `SafetyChecker` looks."""
@@ -173,13 +173,13 @@ class MemberChecker:
 
     def _check_low_watermark(self, core: RaftCore) -> None:
         """A leader says it, of all who are members then; the others repeat what was said."""
-        mark, book = core.low_watermark, self._world.safety.members
+        mark, history = core.low_watermark, self._world.safety.members
         require(mark > self._low_watermark, "the low-water mark never falls", self._node_id, mark)
         self._low_watermark = mark
-        if core.role is not Role.LEADER and mark <= book.low_watermark_max:
+        if core.role is not Role.LEADER and mark <= history.low_watermark_max:
             return
-        book.low_watermark_max = max(mark, book.low_watermark_max)
-        for each in book.in_force(self._logs.memory).members:
+        history.low_watermark_max = max(mark, history.low_watermark_max)
+        for each in history.in_force(self._logs.memory).members:
             member = self._world.members[each.node_id]
             require(
                 mark <= min(member.applied_max, member.logs.durable.last_index),

@@ -54,14 +54,14 @@ class DiskLoss:
 
     def allows(self, member: MachineView) -> bool:
         """True if a quorum keeps its disks, by every configuration that may be in force."""
-        book = self._world.safety.members
-        if self._world.plan.changes or member.is_lost or not book.committed.is_voter(member.node_id):
+        history = self._world.safety.members
+        if self._world.plan.changes or member.is_lost or not history.committed.is_voter(member.node_id):
             return False
         members = self._world.members
         lost = {m.node_id for m in members.values() if m.is_damaged or m.is_lost} | {member.node_id}
         return all(
             2 * len(lost & set(half)) < len(half)
-            for configuration in book.that_may_be_in_force(self._world.safety.commit_index)
+            for configuration in history.that_may_be_in_force(self._world.safety.commit_index)
             for half in (configuration.voter_ids, configuration.outgoing_ids)
             if half
         )

@@ -88,7 +88,7 @@ class MembershipChanges:
         self._operator = Operator(world)
 
     def start(self) -> None:
-        """Put the steps on the heap."""
+        """Put the steps into the queue."""
         for step in self._world.plan.changes:
             self._world.queue.at(step.at_ns, self._try, step)
 

@@ -126,7 +126,7 @@ class ProcessFaults:
             world.queue.after(fault.duration_ns * (place + 1), self._bring_up, member)
 
     def _take_down_amid_a_sync(self, member: MachineView, files: SimFiles, fault: Fault) -> None:
-        """Wait until the disk has something to do, and strike before it is done."""
+        """Wait until the disk has something to do, and take the member down before it is done."""
         life = member.life
         files.on_start = lambda duration_ns: self._world.queue.after(
             int(duration_ns * fault.shape / AMID_A_SYNC_SHARE), self._end_life, member, life, fault

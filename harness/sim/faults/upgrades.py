@@ -63,7 +63,7 @@ class Upgrades:
         self._operator = Operator(world)
 
     def start(self) -> None:
-        """Put the steps on the heap."""
+        """Put the steps into the queue."""
         for step in self._world.plan.upgrades:
             self._world.queue.at(step.at_ns, self._carry_out, step)
 

@@ -78,7 +78,7 @@ class DirectLoad:
         self._counts = {"acknowledged": 0, "refused": 0, "unknown": 0, "reads": 0}
 
     def start(self) -> None:
-        """Put the first step of every client on the heap."""
+        """Put the first step of every client into the queue."""
         for number, random in enumerate(self._random):
             self.world.queue.after(random.randrange(self._plan.think_ns), self._act, number)
 

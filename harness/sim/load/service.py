@@ -95,7 +95,7 @@ class ServiceLoad:
         self._endpoints = [f"{machine}:1" for machine in world.plan.members]
         self._workers: list[SimWorker] = []
         self._bursts: list[Burst[SimWorker]] = []
-        self._book = HistoryChecker(world.plan.seed, world.cover, trusts_clocks=world.plan.trusts_clocks)
+        self._history = HistoryChecker(world.plan.seed, world.cover, trusts_clocks=world.plan.trusts_clocks)
         self._sessions = SessionChecker(world.plan.store.results_per_session_max, world.cover)
         self._probe: LivenessProbe | None = None
         self._was_refused = False  # Something, since the last flush.
@@ -127,7 +127,7 @@ class ServiceLoad:
         return SimWorker(client, place, source, ExtraOperations(seed, place, self._keys, self._plan.extras))
 
     def start(self) -> None:
-        """Put the first step of every worker on the heap."""
+        """Put the first step of every worker into the queue."""
         for worker in self._workers:
             self.world.queue.after(self._random.randrange(self._plan.think_ns), self._act, worker)
         for burst in self._bursts:
@@ -162,7 +162,7 @@ class ServiceLoad:
 
     def counts(self) -> dict[str, int]:
         """How operations ended."""
-        return self._book.counts()
+        return self._history.counts()
 
     # -- operations
 
@@ -202,7 +202,7 @@ class ServiceLoad:
         then: Callable[[SimWorker], None],
         request: Request | None = None,
     ) -> None:
-        row = self._book.called(worker.name, worker.client.session_id, planned.command, self.world.queue.now)
+        row = self._history.called(worker.name, worker.client.session_id, planned.command, self.world.queue.now)
 
         def ended(end: CallEnded) -> None:
             self._ended(worker, row, planned, end)
@@ -256,10 +256,10 @@ class ServiceLoad:
             return
         now = self.world.queue.now
         if end.error is not None:
-            self._book.failed(row, planned.command, end.error, now)
+            self._history.failed(row, planned.command, end.error, now)
         else:
             assert end.response is not None
-            self._learn(planned, self._book.answered(row, end.response, now))
+            self._learn(planned, self._history.answered(row, end.response, now))
 
     def _learn(self, planned: Planned, result: Result) -> None:
         command = planned.command
@@ -303,7 +303,7 @@ class ServiceLoad:
         self._sessions.applied(leader_time, commands, results)
         for command, result in zip(commands, results, strict=True):
             self._was_refused |= result[0] != ResultCode.OK
-            self._book.carried_out(entry.index, command, result)
+            self._history.carried_out(entry.index, command, result)
             if self._probe is not None and self._probe.index is None and command[3] == CommandKind.PUT:
                 self._probe.index = entry.index if command[5].startswith(PROBE_VALUE) else None
 
@@ -322,10 +322,10 @@ class ServiceLoad:
         return self._probe
 
     def _try_probe(self, worker: SimWorker, deadline: int) -> None:
-        place = len(self._book.rows)
+        place = len(self._history.rows)
 
         def then(_: SimWorker) -> None:
-            row = self._book.rows[place]
+            row = self._history.rows[place]
             if row["status"] == "ok" or row.get("error") == QuotaExceeded(0, 0).word:
                 self._read_all(worker, list(self._all_keys), deadline)
             elif self.world.queue.now < deadline:
@@ -352,9 +352,9 @@ class ServiceLoad:
 
     def check_history(self) -> None:
         """The whole history, judged at once."""
-        for row in self._book.rows[-len(self._all_keys) :]:
+        for row in self._history.rows[-len(self._all_keys) :]:
             require(row["status"] == "ok", "a healed cluster answers reads", row)
-        self._book.check()
+        self._history.check()
         if 0 < self._plan.session_ttl_ns <= SEEN_TO_EXPIRE_NS_MAX:
             self._see_sessions_expire()
 
