@@ -105,7 +105,7 @@ def harness() -> None:
 @click.option("--seconds", type=float, default=30.0, show_default=True, help="How long the load lasts.")
 @_faults
 @_interval
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the operations and of the fault plan.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed for the workload and the fault schedule.")
 @_out
 @_clients
 @_keys
@@ -121,7 +121,13 @@ def harness() -> None:
     show_default=True,
     help="`small`: segments and snapshots so small that all of their life happens within seconds.",
 )
-@click.option("--ready-seconds", type=float, default=30.0, show_default=True, help="Patience for the cluster to be up.")
+@click.option(
+    "--ready-seconds",
+    type=float,
+    default=30.0,
+    show_default=True,
+    help="How long to wait for the cluster to become ready.",
+)
 @click.option("--audit", "and_audit", is_flag=True, help="Then check the history with hwm-audit.")
 @_json
 def run(
@@ -325,7 +331,7 @@ def report(folder: Path, as_json: bool) -> None:
 @harness.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 def close(folder: Path) -> None:
-    """Make a run auditable whose harness was killed: what was under way is recorded as unknown."""
+    """Repair the history of a killed run: operations in flight are recorded as unknown."""
     added = close_unfinished_run(folder)
     click.echo(f"{folder}: {added} operations recorded as unknown" if added else f"{folder}: nothing to do")
 

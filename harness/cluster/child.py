@@ -1,8 +1,8 @@
-"""What a member's process runs first: `python -m harness.cluster.child HARNESS_PID [OPTION] serve …`.
+"""The first program in a member's process: `python -m harness.cluster.child HARNESS_PID [OPTION] serve …`.
 
 It ties the process to the life of the harness, then becomes `hwm`. Linux sends SIGKILL when the parent's thread ends
-(also to a stopped process); elsewhere a thread watches for a new parent. No `preexec_fn` (unsafe beside threads),
-no process in between (its id would not be the member's).
+(also to a stopped process); elsewhere a thread watches for a new parent. There is no `preexec_fn` (unsafe beside
+threads) and no process in between (its id would not be the member's).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What Linux is asked for beyond Python's own calls: file systems that freeze or shut down, and namespaces.
+"""Calls of Linux beyond Python's own: freezing and shutting down file systems, and namespaces.
 
-Numbers from the kernel's own headers (linux/fs.h, ext4.h, sched.h): they are its interface, and never change.
+The numbers are from the kernel's own headers (linux/fs.h, ext4.h, sched.h): they are its interface, and never change.
 """
 
 from __future__ import annotations

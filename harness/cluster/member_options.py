@@ -1,4 +1,4 @@
-"""How a member is started: the arguments of `hwm serve`, in one place."""
+"""How a member is started: the arguments of `hwm serve`, and the disk and clock that it gets."""
 
 from __future__ import annotations
 
@@ -75,11 +75,12 @@ def _listening(address: MemberAddress) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberOptions:
-    """`file_system`: of a volume for each member, or None: a folder will do. `faketime`: the library, if needed.
+    """What all members of a cluster are started with, besides their names.
 
-    `tampered`: their disks and clocks can be tampered with (`harness.cluster.os_faults`), which costs a little time.
-    `has_metrics`: each has a port for metrics and probes. `descriptors_max`: their limit of open files, soft and hard;
-    None: that of the harness.
+    `file_system`: of a volume for each member, or None: a folder will do. `faketime`: the library, if needed.
+    `tampered`: faults can be injected into their disks and clocks (`harness.cluster.os_faults`), which costs a little
+    time. `has_metrics`: each has a port for metrics and probes. `descriptors_max`: their limit of open files, soft and
+    hard; None: that of the harness.
     """
 
     small_storage: bool = False

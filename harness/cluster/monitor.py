@@ -1,4 +1,4 @@
-"""Watches the members of a cluster through `status`: who leads, in which term, and where the marks stand."""
+"""Watches the members of a cluster through `status`: who leads, in which term, and the indexes of each member."""
 
 from __future__ import annotations
 

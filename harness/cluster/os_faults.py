@@ -1,8 +1,8 @@
-"""What a member asks of the operating system, answered by us where a fault wants it: its log's disk, and its clock.
+"""Faults between a member and its operating system: the disk of its log fails or lies, and its clock jumps.
 
 `tamper_with` puts itself between a process and a few calls of `os` and `time`, before anything of the product is
-imported; they go to the system unless a fault says otherwise. Harness and member share `Controls`, some numbers in a
-file. This needs no rights and no kernel of a certain kind; what it cannot do is what the system itself does wrong.
+imported; calls go to the system unless a fault says otherwise. Harness and member share `Controls`, some numbers in a
+file. This needs no rights and no kernel of a certain kind; it cannot show what the system itself does wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All links between members go through proxies of ours, so that a partition is a matter of turning flows off."""
+"""The proxies between all members, so that a partition is a matter of turning flows off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log in memory with a disk under it: what was appended, what is durable, and what a crash may leave."""
+"""A log in memory with a disk under it: the appended entries, the durable ones, and what a crash may leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One member on its own: the production core, its disk, and what left it. Nothing happens unless it is told to."""
+"""One production core with its disk and the messages that left it. Nothing happens by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from raft import Member as Voter
 
 
 class NoSpread(Random):
-    """Time-outs are events here, so what is drawn does not matter: always the least."""
+    """Draws the least number always: time-outs are events here, so what is drawn does not matter."""
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
         """The least."""
@@ -38,8 +38,9 @@ class NoSpread(Random):
 
 
 class CoreHost:
-    """A core and all that it asks for, carried out in the order that `Ready` states. Committed entries are applied
-    as soon as they are handed out; writes are durable when `sync` says so.
+    """Carries out all that a core asks for, in the order that `Ready` states.
+
+    Committed entries are applied as soon as they are handed out; writes are durable when `sync` says so.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Messages by the names that scenarios call them."""
+"""The names that scenarios have for messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NAMES = (*KINDS, *SPECIAL)
 
 @dataclass(frozen=True, slots=True)
 class HeldMessage:
-    """A message on its way."""
+    """A message that is held on its way."""
 
     sender: str
     to: str

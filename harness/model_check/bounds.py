@@ -1,4 +1,4 @@
-"""How large the small world is, and what it leaves out."""
+"""The bounds of the small world, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MEMBERS_MAX = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What may happen at most on one path. `entries` are commands; each new leader's no_op comes on top."""
+    """What may happen at most on one path. `entries` are commands; the no_op of each new leader is not counted."""
 
     members: int = 3
     terms: int = 2

@@ -1,4 +1,4 @@
-"""`hwm-harness explore`: every order of events in a small world, and what it came to."""
+"""`hwm-harness explore`: tries every order of events in a small world, and reports what it found."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What must be remembered of a path besides its present state: who led, who voted, what was committed, what is left.
+"""Ghost state: what the rules need to remember of a path besides the present state of the cluster.
 
-Histories are numbered like everything else, and each step from one to the next is computed once.
+It says who led, who voted, what was committed, and what may still happen. Ghost states are numbered like everything
+else, and each step from one to the next is computed once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from harness.sim.engine.errors import Violation, require
 
 @dataclass(frozen=True, slots=True)
 class GhostState:
-    """`leaders` and `votes` know the place of a member by term (and voter); -1 is nobody."""
+    """`leaders` and `votes` give the place of a member by term (and voter); -1 is nobody."""
 
     crashes_left: int
     entries_left: int
@@ -106,7 +107,7 @@ class GhostState:
 
 
 class GhostStates:
-    """Numbers for histories, and the table of steps between them."""
+    """Numbers for ghost states, and the table of steps between them."""
 
     def __init__(self, bounds: Bounds, renamings: Renamings) -> None:
         self.all: list[GhostState] = []

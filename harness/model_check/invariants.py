@@ -1,7 +1,4 @@
-"""What must hold in every state of the cluster, whatever happened before (Raft Figure 3).
-
-See docs/reference/specification.md#3-order-of-durability.
-"""
+"""The rules that hold in every state of the cluster, whatever happened before (Raft Figure 3, FORMATS §3)."""
 
 from __future__ import annotations
 

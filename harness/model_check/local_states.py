@@ -1,8 +1,8 @@
 """Every local state of a member, every message and every local step, each computed once by the production core.
 
-A step touches one member only, and members get into far fewer states than clusters do. So the states of members and
-the messages are numbered, and a step of the core is carried out once for each (state, event): afterwards a step of the
-cluster is a look into a table. Of states that differ only by a renaming, one is carried out; the others follow.
+A step touches one member only, and members get into far fewer states than clusters do. So states of members and
+messages are numbered, and a step of the core is carried out once for each (state, event); a step of the cluster is then
+a look into a table. Of states that differ only by a renaming, one is carried out and the others follow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Notes = tuple[tuple[str, int, object], ...]
 
 
 class Outcome(NamedTuple):
-    """What one event did to one member."""
+    """The result of one event on one member."""
 
     state: int
     sent: tuple[int, ...]  # Numbers of messages.
@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the rules about several members look at."""
+    """What the rules over several members look at."""
 
     role: Role
     term: int

@@ -1,9 +1,9 @@
-"""Numbers that only ever grow, put back: without this no two moments of a member would ever be equal.
+"""Resets numbers that only ever grow; otherwise no two moments of a member would be equal.
 
-Times: in this world time-outs are events, so only *that* a timer fires matters, not when. Each member's clock stands at
-0 between events; nobody hears a leader so recently that it would ignore a campaign (a member which does is covered by
-the loss of that message). Sequences of writes: counted from the last durable one. Each is a change of private fields
-of the core, kept in this one file; it is neutral because the core only ever compares them with each other.
+Times: time-outs are events in this world, so only *that* a timer fires matters, not when. The clock of each member
+stands at 0 between events; no member hears a leader so recently that it would ignore a campaign (a member that does is
+covered by the loss of that message). Sequences of writes are counted from the last durable one. Each is a change of
+private fields of the core, kept in this one file; it is neutral because the core only compares them with each other.
 """
 
 from __future__ import annotations

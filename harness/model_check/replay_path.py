@@ -1,4 +1,4 @@
-"""A path that a search has found, played again without any table, and told line by line.
+"""Replays a path that a search has found, without any table, and describes it line by line.
 
 The search renames members, numbers states and runs each local step once. Here the path is carried out on fresh
 production cores from the start, under one set of names, so that what is printed has really happened.
@@ -34,7 +34,7 @@ Key = tuple[int, int, Picture]
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
-    """One event: which member, what came, what it did, and how the member stands after it."""
+    """One event: which member, what came, what it did, and the state of the member after it."""
 
     node_id: str
     event: str
@@ -52,7 +52,7 @@ def replay(search: Search) -> list[ReplayStep]:
 
 
 class PathReplay:
-    """Fresh members, on which a path is carried out."""
+    """Fresh members on which a path is carried out."""
 
     def __init__(self, search: Search) -> None:
         self._atlas: LocalStates = search.states

@@ -1,7 +1,7 @@
-"""Breadth first through all states of the small world, so that what it finds comes with a shortest path.
+"""Breadth-first search through all states of the small world, so that every finding comes with a shortest path.
 
-A state of the cluster is a row of numbers: one for each member's local state, one for the history, then the messages
-on their way in order. Of the states that differ only by a renaming, the least row stands for all.
+A state of the cluster is a row of numbers: one for the local state of each member, one for the ghost state, then the
+messages under way in order. Of the states that differ only by a renaming, the least row stands for all.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ CHECKED_EVERY = 256
 
 
 class ModelEvent(NamedTuple):
-    """What happens next. `argument`: a letter, a count, or a ticket. `kept`: what is then still on its way."""
+    """The next event. `argument`: a message, a count, or a ticket. `kept`: the messages that are still under way after
+    it.
+    """
 
     place: int
     kind: int
@@ -59,7 +61,7 @@ class ModelEvent(NamedTuple):
 
 @dataclass(slots=True)
 class Found:
-    """What a search came to. `path` leads to the violation, if there is one: (event, renaming done after it)."""
+    """The result of a search. `path` leads to the violation, if there is one: (event, renaming done after it)."""
 
     bounds: Bounds
     states: int = 0
@@ -78,7 +80,7 @@ class Found:
 
 
 class Search:
-    """One search. `run` yields now and then, for those who watch; `found` is complete when it ends."""
+    """One search. `run` yields now and then, for a display; `found` is complete when it ends."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds

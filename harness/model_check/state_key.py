@@ -1,7 +1,7 @@
-"""What decides how a member goes on, as plain tuples: equal pictures, equal futures.
+"""The key of a state: everything that decides how a member goes on, as plain tuples. Equal keys, equal futures.
 
-A picture walks *all* fields of an object and everything below it, so that a field which the core gets tomorrow is in it
-at once. What is left out is named here, with the reason why it decides nothing.
+A key walks *all* fields of an object and everything below it, so that a field which the core gets tomorrow is in it at
+once. Fields that are left out are named here, each with the reason why it decides nothing.
 """
 
 from __future__ import annotations

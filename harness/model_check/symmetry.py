@@ -1,7 +1,7 @@
-"""Which member is which does not matter: states that differ only by a renaming are one state.
+"""Symmetry: states that differ only by a renaming of the members are one state.
 
-A renaming is a tuple p: the member in place i becomes the one in place p[i]. They are known by their number; 0 changes
-nothing.
+A renaming is a tuple p: the member in place i becomes the one in place p[i]. Renamings are known by their number; 0
+changes nothing.
 """
 
 from __future__ import annotations

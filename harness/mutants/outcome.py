@@ -1,4 +1,4 @@
-"""How a seed on a copy ended, and how the search for a mutant did."""
+"""The outcome of a seed on a copy, and of the search for a mutant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One fault being carried out: on what, on whom, and what came of it."""
+"""One fault that is being carried out: its target, its victims, and its outcome."""
 
 from __future__ import annotations
 

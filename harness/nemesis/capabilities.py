@@ -1,4 +1,4 @@
-"""Which faults this machine, and this user, can make. Tried, not guessed; what cannot be is said, with the reason."""
+"""Which faults this machine and this user can make. Each is tried; for those that cannot be made it says why."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONDITIONS: dict[Kind, str] = {"clock-jump": " where nobody reads by lease (`run
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """`unavailable`: faults that were asked for and cannot be made here, and why."""
+    """`unavailable`: the faults that were asked for and cannot be made here, and why."""
 
     file_system: FileSystem | None = None  # What a volume of its own for each member can be.
     faketime: Path | None = None  # The library that gives a process a wall clock of its own.

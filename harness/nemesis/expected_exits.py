@@ -1,4 +1,4 @@
-"""How a member may end under what is done to it: by the exit codes that `hwm serve` promises."""
+"""The exit codes with which a member may end under a fault, as `hwm serve` promises them."""
 
 from __future__ import annotations
 

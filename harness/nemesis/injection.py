@@ -1,4 +1,4 @@
-"""Carries out a fault plan against a cluster, and writes down what it did to whom and when."""
+"""Carries out a fault plan against a cluster, and records each fault, its victims and its times."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _CARRIED_OUT: dict[Kind, Callable[[ActiveFault], AbstractAsyncContextManager[Non
 
 @dataclass(slots=True)
 class Nemesis:
-    """`run` carries out the plan; when it ends, however it ends, nothing is left broken.
+    """`run` carries out the plan; however it ends, nothing is left broken.
 
-    One fault after the other, and beside them one change of the members after the other. No member is in two at once.
+    Faults follow one another, and beside them membership changes follow one another. No member is in two at once.
     """
 
     cluster: Victims

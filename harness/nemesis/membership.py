@@ -1,4 +1,4 @@
-"""Changes of the members, as an operator would make them, whatever else goes on."""
+"""Membership changes as an operator would make them, whatever else goes on."""
 
 from __future__ import annotations
 

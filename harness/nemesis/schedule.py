@@ -1,7 +1,7 @@
-"""Which faults come when: a plan drawn from the seed alone, so that two runs of one seed plan the same.
+"""Draws the fault plan of a run from the seed alone, so that two runs of one seed plan the same.
 
-What the plan leaves open is *who*: "the leader" is whoever leads at that moment. `pick` seeds that choice, and
-the events of the run say what was chosen.
+The plan leaves open *who* is hit: "the leader" is whoever leads at that moment. `pick` seeds that choice, and the
+events of the run say what was chosen.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Whether reads of bounded age were as new as they said: what the audit, which is not told any age, does not check.
+"""Checks whether reads of bounded age were as new as they said. The audit does not know ages and cannot check it.
 
-A `bounded` answer with its age shows all that anybody had been told so long before the read was called. So
-its revision is not below any that an operation carried which had returned by then.
-
-See docs/reference/specification.md#811-consistency-of-reads.
+A `bounded` answer with its age shows all that anybody had been told so long before the read was called (FORMATS §8). So
+its revision is not below that of any operation which had returned by then.
 """
 
 from __future__ import annotations

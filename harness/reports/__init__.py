@@ -1,1 +1,1 @@
-"""What a run says at its end: tables, percentiles, how long writes stood still."""
+"""The report of a run: its numbers and its tables."""

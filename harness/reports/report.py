@@ -1,4 +1,4 @@
-"""What a run comes to: computed from its files alone, so that any run can be reported again."""
+"""Computes the summary of a run from its files alone, so that any run can be reported again."""
 
 from __future__ import annotations
 

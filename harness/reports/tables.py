@@ -1,4 +1,4 @@
-"""Reports as tables for a person."""
+"""Shows reports as tables."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Named scenarios: short plays of the protocol that a person can read, run on the production core (docs/testing.md)."""
+"""Named scenarios: short plays of the protocol, readable by people, on the production core (docs/testing.md)."""

@@ -1,4 +1,4 @@
-"""The stage: some members, a wire that holds every message until it is told, and disks that sync when they are told.
+"""The stage of a scenario: members, a wire that holds every message, and disks that sync when they are told to.
 
 Nothing happens by itself, and nothing is random: the same file gives the same play.
 """
@@ -23,7 +23,7 @@ CAMPAIGNS_MAX = 3
 
 
 class Spread(Random):
-    """Members wait for a leader in their order: the first is the most impatient."""
+    """Makes members wait for a leader in their order: the first has the shortest time-out."""
 
     def __init__(self, share: float) -> None:
         super().__init__(0)
@@ -36,7 +36,7 @@ class Spread(Random):
 
 @dataclass(slots=True)
 class ClusterStage:
-    """Members by name, and what is between them."""
+    """The members by name, and the messages between them."""
 
     ids: tuple[str, ...]
     config: RaftConfig

@@ -1,4 +1,4 @@
-"""What a scenario can end with besides well: it is written wrongly, or what it expects is not so."""
+"""How a scenario can fail: it is written wrongly, or an expectation of it does not hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from harness.errors import BadInput, HarnessError
 
 
 class BadScenario(BadInput):
-    """A line that cannot be carried out as written. `line`: from 1."""
+    """A line cannot be carried out as written. `line` counts from 1."""
 
     def __init__(self, path: str, line: int, problem: str, hint: str) -> None:
         self.path, self.line = path, line
@@ -15,7 +15,7 @@ class BadScenario(BadInput):
 
 
 class Mismatch(HarnessError):
-    """What a line expects is not what is. `text`: the line, without its expectation."""
+    """An expectation does not hold. `text`: the line, without its expectation."""
 
     def __init__(self, path: str, line: int, text: str, expected: str, actual: str) -> None:
         self.path, self.line, self.text, self.expected, self.actual = path, line, text, expected, actual

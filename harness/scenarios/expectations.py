@@ -1,4 +1,4 @@
-"""What a scenario can expect: `expect WHAT MEMBER… = VALUE`, one value for each of the members that are named."""
+"""The expectations of a scenario: `expect WHAT MEMBER… = VALUE`, one value for each named member."""
 
 from __future__ import annotations
 

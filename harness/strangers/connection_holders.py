@@ -1,4 +1,4 @@
-"""Strangers that take what a connection costs a member (a place, a descriptor, memory) and give nothing back."""
+"""Strangers that occupy what a connection costs a member (a place, a descriptor, memory) and give nothing back."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""All kinds of strangers at once, without end: the table of kinds, and how they are paced.
+"""The table of all kinds of strangers, and how they are paced.
 
 A kind is a coroutine that does one thing to one member and returns. Each kind has so many workers per member; a worker
-begins again after a pause of the kind. What a member does to a stranger (refuses, hangs up, is down) is counted and no
-error: the run is judged by what happens to honest clients and to the members.
+begins again after a pause of the kind. What a member does to a stranger (refuses, hangs up, is down) is counted and is
+no error: a run is judged by its honest clients and its members.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Somebody takes a member's lock file for a stale one, removes it, and opens the member's folder once more."""
+"""An intruder that takes a member's lock file for stale, removes it, and opens the member's folder once more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strangers that took a port of a member for something else."""
+"""Strangers that speak another protocol to a port of a member."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strangers that greet like a client and then ask for what no client asks for."""
+"""Strangers that greet like a client and then send requests that no client sends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Strangers on the peer port: they say that they are a member, as far as anybody can learn who the members are.
+"""Strangers on the peer port that claim to be a member, with what anybody can learn about the members.
 
-What they send after that is what no honest member sends. A well-formed lie of a well-informed impostor is beyond what
-a member can notice without certificates, and is not told here.
+Then they send what no honest member sends. A well-formed lie of a well-informed impostor is beyond what a member can
+notice without certificates, and is not told here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The crowd of strangers as a process beside a run: what it costs is not the harness's time."""
+"""Runs the strangers in a process of their own, so that they take no time of the harness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients do: a seeded stream of operations over a few contended keys, every written value unique."""
+"""Generates the operations of clients: a seeded stream over a few contended keys, every written value unique."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def key_names(count: int) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The record of a key as somebody last saw it: what a compare-and-set goes on."""
+    """The record of a key as last seen by a client: what a compare-and-set expects."""
 
     value: bytes
     mod_revision: int
 
 
 class View:
-    """What the clients of a run have seen of each key. Possibly stale: then a comparison fails, as it should."""
+    """What the clients of a run have seen of each key. It may be stale; then a comparison fails, as it should."""
 
     def __init__(self) -> None:
         self._seen: dict[bytes, Seen] = {}

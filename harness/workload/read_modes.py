@@ -37,8 +37,8 @@ BY_ROUND = PlannedRead()
 class ReadModes:
     """Shares from 0 to 1. `bounded` and `local` are for gets only: of a listing that may be old nothing can be checked.
 
-    >>> ReadWays.parse("lease=0.5,local=0.1")
-    ReadWays(lease=0.5, follower=0.0, bounded=0.0, local=0.1)
+    >>> ReadModes.parse("lease=0.5,local=0.1")
+    ReadModes(lease=0.5, follower=0.0, bounded=0.0, local=0.1)
     """
 
     lease: float = 0.0

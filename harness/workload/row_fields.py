@@ -1,4 +1,4 @@
-"""Operations and their results as the fields of a history row (docs/reference/specification.md#103-row)."""
+"""The fields of a history row for operations and their results (FORMATS §10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is at work in a run, under which name, and how much has been done."""
+"""The workers of a run, their names, and how many operations they have done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RECENT_MAX = 64
 
 
 class Worker:
-    """One lane of a client, under one name after the other: after an unknown outcome it must take another."""
+    """One lane of a client. After an unknown outcome it must take another name."""
 
     def __init__(self, store: Client, name: str, lives: Iterator[int]) -> None:
         self.store = store

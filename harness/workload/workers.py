@@ -1,7 +1,7 @@
-"""Concurrent clients that do what the mix says, and write down every operation and how it ended.
+"""Concurrent clients that carry out the generated operations, and record every operation and its outcome.
 
 A client is one connection and one session. Its lanes (`in_flight`) do one operation after the other, each under a name
-of its own, for a name of a history has one operation open at a time; so a client with many lanes pipelines.
+of its own, because a name of a history has one operation open at a time; so a client with many lanes pipelines.
 """
 
 from __future__ import annotations

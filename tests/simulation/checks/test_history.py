@@ -234,7 +234,7 @@ def leaves_a_read_open(stage: Stage) -> None:
 
 def leaves_a_read_unanswered(stage: Stage) -> None:
     load = a_load(stage)
-    load._book.called("c1", 7, Get(b"k"), 0)
+    load._history.called("c1", 7, Get(b"k"), 0)
     stage.world._finish()
 
 

@@ -118,7 +118,7 @@ def test_a_client_that_closes_what_is_open_is_seen(rule: str, is_retry: bool) ->
     load = Simulation(a_plan_with_sessions()).load
     assert isinstance(load, ServiceLoad)
     worker = load._workers[0]
-    row = load._book.called(worker.name, 1, Get(b"k"), 0)
+    row = load._history.called(worker.name, 1, Get(b"k"), 0)
     with pytest.raises(Violation) as caught:
         load._ended(worker, row, worker.source.next(), CallEnded(1, None, error))
     assert caught.value.rule == rule
