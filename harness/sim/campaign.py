@@ -46,7 +46,7 @@ class Totals:
 
     @property
     def events_per_second(self) -> float:
-        """Of one core."""
+        """Events per second of one core."""
         return self.events / self.seconds if self.seconds else 0.0
 
     @property

@@ -29,7 +29,7 @@ EXIT_VIOLATION, EXIT_BAD_INPUT, EXIT_NOT_REACHED, EXIT_INTERRUPTED = 1, 2, 4, 13
 LINE_EVERY_SECONDS = 10.0
 
 SHRUNK_MAX = 3
-"""So many failing seeds of a campaign are shrunk: the others mostly show the same."""
+"""How many failing seeds of a campaign are shrunk: the others mostly show the same."""
 
 
 @click.command("simulate")

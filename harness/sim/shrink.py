@@ -18,7 +18,7 @@ from harness.sim.plan.plan_file import Tree, differing, plan_of, to_tree, usual_
 from harness.sim.simulation import SeedResult, Simulation
 
 RUNS_MAX = 400
-"""So many plans are tried at most."""
+"""How many plans are tried at most."""
 
 SECONDS_MAX = 300.0
 """For so long at most; the run under way is carried out to its end."""
@@ -27,7 +27,7 @@ ESCAPED = "no exception leaves a node"
 """The rule of `errors.escaped`."""
 
 KEPT = ("seed", "members", "until_ns", "faults")
-"""What is not made usual, but smaller in its own way."""
+"""Fields that are not made usual, but smaller in a way of their own."""
 
 UNTIL_NS_MIN = 100 * MILLISECOND_NS
 
@@ -41,7 +41,7 @@ def play(plan: Plan) -> SeedResult:
 
 
 def failure_class(violation: Violation) -> tuple[str, str]:
-    """What makes two failures the same: the rule, and for an exception its type and the place that raised it."""
+    """Two failures are the same by their rule, and for an exception by its type and the place that raised it."""
     if violation.rule != ESCAPED:
         return violation.rule, ""
     words, _, path = violation.detail.rpartition(" at ")
@@ -63,7 +63,7 @@ class Shrunk:
     is_done: bool
 
     def words(self) -> str:
-        """What became of it, in a few lines."""
+        """The result in a few lines."""
         assert self.result.violation is not None
         limit = "" if self.is_done else ", stopped by its limit"
         return (
@@ -74,7 +74,7 @@ class Shrunk:
 
 
 def size_words(plan: Plan, result: SeedResult) -> str:
-    """How large a failing run is."""
+    """The size of a failing run, in words."""
     seconds = result.simulated_ns / SECOND_NS
     return f"{len(plan.faults)} faults, {len(plan.members)} members, {result.events:,} events in {seconds:.2f} s"
 
@@ -157,7 +157,7 @@ class Shrinker:
     # -- what is tried
 
     def _end_early(self) -> None:
-        """What comes after the failure has no part in it."""
+        """Drop everything after the failure: it has no part in it."""
         failed_ns = self.result.simulated_ns
         faults = tuple(fault for fault in self.plan.faults if fault.at_ns <= failed_ns)
         self._take(replace(self.plan, faults=faults))
@@ -202,7 +202,7 @@ class Shrinker:
                     yield with_fault(plan, place, replace(fault, duration_ns=duration_ns))
 
     def _usual_sections(self) -> Iterator[Plan]:
-        """Whole parts of the plan as they usually are."""
+        """Try whole parts of the plan with their usual values."""
         yield from self._usual(sections=True)
 
     def _usual_fields(self) -> Iterator[Plan]:

@@ -187,7 +187,7 @@ class Simulation:
         return is_in_time and all(disk.stall_rate == 0 for disk in self.plan.disks.values())
 
     def _end_stops(self) -> None:
-        """Whoever was asked to stop has, within the time in which open requests end, and a sync."""
+        """Members that were asked to stop have stopped, within the time for open requests and a sync."""
 
         def stopping() -> list[str]:
             return [member.node_id for member in self.healing.living() if self.processes.is_stopping(member)]

@@ -67,7 +67,7 @@ class SafetyChecker:
         return False
 
     def leader_of(self, term: int) -> str | None:
-        """Who has led this term, if anybody has."""
+        """The leader of this term, if it had one."""
         known = self._leaders.get(term)
         return known[0] if known is not None else None
 

@@ -15,7 +15,7 @@ from raft import Role
 from storage import OpenedStorage
 
 TRUE_CHECK_EVERY_COMMITS = 32
-"""How often "durable on a majority" is verified by recovering what is durable, and not only by our book-keeping."""
+"""How often "durable on a majority" is verified by a recovery of the durable state, and not only by shadow logs."""
 
 FILES_PER_COMMIT = 4
 """A recovery reads every file: with many of them it is done more seldom, so that a long log costs no square of time."""
@@ -65,7 +65,7 @@ class CommitmentChecker:
                 self._recover_aside(holder, index, term)
 
     def _holders(self, committer: MachineView, index: int, term: int) -> list[MachineView]:
-        """Who holds the entry durably: a majority by the newest configuration in the log of who commits it.
+        """The machines that hold the entry durably: majorities of the newest configuration in the log of the committer.
 
         A configuration needs its own majorities; what is behind a joint one that is committed, those of the next one.
         """

@@ -33,7 +33,7 @@ from kvstore import (
 from spark_audit import check_rows
 
 CONFIGURATIONS_MAX = 200_000
-"""How far the checker searches where no witness decides. Simulated histories have one: this is never reached."""
+"""The bound of the search where no witness decides. Simulated histories have a witness: it is never reached."""
 
 NO_FIELDS: Row = dict.fromkeys(
     ("session", "key", "value", "expected", "expected_mod_revision", "request", "output", "error", "return_ns")
@@ -48,7 +48,7 @@ BODY_ITEMS = {
     CommandKind.COMPARE_AND_SET: 3,
     CommandKind.TXN: 3,
 }
-"""Of commands in the log: what stands behind their kind."""
+"""How many items follow the kind of a command in the log."""
 
 NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUEST_CLOSED}
 """Answers that are not kept: a later attempt under the same number may end otherwise."""
@@ -98,7 +98,7 @@ class HistoryChecker:
         return row
 
     def failed(self, row: Row, command: Command, error: OperationFailed, now_ns: int) -> None:
-        """It certainly had no effect, and never will have one."""
+        """An operation certainly had no effect, and never will have one."""
         row |= {"status": "fail", "error": error.word, "return_ns": now_ns}
         for value in values_of(command):
             require(
@@ -133,7 +133,7 @@ class HistoryChecker:
         return result
 
     def _check_age(self, row: Row, response: Response) -> None:
-        """It shows all that was told to anybody so long before it was asked for."""
+        """A read of bounded age shows everything that was told to any client so long before the read was called."""
         if not self._trusts_clocks:
             return
         since_ns = int(str(row["call_ns"])) - int(response.fields[1]) * 1_000_000
@@ -239,7 +239,7 @@ def as_in_log(item: Any) -> Any:
 
 
 def values_of(command: Command) -> list[bytes]:
-    """What a command would write; every value is unique in a run."""
+    """The values that a command would write; every value is unique in a run."""
     match command:
         case Put(value=value) | CompareAndSet(value=value):
             return [value]
@@ -249,7 +249,7 @@ def values_of(command: Command) -> list[bytes]:
 
 
 def written_values(kind: int, body: Sequence[Any], result: Sequence[Any]) -> list[bytes]:
-    """What a command, as it stands in the log, has written, by its result."""
+    """The values that a command in the log has written, by its result."""
     if result[0] != ResultCode.OK:
         return []
     match kind:

@@ -82,7 +82,7 @@ class LeaderChecker:
         self.sync_ended()
 
     def received(self, core: RaftCore, peer_id: str, message: Message, now: int) -> None:
-        """It led in this term before it was handed a message."""
+        """The node was handed a message; it led in this term before."""
         if isinstance(message, AppendAccepted):
             self._acknowledged(core, peer_id, message)
         if message.term != self._term or core.term != self._term:
@@ -102,7 +102,7 @@ class LeaderChecker:
             self._count_answers()
 
     def _count_answers(self) -> None:
-        """What is confirmed stays so while a read waits to be applied, though the members may change."""
+        """Count the answers to rounds. A confirmed round stays so while a read waits, though the members may change."""
         self._confirmed = max(self._confirmed, self._of_majorities(self._answered))
         promised_at = self._safety.members.promised_at
         bound = {peer_id: round_ for peer_id, round_ in self._answered.items() if self._matched[peer_id] >= promised_at}
@@ -126,7 +126,7 @@ class LeaderChecker:
             )
 
     def ticked(self, core: RaftCore, now: int) -> None:
-        """It was told the time: with a silent majority it does not lead any more.
+        """The node was told the time: if a majority has been silent for too long, it no longer leads.
 
         The bound is the check of the quorum, one election time-out, and a heartbeat. However long the process stood
         still before: the first thing that it learns afterwards is the time.
@@ -147,7 +147,7 @@ class LeaderChecker:
     # Handing over
 
     def transfer_began(self) -> None:
-        """It begins to hand over (thesis §3.10)."""
+        """A leadership transfer begins (thesis §3.10)."""
         self._transfer_began_at = self._now
 
     def sync_ended(self) -> None:
@@ -176,7 +176,9 @@ class LeaderChecker:
             self._successor_since = self._now
 
     def _check_hang(self) -> None:
-        """It asks once the sync has lasted too long; if nobody can take over then, after as long a time again."""
+        """The leader asks a peer once the sync has lasted too long; if no peer can take over then, after as long a time
+        again.
+        """
         assert self._sync_since is not None
         if self._successor_since is None:
             return
@@ -241,7 +243,7 @@ class LeaderChecker:
         self._by_lease[ticket] = self._now
 
     def asked_to_campaign(self, peer_id: str, last_index: int) -> None:
-        """It asks a peer to take over, for as long as the log ends at `last_index`."""
+        """The leader asks a peer to campaign; the request is void once the log goes on behind `last_index`."""
         self._asked[peer_id] = (last_index, self._now)
 
     def lease_ready(self, ticket: int, promise_ns: int) -> None:

@@ -70,7 +70,7 @@ class LeaderLossChecker:
             )
 
     def told(self, core: RaftCore, event: TraceEvent, now: int) -> None:
-        """What the node says that it did."""
+        """Check an event of the node."""
         match event.name:
             case "leader_connection_lost":
                 self._hint_heeded(core, event.fields["leader_id"], now)

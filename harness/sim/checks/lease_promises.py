@@ -21,7 +21,7 @@ class LeasePromiseChecker:
         self._asked_to_campaign_in: int | None = None  # The term of its campaign.
 
     def received(self, core: RaftCore, sender: str, message: Message, now: int) -> None:
-        """It has taken a message: if that is one of its leader's, it has promised anew.
+        """The member has taken a message: if it is of its leader, the promise begins anew.
 
         One that comes late, of a leader of which it knows that it was removed, is not heard.
         """
@@ -56,7 +56,7 @@ class LeasePromiseChecker:
             )
 
     def check_request(self, core: RaftCore, request: VoteRequest) -> None:
-        """It asks for votes; who is told that a leader wants it may break a promise."""
+        """The member asks for votes. Only a campaign that a leader asked for may claim to break promises."""
         if request.transfer and request.term != self._asked_to_campaign_in:
             broken("a campaign that breaks promises is one that a leader asked for", core.node_id, request)
 

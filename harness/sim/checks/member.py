@@ -114,7 +114,7 @@ class MemberChecker:
 
     @property
     def _halves(self) -> Halves:
-        """Whose majorities this member needs, by its log."""
+        """The sets of voters of which this member needs majorities, by its log."""
         history, log = self._world.safety.members, self._logs.memory
         return halves_of(history.in_force(log))
 
@@ -148,7 +148,8 @@ class MemberChecker:
         self._judge_step(core, is_last=True)
 
     def _judge_step(self, core: RaftCore, *, is_last: bool) -> None:
-        """What it has committed, written about the members, and told the others in this step.
+        """Check what the member has committed, which configurations it has written, and what it told others in this
+        step.
 
         In a step in which it ends, of whatever, it tells nobody; what it wrote before that may be on its disk, and is
         judged by the mark of this life, for the next one has another.
@@ -165,7 +166,7 @@ class MemberChecker:
             self._check_low_watermark(core)
 
     def _check_changes(self, commit_index: int) -> None:
-        """What this member has appended about the members since it was asked last."""
+        """Check the configurations that this member has appended since the last step."""
         safety = self._world.safety
         if safety.members.fresh:
             committed_term = safety.committed_term(commit_index)
@@ -207,7 +208,7 @@ class MemberChecker:
         )
 
     def told(self, effects: Effects) -> None:
-        """What the node says that it did: rounds of reads, and reads that are over."""
+        """Check the events of the node: rounds of reads, and reads that are over."""
         for event in effects.events:
             self._world.cover(event.name)
             self._told_of_elections(event)

@@ -14,7 +14,7 @@ Halves = tuple[tuple[str, ...], ...]
 
 
 def halves_of(configuration: Configuration) -> Halves:
-    """Whose majorities are needed."""
+    """The sets of voters of which majorities are needed."""
     voters = configuration.voter_ids
     return (voters, configuration.outgoing_ids) if configuration.is_joint else (voters,)
 
@@ -77,7 +77,7 @@ class ConfigurationHistory:
         return None
 
     def check_fresh(self, node_id: str, log: ShadowLog, commit_index: int, committed_term: int) -> None:
-        """What this leader has appended: one change at a time, and none before a commit of its own term."""
+        """Check what this leader has appended: one change at a time, and none before a commit of its own term."""
         for _, index, term in [each for each in self.fresh if each[0] == node_id]:
             before = self._newest(log, index - 1)
             require(

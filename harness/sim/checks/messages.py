@@ -65,7 +65,7 @@ def check_pin(world: CheckedWorld, member: MachineView, receiver: str) -> None:
 
 
 def check_leads(world: CheckedWorld, member: MachineView, term: int, receiver: str) -> None:
-    """Whoever appends without being the leader of the term is refused (Raft §5.1)."""
+    """An append is acknowledged to the leader of its term only (Raft §5.1)."""
     leader = world.safety.leader_of(term)
     if receiver != leader:
         broken(

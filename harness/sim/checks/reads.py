@@ -30,7 +30,7 @@ class CommitTimeline:
         self._marks.append(index)
 
     def mark_at(self, time_ns: int) -> int:
-        """What was committed at a true moment."""
+        """The committed index at a true moment."""
         place = bisect_right(self._times, time_ns)
         return self._marks[place - 1] if place else 0
 
@@ -47,7 +47,7 @@ class ReadChecker:
         self._marks[ticket] = self._world.safety.commit_index
 
     def ready(self, ticket: int, way: ReadWay) -> None:
-        """It is let through now."""
+        """Check a read that is let through now."""
         node, mark = self._member.node, self._marks.pop(ticket)
         assert node is not None
         self._world.cover(f"a read was let through: {way.value}")

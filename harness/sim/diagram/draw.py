@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from harness.sim.diagram.record import DiagramEvent, Flight, Picture, label_of
 
 EVENTS_SHOWN = 300
-"""So many events before the end are drawn, unless --last says otherwise."""
+"""How many events before the end are drawn, unless --last says otherwise."""
 
 LEFT, TOP, MEMBER_WIDTH, CLIENT_WIDTH = 90, 40, 230, 90
 ROW_MIN, ROW_MAX, NS_PER_PIXEL = 16.0, 70.0, 400_000
@@ -120,7 +120,9 @@ class Drawing:
                 told = y
 
     def _bars(self, svg: Element) -> None:
-        """Who is down, and faults on the line of their member; those of all members at the left."""
+        """Draw bars for members that are down and for faults on the line of their member; faults of all members are at
+        the left.
+        """
         first_ns = self._times[0] if self._times else 0
         healed_ns = next((at_ns for at_ns, words in self._picture.faults if words == "healed"), self._picture.end_ns)
         for node_id, since, until in self._picture.downs:
@@ -172,7 +174,7 @@ class Drawing:
             line(svg, x - 4, y + 4, x + 4, y - 4, LOST, width=1.6)
 
     def _last_flight(self, svg: Element, x1: float, y1: float, x2: float, words: str) -> None:
-        """What arrived at the very moment of the violation: the event that a rule did not let pass."""
+        """Draw the message that arrived at the very moment of the violation: the event that broke a rule."""
         y2 = self._heights[-1] + 14
         arrow = line(svg, x1, y1, x2, y2, VIOLATION, width=2.0)
         SubElement(arrow, "title").text = f"{words}: with this the rule was broken"

@@ -18,7 +18,7 @@ from harness.sim.world.network import SimNetwork
 from raft import Effects, Node, decode_message
 
 FLIGHTS_MAX = 20_000
-"""So many messages are remembered, the newest; a picture of the end of a run needs no more."""
+"""How many messages are remembered, the newest; a picture of the end of a run needs no more."""
 
 UNLABELLED = ("commit_advanced", "low_watermark_advanced")
 """Trace events that happen all the time: they are told when the mouse is there."""

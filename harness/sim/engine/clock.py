@@ -35,7 +35,7 @@ class Clock:
         self._rate = self.usual_rate
 
     def now(self) -> int:
-        """What it shows, in ns."""
+        """The time that the clock shows, in ns."""
         elapsed_ns = self._queue.now - self._since
         shown_ns = (self._shown_fs + elapsed_ns * self._rate if elapsed_ns > 0 else self._shown_fs) // FS_PER_NS
         return shown_ns - shown_ns % self._grain_ns
@@ -47,12 +47,12 @@ class Clock:
         return max(self._queue.now, self._since + -(-missing_fs // self._rate) if missing_fs > 0 else 0)
 
     def jump(self, by_ns: int) -> None:
-        """It shows so much more from now on. Timers have to be armed anew."""
+        """Jump ahead. Timers have to be armed anew."""
         assert by_ns >= 0, by_ns
         self._shown_fs += by_ns * FS_PER_NS
 
     def run_at(self, rate: int) -> None:
-        """It runs at another rate from now on. Timers have to be armed anew."""
+        """Run at another rate from now on. Timers have to be armed anew."""
         assert rate > 0, rate
         elapsed_ns = self._queue.now - self._since
         if elapsed_ns > 0:
@@ -61,12 +61,12 @@ class Clock:
         self._rate = rate
 
     def stand_still(self, until: int) -> None:
-        """It shows the same until the true moment `until`. Timers that are armed will fire too early."""
+        """Stand still until the true moment `until`. Timers that are armed will fire too early."""
         self.run_at(self._rate)
         self._since = max(self._since, until)
 
     def go_on(self) -> None:
-        """It stands still no longer, and runs at its usual rate."""
+        """Stop standing still, and run at the usual rate."""
         self._since = min(self._since, self._queue.now)
         self.run_at(self.usual_rate)
 

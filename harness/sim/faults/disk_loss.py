@@ -29,7 +29,7 @@ from raft import MembershipChange, Node, PeerRefused
 from storage import OpenedStorage, StorageError, open_storage
 
 REBORN_SHARE = 0.5
-"""Of the members without a disk: so many are started with `--bootstrap`."""
+"""Share of the members without a disk that are started with `--bootstrap`."""
 
 HASTY_SHARE = 0.25
 """So many do not wait until somebody has read the log of the one made anew: once it was refused, the spare is added."""
@@ -94,7 +94,7 @@ class DiskLoss:
             self._replace(member)
 
     def check_refuses(self, member: MachineView) -> None:
-        """What the production makes of a folder with nothing in it. It writes nothing there, either."""
+        """A member with an empty folder refuses to start, and writes nothing there."""
         aside, random = Immediately(), stream(self._world.plan.seed, "aside")
         files = SimFiles(member.image, self._world.plan.disks[member.node_id], random, aside)
         outcome: list[OpenedStorage | BaseException] = []
@@ -152,7 +152,7 @@ class DiskLoss:
             self._replace(self._world.members[ghost.node_id])
 
     def ghost_ended(self, ghost: MachineView) -> None:
-        """Its process is over; nobody has looked yet."""
+        """The process of a ghost is over; no operator has looked yet."""
         if self._reborn is ghost:
             self._end_reborn()
 

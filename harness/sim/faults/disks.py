@@ -32,7 +32,7 @@ FAILING_SYNCS = (
     SyncFile(""),
     SyncFolder(""),
 )
-"""Of a file in this folder, or of the folder itself. At the top there are `meta` and `pins`."""
+"""Syncs of a file in a folder, or of the folder itself. At the top there are `meta` and `pins`."""
 
 FAILING_READS = (LOG_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER, "meta", "pins")
 
@@ -115,7 +115,7 @@ class DiskFaults:
                 self._restart(member, "kill")  # Nobody else could give a member that is behind what has rotted.
 
     def has_failed(self, member: MachineView) -> None:
-        """Its process has seen that a sync failed, and ends now. With it, or a little later, the power may go."""
+        """A process has seen a failed sync, and ends now. The power may go with it."""
         self._world.queue.after(0, self._take_down_failed, member, member.life)
 
     def _take_down_failed(self, member: MachineView, life: int) -> None:
@@ -151,7 +151,7 @@ class DiskFaults:
         self._world.queue.after(fault.duration_ns, self._reread, member)
 
     def _rot_log(self, member: MachineView, until_ns: int) -> None:
-        """As soon as there is something to rot. If nobody reads it, the next start must notice."""
+        """Rot a frame of the log as soon as one is going to be read. If nobody reads it, the next start must notice."""
         queue = self._world.queue
         if self._is_healed or not self._budget.allows(member):
             return

@@ -37,7 +37,7 @@ class Healing:
 
     @property
     def dead_count(self) -> int:
-        """How many members are left dead, those that are lost for good included."""
+        """How many members are left dead, including those that are lost for good."""
         return len(self._world.members) - len(self.living())
 
     def living(self) -> list[MachineView]:
@@ -92,7 +92,7 @@ class Healing:
         return max((member.logs.memory.hard_state.term for member in dead), default=0)
 
     def bring_back(self) -> None:
-        """Those who were left dead live again: cuts are mended, processes start, or go on."""
+        """Bring the dead members back: cuts are mended, and processes start or go on."""
         world = self._world
         dead, self._dead = self._dead, {}
         self._check_terms()

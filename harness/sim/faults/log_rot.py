@@ -17,7 +17,7 @@ from raft import Role
 from storage import inspect
 
 LOOK_NS = 5 * MILLISECOND_NS
-"""How often it is looked whether there is something to rot that is going to be read."""
+"""How often the fault looks for a frame that is going to be read."""
 
 
 MISPLACED_SHARE = 0.5

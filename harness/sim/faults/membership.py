@@ -34,7 +34,7 @@ from raft import (
 )
 
 TRIES_MAX, PAUSE_NS = 12, 40 * MILLISECOND_NS
-"""What nobody takes now may be taken soon: a leader is elected, another change ends, the last member is upgraded."""
+"""A declined request may be taken soon: a leader is elected, another change ends, the last member is upgraded."""
 
 
 class Operator:
@@ -73,7 +73,7 @@ def _word(error: Exception) -> str:
 
 
 SILENCE_TIMEOUTS = 12
-"""So many of the longest election time-outs: longer than a leader tells a removed member (`TELLING_TIMEOUTS_MAX`)."""
+"""In the longest election time-outs: longer than a leader tells a removed member (`TELLING_TIMEOUTS_MAX`)."""
 
 
 class MembershipChanges:
@@ -132,7 +132,7 @@ class MembershipChanges:
         self._world.inject(Fault(at_ns=now, kind=kind, duration_ns=step.cut_off_ns, target=target, shape=step.shape))
 
     def _change(self, step: ChangeStep, now: Configuration) -> MembershipChange | None:
-        """What to ask of the leader; None if there is nothing of that kind."""
+        """The change to ask of the leader; None if none of this kind is possible."""
         ids = [member.node_id for member in now.members]
         spares = [name for name in self._world.plan.members if name not in ids and name not in now.removed]
         learners, voters = now.learner_ids, now.voter_ids

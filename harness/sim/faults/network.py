@@ -70,7 +70,7 @@ class NetworkFaults:
                 raise AssertionError(fault.kind)
 
     def _drop_connections(self, fault: Fault, member: MachineView) -> None:
-        """What was on its way is lost. All of them live, and may call each other anew at once."""
+        """End all connections of one member: data under way is lost, and all members may call again at once."""
         random, queue = Random(int(fault.shape * 2**53)), self._world.queue
         for other in self._world.members.values():
             if other is member:

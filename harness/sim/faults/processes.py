@@ -17,7 +17,8 @@ SERVICE_NS_MIN = MILLISECOND_NS // 5
 SERVICE_TIMES_MAX = 100
 
 AMID_A_SYNC_SHARE = 0.7
-"""Of the crashes of one member: most moments are idle ones, in which little can go wrong."""
+"""Share of the crashes of one member that happen during a sync: most other moments are idle, and little can go wrong.
+"""
 
 INSTALL_DEATH_NS = 20 * MILLISECOND_NS
 
@@ -68,7 +69,7 @@ class ProcessFaults:
                 raise AssertionError(fault.kind)
 
     def has_stopped(self, member: MachineView) -> None:
-        """It did what it was asked to: it starts again after the fault's duration."""
+        """The member has stopped as asked: it starts again after the fault's duration."""
         fault = self._stopping.pop(member.node_id)
         self._world.cover("a member stopped in order")
         member.is_lost |= member.node_id in self._stays_down
@@ -79,7 +80,7 @@ class ProcessFaults:
         return member.node_id in self._stopping
 
     def ends_when_stopped(self, member: MachineView, restart_ns: int | None) -> None:
-        """It was removed, and is stopping: somebody starts it again after so long, or nobody ever does."""
+        """A removed member is stopping: it is started again after `restart_ns`, or never if that is None."""
         if restart_ns is None:
             self._stays_down.add(member.node_id)
         at_ns = self._world.queue.now

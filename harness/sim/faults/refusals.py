@@ -24,7 +24,7 @@ TOLD_REMOVED_END = "a removed member that is told by a refusal ends"
 ONLY_REMOVED_END = "a member that ends as removed was removed"
 
 RESTARTED_SHARE = 0.5
-"""Of the processes that end because they are told that their member was removed: so many are started again."""
+"""Share of the processes of removed members that are started again after a refusal has ended them."""
 
 RESTART_NS = SECOND_NS // 5
 
@@ -72,13 +72,13 @@ class Refusals:
             self._stop_removed(member, node)
 
     def _stop_removed(self, member: MachineView, node: Node) -> None:
-        """Its driver asks it to stop."""
+        """The driver of a removed member asks it to stop."""
         member.begin_stop(node)
         restarts = self._random.random() < RESTARTED_SHARE
         self._processes.ends_when_stopped(member, RESTART_NS if restarts else None)
 
     def has_forgotten(self, member: MachineView) -> None:
-        """Its node has failed since it is known with another folder. A supervisor starts it again, or nobody does."""
+        """A node has failed because its member is known with another folder. A supervisor may start it again."""
         is_ghost = member is not self._world.members[member.node_id]
         self._world.cover(GHOST_ENDED if is_ghost else JOINER_ENDED)
         self._world.queue.after(0, self._end_forgotten, member, member.life)

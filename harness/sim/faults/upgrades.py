@@ -29,17 +29,18 @@ from raft import (
 )
 
 LEVEL_MAX = 3
-"""What the newest build of a run knows; the first ones know 1."""
+"""The highest level that the newest build of a run knows; the first builds know 1."""
 
 OUR_TICKETS = -1_000_000
 """From here downwards: neither a client's nor those of changes of the members."""
 
 HASTY_SHARE = 0.5
-"""Of the proposals of a level: at that moment somebody takes a member back to the build before, which lacks it."""
+"""Share of the proposals of a level at which a member is taken back, at that moment, to a build that lacks the level.
+"""
 
 
 LEFT_OUT_SHARE = 0.6
-"""Of the machines that are no voters at first: whoever rolls builds out does not know of them."""
+"""Share of the machines outside the first configuration that roll-outs leave out."""
 
 
 class Upgrades:
@@ -105,12 +106,12 @@ class Upgrades:
                 raise AssertionError(step.what)
 
     def _reach(self, member: MachineView, highest: int, pause_ns: int) -> None:
-        """It is its turn in a build that is being rolled out; in the end everybody has the newest one already."""
+        """A roll-out reaches this member; at the end every member has the newest build already."""
         if not self._operator.is_stopped:
             self._give(member, highest, pause_ns)
 
     def _give(self, member: MachineView, highest: int, pause_ns: int) -> None:
-        """Its process ends, and another build starts in its place."""
+        """The process of a member ends, and another build starts in its place."""
         self._next[member.node_id] = highest
         self._world.note_world(f"{member.node_id} gets a build that knows levels up to {highest}")
         now = self._world.queue.now
@@ -133,7 +134,7 @@ class Upgrades:
         self._operator.ask("a level", f"raise the level to {level}", attempt, tries_max)
 
     def _take_back(self, level: int) -> None:
-        """Of those that lead nobody, one is given a build that lacks `level`, before it has heard of it."""
+        """Give one member that does not lead a build that lacks `level`, before it has heard of the level."""
         leader_id = choose_target(self._world, None)
         others = [member for member in self._world.members.values() if member.node_id != leader_id]
         if others and level > 1 and not self._operator.is_stopped:
@@ -161,11 +162,11 @@ class Upgrades:
     # What members report.
 
     def connection_lost(self, member: MachineView, peer_id: str) -> None:
-        """Its node is told that a connection is gone: what that peer has said may be true no more."""
+        """The node is told that a connection is gone: what that peer has said may no longer be true."""
         self._said[member.node_id].pop(peer_id, None)
 
     def applied(self, member: MachineView) -> None:
-        """It has applied an entry."""
+        """A member has applied an entry."""
         assert member.machine is not None
         level, levels = member.machine.feature_level, self.levels[member.node_id]
         require(level in levels, "nobody applies what its build does not know", f"{member.node_id}: {level}, {levels}")

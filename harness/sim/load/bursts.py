@@ -17,7 +17,7 @@ EACH_EVERY_NS = 5 * MILLISECOND_NS
 """At most one put in so long: a large crowd writes less often."""
 
 KEYS = [b"crowd-%02d" % number for number in range(20)]
-"""Of one length, and few callers to each, so that what is unknown of one can be told from what is of the others."""
+"""Keys of one length, with few callers each, so that an unknown outcome of one can be told from those of the others."""
 
 
 class Caller(Protocol):
@@ -38,12 +38,12 @@ class Burst(Generic[C]):
         self._written = 0
 
     def act(self) -> None:
-        """Whoever waits for nothing writes now."""
+        """Let every idle caller write now."""
         callers, self._idle = self._idle, []
         self._write([(caller, self._put(caller.number)) for caller in callers])
 
     def ended(self, caller: C) -> None:
-        """It has its answer, or could not begin."""
+        """The caller has its answer, or could not begin."""
         self._idle.append(caller)
 
     def _put(self, number: int) -> Planned:

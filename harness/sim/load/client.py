@@ -17,7 +17,8 @@ FLUSHES_IN_PLACE_MAX = 1_000
 """A machine that wants to be called again so often without time passing is stuck."""
 
 CONNECTIONS_MAX = 1 << 20
-"""Of one process: the next one's have numbers behind these, so that what comes late for the first finds nobody."""
+"""Connections of one process: those of the next one have higher numbers, so that late data for the first finds nobody.
+"""
 
 
 class SimClient:
@@ -53,12 +54,12 @@ class SimClient:
         )
 
     def vanish(self) -> None:
-        """Its process dies, and says so to nobody but by its connections. The next one asks for nothing."""
+        """The process dies, and only its connections show it. The next process asks for nothing."""
         self._waiting.clear()
         self._begin_anew(ttl_ns=0)
 
     def leave(self, *, is_told: bool, ttl_ns: int) -> None:
-        """Its program ends, and is started again: open calls end. `is_told`: the session is closed, as is in order."""
+        """The program ends and is started again: open calls end. `is_told`: it closes its session in order."""
         self._core.tick(self._clock.now())
         self._core.close()
         effects = self._core.take_effects()
@@ -74,7 +75,7 @@ class SimClient:
         self._core, self._timer_at = self._new_core(ttl_ns), None
 
     def jump(self, by_ns: int) -> None:
-        """Its clock shows so much more from now on."""
+        """The clock jumps ahead."""
         self._clock.jump(by_ns)
         self._core.tick(self._clock.now())
         self.flush()
@@ -95,7 +96,7 @@ class SimClient:
         self.flush()
 
     def take(self, request: Request, deadline: int, ended: Ended) -> None:
-        """As `submit`, of several that leave together with the next `flush`."""
+        """Begin one of several calls that leave together with the next `flush`."""
         self._last_ticket += 1
         self._waiting[self._last_ticket] = ended
         now = self._clock.now()

@@ -55,13 +55,13 @@ SEEN_TO_EXPIRE_NS_MAX = SECOND_NS
 """Sessions that live longer are not waited for at the end."""
 
 EXPIRY_LOOKS, EXPIRY_ELECTION_TIMEOUTS = 3, 40
-"""How often leaders may have to look, and how long they may have to be found, until nobody's sessions are left."""
+"""How often leaders may have to look for sessions to expire, and how long it may take to elect one."""
 
 TOLD_SHARE = 0.7
-"""Of the clients that leave: so many close their sessions."""
+"""Share of the leaving clients that close their sessions."""
 
 CLOSED_WORDS, INVALID_WORDS = "is closed: all up to", "invalid request"
-"""Of a `RequestClosed` and an `InvalidRequest`."""
+"""The texts of a `RequestClosed` and an `InvalidRequest`."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class SimWorker:
 
     @property
     def name(self) -> str:
-        """As in the history."""
+        """The name of the caller in the history."""
         return f"c{self.number}.{self.life}"
 
 
@@ -143,7 +143,7 @@ class ServiceLoad:
         self.world.queue.after(int(self._stays.expovariate(1) * self._plan.stay_ns), self._leave, client)
 
     def _leave(self, client: SimClient) -> None:
-        """Its program ends: in order, or without a word to anybody. Another one begins in its place."""
+        """The program of a client ends, in order or without notice. Another one begins in its place."""
         if not self._stopped:
             is_told = self._stays.random() < TOLD_SHARE
             self.world.cover("a client closed its session" if is_told else "a client left its session open")

@@ -57,13 +57,13 @@ Most seeds need two; frames of up to a second's delay may still be under way, an
 """
 
 COARSE_SHARE = 0.25
-"""Of the seeds."""
+"""Share of the seeds."""
 
 EXPIRY_SHARE = 0.8
-"""Of those that nothing else bends."""
+"""Share of the coarse seeds that nothing else bends."""
 
 GRAINS_NS = (MILLISECOND_NS, 10 * MILLISECOND_NS, 50 * MILLISECOND_NS)
-"""What clocks may be as coarse as; each divides a second, as sessions live."""
+"""The grains of coarse clocks; each divides a second, as sessions live."""
 
 OPERATIONS_MAX = 4_000
 """A busier run ends sooner: what it did not find by then, ten others find in its time."""
@@ -326,7 +326,7 @@ def draw_heal(seed: int) -> HealPlan:
 
 
 BURST_SHARE = 0.15
-"""Of the seeds with a service and without a profile."""
+"""Share of the seeds with a service and without a profile."""
 
 SIZES = (5, 17, 20, 40)
 

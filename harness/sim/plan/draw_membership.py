@@ -28,13 +28,13 @@ from harness.sim.plan.plan import (
 from raft import MEMBERS_MAX
 
 CHANGED_SHARE = 0.25
-"""Of the seeds."""
+"""Share of the seeds."""
 
 CUT_OFF_SHARE = 0.25
-"""Of the changes."""
+"""Share of the changes."""
 
 SILENCED_SHARE = 0.4
-"""Of the changes that remove somebody else than the leader: that member is cut off before it can hear of it."""
+"""Share of the removals of a follower in which it is cut off before it can hear of its removal."""
 
 
 def with_changes(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
@@ -75,7 +75,7 @@ def with_changes(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
 
 
 LOSSES_SHARE = 0.12
-"""Of the seeds in which the members do not change otherwise."""
+"""Share of the seeds without other membership changes."""
 
 VOTERS_MIN = 3
 
@@ -84,7 +84,7 @@ LOSSES_MAX = 3
 SPARES_MAX = 3
 
 LAST_LOSS_SHARE = 0.8
-"""Of the time in which faults happen: behind it there is none left to replace anybody."""
+"""Losses end at this share of the time in which faults happen: later there is no time left for a replacement."""
 
 
 def with_losses(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
@@ -120,10 +120,10 @@ def with_losses(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
 
 
 UPGRADED_SHARE = 0.2
-"""Of the seeds."""
+"""Share of the seeds."""
 
 OBSERVED_SHARE = 0.5
-"""Of the seeds with upgrades and without other machines: one more machine joins as a learner, and stays one."""
+"""Share of the seeds with upgrades and without other machines in which one more machine joins, and stays a learner."""
 
 
 def with_upgrades(plan: Plan) -> Plan:
@@ -168,7 +168,8 @@ def with_observer(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
 
 
 MADE_ANEW_SHARE = 0.6
-"""Of the machines that are no voters at first, in seeds whose members change and whose new voters are named."""
+"""Share of the machines outside the first configuration, in seeds whose members change and whose new voters are named.
+"""
 
 
 def with_former_folders(plan: Plan) -> Plan:

@@ -88,7 +88,7 @@ KINDS: Kinds = {**PROCESS_KINDS, **CLOCK_KINDS, **NETWORK_KINDS, **CLIENT_KINDS,
 """All kinds of all families."""
 
 WAYS = (0, 1, 2)
-"""In which a cut may go: towards the member, towards the client, both."""
+"""The directions of a cut: towards the member, towards the client, both."""
 
 BOTH_WAYS = 2
 
@@ -244,7 +244,7 @@ class ChangeStep:
 
 
 NAMED_SHARE = 0.5
-"""Of the seeds: in these, new voters are named with their data folders, as the service of the store has it."""
+"""Share of the seeds in which new voters are named with their data folders, as the service of the store does it."""
 
 
 def names_new_voters(seed: int) -> bool:
@@ -326,7 +326,7 @@ class Plan:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Who votes at first."""
+        """The voters of the first configuration."""
         return self.members[: self.founders] if self.founders else self.members
 
     def words(self) -> str:

@@ -22,7 +22,7 @@ from harness.sim.plan.plan import KINDS, DiskPlan, Plan
 from raft import RaftError
 
 Tree = dict[str, Any]
-"""What TOML can say: nested tables of numbers, words, truth values and arrays."""
+"""A tree of TOML: nested tables of numbers, words, truth values and arrays."""
 
 USUAL: Tree = {
     "profile": "as drawn",
@@ -42,7 +42,7 @@ USUAL: Tree = {
         "session_ttl_ns": 60_000_000_000,
     },
 }
-"""What a plan that says nothing has, where fields have no default of their own. Changing it changes every kept file."""
+"""The values of an empty plan, for fields without a default of their own. Changing it changes every kept file."""
 
 SHARES = ("_rate", "_share", "target", "shape")
 """Fields whose names end so are numbers from 0 to 1."""
@@ -126,7 +126,7 @@ def defaults_of(kind: Any) -> Tree:
 
 
 def differing(tree: Tree, usual: Tree) -> Tree:
-    """What of `tree` is not as in `usual`."""
+    """The part of `tree` that differs from `usual`."""
     different: Tree = {}
     for name, value in tree.items():
         if isinstance(value, dict) and isinstance(usual.get(name), dict):

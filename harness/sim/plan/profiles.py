@@ -778,7 +778,7 @@ LAST_VOTER_REMOVAL = "last voter removal"
 
 PART_FIRST_NS, PART_EVERY_NS = 300 * MILLISECOND_NS, 500 * MILLISECOND_NS
 PART_ADDED_NS, PART_PROMOTED_NS = 150 * MILLISECOND_NS, 300 * MILLISECOND_NS
-"""Of each round: when the next machine is added, and when it becomes a voter."""
+"""When the next machine is added in each round, and when it becomes a voter."""
 
 FIRST, LAST = 0.4, 0.99
 """Shapes by which a step chooses the first or the last of its candidates."""

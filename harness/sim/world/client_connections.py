@@ -21,7 +21,7 @@ from harness.sim.world.network import BlockedLinks, Link
 from kvstore import Service
 
 GIVEN_UP_RATE = 0.3
-"""Of the connections on which something had to wait for the end of a cut."""
+"""Share of the connections that are given up of those that had data waiting behind a cut."""
 
 
 class ClientEnd(Protocol):

@@ -122,7 +122,7 @@ class ProvenBytes:
         self._rotten = path, inode
 
     def misplace(self, path: str, offset: int, source: int, length: int) -> None:
-        """What is at byte `source` of this file has been written at byte `offset` as well."""
+        """The bytes at `source` of this file have been written at `offset` as well."""
         inode = self._image.file(path)
         for content in (inode.durable, inode.current):
             content[offset : offset + length] = content[source : source + length]

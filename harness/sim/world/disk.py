@@ -107,7 +107,7 @@ class SimFiles:
         return self.slow_factor * base_ns + (plan.stall_ns if stalled else 0)  # A slow stall would outlast the run.
 
     def answer(self) -> None:
-        """It hangs no more: what was due ends now."""
+        """Stop hanging: a submission that was due ends now."""
         self.hangs = False
         if self._is_due:
             self._is_due = False
@@ -184,7 +184,9 @@ def is_relied_on(operation: Operation) -> bool:
 
 
 def steps_done(operations: Sequence[Operation], random: Random) -> int:
-    """How many operations a crash finds carried out: most often all before one of the syncs, which take the time."""
+    """How many operations are carried out when a crash comes: most often all before one of the syncs, which take the
+    time.
+    """
     syncs = [place for place, operation in enumerate(operations) if isinstance(operation, SyncFile | SyncFolder)]
     if syncs and random.random() < 0.6:
         return random.choice(syncs)

@@ -189,7 +189,7 @@ class DiskImage:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files, as programs see them."""
+        """The size of all files, as programs see them."""
         return sum(len(inode.current) for inode in self.names.values() if inode is not None)
 
     def _write(self, path: str, offset: int, data: bytes) -> None:
@@ -290,7 +290,7 @@ class DiskImage:
         return is_synced and self.durable_names.get(path) is inode
 
     def synced_copy(self) -> DiskImage:
-        """What is sure to be left if power goes now: only what was synced."""
+        """The image that is certain to be left if power goes now: only what was synced."""
         copy = DiskImage()
         for path, inode in self.durable_names.items():
             if inode is None:

@@ -210,7 +210,7 @@ class SimMember:
         self.checks.damage_read(self, refusal)
 
     def lose(self, reason: str) -> None:
-        """It ends, and is started no more."""
+        """The process ends, and is never started again."""
         self.world.note_world(f"{self.node_id} is lost for good: {reason}")
         self.world.cover("a member is lost for good")
         self.crash(power=False)
@@ -275,7 +275,7 @@ class SimMember:
         return self.clock.now()
 
     def clock_changed(self) -> None:
-        """Its clock has jumped, or runs otherwise: what it waits for may be due earlier."""
+        """The clock has jumped, or runs at another rate: deadlines may be due earlier."""
         if self.node is not None and self.node.failure is None:
             self._arm()
 
@@ -349,7 +349,7 @@ class SimMember:
             self.settle(what, content)
 
     def _expire_later(self) -> None:
-        """As the host of a service does: a leader that nobody writes to looks for sessions that are due."""
+        """Expire sessions as the host of a service does: a leader without writes looks for sessions that are due."""
         self.world.queue.at(self.clock.due(self.now() + EXPIRY_NS), self._expire, self.life)
 
     def _expire(self, life: int) -> None:

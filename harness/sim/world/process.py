@@ -47,13 +47,13 @@ class ProcessScheduler:
         self.paused_until = max(self.paused_until, until)
 
     def quicken(self) -> None:
-        """It has all the processor time it wants: what waits is dealt with, now or after the pause."""
+        """Give the process all processor time: waiting events are handled, now or after the pause."""
         self.service_ns = 0
         if self._waiting:
             self._plan_next()
 
     def wake(self) -> None:
-        """It neither stands still nor is it slow: what waits is dealt with now."""
+        """End pause and starvation: waiting events are handled now."""
         self.paused_until = 0
         self.quicken()
 
