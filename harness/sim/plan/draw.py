@@ -6,13 +6,16 @@ which everything happens a little reach less than runs in which few things happe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
 from harness.sim.engine.rng import stream
 from harness.sim.plan.draw_membership import (
+    draw_disk,
     with_changes,
     with_former_folders,
+    with_last_voter_removal,
     with_losses,
     with_observer,
     with_upgrades,
@@ -22,14 +25,12 @@ from harness.sim.plan.plan import (
     DEAD_KINDS,
     GOOD_CLOCKS,
     KINDS,
-    MICROSECOND_NS,
     MILLISECOND_NS,
     NO_EXTRAS,
     SECOND_NS,
     ClockPlan,
     ConnectionsPlan,
     Dead,
-    DiskPlan,
     ExtraPlan,
     Fault,
     HealPlan,
@@ -43,11 +44,10 @@ from harness.sim.plan.profiles import (
     expiry_at_command_time,
     with_coincidences,
     with_heterogeneous_settings,
-    with_last_voter_removal,
     with_log_rot,
 )
 from kvstore import ClientLimits, StoreLimits
-from raft import MEMBERS_MAX, RaftConfig
+from raft import RaftConfig
 from storage import StorageLimits
 
 PROBE_ELECTION_TIMEOUTS_MAX = 40
@@ -79,7 +79,7 @@ def draw_plan(seed: int) -> Plan:
     load = replace(load, extras=extras, stay_ns=stay_ns)
     busy = load.clients * (load.workers if load.with_service else 1)
     until = min(int((2 + 8 * random.random()) * SECOND_NS), OPERATIONS_MAX * load.think_ns // busy)
-    disks = {member: draw_disk(stream(seed, f"plan/disk/{member}")) for member in members}
+    disks = {member: draw_disk(seed, member) for member in members}
     plan = Plan(
         seed=seed,
         profile=profile.name,
@@ -95,13 +95,10 @@ def draw_plan(seed: int) -> Plan:
         clocks=draw_clocks(stream(seed, "plan/clocks")),
         heal=draw_heal(seed),
     )
-    machines = [f"n{number}" for number in range(1, MEMBERS_MAX + 1)]
-    disks = {machine: draw_disk(stream(seed, f"plan/disk/{machine}")) for machine in machines}
-    plan = with_reads(with_coincidences(profile.bend(plan)), stream(seed, "plan/reads"))
-    plan = with_entry_bounds(with_heterogeneous_settings(plan, stream(seed, "plan/odds")), stream(seed, "plan/entries"))
-    plan = with_observer(with_upgrades(with_losses(with_changes(plan, disks), disks)), disks)
-    plan = with_former_folders(with_bursts(with_last_voter_removal(plan, disks)))
-    return with_coarse_clocks(with_log_rot(plan), stream(seed, "plan/coarse clocks"))
+    plan = profile.bend(plan)
+    for purpose, stage in STAGES.items():
+        plan = stage(plan, stream(seed, purpose))
+    return plan
 
 
 def with_coarse_clocks(plan: Plan, random: Random) -> Plan:
@@ -221,15 +218,6 @@ def draw_clocks(random: Random) -> ClockPlan:
     return ClockPlan(spread=spreads[0], client_spread=spreads[1]) if random.random() < 0.2 else GOOD_CLOCKS
 
 
-def draw_disk(random: Random) -> DiskPlan:
-    """From a fast drive to one that takes ten milliseconds per sync and stalls now and then."""
-    return DiskPlan(
-        sync_ns=int(50 * MICROSECOND_NS * 200 ** random.random()),
-        stall_ns=int(400 * MILLISECOND_NS * random.random()),
-        stall_rate=0.02 * random.random() if random.random() < 0.4 else 0.0,
-    )
-
-
 def draw_load(random: Random) -> LoadPlan:
     """A few clients on a few keys, so that they meet."""
     bad = random.random() < 0.6
@@ -331,9 +319,8 @@ BURST_SHARE = 0.15
 SIZES = (5, 17, 20, 40)
 
 
-def with_bursts(plan: Plan) -> Plan:
+def with_bursts(plan: Plan, random: Random) -> Plan:
     """The plan, with callers that write at the same moments, if its seed has any; and room for them in most."""
-    random = stream(plan.seed, "plan/crowds")
     if random.random() >= BURST_SHARE or not plan.load.with_service or not plan.profile.startswith("as drawn"):
         return plan
     load = replace(plan.load, burst=random.choice(SIZES), clients=min(plan.load.clients, 2))
@@ -363,3 +350,25 @@ def draw_extras(random: Random) -> ExtraPlan:
     """In half of the seeds there is neither."""
     has_any, failing, listing = random.random() < 0.5, random.choice((0.05, 0.2)), random.choice((0.1, 0.4))
     return ExtraPlan(failing_share=failing, listing_share=listing) if has_any else NO_EXTRAS
+
+
+STAGES: dict[str, Callable[[Plan, Random], Plan]] = {
+    "plan/coincidences": with_coincidences,
+    "plan/reads": with_reads,
+    "plan/odds": with_heterogeneous_settings,
+    "plan/entries": with_entry_bounds,
+    "plan/changes": with_changes,
+    "plan/losses": with_losses,
+    "plan/upgrades": with_upgrades,
+    "plan/observer": with_observer,
+    "plan/partings": with_last_voter_removal,
+    "plan/crowds": with_bursts,
+    "plan/former folders": with_former_folders,
+    "plan/log rot": with_log_rot,
+    "plan/coarse clocks": with_coarse_clocks,
+}
+"""What is put upon a plan that was drawn and bent, in this order; each stage has a random stream of its own.
+
+A stage leaves a plan alone whose seed has nothing of it, or that an earlier stage has made unfit for it. The names are
+those of the streams: to rename one is to change what every seed stands for.
+"""

@@ -5,13 +5,17 @@ Each function adds one of these to a plan if its seed has it, from a random stre
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from random import Random
 
 from harness.sim.engine.rng import stream
 from harness.sim.plan.plan import (
     ADD,
     BACK,
     LOSS,
+    MICROSECOND_NS,
+    MILLISECOND_NS,
     PROMOTE,
     RAISE,
     REMOVE,
@@ -25,7 +29,24 @@ from harness.sim.plan.plan import (
     UpgradeStep,
     names_new_voters,
 )
+from harness.sim.plan.profiles import AS_DRAWN, in_order, lease_faults, syncing_in
 from raft import MEMBERS_MAX
+
+
+def draw_disk(seed: int, machine: str) -> DiskPlan:
+    """From a fast drive to one that takes ten milliseconds per sync and stalls now and then."""
+    random = stream(seed, f"plan/disk/{machine}")
+    return DiskPlan(
+        sync_ns=int(50 * MICROSECOND_NS * 200 ** random.random()),
+        stall_ns=int(400 * MILLISECOND_NS * random.random()),
+        stall_rate=0.02 * random.random() if random.random() < 0.4 else 0.0,
+    )
+
+
+def disks_for(plan: Plan, machines: Iterable[str]) -> dict[str, DiskPlan]:
+    """A disk for each of these machines: that of the plan, or the one that its seed draws for the machine."""
+    return {machine: plan.disks.get(machine) or draw_disk(plan.seed, machine) for machine in machines}
+
 
 CHANGED_SHARE = 0.25
 """Share of the seeds."""
@@ -37,13 +58,12 @@ SILENCED_SHARE = 0.4
 """Share of the removals of a follower in which it is cut off before it can hear of its removal."""
 
 
-def with_changes(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
-    """The plan, with machines that are no members yet and steps that change who is, if its seed has any.
+def with_changes(plan: Plan, random: Random) -> Plan:
+    """Add machines outside the configuration, and membership changes, to a plan whose seed has any.
 
-    `disks` has one for each machine that there may be. Damage is left out of these runs: its budget is a minority of a
-    cluster that has the same members for ever; and nobody stays dead, for the same reason.
+    Damage is left out of these runs: its budget is a minority of a cluster that has the same members for ever; and all
+    members are healed, for the same reason.
     """
-    random = stream(plan.seed, "plan/changes")
     if random.random() >= CHANGED_SHARE:
         return plan
     founders = len(plan.members)
@@ -57,7 +77,7 @@ def with_changes(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
         plan,
         members=machines,
         founders=founders,
-        disks={machine: plan.disks.get(machine, disks[machine]) for machine in machines},
+        disks=disks_for(plan, machines),
         changes=tuple(
             ChangeStep(
                 at_ns=int(plan.until_ns * moment),
@@ -87,13 +107,12 @@ LAST_LOSS_SHARE = 0.8
 """Losses end at this share of the time in which faults happen: later there is no time left for a replacement."""
 
 
-def with_losses(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
-    """The plan, with disks that are lost and machines to take the place of their members, if its seed has any.
+def with_losses(plan: Plan, random: Random) -> Plan:
+    """Add lost disks, and spare machines to take the place of their members, to a plan whose seed has any.
 
-    `disks` has one for each machine that there may be. Other damage is left out, and nobody stays dead: what there is
-    of both must leave a quorum, and is counted in one place only (`DiskLoss.allows`).
+    Other damage is left out, and all members are healed: all losses together must leave a quorum, and are counted in
+    one place only (`DiskLoss.allows`).
     """
-    random = stream(plan.seed, "plan/losses")
     founders = len(plan.members)
     if random.random() >= LOSSES_SHARE or plan.changes or founders < VOTERS_MIN:
         return plan
@@ -113,7 +132,7 @@ def with_losses(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
         plan,
         members=machines,
         founders=founders,
-        disks={machine: plan.disks.get(machine, disks[machine]) for machine in machines},
+        disks=disks_for(plan, machines),
         faults=tuple(sorted([*plan.faults, *losses], key=lambda fault: fault.at_ns)),
         heal=replace(plan.heal, dead=(), returns=False),
     )
@@ -126,9 +145,8 @@ OBSERVED_SHARE = 0.5
 """Share of the seeds with upgrades and without other machines in which one more machine joins, and stays a learner."""
 
 
-def with_upgrades(plan: Plan) -> Plan:
-    """The plan, with upgrades if its seed has any."""
-    random = stream(plan.seed, "plan/upgrades")
+def with_upgrades(plan: Plan, random: Random) -> Plan:
+    """Add upgrades to a plan whose seed has any."""
     if random.random() >= UPGRADED_SHARE:
         return plan
     kinds = [ROLL, *random.choices((ROLL, RAISE, BACK), (3, 5, 3), k=random.randrange(2, 9))]
@@ -140,13 +158,13 @@ def with_upgrades(plan: Plan) -> Plan:
     return replace(plan, upgrades=tuple(steps))
 
 
-def with_observer(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
-    """The plan, with a machine that watches: a learner that nobody promotes, and whom a roll-out may forget.
+def with_observer(plan: Plan, random: Random) -> Plan:
+    """Add a learner that is never promoted, and that a roll-out may leave out, to a plan with upgrades.
 
-    The level is asked for behind the first of the builds that know more, and again. `disks` has one for each machine
-    that there may be. As in `with_changes` damage is left out, and nobody stays dead.
+    The level is asked for behind the first of the builds that know more, and again. As in `with_changes` damage is left
+    out, and all members are healed.
     """
-    random, founders = stream(plan.seed, "plan/observer"), len(plan.members)
+    founders = len(plan.members)
     if random.random() >= OBSERVED_SHARE or not plan.upgrades or plan.founders or founders == MEMBERS_MAX:
         return plan
     observer = f"n{founders + 1}"
@@ -160,7 +178,7 @@ def with_observer(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
         plan,
         members=(*plan.members, observer),
         founders=founders,
-        disks={**plan.disks, observer: disks[observer]},
+        disks=disks_for(plan, (*plan.members, observer)),
         changes=(joins,),
         upgrades=tuple(sorted([*plan.upgrades, *asked], key=lambda step: step.at_ns)),
         heal=replace(plan.heal, dead=(), returns=False),
@@ -172,9 +190,8 @@ MADE_ANEW_SHARE = 0.6
 """
 
 
-def with_former_folders(plan: Plan) -> Plan:
-    """The plan, with machines that were made anew, if its seed has any. Never has everybody met the first folder."""
-    random = stream(plan.seed, "plan/former folders")
+def with_former_folders(plan: Plan, random: Random) -> Plan:
+    """Add machines that were made anew to a plan whose seed has any. At most half of the voters knew them before."""
     voters = plan.voters
     if not plan.changes or len(voters) < 2 or not names_new_voters(plan.seed):
         return plan
@@ -184,3 +201,76 @@ def with_former_folders(plan: Plan) -> Plan:
         if random.random() < MADE_ANEW_SHARE
     }
     return replace(plan, former_folders=former)
+
+
+LAST_VOTER_REMOVAL_SHARE = 0.06
+"""Share of the seeds without a profile, membership changes and upgrades."""
+
+
+LAST_VOTER_REMOVAL = "last voter removal"
+
+
+PART_FIRST_NS, PART_EVERY_NS = 300 * MILLISECOND_NS, 500 * MILLISECOND_NS
+
+
+PART_ADDED_NS, PART_PROMOTED_NS = 150 * MILLISECOND_NS, 300 * MILLISECOND_NS
+"""When the next machine is added in each round, and when it becomes a voter."""
+
+
+FIRST, LAST = 0.4, 0.99
+"""Shapes by which a step chooses the first or the last of its candidates."""
+
+
+def with_last_voter_removal(plan: Plan, random: Random) -> Plan:
+    """The leader of two removes itself, and the other one crashes in the moment in which it becomes the only voter.
+
+    From then on each of them would be a majority: the leader by what it has heard, the other one by itself. Only what
+    the other one promised before its crash keeps them apart. It is not alone for long: the next machine takes the place
+    of the leader.
+    """
+    if random.random() >= LAST_VOTER_REMOVAL_SHARE or plan.profile != AS_DRAWN or plan.changes or plan.upgrades:
+        return plan
+    plan = lease_faults(plan, random)
+    machines = tuple(f"n{number}" for number in range(1, MEMBERS_MAX + 1))
+    changes, faults = list[ChangeStep](), list[Fault]()
+    for place in range(MEMBERS_MAX - 2):
+        at_ns = PART_FIRST_NS + place * PART_EVERY_NS
+        changes += [
+            ChangeStep(at_ns=at_ns, what=REMOVE, shape=FIRST),
+            ChangeStep(at_ns=at_ns + PART_ADDED_NS, what=ADD, shape=FIRST),
+            ChangeStep(at_ns=at_ns + PART_PROMOTED_NS, what=PROMOTE, shape=LAST),
+        ]
+        faults += _dies(at_ns, (place + 1.5) / len(machines), random)
+    return replace(
+        plan,
+        profile=f"{AS_DRAWN}, {LAST_VOTER_REMOVAL}",
+        members=machines,
+        founders=2,
+        until_ns=PART_FIRST_NS + (MEMBERS_MAX - 2) * PART_EVERY_NS,
+        disks=syncing_in(MILLISECOND_NS, replace(plan, disks=disks_for(plan, machines))),
+        faults=in_order(faults),
+        changes=tuple(changes),
+        priorities={},
+        patience={},
+        leaseless=(),
+        heal=replace(plan.heal, dead=(), returns=False),
+    )
+
+
+def _dies(at_ns: int, target: float, random: Random) -> list[Fault]:
+    """Crash at best during the sync that makes it the only voter, and start again before any promise is over.
+
+    The machine that takes the leader's place leads from then on, so each leader's name is lower than the other's.
+    """
+    dies_ns = at_ns + int((2 + 5 * random.random()) * MILLISECOND_NS)
+    kind, back_ns = random.choice(("kill", "kill", "lose power")), int((1 + 9 * random.random()) * MILLISECOND_NS)
+    return [
+        Fault(
+            at_ns=at_ns - 50 * MILLISECOND_NS,
+            kind="take over",
+            duration_ns=0,
+            target=target - 1 / MEMBERS_MAX,
+            shape=0.0,
+        ),
+        Fault(at_ns=dies_ns, kind=kind, duration_ns=back_ns, target=target, shape=random.random()),
+    ]

@@ -17,20 +17,16 @@ from random import Random
 
 from harness.sim.engine.rng import stream
 from harness.sim.plan.plan import (
-    ADD,
     MILLISECOND_NS,
     NO_EXTRAS,
-    PROMOTE,
-    REMOVE,
     SECOND_NS,
-    ChangeStep,
     DiskPlan,
     Fault,
     Plan,
     cuts_both_ways,
 )
 from kvstore import ClientLimits, StoreLimits
-from raft import MEMBERS_MAX, MIB, RaftConfig
+from raft import MIB, RaftConfig
 from storage import StorageLimits
 
 Trait = Callable[["Plan", Random], "Plan"]
@@ -496,9 +492,8 @@ QUICK = RaftConfig(
 FRAME_BYTES_MIN = 1_024
 
 
-def with_coincidences(plan: Plan) -> Plan:
+def with_coincidences(plan: Plan, random: Random) -> Plan:
     """Apply one coincidence to a plan whose seed has one."""
-    random = stream(plan.seed, "plan/coincidences")
     if plan.profile != AS_DRAWN:
         return plan
     if random.random() >= COINCIDENCE_SHARE:
@@ -689,9 +684,8 @@ ROT_SHARE = 0.15
 """Share of the seeds in which leaders keep little of the log in memory and feed returning followers from disk."""
 
 
-def with_log_rot(plan: Plan) -> Plan:
+def with_log_rot(plan: Plan, random: Random) -> Plan:
     """In ROT_SHARE of the seeds the leader's log rots each time before a follower comes back."""
-    random = stream(plan.seed, "plan/log rot")
     if random.random() >= ROT_SHARE or plan.profile != AS_DRAWN or plan.founders or len(plan.members) < 3:
         return plan
     if random.random() < 0.5:
@@ -769,72 +763,3 @@ def _patient_leader_faults(plan: Plan, place: int, until_ns: int) -> Iterator[Fa
         yield Fault(at_ns=at_ns, kind="take over", duration_ns=0, target=target, shape=0.0)
         cut_at_ns = at_ns + 2 * wait_ns
         yield Fault(at_ns=cut_at_ns, kind="cut off", duration_ns=times * wait_ns, target=target, shape=0.0)
-
-
-LAST_VOTER_REMOVAL_SHARE = 0.06
-"""Share of the seeds without a profile, membership changes and upgrades."""
-
-LAST_VOTER_REMOVAL = "last voter removal"
-
-PART_FIRST_NS, PART_EVERY_NS = 300 * MILLISECOND_NS, 500 * MILLISECOND_NS
-PART_ADDED_NS, PART_PROMOTED_NS = 150 * MILLISECOND_NS, 300 * MILLISECOND_NS
-"""When the next machine is added in each round, and when it becomes a voter."""
-
-FIRST, LAST = 0.4, 0.99
-"""Shapes by which a step chooses the first or the last of its candidates."""
-
-
-def with_last_voter_removal(plan: Plan, disks: dict[str, DiskPlan]) -> Plan:
-    """The leader of two removes itself, and the other one crashes in the moment in which it becomes the only voter.
-
-    From then on each of them would be a majority: the leader by what it has heard, the other one by itself. Only what
-    the other one promised before its crash keeps them apart. It is not alone for long: the next machine takes the place
-    of the leader. `disks` has one for each machine that there may be.
-    """
-    random = stream(plan.seed, "plan/partings")
-    if random.random() >= LAST_VOTER_REMOVAL_SHARE or plan.profile != AS_DRAWN or plan.changes or plan.upgrades:
-        return plan
-    plan = lease_faults(plan, random)
-    machines = tuple(sorted(disks))
-    changes, faults = list[ChangeStep](), list[Fault]()
-    for place in range(MEMBERS_MAX - 2):
-        at_ns = PART_FIRST_NS + place * PART_EVERY_NS
-        changes += [
-            ChangeStep(at_ns=at_ns, what=REMOVE, shape=FIRST),
-            ChangeStep(at_ns=at_ns + PART_ADDED_NS, what=ADD, shape=FIRST),
-            ChangeStep(at_ns=at_ns + PART_PROMOTED_NS, what=PROMOTE, shape=LAST),
-        ]
-        faults += _dies(at_ns, (place + 1.5) / len(machines), random)
-    return replace(
-        plan,
-        profile=f"{AS_DRAWN}, {LAST_VOTER_REMOVAL}",
-        members=machines,
-        founders=2,
-        until_ns=PART_FIRST_NS + (MEMBERS_MAX - 2) * PART_EVERY_NS,
-        disks=syncing_in(MILLISECOND_NS, replace(plan, disks=disks)),
-        faults=in_order(faults),
-        changes=tuple(changes),
-        priorities={},
-        patience={},
-        leaseless=(),
-        heal=replace(plan.heal, dead=(), returns=False),
-    )
-
-
-def _dies(at_ns: int, target: float, random: Random) -> list[Fault]:
-    """Crash at best during the sync that makes it the only voter, and start again before any promise is over.
-
-    The machine that takes the leader's place leads from then on, so each leader's name is lower than the other's.
-    """
-    dies_ns = at_ns + int((2 + 5 * random.random()) * MILLISECOND_NS)
-    kind, back_ns = random.choice(("kill", "kill", "lose power")), int((1 + 9 * random.random()) * MILLISECOND_NS)
-    return [
-        Fault(
-            at_ns=at_ns - 50 * MILLISECOND_NS,
-            kind="take over",
-            duration_ns=0,
-            target=target - 1 / MEMBERS_MAX,
-            shape=0.0,
-        ),
-        Fault(at_ns=dies_ns, kind=kind, duration_ns=back_ns, target=target, shape=random.random()),
-    ]

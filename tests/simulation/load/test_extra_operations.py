@@ -10,8 +10,9 @@ import pytest
 
 from harness.sim.load.extra_operations import ExtraOperations
 from harness.sim.plan.draw import draw_extras, draw_plan
+from harness.sim.plan.draw_membership import LAST_VOTER_REMOVAL
 from harness.sim.plan.plan import SECOND_NS, ExtraPlan, Plan
-from harness.sim.plan.profiles import COINCIDENCES, LAST_VOTER_REMOVAL
+from harness.sim.plan.profiles import COINCIDENCES
 from harness.sim.simulation import Simulation
 from kvstore import KvMachine, Put, Range, Txn, encode_command
 from kvstore.protocol.fast_puts import parse_uniform_batch

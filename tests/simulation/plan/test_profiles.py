@@ -7,8 +7,9 @@ from collections import Counter
 import pytest
 
 from harness.sim.plan.draw import draw_plan
+from harness.sim.plan.draw_membership import LAST_VOTER_REMOVAL
 from harness.sim.plan.plan import MILLISECOND_NS, SECOND_NS
-from harness.sim.plan.profiles import LAST_VOTER_REMOVAL, PROFILES, draw_profile
+from harness.sim.plan.profiles import PROFILES, draw_profile
 from harness.sim.simulation import Simulation
 from harness.sim.world.probes import LONE_PUTS
 from kvstore import ClientLimits, StoreLimits
