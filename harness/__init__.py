@@ -1,0 +1,1 @@
+"""What breaks Highwatermark on purpose: simulator, model checker, scenarios, mutants, and runs of real processes."""
