@@ -175,14 +175,14 @@ class Simulation:
         knows_more = before is not None and self.healing.latest_term_of_the_dead() > before[0]
         self.healing.bring_back()
         self._run_until(self.queue.now + quiet_ns, lambda: False)
-        if was_calm and not knows_more and not self.plan.priorities:  # Who comes back may be preferred.
+        if was_calm and not knows_more and not self.plan.priorities:  # A member that comes back may be preferred.
             self.cover("members came back to a calm quorum")
             followed = {(m.node.core.term, m.node.core.leader_id) for m in quorum if m.node is not None}
             require(followed == {before}, "who comes back disturbs nobody", f"{before} led: {self._states()}")
         self._level()
 
     def _is_quick(self) -> bool:
-        """True if neither disks nor clocks give anybody a reason to lose its leader."""
+        """True if neither disks nor clocks give a member a reason to lose its leader."""
         is_in_time = self.plan.clocks.spread <= GOOD_CLOCKS.spread
         return is_in_time and all(disk.stall_rate == 0 for disk in self.plan.disks.values())
 
@@ -345,7 +345,7 @@ class Simulation:
             self.trace.line(now, member.node_id, member.state_words(), " ".join(filter(None, (words, told, out))))
 
     def note_client(self, name: str, content: bytes) -> None:
-        """A client was told something."""
+        """A client was answered."""
         self.trace.event(f"{self.queue.now} {name}", content)
 
     def note_world(self, what: str) -> None:

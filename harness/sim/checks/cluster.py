@@ -30,7 +30,7 @@ class SafetyChecker:
 
     @property
     def commit_index(self) -> int:
-        """The highest index that anybody has committed."""
+        """The highest index that any member has committed."""
         return len(self._committed) - 1
 
     def committed_term(self, index: int) -> int:
@@ -52,7 +52,7 @@ class SafetyChecker:
             require(known == value, "log matching", node_id, "wrote", value, "at", key, "where others have", known)
 
     def has_written(self, entry: Entry) -> bool:
-        """True if somebody wrote just this at its index and term."""
+        """True if a member wrote just this entry at its index and term."""
         known = self._written.get((entry.index, entry.term))
         return known is not None and known[1:] == (int(entry.kind), entry.payload)
 

@@ -29,7 +29,7 @@ class CommitmentChecker:
         self._advances, self._next_check = 0, TRUE_CHECK_EVERY_COMMITS
 
     def reached(self, member: MachineView, index: int) -> None:
-        """The mark of `member` is at `index`. What nobody had committed before must be durable on a majority."""
+        """`member` has committed up to `index`. New committed entries must be durable on a majority."""
         safety = self._world.safety
         if index > safety.commit_index:
             self.timeline.committed(index)
@@ -81,7 +81,7 @@ class CommitmentChecker:
         return holders
 
     def _check_later_leader(self, member: MachineView, leader_term: int, index: int, term: int) -> None:
-        """Leader completeness seen from the commit: who leads a later term already must have the entry."""
+        """Leader completeness seen from the commit: a leader of a later term already has the entry."""
         node = member.node
         if node is None or node.core.role is not Role.LEADER or node.core.term <= leader_term:
             return

@@ -22,7 +22,9 @@ CAMPAIGN_SEEDS_MIN = 1_000
 """From so many seeds on a wanted mark that was never hit fails the campaign; fewer only show it."""
 
 OFTEN, SELDOM, RARE = 20, 100, 300
-"""A mark may be hit in one of so many seeds, and is told to be too rare below. Never at all is what fails."""
+"""A coverage point should be hit in one of so many seeds, and is shown as rare below. Only a point that is never hit
+fails.
+"""
 
 GHOST_ENDED = "a ghost ended itself"
 TOLD_BY_REFUSAL = "a removed member was told by a refusal"
@@ -144,7 +146,7 @@ class CoverageTracker:
         self._world = world
         self._candidates: dict[int, set[str]] = {}  # By term.
         self._led: set[int] = set()  # Terms that had a leader.
-        self._handed_over: set[int] = set()  # Terms for which a leader had asked somebody to campaign.
+        self._handed_over: set[int] = set()  # Terms for which a leader had asked a peer to campaign.
         self._transfers: dict[str, set[tuple[str, int]]] = {}  # Of snapshots, to each member, since its last one.
         self._reading: set[str] = set()  # Leaders that have begun a round of reads since reads were last let through.
 

@@ -63,13 +63,13 @@ class HistoryChecker:
         self._run_id, self._cover = f"simulation-{seed}", cover
         self.rows: list[Row] = []
         self._by_request: dict[tuple[int, int], Any] = {}  # What a session's request gave when it was carried out.
-        self._op_of: dict[bytes, int] = {}  # Who wrote, or tried to write, a value.
+        self._op_of: dict[bytes, int] = {}  # The operation that wrote, or tried to write, a value.
         self._asked: dict[bytes, Command] = {}  # By value, with what.
         self._results: dict[int, Any] = {}  # By op_id, of writes that were carried out.
         self._failed: dict[bytes, int] = {}  # Values whose write was reported as certainly failed: op_id.
         self._written: dict[bytes, int] = {}  # Values that were written: at which index.
-        self._told_revision = 0  # The greatest that any client has been told.
-        self._revision_min: list[int] = []  # By op_id: what had been told when it was called.
+        self._told_revision = 0  # The greatest in any answer so far.
+        self._revision_min: list[int] = []  # By op_id: the greatest revision answered before it was called.
 
     def counts(self) -> dict[str, int]:
         """How operations ended."""
@@ -79,7 +79,7 @@ class HistoryChecker:
     # What clients write down.
 
     def called(self, client: str, session_id: int, command: Command, now_ns: int) -> Row:
-        """An operation begins: its row, `unknown` until somebody says otherwise."""
+        """An operation begins: its row is `unknown` until it ends."""
         row: Row = {
             "run_id": self._run_id,
             "op_id": len(self.rows),

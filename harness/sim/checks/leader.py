@@ -20,7 +20,7 @@ from raft import (
 )
 
 HANG_TIMEOUTS_MAX = 2
-"""Election time-outs that a sync of a leader's log may take before it asks somebody to take over, as it promises."""
+"""How long a sync of a leader's log may take before it asks a peer to take over, in election time-outs."""
 
 
 class LeaderChecker:
@@ -49,14 +49,16 @@ class LeaderChecker:
         self._confirmed = 0  # The highest round that majorities have answered, by the members of that moment.
         self._promised = 0  # The same of those that cannot forget what they promise for leases.
         self._reads: dict[int, tuple[int, int]] = {}  # ticket → (mark when it was asked, earliest round for it)
-        self._config, self._now = config, 0  # ns: the time that it was told last, by which it goes in all things.
+        self._config, self._now = config, 0  # ns: the time that the node was told last; all checks use it.
         self._began: list[tuple[int, int]] = []  # (round, when it was sent), both rising.
         self._by_lease: dict[int, int] = {}  # ticket → when it was asked
         self._questions: dict[tuple[str, int], tuple[int, int, int]] = {}  # (peer, number) → (mark, round, asked at)
-        self._asked: dict[str, tuple[int, int]] = {}  # Who was asked to campaign: (the end of the log, when it left)
+        self._asked: dict[
+            str, tuple[int, int]
+        ] = {}  # Peers asked to campaign: (the end of the log, when the request left)
         self._transfer_began_at = -1
         self._sync_since: int | None = None  # When the sync of the log that is under way was first seen.
-        self._successor_since: int | None = None  # Since then somebody else could lead while this sync lasts.
+        self._successor_since: int | None = None  # Since then a peer could lead while this sync lasts.
 
     @property
     def now(self) -> int:
@@ -155,7 +157,7 @@ class LeaderChecker:
         self._sync_since = self._successor_since = None
 
     def step_is_over(self, core: RaftCore, *, syncs: bool, is_disk_full: bool) -> None:
-        """After a step in which it leads, and after all that it told: its handovers end, and its disk does not hang."""
+        """A step in which it leads is over, with its events: its transfers end, and its disk does not hang."""
         if core.successor_id is not None and self._now >= self._transfer_began_at + self._silence_ns_max:
             broken(
                 "a handover ends within an election time-out and a heartbeat",
@@ -169,7 +171,7 @@ class LeaderChecker:
             self._check_hang()
 
     def _look_for_a_successor(self, core: RaftCore) -> None:
-        """At each time that it is told while a sync is under way: by then it has asked, if it asks now."""
+        """Follow, at each tick during a sync, since when a peer could take over."""
         if core.successor_id is not None or core.term != self._term or not self._can_somebody_lead(core):
             self._successor_since = None
         elif self._successor_since is None:
@@ -208,16 +210,16 @@ class LeaderChecker:
         self._reads[ticket] = (self._safety.commit_index, self._round + 1)
 
     def round_began(self, counter: int) -> None:
-        """Rounds are told apart by their counter."""
+        """A round of reads begins; rounds differ by their counter."""
         require(counter > self._round, "each round of reads has its own counter", self._node_id, counter, self._round)
         self._round = counter
         self._began.append((counter, self._now))
         self._count_answers()  # A leader that is alone has its majority at once, and may be less alone a moment later.
 
     def read_ready(self, ticket: int, last_applied: int) -> None:
-        """A read is let through: all that anybody had committed when it was asked is applied, and a round says so."""
+        """A read is let through: all that was committed when it was asked for is applied, and a round confirms it."""
         if ticket not in self._reads:
-            return  # It was not asked for as one that needs a round (`commit_timeline`).
+            return  # It was not asked for as one that needs a round (see `ReadChecker`).
         self._count_answers()
         mark, round_min = self._reads.pop(ticket)
         if last_applied < mark:
@@ -255,7 +257,7 @@ class LeaderChecker:
         self._check_lease(asked_at, promise_ns)
 
     def told_a_peer(self, peer_id: str, message: ReadIndexResponse, promise_ns: int) -> None:
-        """A peer is told how far it must have applied: behind a round that began since it asked, or by lease."""
+        """A peer learns how far it must have applied: after a round that began since it asked, or by lease."""
         question = self._questions.get((peer_id, message.number))
         if question is None or message.term != self._term:
             return
@@ -271,7 +273,9 @@ class LeaderChecker:
 
     def _check_lease(self, asked_at: int, promise_ns: int) -> None:
         sent_at = next((at for counter, at in reversed(self._began) if counter <= self._promised), None)
-        drift_ppm = self._config.clock_drift_ppm_max  # Our clock may be so slow, and that of who promised so quick.
+        drift_ppm = (
+            self._config.clock_drift_ppm_max
+        )  # Our clock may be so slow, and the clock behind the promise so quick.
         lease_ns = promise_ns * (1_000_000 - drift_ppm) // (1_000_000 + drift_ppm)
         ends_at = -1 if sent_at is None else sent_at + lease_ns
         if asked_at >= ends_at:

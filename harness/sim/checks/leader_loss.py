@@ -42,7 +42,7 @@ class LeaderLossChecker:
         self._granted: dict[int, set[str]] = {}  # By next_term.
 
     def connections_ended(self, peer_id: str) -> None:
-        """Before the node is told."""
+        """The node is about to be told that both connections with a peer have ended."""
         self._ended = peer_id
 
     def received(self, core: RaftCore, sender: str, message: Message, now: int) -> None:
@@ -82,7 +82,7 @@ class LeaderLossChecker:
                 pass
 
     def step_is_over(self) -> None:
-        """After all events of one step were told."""
+        """A step and its events are over."""
         self._ended = None
 
     def _leader_spoke(self, leader_id: str, term: int, now: int) -> None:

@@ -155,7 +155,7 @@ class ShadowLogs:
             if count >= whole:
                 allowed.append((state.term, state.voted_for))
         if (found.term, found.voted_for) in allowed:
-            return True  # Otherwise: whoever has an entry of a term, if only in a snapshot, knows the term.
+            return True  # Otherwise: a member with an entry of a term, if only in a snapshot, knows the term.
         return found == replace(found, term=snapshot.term, voted_for=None) and allowed[0][0] < snapshot.term
 
     def _check_contents(self, log: LogStore, shadow: ShadowLog, first_index: int = 0) -> None:

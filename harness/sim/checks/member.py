@@ -173,7 +173,7 @@ class MemberChecker:
             safety.members.check_fresh(self._node_id, self._logs.memory, commit_index, committed_term)
 
     def _check_low_watermark(self, core: RaftCore) -> None:
-        """A leader says it, of all who are members then; the others repeat what was said."""
+        """A leader computes it over the members of that moment; the others repeat what a leader said."""
         mark, history = core.low_watermark, self._world.safety.members
         require(mark > self._low_watermark, "the low-water mark never falls", self._node_id, mark)
         self._low_watermark = mark
@@ -311,7 +311,7 @@ class MemberChecker:
             self._hash_state()
 
     def snapshot_taken(self) -> None:
-        """The node takes a picture of its state: whoever installs it must be in the same state."""
+        """The node takes a snapshot of its state: a member that installs it must be in the same state."""
         self._hash_state()
 
     def restored(self) -> None:

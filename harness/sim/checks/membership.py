@@ -32,13 +32,15 @@ class ConfigurationHistory:
         self._written: dict[tuple[int, int], Configuration] = {}  # By (index, term).
         self._newest_first: list[tuple[int, int]] = []
         self.fresh: list[tuple[str, int, int]] = []  # (leader, index, term): appended, and not looked at yet.
-        self.committed = founding  # The newest that anybody has committed.
-        self.promised_at = 0  # Whoever has acknowledged this entry knows what it promises for leases, if there are any.
+        self.committed = founding  # The newest that any member has committed.
+        self.promised_at = (
+            0  # A member that has acknowledged this entry knows what it promises for leases, if there are any.
+        )
         self.low_watermark_max = 0  # Told by any leader.
 
     @property
     def has_changes(self) -> bool:
-        """True once anybody has written a configuration."""
+        """True once any member has written a configuration."""
         return bool(self._written)
 
     def wrote(self, node_id: str, entry: Entry) -> None:

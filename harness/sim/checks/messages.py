@@ -75,7 +75,7 @@ def check_leads(world: CheckedWorld, member: MachineView, term: int, receiver: s
 
 
 def check_vote(world: CheckedWorld, member: MachineView, term: int, candidate: str, is_current: bool) -> None:
-    """One vote per term, and durable before it is told."""
+    """One vote per term, durable before it leaves."""
     world.safety.voted(member.node_id, term, candidate)
     state = member.logs.durable.hard_state
     if is_current and state.voted_for != candidate:
@@ -114,7 +114,7 @@ def check_equality(world: CheckedWorld, member: MachineView, receiver: str, term
 
 
 def check_tail(member: MachineView, index: int, term: int) -> None:
-    """A log tail is durable before it is told. While it waited for that, a snapshot that says more may have come."""
+    """A log tail is durable before it leaves. While it waited for that, a snapshot that says more may have come."""
     durable = member.logs.durable
     if index >= durable.base.index and durable.term_at(index) != term:
         broken(

@@ -28,7 +28,7 @@ class ProposalChecker:
             tickets.discard(ticket)
 
     def step_is_over(self, leading_term: int | None, now: int) -> None:
-        """After a step, and after all that it told: `now` is the time that the node was told last."""
+        """A step and its events are over: `now` is the time that the node was told last."""
         if leading_term != self._leading_term:
             self._leading_term = leading_term
             if self._open:

@@ -21,7 +21,7 @@ FLIGHTS_MAX = 20_000
 """How many messages are remembered, the newest; a picture of the end of a run needs no more."""
 
 UNLABELLED = ("commit_advanced", "low_watermark_advanced")
-"""Trace events that happen all the time: they are told when the mouse is there."""
+"""Trace events that happen all the time: they have no label, only a line under the mouse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ class Recorder:
         return flight
 
     def _scheduled(self, time_ns: int, content: bytes) -> None:
-        """Bytes are on their way; those of clients are told of here first, and where they go when they are there."""
+        """Bytes are on their way. Bytes of clients are seen here first, and their receiver when they arrive."""
         flight = self._flights.get(id(content))
         if flight is None:
             flight = self._begin_flight("", content)

@@ -50,7 +50,7 @@ class ClientFaults:
                 world.queue.after(fault.duration_ns, connections.mend, client_links)
 
     def heal(self) -> None:
-        """End all that is under way. Who hangs goes on hanging: nobody told them."""
+        """End all cuts. Hanging connections go on hanging, because neither end knows."""
         if self._world.load.connections is not None:
             self._world.load.connections.heal()
 

@@ -17,7 +17,7 @@ class DamageBudget:
         self._world = world
 
     def allows(self, member: MachineView) -> bool:
-        """True if `member` may be damaged now. One damage at a time: what a second one hides, nobody must see."""
+        """True if `member` may be damaged now. One damage at a time: a second one may hide the first."""
         if self._world.plan.founders:
             return False  # A minority of which members? See `with_changes`, `with_losses`.
         members = self._world.members.values()

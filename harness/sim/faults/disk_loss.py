@@ -32,10 +32,11 @@ REBORN_SHARE = 0.5
 """Share of the members without a disk that are started with `--bootstrap`."""
 
 HASTY_SHARE = 0.25
-"""So many do not wait until somebody has read the log of the one made anew: once it was refused, the spare is added."""
+"""Share of losses in which the spare is added once the new incarnation was refused, before an operator reads its log.
+"""
 
 REBORN_TIMEOUTS = 5
-"""For so many of the longest election time-outs it runs, until somebody reads in its log why nobody talks to it."""
+"""How long a new incarnation runs, in the longest election time-outs, until an operator reads its log."""
 
 
 class DiskLoss:
@@ -47,10 +48,10 @@ class DiskLoss:
         self._world, self._processes, self._upgrades, self._membership = world, processes, upgrades, membership
         self._operator = Operator(world)
         self._to_replace: list[str] = []
-        self._spares: dict[str, str] = {}  # Who takes whose place, from the first try on.
+        self._spares: dict[str, str] = {}  # The spare of each lost member, from the first try on.
         self._reborn: MachineView | None = None  # At most one at a time.
         self._is_refused = False  # And it knows: by the first one that refused it.
-        self._is_hasty = False  # Whoever replaces it.
+        self._is_hasty = False  # The operator who replaces it.
 
     def allows(self, member: MachineView) -> bool:
         """True if a quorum keeps its disks, by every configuration that may be in force."""
@@ -67,7 +68,7 @@ class DiskLoss:
         )
 
     def lose(self, fault: Fault, member: MachineView) -> None:
-        """All files are gone, and the process with them. After the fault's duration somebody starts it again."""
+        """All files are gone, and the process with them. After the fault's duration the process is started again."""
         if not self.allows(member):
             return
         world = self._world
@@ -138,7 +139,7 @@ class DiskLoss:
 
     def _is_noticed(self, member: MachineView) -> None:
         self._end_reborn()
-        if member.node_id not in self._to_replace:  # In haste somebody has begun already.
+        if member.node_id not in self._to_replace:  # A hasty operator has begun already.
             self._replace(member)
 
     def was_told(self, ghost: MachineView) -> None:
@@ -165,7 +166,7 @@ class DiskLoss:
     # What it hears, and says.
 
     def deliver(self, reborn: MachineView, sender: str, frame: bytes) -> None:
-        """A frame for who is made anew. Whoever dials it is told who it is, and says nothing if it knows another."""
+        """A frame for a new incarnation. Its sender reads its hello first, and is silent if it knows the former."""
         other = self._world.members[sender]
         if other.node is None:
             return

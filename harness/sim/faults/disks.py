@@ -112,7 +112,7 @@ class DiskFaults:
                 member.files.lies_about = None
                 member.files.answer()
             if member.is_up and member.proven.rotten_path:
-                self._restart(member, "kill")  # Nobody else could give a member that is behind what has rotted.
+                self._restart(member, "kill")  # No other member could send what has rotted to a member that is behind.
 
     def has_failed(self, member: MachineView) -> None:
         """A process has seen a failed sync, and ends now. The power may go with it."""

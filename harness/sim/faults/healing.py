@@ -108,11 +108,11 @@ class Healing:
                 member.boot()
 
     def has_dead_to_bring_back(self) -> bool:
-        """True if there is anybody."""
+        """True if dead members are to come back."""
         return self._world.plan.heal.returns and bool(self._dead)
 
     def _check_terms(self) -> None:
-        """Pre-vote: who hears nobody may begin the one election that it had been allowed before, and none after it."""
+        """Pre-vote: an isolated member may begin one election that it was allowed before the cut, and none after it."""
         for node_id, term in self._term_when_cut.items():
             member = self._world.members[node_id]
             if member.is_up:
@@ -123,7 +123,7 @@ class Healing:
                 )
 
     def leadership(self) -> tuple[int, str] | None:
-        """(term, leader) if all who live follow one, else None."""
+        """(term, leader) if all living members follow one leader, else None."""
         cores = [member.node.core for member in self.living() if member.node is not None]
         seen = {(core.term, core.leader_id) for core in cores}
         leads = any(core.role is Role.LEADER for core in cores)

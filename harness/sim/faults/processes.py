@@ -33,7 +33,7 @@ class ProcessFaults:
         self._world = world
         self._random = stream(world.plan.seed, "connections")
         self._installs = stream(world.plan.seed, "installs")
-        self._stopping: dict[str, Fault] = {}  # Who was asked to stop, in this life.
+        self._stopping: dict[str, Fault] = {}  # Members that were asked to stop, in this life.
         self._stays_down: set[str] = set()
         self._is_healed = False
 
@@ -101,7 +101,7 @@ class ProcessFaults:
             world.queue.after(0, self._end_life, member, member.life, fault)
 
     def heal(self) -> None:
-        """End all that is under way, and start who is down. Who was asked to stop still does, and starts at once."""
+        """End all faults and start members that are down. Members asked to stop still do, and start at once."""
         self._is_healed = True
         for member in self._world.members.values():
             member.scheduler.wake()

@@ -69,7 +69,7 @@ class Upgrades:
             self._world.queue.at(step.at_ns, self._carry_out, step)
 
     def stop(self) -> None:
-        """In the end every member gets the newest build: who has an older one could not follow."""
+        """At the end every member gets the newest build, because an older one could not follow."""
         self._operator.is_stopped = True
         if self._world.plan.upgrades:
             for member in self._world.members.values():
@@ -209,7 +209,7 @@ class Upgrades:
         self._give(member, LEVEL_MAX, PAUSE_NS)
 
     def take_own(self, effects: Effects) -> None:
-        """Leave the ends of our commands out: nobody waits for them."""
+        """Remove the ends of our own commands: no client waits for them."""
         kept: list[object] = []
         for told in effects.completions:
             if isinstance(told, AppliedBatch):

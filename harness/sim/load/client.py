@@ -91,7 +91,7 @@ class SimClient:
         return self._core.is_full
 
     def submit(self, request: Request, deadline: int, ended: Ended) -> None:
-        """Begin a call; `ended` is told how it ended, by `deadline` (true ns), if its clock is right."""
+        """Begin a call; `ended` is called with its end, by `deadline` (true ns) if the client's clock is right."""
         self.take(request, deadline, ended)
         self.flush()
 

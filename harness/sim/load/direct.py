@@ -55,7 +55,7 @@ class Open:
     member: str
     life: int
     value: bytes
-    acknowledged: int  # The greatest revision that anybody had been told, or had read, when this began.
+    acknowledged: int  # The greatest revision acknowledged or read by any client when this began.
     is_bounded: bool = False  # A read that may show what is older.
 
 
@@ -228,7 +228,7 @@ class DirectLoad:
             return
         for command in read_commands(entry.index, entry.payload)[1]:
             if command[3] != CommandKind.PUT:
-                continue  # Somebody raises the feature level.
+                continue  # An operator raises the feature level.
             key, value = command[4], command[5]
             require(
                 value not in self._certain_not,

@@ -151,7 +151,7 @@ class ServiceLoad:
             self._stay(client)
 
     def stop(self) -> None:
-        """Nobody begins anything more, and connections stop breaking."""
+        """No client begins anything more, and connections stop breaking."""
         self._stopped = True
         self.connections.is_calm = True
 
@@ -279,7 +279,7 @@ class ServiceLoad:
     # -- what the world tells
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """A node was flushed: its service answers who waits."""
+        """A node was flushed: its service answers the waiting requests."""
         service = member.service
         if service is not None:
             service.complete(effects.completions, effects.events)
@@ -359,7 +359,7 @@ class ServiceLoad:
             self._see_sessions_expire()
 
     def _see_sessions_expire(self) -> None:
-        """All clients die, and nobody writes any more: a leader that is idle closes their sessions (FORMATS §9)."""
+        """All clients die and writes end: an idle leader closes their sessions (FORMATS §9)."""
         queue, plan = self.world.queue, self.world.plan
         for client in self._clients():
             client.vanish()

@@ -131,7 +131,7 @@ def with_entry_bounds(plan: Plan, random: Random) -> Plan:
 
 
 def with_reads(plan: Plan, random: Random) -> Plan:
-    """In half of the seeds reads of every way, in most of these by lease too, and in some of all who prefer a leader.
+    """In half of the seeds reads of every mode, in most of these by lease too; in some seeds members prefer a leader.
 
     Leases trust clocks: with faults of clocks, or very bad ones, there are none; others lose these faults for them.
     """
@@ -298,7 +298,7 @@ def draw_fault(random: Random, kind: str, at_ns: int, duration_max: float) -> Fa
 
 
 DEAD_MAX = 4
-"""More than a minority of the largest cluster: who is drawn twice counts once."""
+"""More than a minority of the largest cluster: a member that is drawn twice counts once."""
 
 
 def draw_heal(seed: int) -> HealPlan:

@@ -26,7 +26,7 @@ class Fault:
     at_ns: int
     kind: str  # One of KINDS.
     duration_ns: int
-    target: float | None  # None: who leads then.
+    target: float | None  # None: the leader of that moment.
     shape: float
 
 
@@ -39,7 +39,7 @@ PROCESS_KINDS: Kinds = {
     "lose power everywhere": (0.2, 1.0),
     "stop": (0.4, 1.0),  # The process is asked to end, as for a rolling restart: a leader hands over first.
     "transfer": (0.4, 1.0),  # A leader is asked to hand over, and stays.
-    "take over": (0.0, 0.0),  # Whoever leads is asked to hand over to this member.
+    "take over": (0.0, 0.0),  # The leader is asked to hand over to this member.
     "pause": (0.3, 1.5),  # The process stands still and then goes on as if nothing had happened.
     "slow process": (0.3, 2.0),  # Starved of processor time: each event takes a while, and the next ones wait.
 }
@@ -47,25 +47,25 @@ PROCESS_KINDS: Kinds = {
 CLOCK_KINDS: Kinds = {
     "clock jumps": (0.3, 3.0),  # As where a suspended machine counts the time that it missed; by an hour now and then.
     "clock runs wild": (0.3, 3.0),  # At half to twice its rate.
-    "suspend": (0.3, 1.5),  # The machine stands still with its clock: nobody there can know that time has passed.
+    "suspend": (0.3, 1.5),  # The machine stands still with its clock: it cannot know that time has passed.
 }
 
 NETWORK_KINDS: Kinds = {
     "cut in two": (0.3, 3.0),
-    "cut off": (0.4, 3.0),  # One member hears nobody and is heard by nobody.
+    "cut off": (0.4, 3.0),  # One member is cut off from all others, in both directions.
     "cut one way": (0.4, 3.0),
     "bridge": (0.3, 3.0),  # Two halves that do not see each other, and one member between them that sees both.
     "ring": (0.3, 3.0),  # Each member sees two neighbours only: everybody a majority, no two the same.
     "slow link": (0.4, 3.0),  # One direction between two members takes 20 to 200 ms more.
     "lose connection": (0.5, 0.0),
     "drop connections": (0.4, 0.0),  # Of one member with all others, at both ends: a proxy between them is restarted.
-    "half-open": (0.4, 4.0),  # From some moment nothing arrives on one connection, and nobody is told before its end.
+    "half-open": (0.4, 4.0),  # Nothing arrives on one connection any more, and neither end knows before its end.
 }
 
 CLIENT_KINDS: Kinds = {
     "cut clients off": (0.3, 3.0),  # One member from all clients: what they say waits, or what it answers, or both.
     "cut a client off": (0.3, 3.0),  # One client from all members, likewise.
-    "clients hang": (0.3, 0.0),  # The connections of one member carry nothing one way any more, and nobody is told.
+    "clients hang": (0.3, 0.0),  # The connections of one member carry nothing in one direction, and neither end knows.
     "cut in two with clients": (0.4, 3.0),  # A minority, with some of the clients. Often it is the leader's.
     "a client's clock jumps": (0.3, 3.0),  # Forwards, by an hour now and then: all that it waits for is over at once.
 }
@@ -194,14 +194,14 @@ class LoadPlan:
     client_limits: ClientLimits
     connections: ConnectionsPlan
     read_modes: bool = False  # Reads of every way, by lease, on followers and of bounded age too.
-    loyal: int = 0  # Without service: so many of the clients ask their own member, whoever leads.
+    loyal: int = 0  # Without service: so many of the clients ask their own member, leader or not.
     extras: ExtraPlan = NO_EXTRAS  # With service.
     burst: int = 0  # With service: so many more callers of each client, whose puts leave together.
     stay_ns: int = 0  # With service: for so long a client's program runs on average, then it is started again; 0: ever.
 
 
 DEAD_KINDS = ("kill", "lose power", "cut off", "pause")
-"""Gone for good, with or without what was not synced; running and heard by nobody; standing still for ever."""
+"""Gone for good, with or without un-synced data; running but cut off; standing still for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,9 +293,9 @@ class Plan:
     silenced_rate: float = 0.0
     clocks: ClockPlan = GOOD_CLOCKS
     heal: HealPlan = ALL_HEALED
-    priorities: dict[str, int] = field(default_factory=dict)  # In elections; 0 for who is not named.
-    patience: dict[str, int] = field(default_factory=dict)  # Whose time-outs are so many times as long as `raft` says.
-    leaseless: tuple[str, ...] = ()  # Who does not read by lease when it leads, whatever `raft` says.
+    priorities: dict[str, int] = field(default_factory=dict)  # In elections; 0 for members that are not named.
+    patience: dict[str, int] = field(default_factory=dict)  # Factors by which time-outs are longer than `raft` says.
+    leaseless: tuple[str, ...] = ()  # Members that do not read by lease when they lead, whatever `raft` says.
     founders: int = 0  # So many of the machines are voters at first; 0: all.
     changes: tuple[ChangeStep, ...] = ()
     upgrades: tuple[UpgradeStep, ...] = ()

@@ -104,7 +104,7 @@ def to_tree(value: Any) -> Any:
 
 
 def usual_tree(members: tuple[str, ...]) -> Tree:
-    """The plan of a file that says nothing but who its members are."""
+    """The plan of a file that says nothing but its members."""
     tree = merged(defaults_of(Plan), USUAL)
     return tree | {"members": list(members), "disks": {member: defaults_of(DiskPlan) for member in members}}
 

@@ -348,7 +348,7 @@ def lease_faults(plan: Plan, random: Random) -> Plan:
     groups: tuple[FaultGroup, ...] = (_a_follower_forgets, _a_transfer_unheard, _late_answers)
     if drift_ppm > 10_000:  # Leases are short then; what is left out of them is long.
         groups = (_a_cut, _a_cut, _a_transfer_unheard)
-    elif random.random() < 0.5:  # Without writes: who misses the leader misses no entry, and can be elected.
+    elif random.random() < 0.5:  # Without writes: a member that misses the leader misses no entry, and can be elected.
         is_quiet, groups = True, (_a_follower_forgets,)
     struck_at = range(3 * promise_ns, until_ns, 3 * promise_ns)
     faults = [fault for at_ns in struck_at for fault in random.choice(groups)(at_ns, promise_ns, random)]

@@ -82,7 +82,7 @@ class ClientConnections:
     # -- the client's side
 
     def dial(self, client: ClientEnd, connection_id: int, address: str) -> None:
-        """Connect to the member with this client address; the client is told how that went."""
+        """Connect to the member with this client address; the client learns the outcome."""
         member = self._world.members[address.partition(":")[0]]
         self._last_server_id += 1
         connection = ClientConnection(client, connection_id, member, self._last_server_id)
@@ -130,7 +130,7 @@ class ClientConnections:
                 self._world.queue.after(0, self._read, connection)
 
     def member_down(self, member: MachineView) -> None:
-        """The process is gone; most of its clients are told by their connections."""
+        """The process is gone; most of its clients learn it from their connections."""
         for connection in [connection for connection in self._connections.values() if connection.member is member]:
             self._forget(connection)
             if connection.accepted and self._random[connection.client.name].random() < 0.7:
@@ -221,7 +221,7 @@ class ClientConnections:
                 connection.hangs[side] = True
 
     def heal(self) -> None:
-        """End all cuts. What hangs goes on hanging: nobody has told the two ends."""
+        """End all cuts. Hanging connections go on hanging, because neither end knows."""
         self._blocked.clear()
         self._release()
 

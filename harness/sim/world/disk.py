@@ -23,7 +23,7 @@ Schedule = Callable[[int, Callable[[], None]], None]
 
 
 class SimFiles:
-    """The files of one process on one disk image. After `crash` it does nothing more and calls nobody."""
+    """The files of one process on one disk image. After `crash` it does nothing more and calls nothing back."""
 
     def __init__(self, image: DiskImage, plan: DiskPlan, random: Random, schedule: Schedule) -> None:
         self._image, self._plan, self._random, self._schedule = image, plan, random, schedule
@@ -155,7 +155,9 @@ class SimFiles:
             self._image.carry_out(operation)
         except OSError as error:
             if error.errno == errno.ENOSPC and isinstance(operation, Write):
-                self.accepted.add(operation.path)  # Some of it may be there; until it is written again, nobody says so.
+                self.accepted.add(
+                    operation.path
+                )  # Some of it may be there; until it is written again, it does not count.
             if error.errno == errno.ENOSPC and isinstance(operation, Rename):
                 self.accepted.add(operation.old_path)
             raise
@@ -218,7 +220,7 @@ class Immediately:
         self._waiting.append(callback)
 
     def run(self) -> None:
-        """Call back until nobody waits."""
+        """Call back until nothing waits."""
         while self._waiting:
             self._waiting.popleft()()
 

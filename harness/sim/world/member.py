@@ -81,7 +81,7 @@ class SimMember:
         self._crash_random = stream(plan.seed, f"crash/{node_id}")
         self._timer_at: int | None = None
         self._log: LogProbe  # Of the process that runs.
-        self._stops_by: int | None = None  # Since it was asked to: by the time that it is told.
+        self._stops_by: int | None = None  # Set when it is asked to stop; in the time that its node is told.
         self._ticks_in_place = 0
         self._progress = (0, 0)
         self.connections = PeerConnections(world, self)

@@ -56,7 +56,7 @@ class PeerConnections:
             caller.connections.was_refused_by(own_id)
             if refused.peer_id == own_id:  # By the caller: until then this member knew it to be there.
                 self._hurry(caller.node_id)
-            else:  # A caller reads why; in place of a message nobody but the log is told.
+            else:  # A caller reads the reason; a refusal in place of a message is only logged.
                 world.send_refusal(caller, own_id, refused.code)
             return False
         self._callers.add(caller.node_id)
