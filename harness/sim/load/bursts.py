@@ -14,7 +14,7 @@ from harness.workload.operation_generator import Planned
 from kvstore import Put
 
 EACH_EVERY_NS = 5 * MILLISECOND_NS
-"""At most one put in so long: a large crowd writes less often."""
+"""At most one put in so long: a large burst comes less often."""
 
 KEYS = [b"crowd-%02d" % number for number in range(20)]
 """Keys of one length, with few callers each, so that an unknown outcome of one can be told from those of the others."""

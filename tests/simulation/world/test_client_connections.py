@@ -80,7 +80,7 @@ class Caller:
 
 
 class Wire:
-    """One client, one member, and the lines between them."""
+    """One client, one member, and the connections between them."""
 
     def __init__(self, *, seed: int = 1) -> None:
         self.queue = EventQueue()
