@@ -1,4 +1,4 @@
-"""Each rule across members can fail (`SafetyChecker`, `ShadowLogs`), and every rule of the simulator has such a test."""
+"""Each rule across members can fail (`SafetyChecker`, `ShadowLogs`), and every rule of the simulator has a test."""
 
 from __future__ import annotations
 

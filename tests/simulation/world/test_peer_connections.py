@@ -1,4 +1,4 @@
-"""Whom the frames of a simulated member reach: as with the transport, not everybody at any time (`sim.connections`)."""
+"""The connections of a simulated member carry frames to the peers that its transport would reach, and to no others."""
 
 from __future__ import annotations
 
