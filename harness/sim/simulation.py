@@ -337,7 +337,7 @@ class Simulation:
         now = self.queue.now
         stamp = f"{now} {member.node_id} {what} {core.term} {core.commit_index} {core.last_applied} {core.last_index}"
         self.trace.event(stamp, content)
-        self.coverage.look(member, node, message, effects)
+        self._coverage.look(member, node, message, effects)
         if self.trace.is_on:
             words = what if message is None else f"{what} {message}"
             told = " ".join(f"<{event.name} {event.fields}>" for event in effects.events)

@@ -21,7 +21,7 @@ BEGINS_NS_MAX = 10**12
 class Clock:
     """One clock. It is linear between two changes, and computed in integers, so that rounding adds no drift."""
 
-    __slots__ = ("_grain_ns", "_heap", "_random", "_rate", "_shown_fs", "_since", "usual_rate")
+    __slots__ = ("_grain_ns", "_queue", "_random", "_rate", "_shown_fs", "_since", "usual_rate")
 
     def __init__(
         self, queue: EventQueue, seed: int, name: str, spread: float, *, at_edges: bool = False, grain_ns: int = 1

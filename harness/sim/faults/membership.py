@@ -13,7 +13,7 @@ from harness.sim.engine.rng import stream
 from harness.sim.faults.context import FaultyWorld
 from harness.sim.faults.targets import choose_target
 from harness.sim.plan.plan import MILLISECOND_NS, ChangeStep, Fault, names_new_voters
-from harness.sim.world.context import MachineView
+from harness.sim.world.context import MachineView, World
 from raft import (
     MEMBERS_MAX,
     Applied,
@@ -40,7 +40,7 @@ TRIES_MAX, PAUSE_NS = 12, 40 * MILLISECOND_NS
 class Operator:
     """Asks the leader of the moment for something, again and again, until one takes it or `is_stopped`."""
 
-    def __init__(self, world: FaultyWorld) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
         self.is_stopped = False
 

@@ -15,7 +15,7 @@ class ProcessScheduler:
     takes `service_ns` for each event, so that faster arrivals wait longer and longer.
     """
 
-    __slots__ = ("_heap", "_is_on_turn", "_turn", "_waiting", "paused_until", "service_ns")
+    __slots__ = ("_is_on_turn", "_queue", "_turn", "_waiting", "paused_until", "service_ns")
 
     def __init__(self, queue: EventQueue) -> None:
         self._queue = queue

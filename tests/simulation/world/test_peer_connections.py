@@ -54,7 +54,7 @@ class World:
     def frame(self, sender: str, receiver: str) -> bool:
         return bool(self.members[receiver].connections.take(self.members[sender]))
 
-    def ways(self, node_id: str) -> PeerConnections:
+    def connections(self, node_id: str) -> PeerConnections:
         return cast(PeerConnections, self.members[node_id].connections)
 
     def sleep(self, ns: int) -> None:
