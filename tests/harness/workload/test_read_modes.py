@@ -60,7 +60,7 @@ def test_ways_leave_the_stream_of_operations_as_it_is() -> None:
     assert {each.mode.consistency for each in streams[2]} == set(Consistency)
 
 
-@pytest.mark.parametrize("ways", [USUAL_READ_MODES, LEADER_READS_ONLY, ReadModes(bounded=1)])
+@pytest.mark.parametrize("modes", [USUAL_READ_MODES, LEADER_READS_ONLY, ReadModes(bounded=1)])
 def test_ways_are_written_as_they_are_read(modes: ReadModes) -> None:
     assert ReadModes.parse(str(modes)) == modes
 
