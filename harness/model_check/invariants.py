@@ -1,4 +1,7 @@
-"""The rules that hold in every state of the cluster, whatever happened before (Raft Figure 3, FORMATS §3)."""
+"""The rules that hold in every state of the cluster, whatever happened before (Raft Figure 3).
+
+See docs/reference/specification.md#3-order-of-durability.
+"""
 
 from __future__ import annotations
 

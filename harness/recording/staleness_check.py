@@ -1,7 +1,9 @@
 """Checks whether reads of bounded age were as new as they said. The audit does not know ages and cannot check it.
 
-A `bounded` answer with its age shows all that anybody had been told so long before the read was called (FORMATS §8). So
-its revision is not below that of any operation which had returned by then.
+A `bounded` answer with its age shows all that anybody had been told so long before the read was called. So its revision
+is not below that of any operation which had returned by then.
+
+See docs/reference/specification.md#811-consistency-of-reads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The fields of a history row for operations and their results (FORMATS §10)."""
+"""The fields of a history row for operations and their results.
+
+See docs/reference/specification.md#103-row.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ def check_damage_read(world: World, member: MachineView, refusal: CorruptLog) ->
 def is_whole(world: World, member: MachineView, opened: OpenedStorage) -> bool:
     """The member starts although damaged. False if it cannot know what it lost, which no checksum can show.
 
-    What rotted must then be unused, and damage that a later frame proves must have been noticed (FORMATS §4, §5).
+    What rotted must then be unused, and damage that a later frame proves must have been noticed.
+
+    See docs/reference/specification.md#48-torn-tail-and-damage.
     """
     rotten, latest = member.proven.rotten_path, opened.snapshots.latest()
     header = latest.header

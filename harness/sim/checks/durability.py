@@ -29,9 +29,11 @@ def recover_aside(world: World, member: MachineView) -> OpenedStorage | BaseExce
 
 
 def check_is_durable(world: World, member: MachineView, opened: OpenedStorage) -> None:
-    """The state that recovery hands out would be found again if power failed now (FORMATS §3.5).
+    """The state that recovery hands out would be found again if power failed now.
 
     This includes file names: with these alone the next process has no reason to sync a folder that it does not change.
+
+    See docs/reference/specification.md#35-recovery.
     """
     loose = [path for folder in (LOG_FOLDER, SNAPSHOT_FOLDER) for path in member.image.loose_names(folder)]
     require(not loose, "the names that recovery found are durable", member.node_id, loose)

@@ -1,4 +1,4 @@
-"""Compares what the clients of a run were told with what the log really did (FORMATS §9, §10).
+"""Compares what the clients of a run were told with what the log really did.
 
 Every written value is unique, so a value in the log names the operation that wrote it.
 

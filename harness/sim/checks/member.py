@@ -1,4 +1,7 @@
-"""The rules about one member, checked after every event, and on what its probes report (FORMATS §3, §6)."""
+"""The rules about one member, checked after every event, and on what its probes report.
+
+See docs/reference/specification.md#3-order-of-durability.
+"""
 
 from __future__ import annotations
 

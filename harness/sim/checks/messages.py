@@ -1,4 +1,7 @@
-"""Whatever a message asserts is on the disk of its sender before it leaves (FORMATS §3.1)."""
+"""Whatever a message asserts is on the disk of its sender before it leaves.
+
+See docs/reference/specification.md#31-messages-wait-for-the-disk.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,10 @@ def check_promise(world: CheckedWorld, member: MachineView, node: Node, receiver
 
 
 def check_pin(world: CheckedWorld, member: MachineView, receiver: str) -> None:
-    """Nothing of a peer is used, let alone answered, before its pin is durable (FORMATS §1)."""
+    """Nothing of a peer is used, let alone answered, before its pin is durable.
+
+    See docs/reference/specification.md#13-incarnations-and-pins.
+    """
     pins = member.image.durable_names.get("pins")
     incarnation_id = world.members[receiver].identity.incarnation_id
     if not member.is_damaged and (pins is None or incarnation_id not in pins.durable):

@@ -1,4 +1,7 @@
-"""Every proposal of a leadership that is over has ended `outcome_wait_ns` later (FORMATS §9)."""
+"""Every proposal of a leadership that is over has ended `outcome_wait_ns` later.
+
+See docs/reference/specification.md#96-end-of-a-proposal.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """Follows sessions along the log, independently of the store: which are alive, and which requests are closed.
 
-This is a second, slow implementation of FORMATS §9. It sees each entry once, when the first member applies it.
+This is a second, slow implementation of the rules for sessions. It sees each entry once, when the first member applies
+it.
+
+See docs/reference/specification.md#92-judging-a-request.
 """
 
 from __future__ import annotations

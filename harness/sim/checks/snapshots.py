@@ -10,7 +10,10 @@ from storage import OpenedStorage
 
 
 def check_built(safety: SafetyChecker, member: MachineView, storage: OpenedStorage) -> None:
-    """A snapshot is the state at its index (FORMATS §5), however long it took and whatever was applied meanwhile."""
+    """A snapshot is the state at its index, however long it took and whatever was applied meanwhile.
+
+    See docs/reference/specification.md#51-state-at-an-index.
+    """
     info = storage.snapshots.latest()
     index, term = info.header.index, info.header.term
     who = f"{member.node_id}'s snapshot"

@@ -1,7 +1,9 @@
 """Monotonic clocks of simulated machines: each begins anywhere, runs at its own rate, jumps forwards, and stands still.
 
 A clock never goes back while a process can look at it. The product reads no wall clock, so there is none here:
-`leader_time` comes from the leader's monotonic clock (FORMATS §8).
+`leader_time` comes from the leader's monotonic clock.
+
+See docs/reference/specification.md#812-leader-time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Machines that were made anew while they waited to be added: some members have met their former folder (FORMATS §1).
+"""Machines that were made anew while they waited to be added: some members have met their former folder.
 
 These members refuse the present folder until the configuration names it: the leader that makes the machine a voter
 names the folder which has acknowledged the log to it, and earlier pins give way.

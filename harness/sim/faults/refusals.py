@@ -1,7 +1,9 @@
-"""Delivers refusals of hellos to the node of the caller, as the transport does (`raft.runtime.driver`, FORMATS §1).
+"""Delivers refusals of hellos to the node of the caller, as the transport does (`raft.runtime.driver`).
 
 Two refusals end a process. A blank member that is known with another data folder has forgotten what it promised, and
 fails. A removed member stops in order; if its supervisor starts it again, it is refused again.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
 """
 
 from __future__ import annotations

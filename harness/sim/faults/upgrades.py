@@ -1,9 +1,10 @@
-"""Upgrades: members get other builds one after another, an operator raises the feature level, some go back (FORMATS
-§7).
+"""Upgrades: members get other builds one after another, an operator raises the feature level, some go back.
 
 A build is the range of levels that it knows, `LevelRange(1, highest)`. A level changes nothing here but its number,
 which is enough: a member that applies what its build does not know, or is led to a level that it could never run,
 breaks a rule.
+
+See docs/reference/specification.md#713-feature-levels.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Load without a service: programs that share a process with a member and call its node, as an embedder would.
 
-Checks what `Node` promises about tickets (FORMATS §9): a command that was refused is never applied, nothing is applied
-twice, and a read sees every write that was acknowledged before the read was asked for.
+Checks what `Node` promises about tickets: a command that was refused is never applied, nothing is applied twice, and a
+read sees every write that was acknowledged before the read was asked for.
+
+See docs/reference/specification.md#96-end-of-a-proposal.
 """
 
 from __future__ import annotations

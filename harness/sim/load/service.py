@@ -1,7 +1,9 @@
 """Load as in production: clients with sessions and retries, over connections, to the service of each member.
 
-Every operation becomes a history row (FORMATS §10). At the end of the run the history is checked for linearizability,
-by a checker that shares no code with the store (`checks/history.py`).
+Every operation becomes a history row. At the end of the run the history is checked for linearizability, by a checker
+that shares no code with the store (`checks/history.py`).
+
+See docs/reference/specification.md#103-row.
 """
 
 from __future__ import annotations
@@ -66,7 +68,10 @@ CLOSED_WORDS, INVALID_WORDS = "is closed: all up to", "invalid request"
 
 @dataclass(slots=True)
 class SimWorker:
-    """One caller with one operation open at a time. `life` grows with every unknown outcome (FORMATS §10)."""
+    """One caller with one operation open at a time. `life` grows with every unknown outcome.
+
+    See docs/reference/specification.md#103-row.
+    """
 
     client: SimClient
     number: int
@@ -359,7 +364,10 @@ class ServiceLoad:
             self._see_sessions_expire()
 
     def _see_sessions_expire(self) -> None:
-        """All clients die and writes end: an idle leader closes their sessions (FORMATS §9)."""
+        """All clients die and writes end: an idle leader closes their sessions.
+
+        See docs/reference/specification.md#91-sessions.
+        """
         queue, plan = self.world.queue, self.world.plan
         for client in self._clients():
             client.vanish()

@@ -598,7 +598,9 @@ def client_outlives_session(plan: Plan, random: Random) -> Plan:
 def leader_after_snapshot(plan: Plan, random: Random) -> Plan:
     """A member that has just installed a snapshot takes over, with no log entry behind the snapshot.
 
-    It knows the leader time from that snapshot alone (FORMATS §8).
+    It knows the leader time from that snapshot alone.
+
+    See docs/reference/specification.md#812-leader-time.
     """
     until_ns, faults = 4 * SECOND_NS, list[Fault]()
     for at_ms in range(300, until_ns // MILLISECOND_NS - 600, 700):

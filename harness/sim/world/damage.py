@@ -1,4 +1,7 @@
-"""What of a disk is proven to be durable, and the damage that a member must notice at its next start (FORMATS §4)."""
+"""What of a disk is proven to be durable, and the damage that a member must notice at its next start.
+
+See docs/reference/specification.md#48-torn-tail-and-damage.
+"""
 
 from __future__ import annotations
 

@@ -232,7 +232,9 @@ def check_rename(image: DiskImage, rename: Rename) -> None:
     """A segment gets its name when the names of all segments before it are durable; else a crash may leave a gap.
 
     A crash may forget the older one of two names that are not synced. The gap looks like damage and is refused, and the
-    member never starts again (FORMATS §3.5, §4).
+    member never starts again.
+
+    See docs/reference/specification.md#413-names.
     """
     folder = parent(rename.new_path)
     if folder.rpartition("/")[2] == LOG_FOLDER_NAME:

@@ -14,7 +14,7 @@ from harness.sim.engine.errors import Violation
 from harness.sim.world.shadow_log import ShadowLog
 from kvstore import UnsupportedFeatureLevel
 from raft import Applied, Configuration, Effects, Entry, EntryKind, HardState, LevelRange, LogPosition, Node, Role
-from tests.raft.membership_bench import configuration
+from tests.raft.support.core_cluster import configuration
 from tests.simulation.support.stage import Stage
 
 THREE = configuration(["n1", "n2", "n3"])
