@@ -1,4 +1,4 @@
-"""One simulated client: the production `ClientCore` in virtual time."""
+"""One simulated client: the production `ClientStateMachine` in virtual time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.sim.engine.errors import require
 from harness.sim.engine.rng import stream
 from harness.sim.world.client_connections import ClientConnections
 from harness.sim.world.context import World
-from kvstore import CallEnded, ClientCore, ClientLimits, Request
+from kvstore import CallEnded, ClientLimits, ClientStateMachine, Request
 
 Ended = Callable[[CallEnded], None]
 

@@ -136,7 +136,7 @@ def test_what_a_crowd_writes_at_once_is_applied_as_runs(monkeypatch: pytest.Monk
         runs.append(found is not None)
         return found
 
-    monkeypatch.setattr("kvstore.store.machine.batch_of_runs", noted)
+    monkeypatch.setattr("kvstore.store.machine.parse_uniform_batch", noted)
     crowded = (plan for plan in map(draw_plan, range(1, 1_000)) if plan.load.burst >= 20 and plan.until_ns > SECOND_NS)
     for plan in islice(crowded, 3):
         assert Simulation(plan).run().violation is None
