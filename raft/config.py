@@ -37,7 +37,8 @@ class RaftConfig:
     reads_pending_max: int = 100_000  # Linearizable reads that wait for their round.
     proposals_pending_max: int = 100_000  # Proposals whose outcome is open, in commands.
 
-    snapshot_log_bytes: int = 64 * MIB  # A new snapshot once the log behind the last one has grown by this.
+    # A new snapshot at the latest once the log behind the last one has grown by this; earlier where the state is small.
+    snapshot_log_bytes: int = 64 * MIB
     snapshot_chunk_bytes: int = 256 * 1024  # One InstallSnapshot message.
     snapshot_bytes_per_second: int = 32 * MIB  # Built, sent (to all peers together), installed: each at most so fast.
     # How much log is kept for a slow member (docs/reference/specification.md#65-compaction).

@@ -215,7 +215,7 @@ def init(
     is_flag=True,
     help="Wait for the election time-out though the leader has ended its connections.",
 )
-@click.option("--snapshot-log-bytes", type=click.IntRange(1), help="Log growth between snapshots.")
+@click.option("--snapshot-log-bytes", type=click.IntRange(1), help="Log between two snapshots, at most.")
 @click.option(
     "--snapshot-bytes-per-second",
     type=click.IntRange(1),

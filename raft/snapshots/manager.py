@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from raft.config import RaftConfig
+from raft.config import MIB, RaftConfig
 from raft.core.progress import PeerState
 from raft.core.raft import RaftCore
 from raft.core.ready import Ready, TraceEvent
@@ -21,6 +21,13 @@ from raft.snapshots.installer import Installing
 from raft.snapshots.receiver import IncomingTransfer
 from raft.snapshots.sender import OutgoingTransfers
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition, Role
+
+LOG_BYTES_MIN = 4 * MIB
+"""With less log behind the last snapshot none is built: a member reads and applies so much within half a second."""
+
+LOG_PER_STATE = 2
+"""A snapshot is built once the log behind the last one is so many times as long as that. So a small state is written
+often, and a member that starts has little to apply; a large one is written seldom, at half the cost of the log."""
 
 
 class Host(Protocol):
@@ -65,7 +72,7 @@ class Snapshotting:
         self._incoming = IncomingTransfer(store)
         self._installing = Installing(machine, store, config.snapshot_bytes_per_second)
         self._log_bytes = 0  # Applied since the newest snapshot.
-        self._wanted_log_bytes = config.snapshot_log_bytes
+        self._wanted_log_bytes = self._log_bytes_allowed()
         self._wanted = False
         self._drop_older = False
         self._kept: frozenset[str] = frozenset()  # Older files that somebody may still ask for.
@@ -97,6 +104,11 @@ class Snapshotting:
     def incoming_index(self) -> int | None:
         """The end of the snapshot that is being received or installed; None if there is none."""
         return self._incoming.snapshot_index
+
+    def _log_bytes_allowed(self) -> int:
+        """How far the log may grow behind the newest snapshot before another one is built."""
+        in_proportion = max(LOG_BYTES_MIN, LOG_PER_STATE * self.store.latest().size_bytes)
+        return min(self._config.snapshot_log_bytes, in_proportion)
 
     def want(self) -> None:
         """Build a snapshot at the next occasion, however little the log has grown."""
@@ -169,7 +181,7 @@ class Snapshotting:
             self._failed("writing a snapshot", failure)
             return
         if (error := self._build.take_given_up()) is not None:
-            self._wanted_log_bytes = self._log_bytes + self._config.snapshot_log_bytes // 4  # Not at once again.
+            self._wanted_log_bytes = self._log_bytes + self._log_bytes_allowed() // 4  # Not at once again.
             effects.events.append(TraceEvent("snapshot_given_up", {"reason": str(error)}))
         if (info := self._build.take_finished()) is not None:
             self._own_finished(info, effects)
@@ -190,13 +202,14 @@ class Snapshotting:
         header = SnapshotHeader(index=index, term=term, configuration=members, machine=picture.header)
         self._build.begin(header, picture)
         self._is_building = True
-        self._log_bytes, self._wanted_log_bytes = 0, self._config.snapshot_log_bytes
+        self._log_bytes, self._wanted_log_bytes = 0, self._log_bytes_allowed()
 
     def _own_finished(self, info: SnapshotInfo, effects: Effects) -> None:
         position = LogPosition(info.header.index, info.header.term)
         if position.index <= self._core.snapshot_index:
             return  # One from the leader came in between, and it is newer.
         self._core.snapshot_saved(position)
+        self._wanted_log_bytes = self._log_bytes_allowed()
         self._drop_older = True
         effects.events.append(
             TraceEvent("snapshot_built", {"index": position.index, "term": position.term, "bytes": info.size_bytes})
@@ -245,7 +258,7 @@ class Snapshotting:
         """The machine has become this snapshot: from here to the end nothing else happens."""
         header = info.header
         self._incoming.installed()
-        self._log_bytes, self._wanted_log_bytes = 0, self._config.snapshot_log_bytes
+        self._log_bytes, self._wanted_log_bytes = 0, self._log_bytes_allowed()
         position = LogPosition(header.index, header.term)
         self._core.snapshot_installed(position, header.configuration, self._machine.leader_time)
         self._host.state_replaced(header.index)

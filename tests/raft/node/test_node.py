@@ -5,6 +5,8 @@ See docs/reference/specification.md#3-order-of-durability.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from raft import (
@@ -398,6 +400,40 @@ def test_a_snapshot_is_built_when_the_log_has_grown_and_the_log_is_cut_behind_it
     assert s1.snapshots.latest().header.index == core.snapshot_index
     with pytest.raises(Compacted):
         s1.node.read_log(1, 1)
+
+
+def test_a_small_state_is_snapshotted_in_proportion_to_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that starts applies what its log holds behind the snapshot: little, where the state is small."""
+    monkeypatch.setattr("raft.snapshots.manager.LOG_BYTES_MIN", 300)
+    s1 = a_single_leader()
+    s1.propose(b"x" * 40, 0)
+    s1.settle()
+    entry_bytes = s1.node.read_log(s1.node.core.last_applied, 1)[0].size_bytes
+    built = [s1.snapshots.latest()]
+    for ticket in range(1, 400):
+        s1.propose(b"x" * 40, ticket)
+        s1.settle()
+        if s1.snapshots.latest().header.index > built[-1].header.index:
+            built.append(s1.snapshots.latest())
+
+    grown = [(after.header.index - before.header.index) * entry_bytes for before, after in pairwise(built)]
+    allowed = [max(300, 2 * before.size_bytes) for before in built[:-1]]
+    assert len(grown) >= 4
+    assert all(0 <= log - most < 2 * entry_bytes for log, most in zip(grown[1:], allowed[1:], strict=True))
+    assert grown[-1] > 4 * grown[0]
+
+
+def test_a_state_of_any_size_is_snapshotted_at_the_latest_after_as_much_log_as_configured() -> None:
+    """`snapshot_log_bytes` bounds how much log there is, however large the state."""
+    s1 = a_single_leader(snapshot_log_bytes=500)
+    indexes = set()
+    for ticket in range(100):
+        s1.propose(b"x" * 40, ticket)
+        s1.settle()
+        indexes.add(s1.snapshots.latest().header.index)
+
+    assert s1.snapshots.latest().size_bytes > 4 * 500
+    assert len(indexes) > 100 * 40 // 500
 
 
 def test_a_snapshot_is_written_chunk_by_chunk_while_other_work_goes_on() -> None:
