@@ -47,8 +47,8 @@ def test_without_java_on_the_machine_the_command_finds_a_violation_and_says_so_i
     )
 
     assert run.returncode == 3, run.stderr
-    told = json.loads(run.stdout)
-    assert told["violations"][0]["key"] == wrong["key"]
+    result = json.loads(run.stdout)
+    assert result["violations"][0]["key"] == wrong["key"]
     assert "WARN" not in run.stderr
     assert "Traceback" not in run.stderr
 
@@ -73,9 +73,9 @@ def test_an_old_or_broken_java_is_passed_over(tmp_path: Path) -> None:
 
 def test_a_whole_java_is_used_as_it_is_and_a_trimmed_one_through_a_launcher(tmp_path: Path) -> None:
     """Spark ≥ 4.1 passes --add-modules=jdk.incubator.vector, which a trimmed runtime refuses."""
-    says = """echo 'openjdk version "21.0.1"' >&2"""
-    whole = _java(tmp_path / "whole" / "bin" / "java", says)
-    refusing = f'case "$*" in *{UNAVAILABLE_ARGUMENT}*) exit 1;; esac; echo "$@"; {says}'
+    script = """echo 'openjdk version "21.0.1"' >&2"""
+    whole = _java(tmp_path / "whole" / "bin" / "java", script)
+    refusing = f'case "$*" in *{UNAVAILABLE_ARGUMENT}*) exit 1;; esac; echo "$@"; {script}'
     trimmed = _java(tmp_path / "trimmed" / "bin" / "java", refusing)
 
     assert find_java(tmp_path, {"JAVA_HOME": str(whole), "PATH": ""}).home == whole
@@ -155,10 +155,10 @@ def test_a_run_without_operations_among_others_is_told_and_not_passed_over(tmp_p
     write_lines(tmp_path / "good" / "ops" / "c0.jsonl", h.rows)
 
     assert CliRunner().invoke(cli, ["check", "--engine", "local", str(tmp_path / "good")]).exit_code == 0
-    told = CliRunner().invoke(cli, ["check", "--engine", "local", str(tmp_path)])
+    result = CliRunner().invoke(cli, ["check", "--engine", "local", str(tmp_path)])
 
-    assert told.exit_code == 2
-    assert f"{tmp_path / 'empty'}: it holds no operation" in told.stderr.replace("\n", " ")
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'empty'}: it holds no operation" in result.stderr.replace("\n", " ")
 
 
 def test_keys_are_written_without_spark(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_keys_are_written_without_spark(tmp_path: Path) -> None:
     h.get(None, 20, 30, 3, key="b")
     write_lines(tmp_path / "h.jsonl", h.rows)
 
-    told = CliRunner().invoke(cli, ["check", str(tmp_path / "h.jsonl"), "--keys", str(tmp_path / "keys.parquet")])
+    result = CliRunner().invoke(cli, ["check", str(tmp_path / "h.jsonl"), "--keys", str(tmp_path / "keys.parquet")])
 
-    assert told.exit_code == 3
+    assert result.exit_code == 3
     rows = parquet.read_table(tmp_path / "keys.parquet").to_pylist()
     assert [tuple(row.values()) for row in rows] == [
         ("by-hand", "a", "linearizable", "witness", 2, 0, 0),

@@ -65,11 +65,11 @@ def test_pandas_is_there_for_arrow_when_somebody_wants_it() -> None:
 def test_the_verdict_says_which_engine_ran_and_draws_the_same_page(broken: Path) -> None:
     page = broken.parent / "page.html"
 
-    told = CliRunner().invoke(cli, ["check", str(broken), "--engine", "local", "--html", str(page)])
+    result = CliRunner().invoke(cli, ["check", str(broken), "--engine", "local", "--html", str(page)])
     as_json = CliRunner().invoke(cli, ["check", str(broken), "--json"])
 
-    assert told.exit_code == as_json.exit_code == 3, told.stderr
-    assert "in this process" in " ".join(told.stdout.split())
+    assert result.exit_code == as_json.exit_code == 3, result.stderr
+    assert "in this process" in " ".join(result.stdout.split())
     verdict = json.loads(as_json.stdout)
     rows = [json.loads(line) for line in (broken / "ops" / "1.jsonl").read_text().splitlines()]
     assert verdict["violations"][0]["text"] == check_rows(rows).violations[0].text
@@ -82,21 +82,21 @@ def test_what_may_not_fit_in_memory_is_left_to_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
     """By rows and bytes; many times more where the store has to be replayed."""
-    for name, share in (("plain", 0.0), ("many", 0.2)):
+    for name, share in (("plain", 0.0), ("multi_key", 0.2)):
         rows = generate(Shape(operations=1_000, multi_key_share=share), 1)
         if suffix == "jsonl":
             write_lines(tmp_path / f"{name}.jsonl", rows)
         else:
             write_table(tmp_path / f"{name}.parquet", rows)
-    plain, many = (history_files([str(tmp_path / f"{name}.{suffix}")]) for name in ("plain", "many"))
-    needed = {file.path.stem: engines._bytes_for(file) for file in (*plain, *many)}
+    plain, multi_key = (history_files([str(tmp_path / f"{name}.{suffix}")]) for name in ("plain", "multi_key"))
+    needed = {file.path.stem: engines._bytes_for(file) for file in (*plain, *multi_key)}
     assert 650 * 1_000 < needed["plain"] < 2_500 * 1_000
-    assert 6_000 * 1_000 < needed["many"] < 8_500 * 1_000
+    assert 6_000 * 1_000 < needed["multi_key"] < 8_500 * 1_000
 
     for bound, expected in ((needed["plain"] - 1, "spark"), (needed["plain"], "local")):
         monkeypatch.setattr(engines, "LOCAL_BYTES_MAX", engines._ALWAYS_BYTES + bound)
         assert engine_for(plain) == expected
-        assert engine_for(many) == "spark"
+        assert engine_for(multi_key) == "spark"
 
 
 @pytest.mark.parametrize("option", [["--master", "local[1]"], ["--remote", "sc://somewhere"]])

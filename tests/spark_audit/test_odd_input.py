@@ -21,7 +21,7 @@ from spark_audit.testing.generate import Row
 from tests.spark_audit.support.histories import History, write_lines
 
 
-def _said(decide: Callable[[], Verdict]) -> str:
+def _outcome(decide: Callable[[], Verdict]) -> str:
     try:
         return decide().status
     except MalformedHistory as error:
@@ -35,29 +35,29 @@ def _followed(paths: tuple[str, ...], state: Path) -> Verdict:
     return verdict
 
 
-def said_of_files(rows: list[Row], folder: Path) -> dict[str, str]:
+def outcomes_of_files(rows: list[Row], folder: Path) -> dict[str, str]:
     """What each engine that reads files says of these rows, as lines and as a table."""
     lines, table = folder / "lines" / "ops" / "a.jsonl", folder / "table" / "ops" / "a.parquet"
     write_lines(lines, rows)
-    said = {
-        "lines": _said(lambda: audit([str(lines)])),
-        "parts of lines": _said(lambda: _followed((str(lines),), folder / "state.json")),
+    outcomes = {
+        "lines": _outcome(lambda: audit([str(lines)])),
+        "parts of lines": _outcome(lambda: _followed((str(lines),), folder / "state.json")),
     }
     if "\\ud800" in json.dumps([{**row, "request": None} for row in rows]):
-        return said  # No table can hold such a text.
+        return outcomes  # No table can hold such a text.
     table.parent.mkdir(parents=True, exist_ok=True)
     whole = [{**dict.fromkeys(name for name, _ in FIELDS), **row} for row in rows]
     parquet.write_table(pa.Table.from_pylist(whole, schema=schema(names_coded=False)), table)
-    said["table"] = _said(lambda: audit([str(table)]))
-    said["parts of a table"] = _said(lambda: _followed((str(table),), folder / "state.json"))
-    return said
+    outcomes["table"] = _outcome(lambda: audit([str(table)]))
+    outcomes["parts of a table"] = _outcome(lambda: _followed((str(table),), folder / "state.json"))
+    return outcomes
 
 
-def said_by_all(rows: list[Row], folder: Path) -> str:
+def outcome_of_all(rows: list[Row], folder: Path) -> str:
     """What they all say, and rows in hand too."""
-    said = {"rows": _said(lambda: check_rows(rows)), **said_of_files(rows, folder)}
-    assert len(set(said.values())) == 1, said
-    return said["rows"]
+    outcomes = {"rows": _outcome(lambda: check_rows(rows)), **outcomes_of_files(rows, folder)}
+    assert len(set(outcomes.values())) == 1, outcomes
+    return outcomes["rows"]
 
 
 def _store() -> History:
@@ -73,7 +73,7 @@ def test_a_number_below_zero_in_an_answer_is_refused(tmp_path: Path, name: str, 
     h = _store()
     h.get("A", 2, 3, 5, consistency=consistency)["output"][name] = -1
 
-    assert said_by_all(h.rows, tmp_path) == f"output.{name} is below 0"
+    assert outcome_of_all(h.rows, tmp_path) == f"output.{name} is below 0"
 
 
 @pytest.mark.parametrize("name", ["mod_revision", "create_revision", "version"])
@@ -88,9 +88,9 @@ def test_a_number_below_zero_in_a_listing_or_a_transaction_is_refused(tmp_path: 
     pages = _store()
     pages.txn({"success": [{"op": "range", "prefix": ""}]}, True, [page], 2, 3, 5)
 
-    assert said_by_all(listing.rows, tmp_path) == f"output.items: {name} is below 0"
-    assert said_by_all(reads.rows, tmp_path) == f"output.results: {name} is below 0"
-    assert said_by_all(pages.rows, tmp_path) == f"output.items: {name} is below 0"
+    assert outcome_of_all(listing.rows, tmp_path) == f"output.items: {name} is below 0"
+    assert outcome_of_all(reads.rows, tmp_path) == f"output.results: {name} is below 0"
+    assert outcome_of_all(pages.rows, tmp_path) == f"output.items: {name} is below 0"
 
 
 @pytest.mark.parametrize("revision", [-4, 2**63, 10**23])
@@ -102,8 +102,8 @@ def test_a_page_pinned_to_what_is_no_revision_is_refused(tmp_path: Path, revisio
     inside = _store()
     inside.txn({"success": [{"op": "range", "prefix": "", "revision": revision}]}, True, [page], 2, 3, 5)
 
-    assert said_by_all(listing.rows, tmp_path) == "request: revision is out of range"
-    assert said_by_all(inside.rows, tmp_path) == "request: revision is out of range"
+    assert outcome_of_all(listing.rows, tmp_path) == "request: revision is out of range"
+    assert outcome_of_all(inside.rows, tmp_path) == "request: revision is out of range"
 
 
 @pytest.mark.parametrize("revision", [None, 0])
@@ -112,7 +112,7 @@ def test_a_page_of_revision_zero_is_one_of_now(tmp_path: Path, revision: int | N
     h = _store()
     h.range({"k": ("A", 5)}, 2, 3, 5, revision=revision)
 
-    assert said_by_all(h.rows, tmp_path) == "linearizable"
+    assert outcome_of_all(h.rows, tmp_path) == "linearizable"
 
 
 @pytest.mark.parametrize("first", [-(2**63), -(2**63) + 1, 2**63 - 8, 2**63 - 6, 2**63 - 4, 2**63 - 3])
@@ -126,7 +126,7 @@ def test_stamps_at_the_ends_of_their_range_are_stamps(tmp_path: Path, first: int
         call = first + row["call_ns"] // 1_000
         row |= {"call_ns": call, "return_ns": min(call + 1, 2**63 - 1)}
 
-    assert said_by_all(h.rows, tmp_path) == ("linearizable" if seen == "A" else "violation")
+    assert outcome_of_all(h.rows, tmp_path) == ("linearizable" if seen == "A" else "violation")
 
 
 def _table_of(path: Path, rows: list[Row], **columns: Any) -> str:
@@ -145,8 +145,8 @@ def test_an_answer_of_listing_fields_only_is_an_answer_all_the_same(tmp_path: Pa
     listing = pa.struct([("items", pa.list_(pa.struct([("key", pa.string())])))])
     path = _table_of(tmp_path / "a.parquet", h.rows, output=pa.array([{}, {}], listing))
 
-    assert _said(lambda: audit([path])) == "linearizable"
-    assert _said(lambda: _followed((path,), tmp_path / "state.json")) == "linearizable"
+    assert _outcome(lambda: audit([path])) == "linearizable"
+    assert _outcome(lambda: _followed((path,), tmp_path / "state.json")) == "linearizable"
 
 
 def test_a_table_with_a_column_of_one_name_twice_is_refused(tmp_path: Path) -> None:
@@ -158,14 +158,14 @@ def test_a_table_with_a_column_of_one_name_twice_is_refused(tmp_path: Path) -> N
     inside = _table_of(tmp_path / "inside.parquet", rows, output=of_two)
     further = _table_of(tmp_path / "further.parquet", rows, output=answer, further=number, further_=number)
 
-    def said(path: str) -> str:
-        said = _said(lambda: audit([path]))
-        assert _said(lambda: _followed((path,), tmp_path / "state.json")) == said
-        return said
+    def outcome(path: str) -> str:
+        outcome = _outcome(lambda: audit([path]))
+        assert _outcome(lambda: _followed((path,), tmp_path / "state.json")) == outcome
+        return outcome
 
-    assert said(twice) == "column op_id is there twice"
-    assert "not the documented structure" in said(inside)
-    assert said(further) == "linearizable"
+    assert outcome(twice) == "column op_id is there twice"
+    assert "not the documented structure" in outcome(inside)
+    assert outcome(further) == "linearizable"
 
 
 @pytest.mark.parametrize("name", ["value", "key", "error"])
@@ -174,12 +174,16 @@ def test_a_line_with_half_a_surrogate_pair_is_refused(tmp_path: Path, name: str)
     h = _store()
     h.rows[0][name] = "\ud800"
 
-    assert set(said_of_files(h.rows, tmp_path).values()) == {"text with one half of a surrogate pair"}
+    assert set(outcomes_of_files(h.rows, tmp_path).values()) == {"text with one half of a surrogate pair"}
 
     ignored = _store()
     ignored.rows[0]["further"] = "\ud800"
     path = write_lines(tmp_path / "ignored.jsonl", ignored.rows)
-    assert _said(lambda: audit([str(path)])) == _said(lambda: _followed((str(path),), tmp_path / "s")) == "linearizable"
+    assert (
+        _outcome(lambda: audit([str(path)]))
+        == _outcome(lambda: _followed((str(path),), tmp_path / "s"))
+        == "linearizable"
+    )
 
 
 _PUT: Row = {"op": "put", "key": "k", "value": "A"}
@@ -187,7 +191,7 @@ _COMPARE: Row = {"key": "k", "op": "=", "target": "value", "value": "A"}
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "bad_request",
     [
         {"success": [{**_PUT, "key": "\ud800"}]},
         {"success": [{**_PUT, "value": "\ud800"}]},
@@ -197,12 +201,12 @@ _COMPARE: Row = {"key": "k", "op": "=", "target": "value", "value": "A"}
     ],
     ids=["key", "value", "compared key", "compared value", "prefix"],
 )
-def test_half_a_surrogate_pair_inside_a_request_is_refused(tmp_path: Path, asked: Row) -> None:
+def test_half_a_surrogate_pair_inside_a_request_is_refused(tmp_path: Path, bad_request: Row) -> None:
     """Escaped in JSON inside of a text: the row's own text is sound."""
     h = _store()
-    h.txn(asked, True, [{"op": "put"}], 2, 3, 6)
+    h.txn(bad_request, True, [{"op": "put"}], 2, 3, 6)
 
-    assert said_by_all(h.rows, tmp_path) == "request: text with one half of a surrogate pair"
+    assert outcome_of_all(h.rows, tmp_path) == "request: text with one half of a surrogate pair"
 
 
 def test_a_request_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
@@ -210,7 +214,7 @@ def test_a_request_that_is_nested_without_end_is_refused(tmp_path: Path) -> None
     h = _store()
     h.range({}, 2, 3, 5)["request"] = "[" * 100_000
 
-    assert said_by_all(h.rows, tmp_path) == "request is not JSON (nested too deep)"
+    assert outcome_of_all(h.rows, tmp_path) == "request is not JSON (nested too deep)"
 
 
 def test_a_result_that_is_null_is_refused(tmp_path: Path) -> None:
@@ -218,7 +222,7 @@ def test_a_result_that_is_null_is_refused(tmp_path: Path) -> None:
     h = _store()
     h.txn({"success": [_PUT]}, True, [], 2, 3, 6)["output"]["results"] = [None]
 
-    assert said_by_all(h.rows, tmp_path) == "output.results: not one for each operation of the branch that ran"
+    assert outcome_of_all(h.rows, tmp_path) == "output.results: not one for each operation of the branch that ran"
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\t", "\x0c", "\r"])
@@ -228,7 +232,7 @@ def test_a_line_of_spaces_is_none_and_one_of_other_blanks_is_broken(tmp_path: Pa
     row = json.dumps(_store().rows[0])
     path.write_bytes(f"{row}\n{blank}\n".encode())
 
-    said = {_said(lambda: audit([str(path)])), _said(lambda: _followed((str(path),), tmp_path / "s"))}
+    outcome = {_outcome(lambda: audit([str(path)])), _outcome(lambda: _followed((str(path),), tmp_path / "s"))}
 
-    assert len(said) == 1, said
-    assert said.pop().startswith("broken JSON" if blank.strip(" ") else "linearizable")
+    assert len(outcome) == 1, outcome
+    assert outcome.pop().startswith("broken JSON" if blank.strip(" ") else "linearizable")

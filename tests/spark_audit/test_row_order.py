@@ -20,9 +20,9 @@ SHAPE = Shape(operations=300, keys=4, unknown_share=0.03, local_share=0.1, delet
 
 
 def _all(verdict: Verdict) -> dict[str, Any]:
-    told = verdict.to_dict()
-    del told["seconds"]
-    return told
+    fields = verdict.to_dict()
+    del fields["seconds"]
+    return fields
 
 
 def _every_fault() -> list[Row]:
@@ -58,11 +58,11 @@ def _stores() -> list[Row]:
     return rows
 
 
-def _told() -> list[Row]:
+def _claims() -> list[Row]:
     return [row for rows in histories().values() for row in rows]
 
 
-@pytest.mark.parametrize("made", [_every_fault, _equal_stamps, _stores, _told])
+@pytest.mark.parametrize("made", [_every_fault, _equal_stamps, _stores, _claims])
 def test_rows_in_any_order_are_judged_alike(made: Any, tmp_path: Path) -> None:
     rows = made()
     first = _all(check_rows(rows))

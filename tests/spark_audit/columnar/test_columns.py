@@ -26,10 +26,10 @@ def test_equal_values_of_one_key_are_one_token_and_of_two_keys_are_two() -> None
     assert columns.finds[3] not in (columns.writes[2], columns.writes[0])
     for key in range(2):
         mine = slice(int(columns.starts[key]), int(columns.starts[key + 1]))
-        told = np.r_[columns.writes[mine], columns.finds[mine]]
-        told = told[told >= 0]
-        assert (told > columns.tokens[key]).all()
-        assert (told < columns.tokens[key + 1]).all()
+        tokens = np.r_[columns.writes[mine], columns.finds[mine]]
+        tokens = tokens[tokens >= 0]
+        assert (tokens > columns.tokens[key]).all()
+        assert (tokens < columns.tokens[key + 1]).all()
 
 
 def test_tokens_are_equal_exactly_if_the_texts_are() -> None:

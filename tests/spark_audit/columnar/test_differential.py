@@ -94,7 +94,7 @@ def test_zones_are_exact_where_values_are_unique(ops: tuple[str, ...]) -> None:
     status, _, _ = decided(histories, zones)
 
     truth = [OK if has_an_order(rows) else VIOLATION for rows in histories]
-    wrong = [seed for seed, (said, true) in enumerate(zip(status, truth, strict=True)) if said != true]
+    wrong = [seed for seed, (status_, true) in enumerate(zip(status, truth, strict=True)) if status_ != true]
     assert not wrong, f"seeds {wrong[:5]}"
     assert min(Counter(truth).values()) > HISTORIES / 4, Counter(truth)
 
@@ -105,7 +105,7 @@ def test_zones_never_guess(source: str) -> None:
     histories = [_history(source, seed) for seed in range(HISTORIES)]
     status, _, _ = decided(histories, zones)
 
-    seen = Counter((said, has_an_order(rows)) for said, rows in zip(status, histories, strict=True))
+    seen = Counter((status_, has_an_order(rows)) for status_, rows in zip(status, histories, strict=True))
     assert not seen[OK, False], seen
     assert not seen[VIOLATION, True], seen
     assert seen[OK, True] > HISTORIES / 20, seen
@@ -124,7 +124,7 @@ def test_the_witness_never_proves_what_is_not_so(values: int) -> None:
     histories = [small_history(Random(seed), revisions=True, values=values) for seed in range(2 * HISTORIES)]
     status, _, _ = decided(histories, witness)
 
-    seen = Counter((said, has_an_order(rows)) for said, rows in zip(status, histories, strict=True))
+    seen = Counter((status_, has_an_order(rows)) for status_, rows in zip(status, histories, strict=True))
     assert not seen[OK, False], seen
     assert seen[OK, True] > 0.95 * (seen[OK, True] + seen[1, True]), seen  # And it proves nearly all that is.
 

@@ -23,11 +23,11 @@ def _follow(state: Path, *arguments: object) -> Result:
     return CliRunner().invoke(cli, ["follow", str(state), *map(str, arguments)])
 
 
-def _told(text: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(text)
+def _comparable(text: str) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads(text)
     for name in ("engine", "seconds", "keys_by_method"):
-        del told[name]
-    return told
+        del result[name]
+    return result
 
 
 def _as_they_return(rows: list[Row]) -> list[Row]:
@@ -63,7 +63,7 @@ def test_growing_files_of_several_clients_are_judged_at_the_end_as_check_judges_
 
     whole = check_rows(everything)
     assert last.exit_code == whole.exit_code == (0 if fault is None else 3)
-    assert _told(last.stdout) == _told(whole.to_json())
+    assert _comparable(last.stdout) == _comparable(whole.to_json())
 
 
 def test_a_state_is_the_same_whether_or_not_it_was_written_in_between(tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_what_is_not_settled_waits_and_is_told(tmp_path: Path) -> None:
     h = History()
     h.put("a", 0, 10, 2)
     write_lines(tmp_path / "h.jsonl", h.rows)
-    told = _follow(tmp_path / "state.json", tmp_path / "h.jsonl")
-    assert told.exit_code == 4
-    assert "1 operations wait" in told.stderr
+    result = _follow(tmp_path / "state.json", tmp_path / "h.jsonl")
+    assert result.exit_code == 4
+    assert "1 operations wait" in result.stderr
     assert _follow(tmp_path / "state.json", tmp_path / "h.jsonl", "--final").exit_code == 0
 
 
@@ -102,7 +102,7 @@ def test_a_table_of_parquet_is_taken_once_it_is_whole(tmp_path: Path) -> None:
     assert _follow(tmp_path / "state.json", tmp_path / "run", "--settled", 0).exit_code in (0, 3)  # In doubt, it is
     (ops / "1.parquet").write_bytes(second)  # read again as far as it was taken: not at all.
     last = _follow(tmp_path / "state.json", tmp_path / "run", "--final", "--json")
-    assert _told(last.stdout) == _told(check_rows(rows).to_json())
+    assert _comparable(last.stdout) == _comparable(check_rows(rows).to_json())
 
 
 @pytest.mark.parametrize("change", ["shorter", "other end", "gone", "other begin"])
@@ -128,10 +128,10 @@ def test_a_file_that_is_no_longer_what_was_taken_is_refused(change: str, tmp_pat
         path.unlink()
         write_lines(tmp_path / "run" / "other.jsonl", h.rows)
 
-    told = _follow(state, tmp_path / "run", "--final")
+    result = _follow(state, tmp_path / "run", "--final")
 
-    assert told.exit_code == 2, told.output
-    assert "h.jsonl" in told.stderr
+    assert result.exit_code == 2, result.output
+    assert "h.jsonl" in result.stderr
     assert state.read_bytes() == kept
 
 
@@ -144,9 +144,9 @@ def test_a_malformed_line_is_named_by_its_number_in_the_file_and_taken_when_mend
     _follow(state, path, "--settled", 0)
     good = path.read_text()
     path.write_text(good + '{"run_id": 7}\n')
-    told = _follow(state, path, "--final")
-    assert told.exit_code == 2
-    assert f"{path}:3: " in told.stderr
+    result = _follow(state, path, "--final")
+    assert result.exit_code == 2
+    assert f"{path}:3: " in result.stderr
     path.write_text(good)
     assert _follow(state, path, "--final").exit_code == 0
 
@@ -163,16 +163,16 @@ def test_what_is_no_state_is_refused_and_left_alone(content: str, tmp_path: Path
 def test_a_state_among_the_histories_is_refused(tmp_path: Path) -> None:
     write_lines(tmp_path / "h.jsonl", generate(Shape(operations=5), 1))
     (tmp_path / "state.json").write_text("{}")
-    told = _follow(tmp_path / "state.json", tmp_path)
-    assert told.exit_code == 2
-    assert "keep the state elsewhere" in told.stderr
+    result = _follow(tmp_path / "state.json", tmp_path)
+    assert result.exit_code == 2
+    assert "keep the state elsewhere" in result.stderr
 
 
 def test_an_empty_history_is_no_proof_at_its_end(tmp_path: Path) -> None:
     (tmp_path / "h.jsonl").write_text("")
-    told = _follow(tmp_path / "state.json", tmp_path / "h.jsonl", "--final")
-    assert told.exit_code == 2
-    assert "nothing to check" in told.stderr
+    result = _follow(tmp_path / "state.json", tmp_path / "h.jsonl", "--final")
+    assert result.exit_code == 2
+    assert "nothing to check" in result.stderr
 
 
 WRITER = """
@@ -200,14 +200,14 @@ def test_a_history_that_is_still_being_written_is_followed_line_by_line_whatever
     with subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0) as writer:
         assert writer.stdin is not None
         while writer.poll() is None:
-            told = _follow(state, tmp_path / "run", "--settled", 0.001)
-            assert told.exit_code in (0, 4), told.output
+            result = _follow(state, tmp_path / "run", "--settled", 0.001)
+            assert result.exit_code in (0, 4), result.output
             with suppress(BrokenPipeError):
                 writer.stdin.write(b"\n")
     assert writer.returncode == 0
     assert path.read_bytes() == source.read_bytes()
     last = _follow(state, tmp_path / "run", "--final", "--json")
-    assert _told(last.stdout) == _told(check_rows(rows).to_json())
+    assert _comparable(last.stdout) == _comparable(check_rows(rows).to_json())
 
 
 def test_a_line_that_stays_torn_is_an_error_at_the_end_only(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_line_that_stays_torn_is_an_error_at_the_end_only(tmp_path: Path) -> N
     state = tmp_path / "state.json"
     assert _follow(state, path, "--settled", 0).exit_code == 4  # Of one operation nothing is settled.
 
-    told = _follow(state, path, "--final")
+    result = _follow(state, path, "--final")
 
-    assert told.exit_code == 2
-    assert f"{path}:2: broken JSON" in told.stderr
+    assert result.exit_code == 2
+    assert f"{path}:2: broken JSON" in result.stderr

@@ -53,13 +53,13 @@ class FollowState:
         return iter(self.read)
 
 
-def _told(verdict: Verdict) -> dict[str, Any]:
-    told = verdict.to_dict()
+def _comparable(verdict: Verdict) -> dict[str, Any]:
+    fields = verdict.to_dict()
     for name in ("engine", "seconds", "keys_by_method"):
-        del told[name]
+        del fields[name]
     for name in ("violations", "undecided"):
-        told[name] = sorted(json.dumps(found, sort_keys=True) for found in told[name])
-    return told
+        fields[name] = sorted(json.dumps(found, sort_keys=True) for found in fields[name])
+    return fields
 
 
 def _in_parts(rows: Sequence[Row], random: Random) -> tuple[Verdict, FollowState]:
@@ -82,7 +82,7 @@ def _assert_is_of_what_is_closed(verdict: Verdict, followed: FollowState) -> Non
     cut = followed.carry.cut
     mine = [row for row in followed.read if row["status"] != "ok" or rank(row)[:3] < (cut[0], 1, cut[1])]
     if any(row["status"] == "ok" for row in mine):
-        assert _told(verdict) == _told(check_rows(mine, clocks=CLOCKS))
+        assert _comparable(verdict) == _comparable(check_rows(mine, clocks=CLOCKS))
     else:
         assert verdict.exit_code == 4
 
@@ -90,7 +90,7 @@ def _assert_is_of_what_is_closed(verdict: Verdict, followed: FollowState) -> Non
 def _assert_same(rows: Sequence[Row], random: Random) -> FollowState:
     parts, followed = _in_parts(rows, random)
     whole = check_rows(rows, clocks=CLOCKS)
-    assert _told(parts) == _told(whole)
+    assert _comparable(parts) == _comparable(whole)
     return followed
 
 
@@ -128,10 +128,10 @@ def test_a_fault_is_found_in_parts_as_in_the_whole(seed: int) -> None:
 @pytest.mark.parametrize("fault", [None, *STORE_FAULTS])
 def test_parts_of_a_small_store_with_many_unknown_writes_are_judged_as_the_whole(fault: str | None, seed: int) -> None:
     random = Random(seed)
-    many = random.random() < 0.3
+    multi_key = random.random() < 0.3
     mix = Mix(
         operations=random.randint(20, 120), keys=random.randint(1, 4), unknown=random.choice((0.05, 0.15)),
-        txn=0.15 * many, listing=0.1 * many, local=random.choice((0.0, 0.1)),
+        txn=0.15 * multi_key, listing=0.1 * multi_key, local=random.choice((0.0, 0.1)),
     )  # fmt: skip
     _assert_same(history(mix, random, fault), random)
 
@@ -173,7 +173,7 @@ def test_a_read_behind_the_cut_of_what_was_overwritten_before_it_is_a_violation(
     h.get("a", 40, 50, 3, mod_revision=2)
     verdict = followed.take(h.rows[before:], final=True)
     assert verdict.exit_code == 3
-    assert _told(verdict) == _told(check_rows(h.rows))
+    assert _comparable(verdict) == _comparable(check_rows(h.rows))
 
 
 def test_a_read_that_returned_before_the_write_which_it_saw_was_called_is_found_across_the_cut() -> None:
@@ -188,7 +188,7 @@ def test_a_read_that_returned_before_the_write_which_it_saw_was_called_is_found_
     h.get("x", 70, 80, 6, mod_revision=5)
     verdict = followed.take(h.rows[before:], final=True)
     assert verdict.exit_code == 3
-    assert _told(verdict) == _told(check_rows(h.rows))
+    assert _comparable(verdict) == _comparable(check_rows(h.rows))
 
 
 def _across(before: History, *, behind: int) -> tuple[Verdict, Verdict]:
@@ -233,7 +233,7 @@ def test_what_only_the_carry_can_tell_is_told(wrong: str) -> None:
         h.put("b", 10, 20, 6, key="other")
     parts, whole = _across(h, behind=1)
     assert whole.exit_code == 3
-    assert _told(parts) == _told(whole)
+    assert _comparable(parts) == _comparable(whole)
 
 
 def test_a_local_read_of_long_ago_has_its_key_read_again_and_no_other() -> None:
@@ -259,7 +259,7 @@ def test_a_true_history_is_never_read_again_when_its_recorder_is_as_quick_as_exp
         assert verdict.exit_code == 0
         assert len(followed.carry.held) < 100
     assert followed.again == 0
-    assert _told(verdict) == _told(check_rows(rows))
+    assert _comparable(verdict) == _comparable(check_rows(rows))
 
 
 def test_a_row_that_comes_later_than_expected_has_the_run_read_again_and_changes_no_verdict() -> None:
@@ -334,7 +334,7 @@ def _cut_between(h: History, final: list[Row]) -> Verdict:
     followed.take(h.rows)
     assert not followed.again
     last = followed.take(final, final=True)
-    assert _told(last) == _told(check_rows(followed.read, clocks=CLOCKS))
+    assert _comparable(last) == _comparable(check_rows(followed.read, clocks=CLOCKS))
     return last
 
 

@@ -212,7 +212,7 @@ def test_porcupines_appends_are_read_in_some_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "lines", "line", "told"),
+    ("name", "lines", "line", "words"),
     [
         ("jepsen-edn", _edn(["0 :invoke :write 1", "0 :info :write 1", "0 :invoke :write 2"]), 3,
          "expected a new process number: the operation of 0 ended unknown on line 2, found process 0 going on"),
@@ -244,13 +244,13 @@ def test_porcupines_appends_are_read_in_some_order(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_malformed_line_is_named_with_what_was_expected_and_nothing_is_written(
-    tmp_path: Path, name: str, lines: list[str], line: int, told: str
+    tmp_path: Path, name: str, lines: list[str], line: int, words: str
 ) -> None:
     result = _import(tmp_path, name, lines)
 
     assert result.exit_code == 2, result.output
     assert f"{tmp_path / 'history.txt'}:{line}: " in result.output
-    assert told in result.output
+    assert words in result.output
     assert _names(tmp_path) == ["history.txt"]
 
 

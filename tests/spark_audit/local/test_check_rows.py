@@ -349,11 +349,11 @@ def test_the_verdict_is_json_with_every_property() -> None:
     """For programs: the same content as on the terminal."""
     rows, _ = inject(generate(Shape(operations=500, delete_share=0.0), 5), "stale_read", 5)
 
-    told = json.loads(check_rows(rows).to_json())
+    verdict = json.loads(check_rows(rows).to_json())
 
-    assert (told["status"], told["exit_code"]) == ("violation", 3)
-    assert set(told["properties"]) == {"keys", "order", "unique", "store", "weak"}
-    assert told["violations"][0]["operations"][0]["op_id"] >= 0
+    assert (verdict["status"], verdict["exit_code"]) == ("violation", 3)
+    assert set(verdict["properties"]) == {"keys", "order", "unique", "store", "weak"}
+    assert verdict["violations"][0]["operations"][0]["op_id"] >= 0
 
 
 def test_checking_rows_needs_neither_spark_nor_pandas_nor_numpy() -> None:

@@ -76,8 +76,8 @@ def test_the_buttons_zoom_and_move_and_the_console_stays_silent(tmp_path: Path) 
     assert console == []
     found = re.search(r'<pre id="probe">(.*?)</pre>', document)
     assert found is not None, "the probe did not run"
-    told: dict[str, Any] = json.loads(html.unescape(found[1]))
-    _, everything, nearer, later, back, wide, wheeled = ([float(n) for n in box.split()] for box in told["seen"])
+    reported: dict[str, Any] = json.loads(html.unescape(found[1]))
+    _, everything, nearer, later, back, wide, wheeled = ([float(n) for n in box.split()] for box in reported["seen"])
     assert everything[0::2] == [0, 1100]
     assert nearer[2] == 550
     assert nearer[0] > 0
@@ -85,7 +85,7 @@ def test_the_buttons_zoom_and_move_and_the_console_stays_silent(tmp_path: Path) 
     assert back == nearer
     assert wide == everything
     assert wheeled[2] < wide[2]
-    assert told["tools"] == 2
+    assert reported["tools"] == 2
 
 
 def test_an_error_on_the_console_would_have_been_seen(tmp_path: Path) -> None:

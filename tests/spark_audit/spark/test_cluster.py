@@ -44,46 +44,46 @@ slow = [
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[4]", "local-cluster[2,1,1024]", "spark://h:1", "yarn"])
 def test_what_spark_calls_a_master_is_one(master: str, tmp_path: Path) -> None:
-    told = CliRunner().invoke(cli, ["check", str(tmp_path / "none"), "--master", master])
-    assert "no such file or folder" in told.output
+    result = CliRunner().invoke(cli, ["check", str(tmp_path / "none"), "--master", master])
+    assert "no such file or folder" in result.output
 
 
 @pytest.mark.parametrize("master", ["local[0]", "local-cluster[2,1]", "localhost:7077", "spark://", "sc://h"])
 def test_what_is_no_master_is_refused_before_anything_starts(master: str, tmp_path: Path) -> None:
-    told = CliRunner().invoke(cli, ["check", str(tmp_path), "--master", master])
-    assert told.exit_code == 2
-    assert "is no Spark master" in told.output
+    result = CliRunner().invoke(cli, ["check", str(tmp_path), "--master", master])
+    assert result.exit_code == 2
+    assert "is no Spark master" in result.output
 
 
 @pytest.mark.parametrize("remote", ["sc://h", "sc://h:15002", "sc://h:1/;use_ssl=true;token=x"])
 def test_what_spark_calls_a_connect_server_is_one(remote: str, tmp_path: Path) -> None:
-    told = CliRunner().invoke(cli, ["check", str(tmp_path / "none"), "--remote", remote])
-    assert "no such file or folder" in told.output
+    result = CliRunner().invoke(cli, ["check", str(tmp_path / "none"), "--remote", remote])
+    assert "no such file or folder" in result.output
 
 
 @pytest.mark.parametrize("remote", ["h:15002", "spark://h:1", "sc://", "sc://h:1/path"])
 def test_what_is_no_connect_server_is_refused_before_anything_starts(remote: str, tmp_path: Path) -> None:
-    told = CliRunner().invoke(cli, ["check", str(tmp_path), "--remote", remote])
-    assert told.exit_code == 2
-    assert "is no Spark Connect server" in told.output
+    result = CliRunner().invoke(cli, ["check", str(tmp_path), "--remote", remote])
+    assert result.exit_code == 2
+    assert "is no Spark Connect server" in result.output
 
 
 @pytest.mark.parametrize("option", ["--master=spark://127.0.0.1:{}", "--remote=sc://127.0.0.1:{}"])
 def test_where_nobody_listens_a_line_says_so_without_starting_java(option: str, tmp_path: Path) -> None:
     history = write_lines(tmp_path / "h.jsonl", generate(Shape(operations=5), 1))
-    with socket.socket() as held:  # Bound, but not listening: nobody else gets this port, and it refuses.
-        held.bind(("127.0.0.1", 0))
-        where = option.format(held.getsockname()[1])
-        told = CliRunner().invoke(cli, ["check", str(history), where])
-    assert told.exit_code == 1
-    assert "nothing answers at" in told.output
-    assert "Connection refused" in told.output
+    with socket.socket() as reserved:  # Bound, but not listening: nobody else gets this port, and it refuses.
+        reserved.bind(("127.0.0.1", 0))
+        where = option.format(reserved.getsockname()[1])
+        result = CliRunner().invoke(cli, ["check", str(history), where])
+    assert result.exit_code == 1
+    assert "nothing answers at" in result.output
+    assert "Connection refused" in result.output
 
 
 def test_of_several_masters_one_that_listens_is_enough() -> None:
-    with socket.socket() as held, socket.create_server(("127.0.0.1", 0)) as open_:
-        held.bind(("127.0.0.1", 0))
-        reach(f"spark://127.0.0.1:{held.getsockname()[1]},127.0.0.1:{open_.getsockname()[1]}")
+    with socket.socket() as reserved, socket.create_server(("127.0.0.1", 0)) as open_:
+        reserved.bind(("127.0.0.1", 0))
+        reach(f"spark://127.0.0.1:{reserved.getsockname()[1]},127.0.0.1:{open_.getsockname()[1]}")
 
 
 def test_an_address_with_a_port_that_is_none_is_told() -> None:
@@ -110,10 +110,10 @@ def test_an_address_with_a_port_that_is_none_is_told() -> None:
     ],
 )
 def test_what_is_known_to_go_wrong_between_machines_is_one_line(text: str, words: str) -> None:
-    told = in_words(RuntimeError(text))
-    assert told is not None
-    assert told.startswith(words)
-    assert "\n" not in told
+    result = in_words(RuntimeError(text))
+    assert result is not None
+    assert result.startswith(words)
+    assert "\n" not in result
 
 
 def test_what_is_not_known_is_left_as_it_is() -> None:
@@ -148,16 +148,16 @@ def test_the_archive_is_the_same_each_time_and_is_imported_where_nothing_else_is
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
     assert {name.split("/")[0] for name in zipfile.ZipFile(tmp_path / "a.zip").namelist()} == set(FOR_EXECUTORS)
     code = "import sys; sys.path.insert(0, sys.argv[1]); import spark_audit as s; print(s.__file__, s.check_rows)"
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "a.zip")], capture_output=True, text=True, check=True
     )
-    assert str(tmp_path / "a.zip") in told.stdout
+    assert str(tmp_path / "a.zip") in result.stdout
 
 
 def test_package_writes_the_archive_and_what_spark_submit_runs(tmp_path: Path) -> None:
-    told = CliRunner().invoke(cli, ["package", str(tmp_path / "audit.zip")])
-    assert told.exit_code == 0
-    assert f"--py-files {tmp_path / 'audit.zip'} {tmp_path / 'audit.py'}" in told.output
+    result = CliRunner().invoke(cli, ["package", str(tmp_path / "audit.zip")])
+    assert result.exit_code == 0
+    assert f"--py-files {tmp_path / 'audit.zip'} {tmp_path / 'audit.py'}" in result.output
     assert {"click/core.py", "spark_audit/report/violation_page.html"} <= set(
         zipfile.ZipFile(tmp_path / "audit.zip").namelist()
     )
@@ -165,15 +165,15 @@ def test_package_writes_the_archive_and_what_spark_submit_runs(tmp_path: Path) -
 
 @pytest.mark.parametrize(("name", "reason"), [("audit.tar", "does not end in .zip"), ("no/audit.zip", "cannot be")])
 def test_an_archive_that_cannot_be_written_is_told(name: str, reason: str, tmp_path: Path) -> None:
-    told = CliRunner().invoke(cli, ["package", str(tmp_path / name)])
-    assert told.exit_code == 2
-    assert reason in told.output
+    result = CliRunner().invoke(cli, ["package", str(tmp_path / name)])
+    assert result.exit_code == 2
+    assert reason in result.output
 
 
 def test_what_spark_submit_starts_is_run_by_spark_however_small(tmp_path: Path) -> None:
     """Here it meets a gateway that is none. In a process of its own: this one may have a session already."""
     history = write_lines(tmp_path / "h.jsonl", generate(Shape(operations=5), 1))
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "spark_audit.cli", "check", str(history)],
         env={**os.environ, "PYSPARK_GATEWAY_PORT": "1", "PYSPARK_GATEWAY_SECRET": "x"},
         capture_output=True,
@@ -181,8 +181,8 @@ def test_what_spark_submit_starts_is_run_by_spark_however_small(tmp_path: Path) 
         timeout=100,
         check=False,
     )
-    assert told.returncode == 1
-    assert "Spark did not start" in told.stderr
+    assert result.returncode == 1
+    assert "Spark did not start" in result.stderr
 
 
 # -- for real
@@ -201,7 +201,7 @@ def _environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def _running(log: Path, command: list[str], says: str) -> Iterator[str]:
+def _running(log: Path, command: list[str], pattern: str) -> Iterator[str]:
     """Start a server, yield what its log says of itself, and end it, and all that it started, by its group."""
     with log.open("wb") as out:
         server = subprocess.Popen(
@@ -210,7 +210,7 @@ def _running(log: Path, command: list[str], says: str) -> Iterator[str]:
         )  # fmt: skip
     try:
         end = time.monotonic() + SECONDS_MAX / 4
-        while (found := re.search(says, log.read_text(errors="replace"))) is None:
+        while (found := re.search(pattern, log.read_text(errors="replace"))) is None:
             assert server.poll() is None, log.read_text(errors="replace")
             assert time.monotonic() < end, log.read_text(errors="replace")
             time.sleep(0.1)  # A log has no other way to say that it has grown.
@@ -316,10 +316,10 @@ class TestForReal:
     def test_executors_with_an_unfit_python_are_told_in_a_line(self, tmp_path: Path) -> None:
         """One that has nothing installed, and none at all."""
         history, _ = _history(tmp_path)
-        bare = tmp_path / "bare"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+        empty = tmp_path / "bare"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(empty)], check=True)
         with _cluster(tmp_path) as master:
-            without = _audit([history, "--master", master], {"PYSPARK_PYTHON": str(bare / "bin" / "python")})
+            without = _audit([history, "--master", master], {"PYSPARK_PYTHON": str(empty / "bin" / "python")})
             nowhere = _audit([history, "--master", master], {"PYSPARK_PYTHON": str(tmp_path / "nowhere")})
         assert without.returncode == nowhere.returncode == 1
         assert without.stderr.startswith("hwm-audit: the executors' Python has no ")

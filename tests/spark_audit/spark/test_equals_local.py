@@ -49,8 +49,8 @@ def _order() -> dict[str, list[Row]]:
     twice = generate(Shape(operations=60), 3, run_id="twice")
     writes = [row for row in twice if row["op"] == "put" and row["status"] == "ok"]
     writes[7]["revision"] = writes[8]["revision"]
-    bare = generate(Shape(operations=100, multi_key_share=0.1, revisions=False), 4, run_id="bare")
-    return {"late": late, "twice": twice, "bare": bare}
+    without_revisions = generate(Shape(operations=100, multi_key_share=0.1, revisions=False), 4, run_id="bare")
+    return {"late": late, "twice": twice, "bare": without_revisions}
 
 
 def _stores() -> dict[str, list[Row]]:

@@ -111,11 +111,11 @@ def test_keys_are_decided_again_near_the_places_of_unknown_writes(
         name="", clients=40, keys=40, put_share=0.6, delete_share=0.2, cas_share=0.1, unknown_share=0.1
     )
     columns.write(columns.generate(shape, 10_000, 0), tmp_path / "run")
-    asked: list[RevisionWindow] = []
+    requested: list[RevisionWindow] = []
     rows_in = RowsOfSpark.rows_in
 
     def noted(rows: RowsOfSpark, some: Sequence[RevisionWindow]) -> Iterator[Sequence[Row] | None]:
-        asked.extend(some)
+        requested.extend(some)
         return rows_in(rows, some)
 
     monkeypatch.setattr(RowsOfSpark, "rows_in", noted)
@@ -123,7 +123,7 @@ def test_keys_are_decided_again_near_the_places_of_unknown_writes(
     verdict = audit(session, [str(tmp_path / "run")])
 
     assert verdict.status == "linearizable", verdict.undecided
-    assert asked, "no unknown write was without a revision"
+    assert requested, "no unknown write was without a revision"
 
 
 def test_the_order_over_all_keys_is_checked_across_partitions(session: SparkSession, tmp_path: Path) -> None:
@@ -151,14 +151,14 @@ def test_a_file_of_keys_says_how_each_was_decided_by_either_engine(hwm_audit: Hw
         verdict = json.loads(result.stdout)
         by_engine[engine] = parquet.read_table(tmp_path / f"{engine}.parquet").to_pylist()
 
-    told = by_engine["spark"]
-    assert told == by_engine["local"]
-    assert [row["key"] for row in told] == sorted({row["key"] for row in rows})
-    assert [row["key"] for row in told if row["status"] == "violation"] == [verdict["violations"][0]["key"]]
-    assert sum(row["weak"] for row in told) == verdict["properties"]["weak"]["checked"]
+    key_rows = by_engine["spark"]
+    assert key_rows == by_engine["local"]
+    assert [row["key"] for row in key_rows] == sorted({row["key"] for row in rows})
+    assert [row["key"] for row in key_rows if row["status"] == "violation"] == [verdict["violations"][0]["key"]]
+    assert sum(row["weak"] for row in key_rows) == verdict["properties"]["weak"]["checked"]
     takes = [row for row in rows if row["status"] == "ok" or (row["status"] == "unknown" and row["op"] != "get")]
-    assert sum(row["operations"] for row in told) == len(takes)
-    assert {row["method"] for row in told} == set(verdict["keys_by_method"])
+    assert sum(row["operations"] for row in key_rows) == len(takes)
+    assert {row["method"] for row in key_rows} == set(verdict["keys_by_method"])
     assert [file.name for file in tmp_path.iterdir() if file.suffix == ".part"] == []
 
 

@@ -77,9 +77,9 @@ def test_the_command_writes_the_page_beside_its_verdict(hwm_audit: HwmAudit, tmp
     result = hwm_audit("check", tmp_path / "run", "--engine", "spark", "--html", page, "--json")
     assert result.exit_code == 3, result.stderr
 
-    told = json.loads(result.stdout)
-    assert told["engine"] == "spark"
-    assert told["violations"][0]["key"] == check_rows(rows).violations[0].key
+    verdict_json = json.loads(result.stdout)
+    assert verdict_json["engine"] == "spark"
+    assert verdict_json["violations"][0]["key"] == check_rows(rows).violations[0].key
     scene, *_ = drawings(page.read_text())
-    assert len(groups(scene, "guilty")) == len(told["violations"][0]["operations"])
+    assert len(groups(scene, "guilty")) == len(verdict_json["violations"][0]["operations"])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["one.html", "run"]

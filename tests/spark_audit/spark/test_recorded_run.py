@@ -79,8 +79,8 @@ def test_spark_says_the_same_of_all_five_at_once(hwm_audit: HwmAudit, copies: Co
     schema = parquet.read_schema(next((RUN / "ops").iterdir()))
     for name, (rows, _) in copies.items():
         (tmp_path / name / "ops").mkdir(parents=True)
-        told = json.loads((RUN / "run.json").read_text()) | {"run_id": name}
-        (tmp_path / name / "run.json").write_text(json.dumps(told))
+        header = json.loads((RUN / "run.json").read_text()) | {"run_id": name}
+        (tmp_path / name / "run.json").write_text(json.dumps(header))
         table = pa.Table.from_pylist([row | {"run_id": name} for row in rows], schema=schema)
         parquet.write_table(table, tmp_path / name / "ops" / "rows.parquet")
 

@@ -36,10 +36,10 @@ def test_what_calls_reach_is_told_alike_by_chunks_and_by_all_rows(bound: int) ->
     calls += [(-(2**63), "one"), (2**63 - 1, "one"), (2**63 - 1, "two")]
     random.shuffle(calls)
 
-    told = list(every.reached(calls))
+    expected = list(every.reached(calls))
 
-    assert _reached(every, _Calls.of(calls)).tolist() == told
-    assert len(set(told)) > (10 if bound < 10**6 else 0)
+    assert _reached(every, _Calls.of(calls)).tolist() == expected
+    assert len(set(expected)) > (10 if bound < 10**6 else 0)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -73,8 +73,8 @@ def test_the_rows_near_revisions_that_chunks_send_are_enough(
 
     every = RowsInMemory(rows, clocks)
     assert [_ids(some) for some in gathered.rows_in(windows)] == [_ids(some) for some in every.rows_in(windows)]
-    told, wanted = gathered.unknown_writes(keys), every.unknown_writes(keys)
-    assert {key: set(_ids(told[key]) or ()) for key in keys} == {key: set(_ids(wanted[key]) or ()) for key in keys}
+    expected, wanted = gathered.unknown_writes(keys), every.unknown_writes(keys)
+    assert {key: set(_ids(expected[key]) or ()) for key in keys} == {key: set(_ids(wanted[key]) or ()) for key in keys}
     assert any(some is None for some in every.rows_in(windows)) == (rows_max == 9)
 
 

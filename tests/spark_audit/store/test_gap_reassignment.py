@@ -48,9 +48,9 @@ def test_small_stores_are_green_exactly_where_trying_every_order_finds_one() -> 
         rows = history(mix, random, random.choice((None, "stale", "lost", "phantom", *FAULTS[:1])))
         if not any(row["status"] == "ok" for row in rows):
             continue
-        truth, said = has_an_order(rows), check_rows(rows).status
-        seen[truth, said] += 1
-        assert (said == "linearizable") == truth, f"seed {seed}: {said}, by every order {truth}"
+        truth, status = has_an_order(rows), check_rows(rows).status
+        seen[truth, status] += 1
+        assert (status == "linearizable") == truth, f"seed {seed}: {status}, by every order {truth}"
     assert seen[True, "linearizable"] > HISTORIES / 4, seen
     assert seen[False, "violation"] > HISTORIES / 10, seen
 
@@ -94,39 +94,39 @@ def test_a_deletion_does_not_say_which_put_it_found() -> None:
     assert check_rows(rows).status != "linearizable"  # Only 4 is free, below what had returned before `late`.
 
 
-def _stretch(unknown: dict[str, int], offered: dict[int, int]) -> Segment:
+def _segment(unknown: dict[str, int], offered: dict[int, int]) -> Segment:
     """Put at revision 2, and a read at 9 which counts three writes since. `unknown`: puts, with their floors."""
     h = History()
     h.put("1", 0, 5, 2)
     h.put("2", 10, 60, 6)
     h.get("2", 70, 80, 9, mod_revision=6, create_revision=2, version=4)
-    told = [operation_of(row)[0] for row in h.rows]
+    completed = [operation_of(row)[0] for row in h.rows]
     writes: list[tuple[Operation, int]] = []
     for value, floor in unknown.items():
         writes.append((operation_of(h.put(value, 6, None))[0], floor))
-    return Segment(ABSENT, told, offered, writes)
+    return Segment(ABSENT, completed, offered, writes)
 
 
 def test_a_stretch_takes_the_cheapest_revisions_that_are_above_what_had_returned() -> None:
     free = dict.fromkeys((3, 4, 5, 7, 8), 0)
-    found = solve(_stretch({"a": 2, "b": 2}, {**free, 4: 100}))
+    found = solve(_segment({"a": 2, "b": 2}, {**free, 4: 100}))
     assert found is not None
     assert sorted(revision for _, revision in found) == [3, 5]
 
-    found = solve(_stretch({"late": 4, "a": 2}, free))
+    found = solve(_segment({"late": 4, "a": 2}, free))
     assert found is not None
     assert sorted((op.steps[0].value, revision) for op, revision in found)[1] == ("late", 5)
-    assert solve(_stretch({"late": 4, "later": 4}, free)) is None  # Only 5 is between; 7 and 8 are behind the record.
-    assert solve(_stretch({"a": 2}, free)) is None
+    assert solve(_segment({"late": 4, "later": 4}, free)) is None  # Only 5 is between; 7 and 8 are behind the record.
+    assert solve(_segment({"a": 2}, free)) is None
 
 
 def test_what_is_placed_twice_too_early_or_at_what_is_not_free_does_not_follow() -> None:
-    stretch = _stretch({"a": 2, "b": 3}, dict.fromkeys((3, 4, 5), 0))
-    (a, _), (b, _) = stretch.unknown
+    segment = _segment({"a": 2, "b": 3}, dict.fromkeys((3, 4, 5), 0))
+    (a, _), (b, _) = segment.unknown
 
-    assert verifies(stretch, ((a, 3), (b, 4)))
-    assert not verifies(stretch, ((a, 4), (b, 3)))  # Revision 3 had returned before b was called.
-    assert not verifies(stretch, ((a, 3), (a, 4)))
-    assert not verifies(stretch, ((a, 4), (b, 4)))
-    assert not verifies(stretch, ((a, 3), (b, 7)))
-    assert not verifies(stretch, ((a, 3),))
+    assert verifies(segment, ((a, 3), (b, 4)))
+    assert not verifies(segment, ((a, 4), (b, 3)))  # Revision 3 had returned before b was called.
+    assert not verifies(segment, ((a, 3), (a, 4)))
+    assert not verifies(segment, ((a, 4), (b, 4)))
+    assert not verifies(segment, ((a, 3), (b, 7)))
+    assert not verifies(segment, ((a, 3),))

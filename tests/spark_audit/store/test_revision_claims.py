@@ -17,7 +17,7 @@ from spark_audit.verdict.verdict import Verdict
 from tests.spark_audit.support.histories import History, write_lines
 
 
-def _told_seven(call: int = 10) -> History:
+def _claimed_seven(call: int = 10) -> History:
     """A put of `x` of unknown outcome, which a read shows to have taken revision 7."""
     h = History()
     h.put("first", 0, 5, 2, key="x")
@@ -28,8 +28,8 @@ def _told_seven(call: int = 10) -> History:
 
 def histories() -> dict[str, list[Row]]:
     """By run: what the tests below look at one by one, right and wrong."""
-    made = {"early": _told_seven(31), "other": _told_seven(), "both": _told_seven(), "free": _hidden(True)}
-    made |= {"not-free": _hidden(False), "keys-only": _told_seven(), "two-clocks": _told_seven(31)}
+    made = {"early": _claimed_seven(31), "other": _claimed_seven(), "both": _claimed_seven(), "free": _hidden(True)}
+    made |= {"not-free": _hidden(False), "keys-only": _claimed_seven(), "two-clocks": _claimed_seven(31)}
     made["early"].put("other", 20, 30, 8, key="y")
     made["other"].put("other", 20, 30, 7, key="y")
     made["both"].put("lost too", 11, None, key="y")
@@ -45,7 +45,7 @@ def _violated(verdict: Verdict) -> set[str]:
 
 
 def test_a_revision_told_of_an_unknown_write_belongs_to_no_write_of_another_key() -> None:
-    h = _told_seven()
+    h = _claimed_seven()
     h.put("other", 20, 30, 6, key="y")
     assert check_rows(h.rows).status == "linearizable"
 
@@ -59,7 +59,7 @@ def test_a_revision_told_of_an_unknown_write_belongs_to_no_write_of_another_key(
 
 
 def test_one_revision_is_not_told_of_unknown_writes_of_two_keys() -> None:
-    h = _told_seven()
+    h = _claimed_seven()
     h.put("lost too", 11, None, key="y")
     h.get("lost too", 40, 50, 8, key="y", mod_revision=6)
     assert check_rows(h.rows).status == "linearizable"
@@ -76,7 +76,7 @@ def test_a_revision_told_of_an_unknown_write_is_above_all_that_had_returned_befo
     call: int, violated: bool
 ) -> None:
     """Revision 8 had been answered, of another key, before the write was called which then took 7."""
-    h = _told_seven(call)
+    h = _claimed_seven(call)
     h.put("other", 20, 30, 8, key="y")
 
     verdict = check_rows(h.rows)

@@ -37,7 +37,7 @@ def _swap(h: History, guard: Row, puts: dict[str, str | None], call: int) -> Non
     h.txn(request, True, [], call, None, None)
 
 
-def _told_by_a_local_read(value: str, mod_revision: int) -> History:
+def _seen_by_a_local_read(value: str, mod_revision: int) -> History:
     """An unknown transaction wrote `a` and `b` at revision 4. Of `b`, all but a local read tell only the value, later;
     in between `a`, which it wrote too, was deleted."""
     h = History()
@@ -59,7 +59,7 @@ def _told_by_a_local_read(value: str, mod_revision: int) -> History:
 
 def test_a_local_read_tells_where_an_unknown_transaction_took_effect() -> None:
     """It shows nothing to the other properties; an order that it proposes is a proof all the same, once verified."""
-    h = _told_by_a_local_read("y", 4)
+    h = _seen_by_a_local_read("y", 4)
 
     verdict = check_rows(h.rows)
 
@@ -69,7 +69,7 @@ def test_a_local_read_tells_where_an_unknown_transaction_took_effect() -> None:
 @pytest.mark.parametrize(("value", "mod_revision"), [("y", 5), ("2", 4), ("never", 4)])
 def test_a_local_read_that_lies_concerns_only_the_weak_reads(value: str, mod_revision: int) -> None:
     """If the order does not verify with what it tells, it is sought without."""
-    h = _told_by_a_local_read(value, mod_revision)
+    h = _seen_by_a_local_read(value, mod_revision)
 
     verdict = check_rows(h.rows)
 
@@ -197,8 +197,7 @@ def test_beyond_its_bound_the_replay_is_undecided_never_green() -> None:
     unknown = [row for row in h.rows if row["status"] == "unknown"]
 
     def found(steps: int) -> list[bool]:
-        told = contradictions(unknown, [], known, clocks=Clocks(), steps_again_max=steps)
-        return [one.certain for one in told]
+        return [one.certain for one in contradictions(unknown, [], known, clocks=Clocks(), steps_again_max=steps)]
 
     assert found(1_000) == []
     h.rows[-1]["output"]["count"] = 2
@@ -213,14 +212,14 @@ def test_true_histories_are_never_a_violation_and_nearly_always_decided() -> Non
     undecided, histories = 0, 300
     for seed in range(histories):
         random = Random(seed)
-        many, unknown = random.choice((0.1, 0.2, 0.3)), random.choice((0.03, 0.06, 0.1))
+        multi_key, unknown = random.choice((0.1, 0.2, 0.3)), random.choice((0.03, 0.06, 0.1))
         if seed % 2:
             shape = Shape(operations=200, clients=8, keys=random.choice((4, 8, 20)), put_share=0.3, delete_share=0.1,
-                          cas_share=0.1, multi_key_share=many, unknown_share=unknown, local_share=0.1)  # fmt: skip
+                          cas_share=0.1, multi_key_share=multi_key, unknown_share=unknown, local_share=0.1)  # fmt: skip
             rows = generate(shape, seed)
         else:
-            mix = Mix(operations=200, keys=random.choice((3, 8, 20)), clients=8, unknown=unknown, txn=many / 2,
-                      listing=many / 2, local=0.1)  # fmt: skip
+            mix = Mix(operations=200, keys=random.choice((3, 8, 20)), clients=8, unknown=unknown, txn=multi_key / 2,
+                      listing=multi_key / 2, local=0.1)  # fmt: skip
             rows = history(mix, random)
         verdict = check_rows(rows)
         assert not verdict.violations, (seed, verdict.to_json())

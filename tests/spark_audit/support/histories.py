@@ -40,8 +40,8 @@ class History:
     def range(self, keys: dict[str, tuple[str, int]], call: int, end: int, revision: int, /, **request: Any) -> Row:
         items = [{"key": key, "value": value, "mod_revision": mod} for key, (value, mod) in keys.items()]
         output = {"items": items, "more": request.pop("more", False), "count": request.pop("count", None)}
-        asked = json.dumps({"prefix": "", **request}, sort_keys=True)
-        return self._add("range", call, end, revision, key=None, request=asked, output=output)
+        text = json.dumps({"prefix": "", **request}, sort_keys=True)
+        return self._add("range", call, end, revision, key=None, request=text, output=output)
 
     def txn(
         self, request: Row, succeeded: bool, results: list[Row], call: int, end: int | None, revision: int | None

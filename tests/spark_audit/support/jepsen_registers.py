@@ -65,19 +65,19 @@ def as_edn(lines: Sequence[str]) -> Iterator[str]:
 def explained(operations: Sequence[Called], *, failed_cas_saw_another: bool) -> bool:
     """Whether some order explains the answers, by trying every one that real time allows."""
     failed = ("cas",) if failed_cas_saw_another else ()
-    told = [op for op in operations if op.outcome == "ok" or (op.outcome == "fail" and op.f in failed)]
+    completed = [op for op in operations if op.outcome == "ok" or (op.outcome == "fail" and op.f in failed)]
     perhaps = [op for op in operations if op.outcome in ("info", "open") and op.f != "read"]
-    return _has_order(told, perhaps, "nil")
+    return _has_order(completed, perhaps, "nil")
 
 
-def _has_order(told: list[Called], perhaps: list[Called], state: str) -> bool:
-    if not told:
+def _has_order(completed: list[Called], perhaps: list[Called], state: str) -> bool:
+    if not completed:
         return True
-    first_return = min(op.returned for op in told if op.returned is not None)
-    for op in [*told, *perhaps]:
+    first_return = min(op.returned for op in completed if op.returned is not None)
+    for op in [*completed, *perhaps]:
         after = _after(op, state) if op.called < first_return else None
         if after is not None and _has_order(
-            [t for t in told if t is not op], [p for p in perhaps if p is not op], after
+            [t for t in completed if t is not op], [p for p in perhaps if p is not op], after
         ):
             return True
     return False

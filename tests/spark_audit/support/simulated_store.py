@@ -96,17 +96,17 @@ class Store:
             return [{"op": "range", **json.loads(row["request"])}], {}
         if row["op"] == "txn":
             request = json.loads(row["request"])
-            held = all(self._holds(compare) for compare in request["compares"])
-            return request["success" if held else "failure"], {"succeeded": held}
+            holds = all(self._holds(compare) for compare in request["compares"])
+            return request["success" if holds else "failure"], {"succeeded": holds}
         if row["op"] == "cas":
             seen = self.seen(row["key"])
             by_revision = row.get("expected_mod_revision")
             if by_revision is None:
-                held = seen.get("value") == row.get("expected")
+                holds = seen.get("value") == row.get("expected")
             else:
-                held = seen.get("mod_revision", 0) == by_revision
+                holds = seen.get("mod_revision", 0) == by_revision
             step = {"op": "put", "key": row["key"], "value": row["value"]}
-            return ([step], {"succeeded": True}) if held else ([], {"succeeded": False, **seen})
+            return ([step], {"succeeded": True}) if holds else ([], {"succeeded": False, **seen})
         return [{"op": row["op"], "key": row["key"], "value": row.get("value")}], {"succeeded": True}
 
     def listed(self, request: Row) -> Row:
@@ -270,12 +270,14 @@ def has_an_order(rows: list[Row]) -> bool:
     return False
 
 
-def _agrees(mine: Any, told: Any) -> bool:
+def _agrees(mine: Any, reported: Any) -> bool:
     """Whether the same was answered; of deletions only that there was nothing is compared."""
     if isinstance(mine, dict):
         return all(
-            _agrees(mine.get(name), value) for name, value in told.items() if name not in ("deleted_revision", "exact")
+            _agrees(mine.get(name), value)
+            for name, value in reported.items()
+            if name not in ("deleted_revision", "exact")
         )
     if isinstance(mine, list):
-        return len(mine) == len(told) and all(_agrees(a, b) for a, b in zip(mine, told, strict=True))
-    return bool(mine == told)
+        return len(mine) == len(reported) and all(_agrees(a, b) for a, b in zip(mine, reported, strict=True))
+    return bool(mine == reported)

@@ -41,12 +41,12 @@ class Register:
     def clear(self) -> None:
         self.value, self.mod, self.create, self.version = None, Change(0), Change(0), 0
 
-    def agrees(self, change: Change, told: int) -> bool:
+    def agrees(self, change: Change, reported: int) -> bool:
         """Whether this change may have that revision; from then on it has."""
-        if change.revision is None and told not in self.taken:
-            change.revision = told
-            self.taken.add(told)
-        return change.revision == told
+        if change.revision is None and reported not in self.taken:
+            change.revision = reported
+            self.taken.add(reported)
+        return change.revision == reported
 
     def shows(self, row: Row) -> bool:
         if bool(row["found"]) != (self.value is not None):
@@ -55,8 +55,8 @@ class Register:
             return True
         if row["value"] not in (None, self.value) or row["version"] not in (None, self.version):
             return False
-        told = ((self.mod, row["mod_revision"]), (self.create, row["create_revision"]))
-        return all(revision is None or self.agrees(change, revision) for change, revision in told)
+        reported = ((self.mod, row["mod_revision"]), (self.create, row["create_revision"]))
+        return all(revision is None or self.agrees(change, revision) for change, revision in reported)
 
     def take(self, row: Row) -> bool:
         """Apply the row; False if it cannot have answered so here."""

@@ -63,7 +63,7 @@ def _one_by_one(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> dict[tuple[str, 
     return {name: findings_of_key(*name, mine, clocks, CONFIGURATIONS_MAX) for name, mine in by_name.items()}
 
 
-def _said(key: KeyFindings) -> tuple[Any, ...]:
+def _comparable(key: KeyFindings) -> tuple[Any, ...]:
     """What must not depend on the way; a violation is said, not only known."""
     of_key = [type(found).__name__ for found in key.found if found.property == "keys"]
     return key.status, key.weak, key.operations, key.method == "nothing to decide", of_key
@@ -84,7 +84,7 @@ def _same(rows: list[Row], clocks: Clocks = ONE_CLOCK) -> Counter[tuple[str, str
     assert together.keys() == alone.keys()
     for name, key in alone.items():
         other = together[name]
-        assert _said(other) == _said(key), (name, other, key)
+        assert _comparable(other) == _comparable(key), (name, other, key)
         assert {read for _, read in _misfits(other) ^ _misfits(key)} <= _shown(other) | _shown(key), (name, other, key)
     return Counter((key.status, key.method) for key in together.values())
 
@@ -155,8 +155,8 @@ def test_reads_against_their_own_revision_are_judged_as_alone() -> None:
 
     _same(rows)
 
-    said = Counter(found.property for key in _decided(rows).values() for found in key.found)
-    assert min(said["keys"], said["order"], said["weak"]) > 3, said
+    properties = Counter(found.property for key in _decided(rows).values() for found in key.found)
+    assert min(properties["keys"], properties["order"], properties["weak"]) > 3, properties
 
 
 def test_a_table_of_keys_with_several_clocks_is_decided_as_each_key_alone() -> None:

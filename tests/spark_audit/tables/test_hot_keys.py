@@ -35,8 +35,8 @@ def _history(seed: int) -> list[Row]:
 
 def _sample(rows: list[Row], stride: int) -> pa.Table:
     names = ["run_id", "key", "revision", "call_ns"]
-    told = [{**{name: row[name] for name in names}, "weight": stride} for row in rows[::stride]]
-    return pa.Table.from_pylist(told)
+    sampled_rows = [{**{name: row[name] for name in names}, "weight": stride} for row in rows[::stride]]
+    return pa.Table.from_pylist(sampled_rows)
 
 
 def test_a_hot_key_goes_to_a_partition_of_its_own_by_ranges_and_is_proven_there() -> None:
@@ -93,8 +93,8 @@ def test_a_sample_of_a_file_is_of_every_part_of_it(
     (table,) = hot.sampled([(source.path, source.first, source.last, source.lines)], 1)
 
     assert len(rows) * 0.7 < np.sum(table.column("weight").to_numpy()) < len(rows) * 1.3
-    told = np.nanmax(table.column("revision").to_numpy())
-    assert told > 0.8 * max(row["revision"] or 0 for row in rows)
+    highest = np.nanmax(table.column("revision").to_numpy())
+    assert highest > 0.8 * max(row["revision"] or 0 for row in rows)
     if not lines:
         (nothing,) = hot.sampled([(source.path, source.first, source.last, False)], len(rows))
         assert nothing.num_rows == 0  # No key has as many.

@@ -49,7 +49,7 @@ def in_ranges(rows: list[Row], random: Random, limits: Limits, *, whole: bool) -
         CONFIGURATIONS_MAX,
         limits,
     )
-    return _said(found.proven, list(found.others))
+    return _result(found.proven, list(found.others))
 
 
 def _cut(rows: list[Row], random: Random) -> Iterator[list[Row]]:
@@ -61,7 +61,7 @@ def _cut(rows: list[Row], random: Random) -> Iterator[list[Row]]:
         yield part
 
 
-def _said(proven: pa.Table, others: list[KeyFindings]) -> tuple[str, str, Traces]:
+def _result(proven: pa.Table, others: list[KeyFindings]) -> tuple[str, str, Traces]:
     if proven.num_rows:
         assert not others
         (row,) = proven.to_pylist()
@@ -73,7 +73,7 @@ def _said(proven: pa.Table, others: list[KeyFindings]) -> tuple[str, str, Traces
 
 def _uncut(rows: list[Row]) -> tuple[str, str, Traces]:
     found = decide_table(history_table(rows), {rows[0]["run_id"]: Clocks()}, CONFIGURATIONS_MAX)
-    return _said(found.proven, list(found.others))
+    return _result(found.proven, list(found.others))
 
 
 def _longer(random: Random) -> list[Row]:
@@ -160,4 +160,4 @@ def test_an_operation_that_returned_before_a_call_in_an_earlier_range_is_out_of_
         TINY,
     )
 
-    assert _said(found.proven, list(found.others))[0] == "violation"
+    assert _result(found.proven, list(found.others))[0] == "violation"

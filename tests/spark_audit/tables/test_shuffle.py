@@ -125,10 +125,10 @@ def test_keys_are_decided_wherever_their_rows_come_from(fault: str | None) -> No
     verdict = check_rows(rows)
     assert keys == verdict.properties["keys"].checked
     assert wrong == {violation.key for violation in verdict.violations if violation.property == "keys"}
-    totals = [json.loads(told) for told in found[TOTALS, 0]]
-    assert sum(told["rows"] for told in totals) == len(rows)
-    assert sum(told["taking"] for told in totals) == verdict.properties["order"].checked
-    assert sum(told["multi_key"] for told in totals) == verdict.properties["store"].checked
+    totals = [json.loads(total) for total in found[TOTALS, 0]]
+    assert sum(total["rows"] for total in totals) == len(rows)
+    assert sum(total["taking"] for total in totals) == verdict.properties["order"].checked
+    assert sum(total["multi_key"] for total in totals) == verdict.properties["store"].checked
 
 
 def _clashes(chunks: list[list[Row]]) -> tuple[bool, bool]:
@@ -183,13 +183,13 @@ def test_numbers_of_any_size_arrive_as_they_were(first: int) -> None:
         row["return_ns"] = None if row["return_ns"] is None else row["return_ns"] + first
         if row["output"] and row["output"].get("version"):
             row["output"]["version"] = max(1, first)
-    told = {row["op_id"]: (row["call_ns"], row["return_ns"], (row["output"] or {}).get("version")) for row in rows}
+    expected = {row["op_id"]: (row["call_ns"], row["return_ns"], (row["output"] or {}).get("version")) for row in rows}
 
     arrived = [row for table in _tables(_gathered([rows[:40], rows[40:]]), KEYS) for row in table.to_pylist()]
 
     assert {
         row["op_id"]: (row["call_ns"], row["return_ns"], (row["output"] or {}).get("version")) for row in arrived
-    } == told
+    } == expected
 
 
 def test_an_operation_number_within_a_long_stretch_clashes_with_the_same_number_elsewhere(
