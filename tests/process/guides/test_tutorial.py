@@ -18,7 +18,7 @@ from harness.cluster.ports import free_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 
 SECONDS_MAX = 150

@@ -14,13 +14,13 @@ from kvstore import Client, LevelRefused, MemberStatus, raise_feature_level
 from kvstore.errors import Reason, ResultCode
 from kvstore.protocol.messages import Response, decode_response, encode_client_hello
 from raft import FrameSplitter, Hello, decode_hello, encode_item, frame
-from tests.process.next_build import NEWER_MEMBERS, NOTE_KIND, make_next_build
+from tests.process.guides.next_build import NEWER_MEMBERS, NOTE_KIND, make_next_build
 from tests.process.servers import Server, ServerCluster, hwm, in_build, running_cluster
 from tests.process.test_server_kills import Ledger
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(100)]
 
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
 (UPGRADE_RECIPE,) = re.findall(r"```sh\n(.*?)```", GUIDE.partition("## Upgrade")[2], re.DOTALL)
 
 WRITERS = 2

@@ -17,7 +17,7 @@ from kvstore.cli.serve import serve_command
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
 
 

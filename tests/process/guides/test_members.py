@@ -19,7 +19,7 @@ from tests.process.test_server_kills import Ledger
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(100)]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (
     (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("## Members")[2].partition("## Writers")[0]
 )
