@@ -43,24 +43,22 @@ def rot_what_is_read_next(world: World, member: MachineView, random: Random) -> 
     ]
     if not candidates:
         return False
-    twice = [(path, frame) for path, frame in candidates if _same(frame, found[path])]
+    twice = [(path, frame) for path, frame in candidates if _replaced(frame, found[path])]
     path, frame = random.choice(twice or candidates)
     offset, length = frame["offset"], frame["length"]
     others = [other for other in found[path] if other["length"] == length and other is not frame]
-    same = _same(frame, found[path])
+    replaced = _replaced(frame, found[path])
     if others and random.random() < MISPLACED_SHARE:
-        member.proven.misplace(path, offset, random.choice(same or others)["offset"], length)
+        member.proven.misplace(path, offset, random.choice(replaced or others)["offset"], length)
     else:
         member.proven.flip(path, offset + random.randrange(length), random.randrange(8))
     return True
 
 
-def _same(frame: dict[str, Any], frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Other frames as long that begin at the same index: what it replaced, or what replaced it."""
-    alike = [
-        each for each in frames if (each["length"], each["first_index"]) == (frame["length"], frame["first_index"])
-    ]
-    return [each for each in alike if each is not frame]
+def _replaced(frame: dict[str, Any], frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Earlier frames as long that begin at the same index: what it replaced."""
+    sort = frame["length"], frame["first_index"]
+    return [each for each in frames[: frames.index(frame)] if (each["length"], each["first_index"]) == sort]
 
 
 def _read_next(member: MachineView) -> tuple[int, int] | None:

@@ -706,7 +706,11 @@ def with_log_rot(plan: Plan, random: Random) -> Plan:
 
 
 def _rot_after_rewrite(plan: Plan, random: Random) -> Plan:
-    """One member leads, writes on while cut off, has its tail replaced, crashes, and reads all of its log again."""
+    """One member leads, writes on while cut off, has its tail replaced, crashes, and reads all of its log again.
+
+    Entry by entry, with values of many sizes: now and then a frame is as long as the one which it replaces, though it
+    has a hard state besides. That one may then take its place. What is read is applied slowly, so that much is left.
+    """
     until_ns, target = 4 * SECOND_NS, (random.randrange(len(plan.members)) + 0.5) / len(plan.members)
     faults: list[Fault] = []
     for at_ms in range(300, until_ns // MILLISECOND_NS, 1_000):
@@ -716,14 +720,23 @@ def _rot_after_rewrite(plan: Plan, random: Random) -> Plan:
             _fault_ms("take over", at_ms, 0, target, random),
             _fault_ms("cut off", at_ms + 100, cut_ms, target, random),
             _fault_ms("kill", dies_ms, 20, target, random),
-            _fault_ms("rotting log", dies_ms + 10, 400, target, random),
         ]
+        rots = _fault_ms("rotting log", dies_ms + 10, 400, target, random)
+        if at_ms > until_ns // MILLISECOND_NS // 2:  # By then much has been replaced.
+            faults.append(rots)
     plan = busy(plan, random)
     raft = replace(
-        plan.raft, log_cache_bytes_max=100, retention_bytes_max=MIB, snapshot_log_bytes=MIB, apply_bytes_max=100
+        plan.raft,
+        log_cache_bytes_max=100,
+        retention_bytes_max=MIB,
+        snapshot_log_bytes=MIB,
+        apply_bytes_max=100,
+        append_entries_max=1,
+        window_messages_max=1,
     )
-    load = replace(plan.load, read_share=0.2, value_bytes_max=16)
-    return replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, load=load, storage=StorageLimits())
+    load = replace(plan.load, read_share=0.2, value_bytes_max=40, think_ns=30 * MILLISECOND_NS)
+    plan = replace(plan, until_ns=until_ns, faults=in_order(faults), raft=raft, load=load, storage=StorageLimits())
+    return replace(plan, turn_ns=2 * MILLISECOND_NS)
 
 
 def _fault_ms(kind: str, at_ms: int, duration_ms: int, target: float | None, random: Random) -> Fault:
