@@ -167,3 +167,16 @@ def test_every_file_and_folder_that_a_guide_names_is_there() -> None:
 
     assert len(named) > 20
     assert [each for each in named if not (ROOT / each[1]).exists()] == []
+
+
+def test_the_index_of_decisions_has_each_record_with_its_date_and_title() -> None:
+    """In the order of their numbers."""
+    folder = ROOT / "docs" / "adr"
+    heads = []
+    for path in sorted(folder.glob("0*.md")):
+        title, _, date = path.read_text(encoding="utf-8").splitlines()[:3]
+        heads.append((path.name, date.removeprefix("Date: "), title.removeprefix(f"# {int(path.name[:4])}. ")))
+
+    index = (folder / "README.md").read_text(encoding="utf-8")
+
+    assert re.findall(r"^\| \[\d+\]\((.*?)\) \| (.*?) \| (.*?) \|$", index, re.MULTILINE) == heads
