@@ -152,6 +152,12 @@ class LeaderChecker:
         """A leadership transfer begins (thesis §3.10)."""
         self._transfer_began_at = self._now
 
+    def transfer_given_up(self) -> None:
+        """It leads on, though the peer that was asked has not taken over."""
+        tried_ns = self._now - self._transfer_began_at
+        if tried_ns < self._config.election_timeout_max_ns:
+            broken("a handover is tried for an election time-out", f"{self._node_id} gives it up after {tried_ns} ns")
+
     def sync_ended(self) -> None:
         """The log's disk has ended a sync. If the next one begins at once, it is another one."""
         self._sync_since = self._successor_since = None

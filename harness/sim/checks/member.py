@@ -15,6 +15,7 @@ from harness.sim.checks.leader_loss import LeaderLossChecker
 from harness.sim.checks.lease_promises import LeasePromiseChecker
 from harness.sim.checks.membership import Halves, check_standing, halves_of, has_majorities
 from harness.sim.checks.messages import check_promise
+from harness.sim.checks.noticing import NoticeChecker
 from harness.sim.checks.proposal_ends import ProposalChecker
 from harness.sim.checks.reads import ReadChecker
 from harness.sim.checks.snapshots import check_built
@@ -66,6 +67,7 @@ class MemberChecker:
         )
         config = self._world.plan.raft_of(self._node_id)
         self.leader_loss = LeaderLossChecker(self._world, self._node_id, config, lambda: self._halves)
+        self._notices = NoticeChecker(world, member)
         self._reads = ReadChecker(world, member, commitment.timeline)
         self._proposal_ends = ProposalChecker(self._node_id, config.outcome_wait_ns)
         self._lease_promises: LeasePromiseChecker
@@ -108,6 +110,7 @@ class MemberChecker:
         now = self._member.now()
         self._lease_promises.received(core, sender, message, now)
         self.leader_loss.received(core, sender, message, now)
+        self._notices.received(message)
         if core.role is Role.LEADER or core.term == self.leader.term:  # It may lead no more because of it.
             self.leader.received(core, sender, message, now)
 
@@ -215,6 +218,7 @@ class MemberChecker:
         for event in effects.events:
             self._world.cover(event.name)
             self._told_of_elections(event)
+            self._notices.told(event)
             if event.name == "read_round":
                 self._read_round(event.fields["term"], event.fields["read_index"])
                 self.leader.round_began(event.fields["counter"])
@@ -222,6 +226,8 @@ class MemberChecker:
                 self.leader.round_began(event.fields["counter"])
             elif event.name == "transfer_began":
                 self.leader.transfer_began()
+            elif event.name == "transfer_given_up":
+                self.leader.transfer_given_up()
             elif event.name == "snapshot_built":
                 check_built(self._world.safety, self._member, self._storage)
         for completion in one_by_one(effects.completions):
@@ -249,6 +255,7 @@ class MemberChecker:
         node = self._member.node
         assert node is not None
         self.leader_loss.step_is_over()
+        self._notices.step_is_over()
         self._proposal_ends.step_is_over(node.core.leading_term, self.leader.now)
         if node.core.leading_term is None:
             self.leader.sync_ended()

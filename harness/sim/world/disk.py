@@ -40,6 +40,7 @@ class SimFiles:
         self.has_erred = False  # A sync or a read did.
         self.has_read_short = False  # The system gave less than it was asked for.
         self.on_start: Callable[[int], None] | None = None  # Told once, with its duration, when a submission begins.
+        self.has_lacked_room = False  # Something found no room, since the process has last said that there is some.
         self._owed: set[str] = set()  # Folders that were to get something which found no room, and nothing since.
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
@@ -78,6 +79,15 @@ class SimFiles:
         start = f"{folder}/"
         waiting = any(adds_to(operation, start) for operations, _ in self._queue for operation in operations)
         return not waiting and folder not in self._owed and self._image.unsynced(folder) <= self.accepted
+
+    @property
+    def is_busy(self) -> bool:
+        """True while something that was submitted has not ended."""
+        return bool(self._queue)
+
+    def owes(self, folder: str) -> bool:
+        """True if `folder` was to get something which found no room, and has got nothing since."""
+        return folder in self._owed
 
     def crash(self, random: Random) -> None:
         """The process dies: the submission under way got some way, those behind it never began."""
@@ -138,6 +148,7 @@ class SimFiles:
             self._owed -= folders
         elif error.errno == errno.ENOSPC:
             self._owed |= folders
+            self.has_lacked_room = True
 
     def _carry_out(self, operation: Operation, before: Sequence[Operation]) -> None:
         if isinstance(operation, SyncFile | SyncFolder) and self._fails(operation):

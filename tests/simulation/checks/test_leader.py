@@ -367,6 +367,7 @@ def test_who_asks_the_leader_is_told_of_all_that_anybody_had_committed() -> None
 # Handing over
 
 
+TRIED = "a handover is tried for an election time-out"
 HANDOVER = "a handover ends within an election time-out and a heartbeat"
 HANGS = "a leader whose disk hangs hands over"
 PATIENCE_NS = 180  # Two election time-outs.
@@ -385,6 +386,18 @@ def step(watch: LeaderChecker, now: int, leader: RaftCore, *, syncs: bool = True
     watch.ticked(leader, now)
     watch.received(leader, "s2", accepted(), now)
     watch.step_is_over(leader, syncs=syncs, is_disk_full=is_disk_full)
+
+
+def test_a_handover_that_is_given_up_before_an_election_time_out_is_found() -> None:
+    watch = a_leader(peers=2)
+    watch.ticked(core(), 5)
+    watch.transfer_began()
+    watch.ticked(core(), 5 + CONFIG.election_timeout_max_ns - 1)
+    with pytest.raises(Violation, match=TRIED):
+        watch.transfer_given_up()
+
+    watch.ticked(core(), 5 + CONFIG.election_timeout_max_ns)
+    watch.transfer_given_up()
 
 
 def test_a_handover_that_lasts_longer_than_an_election_time_out_and_a_heartbeat_is_found() -> None:

@@ -1,0 +1,96 @@
+"""Events of a node against what the world knows: appends that do not fit or bring nothing, room and hangs of its disk.
+
+Nothing of the product rests on these events but counters, logs and whoever reads them: no other rule would see that
+one is untrue.
+"""
+
+from __future__ import annotations
+
+from harness.sim.checks.context import CheckedWorld
+from harness.sim.engine.errors import broken, require
+from harness.sim.world.context import MachineView
+from harness.sim.world.disk import BALLAST_PATH
+from harness.sim.world.probes import LOG_FOLDER
+from raft import AppendEntries, Message, TraceEvent
+
+
+class NoticeChecker:
+    """Checks one process."""
+
+    def __init__(self, world: CheckedWorld, member: MachineView) -> None:
+        self._world, self._member = world, member
+        self._append: AppendEntries | None = None  # What the node was handed in this step.
+
+    def received(self, message: Message) -> None:
+        """The node was handed a message."""
+        if isinstance(message, AppendEntries):
+            self._append = message
+
+    def step_is_over(self) -> None:
+        """After all events of one step were told."""
+        self._append = None
+
+    def told(self, event: TraceEvent) -> None:
+        """The node says that it has noticed this."""
+        match event.name:
+            case "append_rejected":
+                self._check_rejected(event.fields["prev_index"], event.fields["hint_index"], event.fields["hint_term"])
+            case "duplicate_append_ignored":
+                self._check_ignored()
+            case "disk_full":
+                self._check_full()
+            case "disk_has_room":
+                self._check_room()
+            case "disk_hangs":
+                self._check_hang(event.fields["for_ms"])
+            case _:
+                pass
+
+    def _check_rejected(self, prev_index: int, hint_index: int, hint_term: int) -> None:
+        """Raft §5.3: it has no such entry; what it names instead, it has, and the leader may go back to there."""
+        append, log = self._append, self._member.logs.memory
+        if append is None or append.prev_index != prev_index or log.term_at(prev_index) == append.prev_term:
+            broken(
+                "an append is rejected only where the logs differ",
+                f"{self._member.node_id} has term {log.term_at(prev_index)} at {prev_index} and rejects {append}",
+            )
+        require(
+            hint_index <= prev_index and log.term_at(hint_index) == hint_term,
+            "a rejection names a position of the log",
+            f"{self._member.node_id} rejects {prev_index}, names ({hint_index}, {hint_term})",
+            f"and has term {log.term_at(hint_index)} there",
+        )
+
+    def _check_ignored(self) -> None:
+        """Raft §5.3: an append that brings nothing new brings nothing but what is here."""
+        append, log = self._append, self._member.logs.memory
+        entries = () if append is None else append.entries
+        new = [each for each in entries if each.index > log.base.index and log.term_at(each.index) != each.term]
+        if new or not entries:
+            broken("only what is held is ignored", f"{self._member.node_id} ignores {append}, and lacks {new}")
+
+    def _check_full(self) -> None:
+        files = self._member.files
+        assert files is not None
+        require(files.has_lacked_room, "room is missed only where the disk has refused some", self._member.node_id)
+
+    def _check_room(self) -> None:
+        """Then the ballast is whole again, and what the log was to get is there.
+
+        See docs/reference/specification.md#412-full-disk.
+        """
+        member = self._member
+        assert member.files is not None
+        inode = member.image.names.get(BALLAST_PATH)
+        size_bytes, wanted_bytes = len(inode.current) if inode else 0, self._world.plan.storage.ballast_bytes
+        require(
+            size_bytes == wanted_bytes and not member.files.owes(LOG_FOLDER),
+            "who has room again has its ballast, and has written what waited for it",
+            f"{member.node_id}: the ballast has {size_bytes} of {wanted_bytes} bytes",
+        )
+        member.files.has_lacked_room = False
+
+    def _check_hang(self, for_ms: int) -> None:
+        files = self._member.files
+        assert files is not None
+        require(files.is_busy, "a disk hangs while it has something to do", f"{self._member.node_id}: {for_ms} ms")
