@@ -73,7 +73,7 @@ class Cluster:
             member.arguments = tuple(each for each in member.arguments if each != BOOTSTRAP)
 
     async def start_new_member(self) -> Member:
-        """Start who is no member yet, with a new id and an empty folder; returns what the others are to be told."""
+        """Start a machine that is no member yet, with a new id and an empty folder; returns the member to be added."""
         self._ids_given += 1
         node_id = f"n{self._ids_given}"
         peer_port, client_port, *metrics_ports = free_ports(3 if self.member_options.has_metrics else 2)

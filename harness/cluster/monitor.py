@@ -35,7 +35,7 @@ class Monitor:
 
     @property
     def leader_id(self) -> str | None:
-        """Who leads in the highest term that any member claimed to lead, lately."""
+        """The leader of the highest term that any member claimed to lead, lately."""
         oldest = trio.current_time() - _FRESH_SECONDS
         leading = [
             view for view in self.views.values() if view.role == "leader" and self._heard_at[view.node_id] >= oldest

@@ -25,7 +25,7 @@ _MIB = 1024 * 1024
 SMALL_BYTES, USUAL_BYTES = 96 * _MIB, 2048 * _MIB  # Sparse: only what is written takes room.
 _FILLING = "filling"
 _COMMAND_SECONDS = 20.0
-_THAW_GRACE_SECONDS = 5  # How much later than us whoever watches over us thaws.
+_THAW_GRACE_SECONDS = 5  # How much later than us the watchdog thaws.
 _PIECES = (_MIB, 64 * 1024, 4096)  # Room is taken in pieces, in the end in single blocks.
 
 
@@ -114,7 +114,7 @@ class Volume:
             shut_down(folder, lose_unsynced=False)
 
     def cut_power(self) -> None:
-        """What was not synced is lost, and everything fails with EIO. Stop whoever writes first. Ends with `repair`."""
+        """Lose what was not synced, and fail everything with EIO. Stop all writers first. Ends with `repair`."""
         with self._opened() as folder:
             shut_down(folder, lose_unsynced=True)
 

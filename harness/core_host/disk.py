@@ -90,7 +90,7 @@ class Disk:
         self.appended = self.appended.after(write)
 
     def sync(self, commit_hint: int, done: Done) -> None:
-        """The core never asks; whoever drives it decides when `sync_oldest` happens."""
+        """The core never asks; its driver decides when `sync_oldest` happens."""
         raise AssertionError(f"a core syncs nothing itself: {commit_hint}, {done}")
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:

@@ -25,7 +25,7 @@ class GhostState:
     heartbeats_left: int
     hints_left: int
     leaders: tuple[int, ...]  # By term, from 1.
-    votes: tuple[int, ...]  # By voter and term: who was told that this is the vote.
+    votes: tuple[int, ...]  # By voter and term: the candidate that was given the vote.
     committed: tuple[tuple[int, int], ...] = ()  # By index, from 1: (term of the entry, term in which it committed).
     reads: tuple[tuple[int, int], ...] = ()  # Open ones: (ticket, how much was committed when it was asked for).
 

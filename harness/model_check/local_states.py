@@ -15,7 +15,7 @@ from harness.core_host.disk import Disk, Image
 from harness.core_host.member import CoreHost, NoSpread
 from harness.model_check.bounds import Bounds
 from harness.model_check.normalize import CONFIG, SILENCE_NS, normalize
-from harness.model_check.state_key import Picture, rename, state_key
+from harness.model_check.state_key import StateKey, rename, state_key
 from harness.model_check.symmetry import Renamings
 from raft import Entry, Message, PreVoteRequest, PreVoteResponse, ProtocolError, Role, VoteRequest, VoteResponse
 
@@ -70,10 +70,10 @@ class LocalStates:
         self.letters: list[Envelope] = []
         self.letter_images: list[tuple[int, ...]] = []
         self.steps_run = 0  # By the production core.
-        self._numbers: dict[Picture, int] = {}
+        self._numbers: dict[StateKey, int] = {}
         self._stored: list[bytes | None] = []  # The member itself, of one in each orbit.
         self._origin: list[tuple[int, int]] = []  # (a stored state, the renaming that makes it this one)
-        self._letter_numbers: dict[Picture, int] = {}
+        self._letter_numbers: dict[StateKey, int] = {}
         self._outcomes: list[dict[tuple[int, int], Outcome]] = []
 
     def first_states(self) -> list[int]:
@@ -216,7 +216,7 @@ class LocalStates:
             number = self._add(drawn, member)
         return number
 
-    def _add(self, drawn: Picture, member: CoreHost) -> int:
+    def _add(self, drawn: StateKey, member: CoreHost) -> int:
         """Number this state and all that it becomes by renaming."""
         place = self.renamings.node_ids.index(member.node_id)
         facts = facts_of(member)

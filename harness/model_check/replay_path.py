@@ -25,10 +25,10 @@ from harness.model_check.local_states import (
 )
 from harness.model_check.normalize import normalize
 from harness.model_check.search import ModelEvent, Search
-from harness.model_check.state_key import Picture, state_key
+from harness.model_check.state_key import StateKey, state_key
 from raft import ProtocolError
 
-Key = tuple[int, int, Picture]
+Key = tuple[int, int, StateKey]
 """A message as the search knows it: messages that differ in what decides nothing are one."""
 
 

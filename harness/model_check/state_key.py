@@ -14,7 +14,7 @@ from typing import Any
 
 from raft import Entry
 
-Picture = Hashable
+StateKey = Hashable
 
 LEFT_OUT: dict[str, frozenset[str]] = {
     "Member": frozenset({"now", "sent", "events", "applied", "reads_ready", "reads_failed"}),  # Taken after each event.
@@ -48,12 +48,12 @@ UNORDERED = {("Outbox", "_waiting")}  # Of messages to different peers; two to o
 _fields: dict[type, tuple[str, ...]] = {}
 
 
-def state_key(thing: object) -> Picture:
+def state_key(thing: object) -> StateKey:
     """The picture of a member, or of a message."""
     return _draw(thing, set())
 
 
-def rename(drawn: Picture, names: Mapping[str, str]) -> Picture:
+def rename(drawn: StateKey, names: Mapping[str, str]) -> StateKey:
     """The same picture with members renamed."""
     if isinstance(drawn, tuple):
         return tuple([rename(part, names) for part in drawn])
@@ -62,7 +62,7 @@ def rename(drawn: Picture, names: Mapping[str, str]) -> Picture:
     return names.get(drawn, drawn) if isinstance(drawn, str) else drawn
 
 
-def _draw(thing: Any, seen: set[int]) -> Picture:
+def _draw(thing: Any, seen: set[int]) -> StateKey:
     if thing is None or isinstance(thing, int | str | bytes):
         return thing
     if isinstance(thing, Enum):
@@ -83,10 +83,10 @@ def _draw(thing: Any, seen: set[int]) -> Picture:
     return _draw_fields(thing, seen)
 
 
-def _draw_fields(thing: object, seen: set[int]) -> Picture:
+def _draw_fields(thing: object, seen: set[int]) -> StateKey:
     kind = type(thing)
     names = _fields.get(kind) or _find_fields(thing)
-    drawn: list[Picture] = [kind.__name__]
+    drawn: list[StateKey] = [kind.__name__]
     for name in names:
         part = _draw(getattr(thing, name), seen)
         drawn.append(frozenset(part) if (kind.__name__, name) in UNORDERED and isinstance(part, tuple) else part)

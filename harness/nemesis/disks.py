@@ -16,16 +16,16 @@ from kvstore import Client, StoreError
 
 _STUTTER_SECONDS = (0.03, 0.2)  # How long each sync waits, about: within an election time-out.
 _BREATH_SECONDS = 0.03
-_END_SECONDS, _LOOK_SECONDS = 5.0, 0.05  # Who has met an error ends, once it has told the others.
+_END_SECONDS, _LOOK_SECONDS = 5.0, 0.05  # A member that has met an error ends, once it has told the others.
 _ASK_SECONDS = 0.5
 _NOBODYS_KEY = "nothing is ever written here"
 _ONCE: tuple[Operation, ...] = ("write", "sync")
 
 
 @asynccontextmanager
-async def full(strike: ActiveFault) -> AsyncIterator[None]:
+async def full(active: ActiveFault) -> AsyncIterator[None]:
     """No room at all on the disk (ENOSPC); at the end there is room again."""
-    volumes = strike.volumes
+    volumes = active.volumes
     try:
         await _each(volumes, Volume.fill)
         yield
@@ -34,27 +34,27 @@ async def full(strike: ActiveFault) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def failing(strike: ActiveFault) -> AsyncIterator[None]:
+async def failing(active: ActiveFault) -> AsyncIterator[None]:
     """All that is asked of the disk fails (EIO), and what was written before is kept. A member must then end itself.
 
     At the end the disk is well and the member is started again. `exit_codes`: how each ended by itself; None: not at
     all, and was killed.
     """
-    members, volumes = strike.members, strike.volumes
+    members, volumes = active.members, active.volumes
     exit_codes: dict[str, int | None] = {}
-    strike.record.outcome["exit_codes"] = exit_codes
-    allowed = if_its_disk_fails(strike)
+    active.record.outcome["exit_codes"] = exit_codes
+    allowed = if_its_disk_fails(active)
     for member in members:
         member.may_end = True
     try:
         await _each(volumes, Volume.fail)
         yield
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_have_all_write, strike.cluster.endpoints)
+            nursery.start_soon(_have_all_write, active.cluster.endpoints)
             await _ended(lambda: members)
             nursery.cancel_scope.cancel()
         exit_codes.update({member.node_id: member.died() for member in members})
-        blame(strike, "while all that was asked of the disk failed", exit_codes, allowed)
+        blame(active, "while all that was asked of the disk failed", exit_codes, allowed)
     finally:
         for member in members:
             member.kill()
@@ -64,16 +64,16 @@ async def failing(strike: ActiveFault) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def failing_once(strike: ActiveFault) -> AsyncIterator[None]:
+async def failing_once(active: ActiveFault) -> AsyncIterator[None]:
     """One write to the log, or one sync of it, fails (EIO), and all before and after it succeed. Started again at the
     end.
 
     Who has met the error must end itself: nobody knows what of the log is on its disk. `exit_codes`: of these.
     """
-    members, operation = strike.members, strike.random.choice(_ONCE)
+    members, operation = active.members, active.random.choice(_ONCE)
     exit_codes: dict[str, int | None] = {}
-    strike.record.outcome.update(operation=operation, exit_codes=exit_codes)
-    allowed = if_its_disk_fails(strike)
+    active.record.outcome.update(operation=operation, exit_codes=exit_codes)
+    allowed = if_its_disk_fails(active)
     for member in members:
         member.may_end = True
         member.controls.fail_next(operation)
@@ -85,10 +85,10 @@ async def failing_once(strike: ActiveFault) -> AsyncIterator[None]:
         yield
         await _ended(who_met_it)
         exit_codes.update({member.node_id: member.died() for member in who_met_it()})
-        blame(strike, f"after a {operation} of the log had failed", exit_codes, allowed)
+        blame(active, f"after a {operation} of the log had failed", exit_codes, allowed)
     finally:
         for member in members:
-            member.kill()  # Whoever has written nothing meanwhile is started anew, too.
+            member.kill()  # A member that has written nothing meanwhile is started anew, too.
             member.start()
 
 
@@ -110,26 +110,26 @@ async def _have_all_write(endpoints: Sequence[str]) -> None:
 
 
 @asynccontextmanager
-async def hanging(strike: ActiveFault) -> AsyncIterator[None]:
+async def hanging(active: ActiveFault) -> AsyncIterator[None]:
     """Every write and sync waits until the fault is over. The process itself goes on."""
-    volumes = strike.volumes
+    volumes = active.volumes
     try:
-        await _each(volumes, lambda volume: volume.freeze(strike.seconds))
+        await _each(volumes, lambda volume: volume.freeze(active.seconds))
         yield
     finally:
         await _each(volumes, Volume.thaw)
 
 
 @asynccontextmanager
-async def slow(strike: ActiveFault) -> AsyncIterator[None]:
+async def slow(active: ActiveFault) -> AsyncIterator[None]:
     """The disk hangs for a moment again and again, so that each sync takes up to some tenths of a second."""
-    volumes = strike.volumes
+    volumes = active.volumes
 
     async def stutter() -> None:
         while True:
             try:
                 await _each(volumes, lambda volume: volume.freeze(_STUTTER_SECONDS[1]))
-                await trio.sleep(strike.random.uniform(*_STUTTER_SECONDS))
+                await trio.sleep(active.random.uniform(*_STUTTER_SECONDS))
             finally:
                 await _each(volumes, Volume.thaw)
             await trio.sleep(_BREATH_SECONDS)
@@ -143,9 +143,9 @@ async def slow(strike: ActiveFault) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def without_power(strike: ActiveFault) -> AsyncIterator[None]:
+async def without_power(active: ActiveFault) -> AsyncIterator[None]:
     """The process and its disk stop at one moment: what was not synced is lost. Started again at the end."""
-    members, volumes = strike.members, strike.volumes
+    members, volumes = active.members, active.volumes
     for member in members:
         member.pause()  # So that it says nothing more, and closes no file: that could bring something to the disk.
     await _each(volumes, Volume.cut_power)

@@ -13,37 +13,37 @@ Codes = frozenset[int | None]
 """Exit codes; None: it did not end by itself, and was killed."""
 
 WHILE_JOINING: Codes = frozenset({REFUSED, NO_ANSWER})
-"""Who is no member yet may end by itself: nobody answers it, or something beside it keeps it from starting."""
+"""A joining member may end by itself: no member answers it, or another fault keeps it from starting."""
 
 
-def if_its_disk_fails(strike: ActiveFault) -> dict[str, Codes]:
+def if_its_disk_fails(active: ActiveFault) -> dict[str, Codes]:
     """Of each victim, as it is before anything is done to it: how it may end once its disk fails."""
-    return _allowed(strike, {STOPPED_ITSELF}, starting={REFUSED}, joining={*WHILE_JOINING, None})
+    return _allowed(active, {STOPPED_ITSELF}, starting={REFUSED}, joining={*WHILE_JOINING, None})
 
 
-def if_asked_to_stop(strike: ActiveFault) -> dict[str, Codes]:
+def if_asked_to_stop(active: ActiveFault) -> dict[str, Codes]:
     """The same for SIGTERM."""
     return _allowed(
-        strike,
+        active,
         {STOPPED_AS_ASKED},
         starting={_BEFORE_IT_LISTENS},
         joining={*WHILE_JOINING, _BEFORE_IT_LISTENS},
     )
 
 
-def blame(strike: ActiveFault, when: str, exit_codes: Mapping[str, int | None], allowed: Mapping[str, Codes]) -> None:
-    """Whoever ended in another way than it may makes a finding, which fails the run."""
+def blame(active: ActiveFault, when: str, exit_codes: Mapping[str, int | None], allowed: Mapping[str, Codes]) -> None:
+    """A member that ended with an unexpected exit code is a finding, which fails the run."""
     others = {node_id: code for node_id, code in exit_codes.items() if code not in allowed[node_id]}
     if others:
-        strike.record.outcome["finding"] = f"{when}, members ended so (None: not by themselves): {others}"
+        active.record.outcome["finding"] = f"{when}, members ended so (None: not by themselves): {others}"
 
 
 def _allowed(
-    strike: ActiveFault, always: set[int | None], *, starting: set[int | None], joining: set[int | None]
+    active: ActiveFault, always: set[int | None], *, starting: set[int | None], joining: set[int | None]
 ) -> dict[str, Codes]:
     return {
         member.node_id: frozenset(
             always | (set() if member.serves() else starting) | (joining if member.is_joining else set())
         )
-        for member in strike.members
+        for member in active.members
     }

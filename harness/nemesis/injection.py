@@ -94,12 +94,12 @@ class Nemesis:
             leader_id=leader_id,
             started_ns=self.writer.clock.now_ns(),
         )
-        strike = ActiveFault(self.cluster, record, planned.duration_seconds, Random(f"strike {planned.pick}"))
+        active = ActiveFault(self.cluster, record, planned.duration_seconds, Random(f"strike {planned.pick}"))
         self.records.append(record)
         self.under_way.append(record)
         self.writer.event("fault_started", **record.to_json())
         try:
-            async with _CARRIED_OUT[planned.kind](strike):
+            async with _CARRIED_OUT[planned.kind](active):
                 await trio.sleep(planned.duration_seconds)
         finally:
             record.stopped_ns = self.writer.clock.now_ns()
@@ -108,7 +108,7 @@ class Nemesis:
             self.writer.event("fault_stopped", **fields)
 
     def _choose(self, planned: PlannedFault, leader_id: str | None) -> list[str]:
-        """Who it hits; a function of the plan's `pick`, the members, the leader, and who is hit already."""
+        """The members it hits, by the plan's `pick`, the members, the leader, and those that are hit already."""
         if planned.kind == "add":
             return []
         hit = self._hit()
@@ -124,7 +124,7 @@ class Nemesis:
         return sorted(Random(planned.pick).sample(sorted(free), min(count, len(free))))
 
     async def _settled(self) -> None:
-        """Whoever is not hit now has come back from the last time, so that faults do not add up on a slow machine."""
+        """Wait until members that are not hit now have recovered: faults must not add up on a slow machine."""
         for _ in range(round(_SETTLED_SECONDS_MAX / _LOOK_SECONDS)):
             if not self.cluster.silent - self._hit():
                 break

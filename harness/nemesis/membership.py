@@ -21,82 +21,82 @@ ADDED_TO_MAX = MEMBERS_MAX - 2
 _CHANGE_SECONDS_MAX = 90.0  # All other faults are over within a few seconds.
 _TRY_SECONDS = 20.0
 _PAUSE_SECONDS = 0.2
-_END_SECONDS = 15.0  # Who was removed is told, or asks, and ends by itself; other faults may be in the way.
+_END_SECONDS = 15.0  # A removed member is told, or asks, and ends by itself; other faults may be in the way.
 
 
 @asynccontextmanager
-async def added(strike: ActiveFault) -> AsyncIterator[None]:
+async def added(active: ActiveFault) -> AsyncIterator[None]:
     """A member with a new id and an empty folder joins, catches up, and gets a vote."""
-    count = len(strike.cluster.members)
+    count = len(active.cluster.members)
     if count >= ADDED_TO_MAX:
-        strike.record.outcome["skipped"] = f"there are {count} members already, and who is replaced needs room"
+        active.record.outcome["skipped"] = f"there are {count} members already, and who is replaced needs room"
     else:
-        new = await strike.cluster.start_new_member()
-        strike.record.outcome["added"] = new.node_id
-        async with _looked_after(strike, new):
-            await _insist(strike, lambda client: client.add_member(new, promote=True, wait_seconds=_TRY_SECONDS))
+        new = await active.cluster.start_new_member()
+        active.record.outcome["added"] = new.node_id
+        async with _looked_after(active, new):
+            await _insist(active, lambda client: client.add_member(new, promote=True, wait_seconds=_TRY_SECONDS))
     yield
 
 
 @asynccontextmanager
-async def removed(strike: ActiveFault) -> AsyncIterator[None]:
+async def removed(active: ActiveFault) -> AsyncIterator[None]:
     """A member is removed while it runs; it must end itself. `exit_code`: None if it did not, and was killed."""
-    cluster = strike.cluster
+    cluster = active.cluster
     is_one_spared = len(cluster.members) > MEMBERS_MIN
-    if not is_one_spared or not strike.record.victims:
+    if not is_one_spared or not active.record.victims:
         few = f"there are only {len(cluster.members)} members"
-        strike.record.outcome["skipped"] = "every member is hit by something else" if is_one_spared else few
+        active.record.outcome["skipped"] = "every member is hit by something else" if is_one_spared else few
         yield
         return
-    (old,) = strike.members
+    (old,) = active.members
     old.may_end = True
-    strike.record.outcome["removed"] = old.node_id
-    await _insist(strike, lambda client: client.remove_member(old.node_id, wait_seconds=_TRY_SECONDS))
+    active.record.outcome["removed"] = old.node_id
+    await _insist(active, lambda client: client.remove_member(old.node_id, wait_seconds=_TRY_SECONDS))
     for _ in range(round(_END_SECONDS / _PAUSE_SECONDS)):
         if old.died() is not None:
             break
         await trio.sleep(_PAUSE_SECONDS)
-    strike.record.outcome["exit_code"] = old.died()
-    if "failed" not in strike.record.outcome:
-        blame(strike, "removed", {old.node_id: old.died()}, {old.node_id: frozenset({WAS_REMOVED})})
+    active.record.outcome["exit_code"] = old.died()
+    if "failed" not in active.record.outcome:
+        blame(active, "removed", {old.node_id: old.died()}, {old.node_id: frozenset({WAS_REMOVED})})
     await cluster.forget(old.node_id)
     yield
 
 
 @asynccontextmanager
-async def replaced(strike: ActiveFault) -> AsyncIterator[None]:
+async def replaced(active: ActiveFault) -> AsyncIterator[None]:
     """A member is gone for good, disk and all (`kill -9`, and never started again); a new one takes its place."""
-    if not strike.record.victims:
-        strike.record.outcome["skipped"] = "every member is hit by something else"
+    if not active.record.victims:
+        active.record.outcome["skipped"] = "every member is hit by something else"
         yield
         return
-    (old,) = strike.members
+    (old,) = active.members
     old.kill()
-    await _replace(strike, old.node_id)
+    await _replace(active, old.node_id)
     yield
 
 
 @asynccontextmanager
-async def lied_to(strike: ActiveFault) -> AsyncIterator[None]:
+async def lied_to(active: ActiveFault) -> AsyncIterator[None]:
     """A member's disk says that it has synced, and has not; then the power fails. What the member forgot nobody can
     know: it is never started again, and a new one takes its place.
 
     `check`: what `hwm check` says of its folder. A log that ends too early, and in order, looks sound to it.
     """
-    cluster = strike.cluster
-    if len(cluster.members) < MEMBERS_MIN or not strike.record.victims:
-        strike.record.outcome["skipped"] = "nobody can be spared"
+    cluster = active.cluster
+    if len(cluster.members) < MEMBERS_MIN or not active.record.victims:
+        active.record.outcome["skipped"] = "nobody can be spared"
         yield
         return
-    (old,), (volume,) = strike.members, strike.volumes
+    (old,), (volume,) = active.members, active.volumes
     old.controls.lie()
     yield
     old.pause()  # As without power: it says nothing more.
     await trio.to_thread.run_sync(volume.cut_power)
     old.kill()
     await trio.to_thread.run_sync(volume.repair)
-    strike.record.outcome["check"] = await _check(volume.data)
-    await _replace(strike, old.node_id)
+    active.record.outcome["check"] = await _check(volume.data)
+    await _replace(active, old.node_id)
 
 
 async def _check(folder: Path) -> object:
@@ -108,23 +108,23 @@ async def _check(folder: Path) -> object:
         return done.stderr.decode("utf-8", "replace")
 
 
-async def _replace(strike: ActiveFault, old_id: str) -> None:
-    """Who is gone for good gets a successor."""
-    cluster = strike.cluster
+async def _replace(active: ActiveFault, old_id: str) -> None:
+    """A member that is gone for good gets a successor."""
+    cluster = active.cluster
     new = await cluster.start_new_member()
-    strike.record.outcome.update(removed=old_id, added=new.node_id)
-    async with _looked_after(strike, new):
-        await _insist(strike, lambda client: client.replace_member(old_id, new, wait_seconds=_TRY_SECONDS))
+    active.record.outcome.update(removed=old_id, added=new.node_id)
+    async with _looked_after(active, new):
+        await _insist(active, lambda client: client.replace_member(old_id, new, wait_seconds=_TRY_SECONDS))
     await cluster.forget(old_id)
 
 
 @asynccontextmanager
-async def _looked_after(strike: ActiveFault, new: Member) -> AsyncIterator[None]:
+async def _looked_after(active: ActiveFault, new: Member) -> AsyncIterator[None]:
     """While a member joins, other faults hit: it may find nobody who answers, and end. Then it is started again.
 
     `exit_codes`: how it ended before it was a member, if ever.
     """
-    process = strike.cluster.members[new.node_id]
+    process = active.cluster.members[new.node_id]
     exit_codes: list[int] = []
     process.is_joining = True
 
@@ -133,8 +133,8 @@ async def _looked_after(strike: ActiveFault, new: Member) -> AsyncIterator[None]
             exit_code = process.died()
             if exit_code is not None and not process.may_end:
                 exit_codes.append(exit_code)
-                strike.record.outcome["exit_codes"] = exit_codes
-                blame(strike, "while it joined", {new.node_id: exit_code}, {new.node_id: WHILE_JOINING})
+                active.record.outcome["exit_codes"] = exit_codes
+                blame(active, "while it joined", {new.node_id: exit_code}, {new.node_id: WHILE_JOINING})
                 process.kill()
                 process.start()
             await trio.sleep(_PAUSE_SECONDS)
@@ -146,16 +146,16 @@ async def _looked_after(strike: ActiveFault, new: Member) -> AsyncIterator[None]
     process.is_joining = False
 
 
-async def _insist(strike: ActiveFault, change: Callable[[Client], Awaitable[object]]) -> None:
+async def _insist(active: ActiveFault, change: Callable[[Client], Awaitable[object]]) -> None:
     """Ask for a change until it is made: there may be no leader for a while, or no majority."""
     error: StoreError | None = None
     with trio.move_on_after(_CHANGE_SECONDS_MAX):
         while True:
             try:
-                async with Client(strike.cluster.endpoints, session=False) as client:
+                async with Client(active.cluster.endpoints, session=False) as client:
                     await change(client)
                 return
             except StoreError as failed:
                 error = failed
             await trio.sleep(_PAUSE_SECONDS)
-    strike.record.outcome["failed"] = f"not made within {_CHANGE_SECONDS_MAX:.0f} s: {error}"
+    active.record.outcome["failed"] = f"not made within {_CHANGE_SECONDS_MAX:.0f} s: {error}"

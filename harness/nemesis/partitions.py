@@ -10,13 +10,13 @@ from harness.nemesis.active_fault import ActiveFault
 
 
 @asynccontextmanager
-async def partitioned(strike: ActiveFault) -> AsyncIterator[None]:
+async def partitioned(active: ActiveFault) -> AsyncIterator[None]:
     """Frames between the victims and all others are lost, or late; at the end no more are."""
-    network, direction = strike.cluster.network, strike.record.direction
+    network, direction = active.cluster.network, active.record.direction
     assert network is not None, "partitions need a cluster whose links go through proxies"
-    assert direction is not None, strike.record
+    assert direction is not None, active.record
     slow = direction == "slow"
-    flows = network.between(strike.record.victims, direction)
+    flows = network.between(active.record.victims, direction)
     for flow in flows:
         if slow:
             flow.delay_seconds = SLOW_SECONDS

@@ -18,9 +18,9 @@ _TRANSFER_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def killed(strike: ActiveFault) -> AsyncIterator[None]:
+async def killed(active: ActiveFault) -> AsyncIterator[None]:
     """`kill -9`; started again at the end."""
-    members = strike.members
+    members = active.members
     for member in members:
         member.kill()
     try:
@@ -31,9 +31,9 @@ async def killed(strike: ActiveFault) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def paused(strike: ActiveFault) -> AsyncIterator[None]:
+async def paused(active: ActiveFault) -> AsyncIterator[None]:
     """SIGSTOP; goes on at the end."""
-    members = strike.members
+    members = active.members
     for member in members:
         member.pause()
     try:
@@ -44,16 +44,16 @@ async def paused(strike: ActiveFault) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def restarted(strike: ActiveFault) -> AsyncIterator[None]:
+async def restarted(active: ActiveFault) -> AsyncIterator[None]:
     """Asked to end (SIGTERM), as before an upgrade; started again at the end. It must end in an orderly way."""
-    members = strike.members
+    members = active.members
     exit_codes: dict[str, int] = {}
-    strike.record.outcome["exit_codes"] = exit_codes
-    allowed = if_asked_to_stop(strike)
+    active.record.outcome["exit_codes"] = exit_codes
+    allowed = if_asked_to_stop(active)
     try:
         for member in members:
             exit_codes[member.node_id] = await member.stop()
-        blame(strike, "asked to stop", exit_codes, allowed)
+        blame(active, "asked to stop", exit_codes, allowed)
         yield
     finally:
         for member in members:
@@ -62,23 +62,23 @@ async def restarted(strike: ActiveFault) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def booted_at_another_time(strike: ActiveFault) -> AsyncIterator[None]:
+async def booted_at_another_time(active: ActiveFault) -> AsyncIterator[None]:
     """Killed, and started again with a monotonic clock that has nothing to do with the one before."""
-    shifts = {member.node_id: strike.random.randrange(_CLOCK_SHIFT_SECONDS_MAX) for member in strike.members}
-    strike.record.outcome["clock_shift_seconds"] = shifts
-    for member in strike.members:
+    shifts = {member.node_id: active.random.randrange(_CLOCK_SHIFT_SECONDS_MAX) for member in active.members}
+    active.record.outcome["clock_shift_seconds"] = shifts
+    for member in active.members:
         member.clock_shift_seconds = shifts[member.node_id]
-    async with killed(strike):
+    async with killed(active):
         yield
 
 
 @asynccontextmanager
-async def told_another_date(strike: ActiveFault) -> AsyncIterator[None]:
+async def told_another_date(active: ActiveFault) -> AsyncIterator[None]:
     """The wall clock of a running process jumps by up to ten years, ahead or back; at the end it jumps home."""
     limit = _WALL_SHIFT_SECONDS_MAX
-    shifts = {member.node_id: strike.random.randrange(-limit, limit) for member in strike.members}
-    strike.record.outcome["wall_shift_seconds"] = shifts
-    members = strike.members
+    shifts = {member.node_id: active.random.randrange(-limit, limit) for member in active.members}
+    active.record.outcome["wall_shift_seconds"] = shifts
+    members = active.members
     for member in members:
         member.set_wall_clock(shifts[member.node_id])
     try:
@@ -89,26 +89,26 @@ async def told_another_date(strike: ActiveFault) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def jumped_ahead(strike: ActiveFault) -> AsyncIterator[None]:
+async def jumped_ahead(active: ActiveFault) -> AsyncIterator[None]:
     """The monotonic clock of a running process jumps ahead by up to half a minute, and goes on from there.
 
     No lease can stand that, for a promise is as long as the clock of who made it says.
     """
-    jumps = {member.node_id: strike.random.randrange(_JUMP_NS_MAX) for member in strike.members}
-    strike.record.outcome["jumped_ahead_seconds"] = {node_id: round(ns / 1e9, 3) for node_id, ns in jumps.items()}
-    for member in strike.members:
+    jumps = {member.node_id: active.random.randrange(_JUMP_NS_MAX) for member in active.members}
+    active.record.outcome["jumped_ahead_seconds"] = {node_id: round(ns / 1e9, 3) for node_id, ns in jumps.items()}
+    for member in active.members:
         member.controls.jump(jumps[member.node_id])
     yield
 
 
 @asynccontextmanager
-async def handed_over(strike: ActiveFault) -> AsyncIterator[None]:
+async def handed_over(active: ActiveFault) -> AsyncIterator[None]:
     """The leader is asked to let another member lead."""
     try:
-        async with Client(strike.cluster.endpoints, session=False) as client:
+        async with Client(active.cluster.endpoints, session=False) as client:
             new = await client.transfer_leadership(deadline_seconds=_TRANSFER_SECONDS)
-        strike.record.outcome["new_leader_id"] = new
+        active.record.outcome["new_leader_id"] = new
     except StoreError as error:  # A leader that is busy with something else may decline: it goes on leading.
-        strike.record.outcome["declined"] = str(error)
+        active.record.outcome["declined"] = str(error)
     await trio.lowlevel.checkpoint()
     yield

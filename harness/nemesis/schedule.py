@@ -38,7 +38,7 @@ Kind = Literal[
     "remove",
 ]
 Target = Literal["leader", "minority", "random", "eldest", "all"]
-"""`eldest`: who has been a member for the longest, so that in time each of them is hit."""
+"""`eldest`: the member that has been one for the longest, so that in time each of them is hit."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-slow", "power-loss", "disk-lies")
@@ -46,7 +46,7 @@ DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-sl
 TAMPERED_KINDS: tuple[Kind, ...] = ("write-error", "disk-lies", "clock-jump")
 """These get between a member and its system (`harness.cluster.os_faults`)."""
 MEMBER_KINDS: tuple[Kind, ...] = ("replace", "disk-lies", "add", "remove")
-"""These change who is a member. They have a lane of their own, so that other faults hit amid a change."""
+"""These change the membership. They have a lane of their own, so that other faults hit during a change."""
 REPLACING_KINDS: tuple[Kind, ...] = ("replace", "disk-lies")
 """Of these one more member comes before another one goes."""
 VICTIMLESS_KINDS: tuple[Kind, ...] = ("transfer", "add")

@@ -52,7 +52,7 @@ def longest_silence_ns(acknowledged: Sequence[int], since: int, until: int) -> i
 
 
 def distributions(silences: Iterable[tuple[str, bool, float]]) -> tuple[Unavailability, ...]:
-    """Sum up (kind, whether the leader was hit, seconds), by kind and by who was hit, in order of these names."""
+    """Sum up (kind, whether the leader was hit, seconds), by kind and by victim, in order of these names."""
     groups: dict[tuple[str, str], list[float]] = {}
     for kind, hit_leader, seconds in silences:
         groups.setdefault((kind, "leader" if hit_leader else "others"), []).append(seconds * 1000)

@@ -32,7 +32,7 @@ _HASH_SECONDS = 15.0  # For all members to stand at one index and say their hash
 
 @dataclass(slots=True)
 class Progress:
-    """The parts of a run as they come to be, for whoever shows it."""
+    """The parts of a run as they come to be, for a display."""
 
     settings: RunSettings
     phase: Phase = "starting"

@@ -30,7 +30,7 @@ async def _run(plan: dict[str, Any]) -> Counter[str]:
         nursery.start_soon(
             run_crowd, targets, plan["seed"], counts, [kind for kind in KINDS if kind.name in plan["kinds"]]
         )
-        await trio.to_thread.run_sync(sys.stdin.read)  # Until whoever started this ends, or wants the end.
+        await trio.to_thread.run_sync(sys.stdin.read)  # Until the parent process ends, or closes the input.
         nursery.cancel_scope.cancel()
     return counts
 

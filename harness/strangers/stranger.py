@@ -13,7 +13,7 @@ from harness.strangers.wire import TargetMember
 
 @dataclass(slots=True)
 class Stranger:
-    """One worker: whom it visits, what it may draw from, and what it counts."""
+    """One worker: its target, its random draws, and its counters."""
 
     target: TargetMember
     targets: Sequence[TargetMember]

@@ -23,7 +23,7 @@ _ONE_PICKED_OF = 2**16
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """How one read is asked for. `member`: of one member alone (a number, modulo members); None: of whoever can."""
+    """How one read is asked for. `member`: of one member alone (a number, modulo members); None: of any that can."""
 
     consistency: Consistency = Consistency.LINEARIZABLE
     member: int | None = None

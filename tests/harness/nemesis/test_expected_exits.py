@@ -139,11 +139,11 @@ def a_strike(kind: Kind, member: Ending) -> ActiveFault:
 
 async def finding_of(kind: Kind, member: Ending) -> object:
     """What a fault has to say of how its victim ended; None: all is well."""
-    strike = a_strike(kind, member)
+    active = a_strike(kind, member)
     with trio.fail_after(100):  # Of a clock that nobody waits for.
-        async with FAULTS[kind](strike):
+        async with FAULTS[kind](active):
             pass
-    return strike.record.outcome.get("finding")
+    return active.record.outcome.get("finding")
 
 
 @pytest.fixture
@@ -193,9 +193,9 @@ async def test_a_member_that_does_not_serve_yet_may_end_as_such_a_one_does(autoj
 async def test_a_member_that_joins_may_find_nobody_and_be_started_again_but_not_crash(
     exit_code: int, *, is_well: bool, autojump_clock: MockClock
 ) -> None:
-    strike = a_strike("add", Ending(exit_code))
+    active = a_strike("add", Ending(exit_code))
     new = Member("n1", "127.0.0.1:1", "127.0.0.1:2")
     with trio.fail_after(100):
-        async with membership._looked_after(strike, new):
+        async with membership._looked_after(active, new):
             await trio.sleep(1)
-    assert ("finding" not in strike.record.outcome) == is_well
+    assert ("finding" not in active.record.outcome) == is_well

@@ -115,12 +115,12 @@ async def test_members_come_only_while_there_is_room_for_who_replaces_one(tmp_pa
     )
 
     for change in (added, removed):
-        strike = ActiveFault(cluster, nobody, 1.0, Random(1))
-        async with change(strike):
+        active = ActiveFault(cluster, nobody, 1.0, Random(1))
+        async with change(active):
             pass
         assert len(cluster.members) == 7
         words = {added: "who is replaced needs room", removed: "every member is hit by something else"}[change]
-        assert words in str(strike.record.outcome["skipped"])
+        assert words in str(active.record.outcome["skipped"])
     nemesis.writer.close()
 
 
