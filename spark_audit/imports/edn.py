@@ -66,12 +66,12 @@ _INTERNED: dict[str, Name] = {}
 
 
 def name(text: str) -> Name:
-    """The `Name` that every reader gives for this text: the same object, so that looking it up is cheap."""
+    """The `Name` of this text, always the same object, so that looking it up is cheap."""
     return _INTERNED.setdefault(text, Name(text))
 
 
 class NotEdn(Exception):
-    """What stands on `line` is no EDN."""
+    """The text on `line` is not EDN."""
 
     def __init__(self, line: int, expected: str, found: str) -> None:
         self.line, self.expected, self.found = line, expected, found
@@ -84,7 +84,7 @@ def forms(text: TextIO) -> Iterator[tuple[int, Any]]:
 
 
 def form_of(text: str, line: int = 1) -> Any:
-    """The one form that this line holds. Raises NotEdn."""
+    """The one form of this line. Raises NotEdn."""
     found = [form for _, form in _Reader(line).forms([_TOKENS.findall(text)])]
     if len(found) != 1:
         raise NotEdn(line, "one value", f"{len(found)}" if found else "nothing")
@@ -109,7 +109,7 @@ def _tokens(text: TextIO) -> Iterator[list[str]]:
 
 
 class _Open:
-    """A form that has begun: a collection, or what stands before another form (`#_`, a tag)."""
+    """A form that has begun: a collection, or a prefix of another form (`#_`, a tag)."""
 
     __slots__ = ("items", "line", "opened", "prefix")
 
@@ -209,7 +209,7 @@ class _Reader:
         return now.line, now.whole()
 
     def _placed(self, line: int, form: Any) -> tuple[int, Any] | None:
-        """Hand a whole form to what it stands in; it itself if it stands by itself."""
+        """Add a complete form to the form that contains it; the form itself if none does."""
         self._unwrap = False
         while self._open and self._open[-1].prefix:
             before = self._open.pop()

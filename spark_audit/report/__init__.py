@@ -1,1 +1,1 @@
-"""What people read: the terminal, the page with its plots, and the file of keys."""
+"""The output for people: the terminal, the page with its plots, and the file of keys."""

@@ -76,7 +76,7 @@ def time_svg(axis: TimeAxis, height: int, label: str, focus: tuple[int, int] | N
 
 
 def staying(svg: Element, height: int) -> Element:
-    """The group at the left that stays in view, on a ground of its own."""
+    """The group at the left that stays in view, on a background of its own."""
     group = SubElement(svg, "g", {"class": "stay"})
     rect(group, 0, TOP, LEFT - 4, height - TOP, "#fff")
     return group
@@ -115,14 +115,14 @@ def text(
 
 
 def room_text(parent: Element, x: float, y: float, words: str, colour: str, room: float) -> None:
-    """Words inside of something `room` wide: there only while they fit."""
+    """Words inside of something `room` wide, shown only while they fit."""
     drawn = text(parent, x, y, words, colour, **{"class": "room", "data-room": f"{room:.3f}"})
     if len(drawn.text or "") * CHARACTER_WIDTH > room:
         drawn.set("visibility", "hidden")
 
 
 def plain(words: str) -> str:
-    """Without what XML cannot carry: control characters, half surrogates."""
+    """The text without characters that XML cannot carry: control characters, half surrogates."""
     return "".join(c if _in_xml(ord(c)) else c.encode("unicode_escape").decode("ascii") for c in words)
 
 

@@ -36,14 +36,14 @@ class RunAbout:
         return "" if clock in self.compared else clock
 
     def faults(self, first_call_ns: int) -> tuple[FaultWindow, ...]:
-        """In order of time. A schedule counts from the first call of the run."""
+        """The fault windows, in order of time. A schedule counts from the first call of the run."""
         carried_out = list(_carried_out(self.folder / "events.jsonl")) if self.folder is not None else []
         windows = carried_out or list(_planned(self.schedule, first_call_ns))
         return tuple(sorted(windows, key=lambda window: (window.start_ns, window.words))[:FAULTS_MAX])
 
 
 def _carried_out(path: Path) -> Iterator[FaultWindow]:
-    """Each `fault_started` with the `fault_stopped` of its number."""
+    """Each `fault_started` with the `fault_stopped` of the same number."""
     open_: dict[Any, tuple[int, str]] = {}
     for event in _events(path):
         number, at = event.get("number"), event.get("at_ns")

@@ -34,7 +34,7 @@ _TOOLS = (
 
 
 def check_page_path(path: Path) -> None:
-    """Whether a page can be written there, asked before there is one. Raises UnreadablePath."""
+    """Check that a page can be written there, before there is one. Raises UnreadablePath."""
     if path.suffix.lower() not in SUFFIXES:
         raise UnreadablePath(str(path), "write the page to a name that ends in .html")
     if path.is_dir():
@@ -47,7 +47,7 @@ def check_page_path(path: Path) -> None:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Written aside and renamed: `path` is what it was before, or the whole page. Raises UnreadablePath."""
+    """Write the page aside and rename it: `path` is unchanged, or has the whole page. Raises UnreadablePath."""
     check_page_path(path)
     path = replaceable_file(path)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
@@ -63,7 +63,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def draw_page(verdict: Verdict, material: Material) -> str:
-    """The page. `material` is of this verdict: `gather_rows`, or `gather` in Spark."""
+    """The page of a verdict. `material`: that of the same verdict, from `gather_rows`, or from `gather` in Spark."""
     template = Template(files("spark_audit.report").joinpath("violation_page.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=f"hwm-audit: {_TITLES[verdict.status]}",
@@ -115,7 +115,7 @@ def _violations(verdict: Verdict, material: Material) -> Iterator[str]:
 
 
 def _in_order(verdict: Verdict, material: Material) -> list[tuple[Violation, tuple[Bar, ...]]]:
-    """Violations with their bars: an order that does not depend on which task was done first."""
+    """Violations with their bars, in an order that does not depend on the order of tasks."""
     pairs = zip(verdict.violations, material.scenes, strict=True)
     names = list(PROPERTIES)
     return sorted(pairs, key=lambda pair: (names.index(pair[0].property), pair[0].run_id, pair[0].words()))
@@ -158,7 +158,7 @@ def _is_one_of_many(plot: Plot, plots: Sequence[Plot]) -> bool:
 
 
 def _marks(verdict: Verdict, material: Material, plot: Plot) -> list[tuple[int, str]]:
-    """When the operations of its violations began."""
+    """The begins of the operations of its violations."""
     found: list[tuple[int, str]] = []
     for number, (violation, bars) in enumerate(_in_order(verdict, material), 1):
         if violation.run_id == plot.axis.run_id:
@@ -167,6 +167,6 @@ def _marks(verdict: Verdict, material: Material, plot: Plot) -> list[tuple[int, 
 
 
 def _is_marked(bar: Bar, plot: Plot) -> bool:
-    """The stamps of a clock that is not on this axis mean nothing on it."""
+    """Stamps of a clock that is not on this axis have no place on it."""
     end_ns = plot.axis.start_ns + plot.axis.buckets * plot.axis.width_ns
     return bar.guilty and bar.clock == plot.axis.clock and plot.axis.start_ns <= bar.call_ns <= end_ns

@@ -64,7 +64,7 @@ class _Charts:
             self._curve(svg, top, lambda bucket: bucket.failed / seconds / highest, RED)
 
     def _latency(self, svg: Element, names: Element, top: float) -> None:
-        """Each line of the grid is ten times the one below it."""
+        """The latency chart; each line of the grid is ten times the one below it."""
         known = [bucket for bucket in self._plot.buckets if bucket.p50_ns is not None]
         least = min((bucket.p50_ns or 1 for bucket in known), default=1)
         most = max((bucket.p99_ns or 1 for bucket in known), default=1)
@@ -101,13 +101,13 @@ class _Charts:
     # -- what they are made of
 
     def _slice(self, number: int) -> tuple[float, float]:
-        """x and width of a bucket."""
+        """The x and the width of a bucket."""
         axis = self._plot.axis
         x = self._time.x(axis.start_ns + number * axis.width_ns)
         return x, self._time.x(axis.start_ns + (number + 1) * axis.width_ns) - x
 
     def _curve(self, svg: Element, top: float, height: Callable[[Bucket], float | None], colour: str) -> None:
-        """A step per bucket; where nothing is known, a gap."""
+        """A step per bucket; a gap where there is no value."""
         points: list[tuple[float, float]] = []
         for number, bucket in enumerate([*self._plot.buckets, None]):
             share = None if bucket is None else height(bucket)

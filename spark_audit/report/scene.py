@@ -26,12 +26,12 @@ def draw_scene(bars: Sequence[Bar], label: str) -> str:
 
 
 def shares_no_axis(bars: Sequence[Bar]) -> bool:
-    """Whether these are of clocks that cannot be compared: then lanes say nothing about each other."""
+    """Whether the bars are of clocks that cannot be compared: lanes then say nothing about each other."""
     return len({bar.clock for bar in bars}) > 1
 
 
 def _on_one_axis(bars: Sequence[Bar]) -> list[Bar]:
-    """Clocks that cannot be compared begin at the same place."""
+    """The bars on one axis; clocks that cannot be compared begin at the same place."""
     if not shares_no_axis(bars):
         return list(bars)
     first = {clock: min(bar.call_ns for bar in bars if bar.clock == clock) for clock in {bar.clock for bar in bars}}
@@ -113,7 +113,7 @@ class _Scene:
 
 
 def tooltip(bar: Bar, zero_ns: int) -> str:
-    """All that is known of it, line by line. Times count from the first call of the violation."""
+    """All information about the bar, line by line. Times count from the first call of the violation."""
     ended = "never returned" if bar.return_ns is None else f"returned {(bar.return_ns - zero_ns) / 1e6:+.6f} ms"
     lasted = "" if bar.return_ns is None else f", after {(bar.return_ns - bar.call_ns) / 1e6:.6f} ms"
     times = f"{bar.client}: called {(bar.call_ns - zero_ns) / 1e6:+.6f} ms, {ended}{lasted}"

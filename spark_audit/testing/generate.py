@@ -92,7 +92,7 @@ class _Simulation:
         self.stale = _Store()  # The store of a lagging member, which answers local reads.
 
     def rows(self) -> Iterator[Row]:
-        """An event heap of (time, kind, op_id): a call makes the two events that follow it."""
+        """The rows, from an event heap of (time, kind, op_id): a call adds the two events that follow it."""
         events: list[tuple[int, int, int, Row]] = []
         names = dict.fromkeys(range(self.shape.clients), 0)
         for op_id in range(min(self.shape.clients, self.shape.operations)):
