@@ -10,8 +10,8 @@ from collections import Counter
 from itertools import pairwise
 
 from harness.sim.checks.context import CheckedWorld
-from harness.sim.checks.damage import READ_BACK
 from harness.sim.checks.leader_loss import BEGAN_AN_ELECTION, WAS_WRONG
+from harness.sim.checks.machine import READ_BACK
 from harness.sim.plan.plan import KINDS
 from harness.sim.world.context import MachineView
 from harness.sim.world.peer_connections import HUNG_UP, NO_WAY, PAUSED

@@ -1,16 +1,23 @@
-"""The checks of one machine over all its processes: what each of them starts from, and what it must refuse."""
+"""The checks of one machine over all its processes: what each of them starts from, and what it must refuse.
+
+A damaged machine must notice its damage, at a start or while it runs; some damage no checksum can show.
+"""
 
 from __future__ import annotations
 
 from harness.sim.checks.commitment import CommitmentChecker
 from harness.sim.checks.context import CheckedWorld
-from harness.sim.checks.damage import check_damage_read, check_refusal, is_whole
 from harness.sim.checks.durability import check_is_durable
 from harness.sim.checks.log_copies import ShadowLogs
 from harness.sim.checks.member import MemberChecker
-from harness.sim.world.context import MachineView
+from harness.sim.engine.errors import require
+from harness.sim.world.context import MachineView, World
+from harness.sim.world.damage import SEALED_PATHS
+from harness.sim.world.probes import LOG_FOLDER
 from raft import LogPosition
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage
+
+READ_BACK = "a frame that had rotted was read back"
 
 
 class MachineChecker:
@@ -42,3 +49,50 @@ class MachineChecker:
         if found:
             self._world.cover(found)
         check_is_durable(self._world, machine, opened)
+
+
+def check_refusal(world: World, member: MachineView, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
+    """The member has noticed its damage. For a rotten snapshot or sealed file its refusal must name the file."""
+    rotten, is_log = member.proven.rotten_path, refusal.path.startswith(LOG_FOLDER)
+    is_named = refusal.path == rotten or (is_log and rotten.startswith(LOG_FOLDER))
+    require(is_named or (is_log and not rotten), "a refusal names the damage", member.node_id, rotten, repr(refusal))
+    kind = "log" if is_log else refusal.path.rpartition(".")[2]
+    world.cover(f"a member refused to start on a rotten {kind}" if rotten else "a member noticed a lying disk")
+
+
+def check_damage_read(world: World, member: MachineView, refusal: CorruptLog) -> None:
+    """A running member has read what has rotted: it must name the file, and end."""
+    rotten = member.proven.rotten_path
+    require(refusal.path == rotten, "a refusal names the damage", member.node_id, rotten, repr(refusal))
+    member.has_read_damage = True
+    world.cover(READ_BACK)
+
+
+def is_whole(world: World, member: MachineView, opened: OpenedStorage) -> bool:
+    """The member starts although damaged. False if it cannot know what it lost, which no checksum can show.
+
+    What rotted must then be unused, and damage that a later frame proves must have been noticed.
+
+    See docs/reference/specification.md#48-torn-tail-and-damage.
+    """
+    rotten, latest = member.proven.rotten_path, opened.snapshots.latest()
+    header = latest.header
+    require(
+        rotten not in SEALED_PATHS and not rotten.endswith(f"/{latest.name}"),
+        "what has rotted is never used",
+        member.node_id,
+        rotten,
+    )
+    warned = {warning.path for warning in opened.warnings}
+    require(warned <= {rotten}, "no snapshot is damaged but the one that rotted", member.node_id, warned, rotten)
+    if warned:
+        world.cover("an older snapshot stood in for a rotten one")
+    position = LogPosition(header.index, header.term)
+    if not rotten and not member.logs.are_all_in(opened.log, opened.hard_state, position):
+        require(not member.proven.is_lie_proven, "a loss that later frames prove is noticed", member.node_id)
+        world.cover("no checksum can tell what a lying disk lost")
+        return False
+    if not member.image.is_lying and not warned:
+        member.is_damaged = False
+        member.proven.forget_damage()
+    return True

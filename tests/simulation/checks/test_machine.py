@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from harness.sim.checks.damage import check_refusal, is_whole
 from harness.sim.checks.durability import check_is_durable, recover_aside
+from harness.sim.checks.machine import check_refusal, is_whole
 from harness.sim.engine.errors import Violation
 from harness.sim.world.damage import SNAPSHOT_FOLDER, ProvenBytes
 from harness.sim.world.disk import check_rename

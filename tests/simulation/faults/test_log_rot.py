@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from harness.sim.checks.cluster import SafetyChecker
-from harness.sim.checks.damage import READ_BACK, check_damage_read
 from harness.sim.checks.log_copies import ShadowLogs
+from harness.sim.checks.machine import READ_BACK, check_damage_read
 from harness.sim.engine.errors import Violation
 from harness.sim.faults.log_rot import rot_what_is_read_next
 from harness.sim.plan.draw import draw_plan
