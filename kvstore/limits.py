@@ -25,8 +25,8 @@ TIME_NS_MAX = 2**62
 
 FEATURE_LEVEL_MIN = 1
 FEATURE_LEVEL_MAX = 1
-"""The levels that this build can apply (docs/versions.md): shapes of commands, results and snapshots. The level in
-force is replicated state; `raise_feature_level` puts another one in force.
+"""The levels that this build can apply (docs/reference/versions.md): shapes of commands, results and snapshots. The
+level in force is replicated state; `raise_feature_level` puts another one in force.
 """
 
 FEATURE_LEVELS = LevelRange(FEATURE_LEVEL_MIN, FEATURE_LEVEL_MAX)

@@ -17,7 +17,8 @@ class NewerBuildNeeded(Exception):
     """Base of what is said of something that only newer builds know, be it in a file or sent by a peer.
 
     It is sound, so to ask for it again is of no use: a member that is sent it promises no more and ends, and the newer
-    build goes on from the same folder. What is new is sent only where the feature level has it (docs/versions.md).
+    build goes on from the same folder. What is new is sent only where the feature level has it
+    (docs/reference/versions.md).
     """
 
 

@@ -122,7 +122,7 @@ class DiskFailing(StorageError):
     def __str__(self) -> str:
         return (
             f"{self.folder}: its disk fails: {self.reason}. Look at the kernel's log (`dmesg`). Unless the disk proves "
-            f"to be sound, replace this node as a new member (docs/operations.md#damage)"
+            f"to be sound, replace this node as a new member (docs/operations/guide.md#damage)"
         )
 
 
@@ -161,7 +161,7 @@ class CorruptMeta(StorageError):
     def __str__(self) -> str:
         return (
             f"{self.path}: damaged: {self.reason}. This node can no longer prove who it is. "
-            f"Replace it as a new member (docs/operations.md#damage)"
+            f"Replace it as a new member (docs/operations/guide.md#damage)"
         )
 
 
@@ -175,7 +175,7 @@ class CorruptLog(StorageError, StoreFailed):
     def __str__(self) -> str:
         return (
             f"{self.path}: damaged at byte {self.offset}: {self.reason}. This node can no longer prove what it voted "
-            f"for or acknowledged. Replace it as a new member (docs/operations.md#damage)"
+            f"for or acknowledged. Replace it as a new member (docs/operations/guide.md#damage)"
         )
 
 
@@ -189,7 +189,7 @@ class CorruptSnapshot(StorageError, StoreFailed):
     def __str__(self) -> str:
         return (
             f"{self.path}: damaged at byte {self.offset}: {self.reason}. No snapshot is left from which the log "
-            f"continues. Replace this node as a new member (docs/operations.md#damage)"
+            f"continues. Replace this node as a new member (docs/operations/guide.md#damage)"
         )
 
 

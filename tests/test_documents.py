@@ -124,7 +124,7 @@ def test_a_broken_citation_is_named_with_its_place_and_the_nearest_anchor() -> N
 def test_a_link_between_pages_is_resolved_from_the_page_that_has_it() -> None:
     """Also one within a page, and one to a folder above."""
     page = ROOT / "docs" / "reference" / "specification.md"
-    text = "[a](../glossary.md) [b](#35-recovery) [c](../semantics.md#reads) [d](https://example.org/x.md#y)\n[e](#35-recover)"
+    text = "[a](../glossary.md) [b](#35-recovery) [c](semantics.md#reads) [d](https://example.org/x.md#y)\n[e](#35-recover)"
 
     assert broken_references(page, text) == [
         "docs/reference/specification.md:2: docs/reference/specification.md has no #35-recover; "
@@ -151,7 +151,7 @@ def test_nothing_cites_a_document_that_is_not_in_the_project() -> None:
     assert not found, "\n".join(found)
 
 
-GUIDES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md")
+GUIDES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/internals/architecture.md")
 NEW_IN_A_GUIDE = frozenset({"kvstore/cli/count.py"})
 """What the reader of a guide is to make."""
 

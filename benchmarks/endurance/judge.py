@@ -14,7 +14,9 @@ LOG_CACHE_BYTES = 64 * MIB
 """Of payload; `raft.RaftConfig.log_cache_bytes_max`. Until it is full a member's memory grows, as it should."""
 
 LOG_CACHE_COST = 2
-"""Resident bytes per byte of payload in it, for entries of single puts of 16 + 128 bytes (docs/performance.md)."""
+"""Resident bytes per byte of payload in it, for entries of single puts of 16 + 128 bytes
+(docs/internals/performance.md).
+"""
 
 REQUEST_BYTES = 2_048
 """Resident bytes per open request at most: its frame, its entry, its result and its place in five tables."""

@@ -1,1 +1,3 @@
-"""Every order of events in a small world: the production core, exhaustively (docs/testing.md, "Exhaustive mode")."""
+"""Every order of events in a small world: the production core, exhaustively (docs/internals/testing.md, "Exhaustive
+mode").
+"""

@@ -13,7 +13,9 @@ class BadCatalogue(HarnessError):
         super().__init__(place, problem)
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.problem}.\nhint: docs/testing.md#add-a-mutant says what a mutant is made of"
+        return (
+            f"{self.place}: {self.problem}.\nhint: docs/internals/testing.md#add-a-mutant says what a mutant is made of"
+        )
 
 
 class DoesNotApply(HarnessError):

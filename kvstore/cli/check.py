@@ -15,7 +15,8 @@ from storage import CorruptMeta, InlineFiles, Report, StorageError, holder_of, i
 REMEDY_OF_A_SNAPSHOT = "an older snapshot stands in for a damaged one: the member starts. Look after this disk"
 REMEDY_OF_THE_REST = (
     "this member must not be started from it: put a new member in its place with `hwm member replace --endpoints "
-    "HOST:PORT,… OLD_ID NEW_ID=PEER/CLIENT` (docs/operations.md#damage), or restore a snapshot (docs/operations.md)"
+    "HOST:PORT,… OLD_ID NEW_ID=PEER/CLIENT` (docs/operations/guide.md#damage), or restore a snapshot "
+    "(docs/operations/guide.md)"
 )
 
 

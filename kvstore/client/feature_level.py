@@ -1,4 +1,6 @@
-"""The last step of an upgrade: put the feature level in force that every member's build knows (docs/versions.md)."""
+"""The last step of an upgrade: put the feature level in force that every member's build knows
+(docs/reference/versions.md).
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ The cluster id is new, and follows from no token alone: it covers the token, the
 members of the old cluster refuse the new one; members that were restored from different files refuse each other; and an
 empty folder made with `hwm init`, which would lack the restored keys, can never join.
 
-Sessions and their kept results are dropped, and their ids are not used again: see docs/operations.md.
+Sessions and their kept results are dropped, and their ids are not used again: see docs/operations/guide.md.
 """
 
 from __future__ import annotations

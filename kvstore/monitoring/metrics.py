@@ -1,4 +1,4 @@
-"""The metrics of a member in the Prometheus format (docs/metrics.md), collected when they are requested.
+"""The metrics of a member in the Prometheus format (docs/reference/metrics.md), collected when they are requested.
 
 Only this module needs `prometheus-client`, which the extra `metrics` installs; nothing else imports it.
 """

@@ -1,8 +1,9 @@
 """Places for client connections, for times when more clients come than a member can serve. Sans-I/O.
 
-There are `connections_max` places (docs/operations.md, "Bounds"). Only when all are taken a connection loses its place:
-the one that has been idle longest, and has no request open, gives it to the new connection. No address keeps more than
-half of the places from others, and a stream of the member's own program gets a place even from a busy connection.
+There are `connections_max` places (docs/operations/guide.md, "Bounds"). Only when all are taken a connection loses its
+place: the one that has been idle longest, and has no request open, gives it to the new connection. No address keeps
+more than half of the places from others, and a stream of the member's own program gets a place even from a busy
+connection.
 
 A connection that gets no place this way is admitted to one of a few reserved places, for seconds. There a member
 answers only the cheap requests that `hwm status` makes: operators cannot be told from strangers, so a reserved place is

@@ -1,4 +1,4 @@
-"""The file descriptors of one process, and how many of them clients may hold (docs/operations.md, "Bounds").
+"""The file descriptors of one process, and how many of them clients may hold (docs/operations/guide.md, "Bounds").
 
 The usual soft limit is 1,024, and a member may have 1,000 clients: without a budget the next log file could not be
 opened. So the limit is raised, and the bound on clients follows from what is then in force, less what the program that

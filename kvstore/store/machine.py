@@ -204,7 +204,8 @@ class KvMachine:
         """Apply one committed entry; one result per command in it, in order.
 
         Sessions whose deadline the entry's time has reached expire before its commands. Cost of a batch of puts: about
-        1 to 4 µs each, see docs/semantics.md. Raises UnreadablePayload, UnsupportedFeatureLevel: the member must stop.
+        1 to 4 µs each, see docs/reference/semantics.md. Raises UnreadablePayload, UnsupportedFeatureLevel: the member
+        must stop.
         """
         kind, payload = entry.kind, entry.payload
         if kind is _CONFIGURATION:

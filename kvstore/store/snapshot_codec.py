@@ -67,7 +67,7 @@ class InvalidSnapshot(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        remedy = "Replace this member as a new one (docs/operations.md#damage)"
+        remedy = "Replace this member as a new one (docs/operations/guide.md#damage)"
         return f"not a snapshot of the store: {self.reason}. {remedy}"
 
 
@@ -85,7 +85,7 @@ class UnsupportedFeatureLevel(Exception):
         remedy = (
             "Start this member with the build of the other members"
             if self.level > self.levels.highest
-            else "Start it with the build that it had; the cluster is upgraded in steps (docs/versions.md)"
+            else "Start it with the build that it had; the cluster is upgraded in steps (docs/reference/versions.md)"
         )
         return f"the cluster is at feature level {self.level}, which is final; this build knows {self.levels}. {remedy}"
 

@@ -1,4 +1,4 @@
-"""Feature levels: what a build can apply, and when a cluster may use more of it (docs/versions.md).
+"""Feature levels: what a build can apply, and when a cluster may use more of it (docs/reference/versions.md).
 
 The level *in force* is replicated state: a command in the log raises it, and it never falls. It is raised only when
 every member's build knows the new one, which each says in its hello; before that nothing of the new level is proposed.

@@ -3,7 +3,7 @@
 A carry is the record after the ranges before, the greatest call of any operation in them, and the greatest revision
 that any carried. In the witness, the write of the record is the first row (`Carry`); a record that was written more
 than once follows a creation made for it. Only a prefix of the order is taken; the rest is left to the next range, which
-knows more of the later operations. docs/audit-proofs.md, section 10, proves that prefixes join to one order.
+knows more of the later operations. docs/internals/audit-proofs.md, section 10, proves that prefixes join to one order.
 """
 
 from __future__ import annotations

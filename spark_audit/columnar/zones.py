@@ -1,7 +1,7 @@
 """Zones: linearizability of keys whose written values are unique, without revisions. O(n log n).
 
 Gibbons and Korach 1997, with blocks (chains of successful compare-and-sets) in place of clusters. The rules, proven in
-docs/audit-proofs.md:
+docs/internals/audit-proofs.md:
 
 - cluster: a write and its reads; f = least return, s = greatest call; no read returned before its write was called;
 - chain: the cluster of a compare-and-set comes directly after that of the value it expected; two successors, or a

@@ -1,8 +1,8 @@
 """One key across cuts: what is kept of its decided past, and how its next part is proven from there.
 
 One statement only is proven: the order of revisions, continued, still explains every response. A part for which this
-fails is not a violation: the key is then decided again from its first row, by `findings_of_key`. docs/audit-proofs.md,
-section 6, proves that this is enough.
+fails is not a violation: the key is then decided again from its first row, by `findings_of_key`.
+docs/internals/audit-proofs.md, section 6, proves that this is enough.
 """
 
 from __future__ import annotations

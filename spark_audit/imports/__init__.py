@@ -1,6 +1,6 @@
 """Histories of Jepsen, Knossos and Porcupine, turned into rows that `hwm-audit check` reads.
 
-docs/audit-import.md says how each line is read, above all `:fail` and `:info`.
+docs/reference/audit-import.md says how each line is read, above all `:fail` and `:info`.
 """
 
 from __future__ import annotations

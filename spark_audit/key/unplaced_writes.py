@@ -4,7 +4,7 @@ named, and their alternative ranges.
 A put that was never read, and that only some version counts, is hardly bound to its place. It may stand anywhere on the
 same record between two responses that count versions, if the next operation there does not look at the record: then no
 response changes. Nor does any response say which of several such puts, or deletions, stands where, so the ones used are
-those called first, in the order of their calls. docs/audit-proofs.md, section 9, proves both.
+those called first, in the order of their calls. docs/internals/audit-proofs.md, section 9, proves both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The audit of files without a JVM: read, refuse malformed rows, decide. In memory, on Arrow and numpy.
 
-About 0.6 GiB for a million operations of single keys; docs/audit.md ("Engines") has the figures.
+About 0.6 GiB for a million operations of single keys; docs/reference/audit.md ("Engines") has the figures.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 (`tables/shuffle.py`), one shuffle brings the pieces of a partition together, and tasks decide them.
 
 The shuffle moves Arrow streams, not rows; a task reads its file itself, as Arrow. Rows of Spark cost ten times as much
-(docs/audit.md).
+(docs/reference/audit.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A Spark session for one audit: the right Java, the right Python, silent, and removed without a trace afterwards.
 
 There are four ways: in this process tree on loopback (local), as the driver of a cluster (`master`), as a client of a
-Spark Connect server (`remote`), or inside of a driver that spark-submit has started. See docs/audit-spark.md.
+Spark Connect server (`remote`), or inside of a driver that spark-submit has started. See
+docs/operations/audit-spark.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ known, so are the free revisions. Between two operations that report a whole rec
 rest of its history only through the unknown writes that are used up. `store/segment_solver.py` decides such a segment
 again, exactly, with the free revisions as candidates, and, at a higher cost, revisions of unplaced writes in other
 segments. Those then look for another revision, or are decided again in their turn. Each segment is verified, and all
-writes are matched again: docs/audit-proofs.md, section 9.
+writes are matched again: docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations

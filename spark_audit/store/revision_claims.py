@@ -8,7 +8,7 @@ An *unplaced write*: the order that proves the key contains an unknown write who
 some revision between those of its neighbours, above all that had returned before its call, and shared with no other
 write. If all unplaced writes of a run find a revision each, the orders of all keys are parts of one order of the whole
 store that explains every response. A replay of the store (`replay.py`) could then add nothing except for listings and
-transactions over several keys. docs/audit-proofs.md, section 9.
+transactions over several keys. docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations

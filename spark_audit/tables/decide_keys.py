@@ -138,7 +138,7 @@ class _Doubted:
 
 
 def _doubted(columns: Columns, found: Triage) -> _Doubted:
-    """Of keys that the witness proves, only weak reads can be in doubt: docs/audit-proofs.md, section 5."""
+    """Of keys that the witness proves, only weak reads can be in doubt: docs/internals/audit-proofs.md, section 5."""
     keys: list[Int64s] = [np.zeros(0, np.int64)]
     rows: list[Int64s] = [np.zeros(0, np.int64)]
     if columns.weak is not None:

@@ -1,4 +1,4 @@
-"""docs/raft-map.md names functions and tests; all of them exist."""
+"""docs/internals/raft-map.md names functions and tests; all of them exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 import raft
 
 PROJECT = Path(__file__).parents[2]
-NAMES = sorted(set(re.findall(r"`([\w.]+)`", (PROJECT / "docs" / "raft-map.md").read_text(encoding="utf-8"))))
+MAP = (PROJECT / "docs" / "internals" / "raft-map.md").read_text(encoding="utf-8")
+NAMES = sorted(set(re.findall(r"`([\w.]+)`", MAP)))
 TESTS = [name for name in NAMES if name.startswith("test_")]
 FUNCTIONS = [name for name in NAMES if "." in name and name != "module.Class.function"]
 

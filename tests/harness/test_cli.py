@@ -91,8 +91,8 @@ def test_a_report_of_a_recorded_run_is_json_on_request(hwm_harness: Harness, tmp
 
 
 def test_the_page_on_the_harness_names_every_option_of_a_run_and_every_command() -> None:
-    """docs/harness.md is what a newcomer reads: an option that it does not name does not exist for them."""
-    page = (Path(__file__).parents[2] / "docs" / "harness.md").read_text(encoding="utf-8")
+    """docs/reference/harness.md is what a newcomer reads: an option that it does not name does not exist for them."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "harness.md").read_text(encoding="utf-8")
     options = [option for parameter in run.params for option in parameter.opts if option.startswith("--")]
     assert len(options) > 10
     assert [option for option in options if option not in page] == []

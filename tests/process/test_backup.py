@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(100)]
 
 
 ROOT = Path(__file__).resolve().parents[2]
-GUIDE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "operations" / "guide.md").read_text(encoding="utf-8")
 
 
 def ended(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -180,7 +180,7 @@ def value_served_by(line: str, folder: Path) -> str:
 
 
 async def test_the_recipes_of_the_guide_run_as_they_are_written(tmp_path: Path) -> None:
-    """docs/operations.md, all its commands; only the port of `serve` is another one."""
+    """docs/operations/guide.md, all its commands; only the port of `serve` is another one."""
     save, check, alone, several, *_ = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)  # The last: test_upgrade.py.
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
         await store.put("key", "value")

@@ -118,7 +118,7 @@ async def test_a_run_under_full_load_with_a_killed_leader_is_linearizable(
 
 @pytest.mark.timeout(60)
 async def test_a_member_whose_clock_jumps_goes_on_and_one_whose_log_fails_once_ends_itself(tmp_path: Path) -> None:
-    """docs/operations.md: exit code 6; nothing that was acknowledged is lost, for its disk was well but for that."""
+    """docs/operations/guide.md: exit code 6; nothing acknowledged is lost, for its disk was well but for that."""
     kinds: tuple[Kind, ...] = ("clock-jump", "write-error")
     plan = tuple(
         replace(against_the_leader(number, 0.0, kind), target="random", duration_seconds=0.2)
@@ -174,7 +174,7 @@ async def test_a_member_whose_disk_fails_ends_itself_although_no_client_writes(t
 
 @pytest.mark.timeout(120)
 def test_all_faults_that_this_machine_can_make_are_survived_while_members_come_and_go(tmp_path: Path) -> None:
-    """The long run of docs/harness.md in seconds; the history in Parquet.
+    """The long run of docs/reference/harness.md in seconds; the history in Parquet.
 
     With all of Linux at hand this seed cuts the leader's power while a member is replaced, restarts, pauses and
     partitions the leader, and has members added and removed. Elsewhere it is another plan, and must end as well.

@@ -86,7 +86,7 @@ def test_a_row_that_is_nested_without_end_is_a_malformed_row(tmp_path: Path) -> 
 
 
 def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    """docs/versions.md: what its rows mean is not guessed. One that says no format is of the first."""
+    """docs/reference/versions.md: what its rows mean is not guessed. One that says no format is of the first."""
     (tmp_path / "run.json").write_text('{"format": 2}')
     with pytest.raises(MalformedHistory, match="has format 2; this version reads up to 1: use a newer one"):
         read_run_file(tmp_path)

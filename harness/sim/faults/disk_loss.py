@@ -3,8 +3,8 @@
 The process is started again as before, and refuses to start without files. If its command line says `--bootstrap`, it
 makes a new folder under the old id: another incarnation, which has forgotten its votes. All members that knew the first
 one refuse to hear it or to talk to it, and the first refusal ends it (`refusals.py`). Then an operator adds a spare
-machine and, once it has caught up, gives it the place of the lost one in one step, as docs/operations.md says, while
-other faults go on.
+machine and, once it has caught up, gives it the place of the lost one in one step, as docs/operations/guide.md says,
+while other faults go on.
 
 A member that has never met the first incarnation cannot tell it from the second one: `--bootstrap` says that it is new,
 and is believed. So no folder is made anew here before all that were ever members have met the first incarnation.

@@ -158,7 +158,7 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_of_a_newer_version_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    """docs/versions.md. One that says no format is of the first."""
+    """docs/reference/versions.md. One that says no format is of the first."""
     for found in (2, "next"):
         (tmp_path / "run.json").write_text(json.dumps({"run_id": "r", "format": found}))
         with pytest.raises(BadInput, match=f"has format {found!r}; this version reads up to 1"):

@@ -215,8 +215,8 @@ def test_the_command_lists_shows_and_explains(command: Command) -> None:
 
 
 def test_the_scenario_of_the_docs_holds() -> None:
-    """docs/testing.md, "Scenarios"."""
-    page = (Path(__file__).parents[3] / "docs" / "testing.md").read_text(encoding="utf-8")
+    """docs/internals/testing.md, "Scenarios"."""
+    page = (Path(__file__).parents[3] / "docs" / "internals" / "testing.md").read_text(encoding="utf-8")
     example = page[page.index("# A vote needs a disk") :].partition("```")[0]
 
-    assert play_to_the_end(parse("docs", "docs/testing.md", example)) == 3
+    assert play_to_the_end(parse("docs", "docs/internals/testing.md", example)) == 3

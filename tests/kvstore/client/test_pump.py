@@ -65,7 +65,9 @@ async def test_silence_is_counted_from_the_moment_in_which_something_was_heard(
 async def test_no_call_has_a_task_of_its_own_and_those_of_one_turn_leave_in_one_send(
     mock_clock: trio.testing.MockClock,
 ) -> None:
-    """What a call costs its client is bookkeeping: `docs/client.md` promises it, 15,000 calls per second need it."""
+    """What a call costs its client is bookkeeping: `docs/reference/client.md` promises it, 15,000 calls per second need
+    it.
+    """
     sends = 0
     async with trio.open_nursery() as nursery:
 

@@ -34,7 +34,7 @@ from tests.kvstore.support.in_memory_cluster import Cluster, Host
 
 pytestmark = pytest.mark.timeout(30)
 
-DOCS = (Path(__file__).resolve().parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
+DOCS = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 
 
 class Nobody:
@@ -155,7 +155,7 @@ def test_buckets_hold_what_is_at_most_their_bound() -> None:
 
 
 def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
-    """The tables in docs/metrics.md against the collector's own list."""
+    """The tables in docs/reference/metrics.md against the collector's own list."""
     cluster = Cluster(quick_folder, 3)
     documented = set(re.findall(rf"^\| `({PREFIX}[a-z_]+)", DOCS, re.MULTILINE))
     told = {
@@ -177,7 +177,7 @@ def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
 
 
 def test_every_code_with_which_a_hello_is_refused_is_told_from_the_beginning(quick_folder: Path) -> None:
-    """An alert on its increase needs a value before the first one. The same codes as in docs/metrics.md."""
+    """An alert on its increase needs a value before the first one. The same codes as in docs/reference/metrics.md."""
     host = Cluster(quick_folder, 3).hosts["s1"]
     configuration = host.node.core.configuration
     transport = Transport(identity=host.identity, configuration=configuration, random=Random(1))
@@ -195,7 +195,7 @@ def test_every_code_with_which_a_hello_is_refused_is_told_from_the_beginning(qui
 
 
 def test_the_table_of_events_says_which_metric_counts_each_and_from_which_level_on_it_is_told() -> None:
-    """docs/metrics.md against what is counted, and what the driver tells."""
+    """docs/reference/metrics.md against what is counted, and what the driver tells."""
     table = DOCS[DOCS.index("| event | level | metric |") :]
     rows = re.findall(r"^\| `(\w+)`(?:, `\w+`)* \| (\w+) \| ?(?:`(\w+)`)?", table, re.MULTILINE)
     levels = {event: level for event, level, _ in rows}
@@ -271,7 +271,7 @@ def test_a_member_without_metrics_loads_nothing_of_it() -> None:
 
 
 def test_the_feature_level_in_force_and_what_the_build_knows_are_told(quick_folder: Path) -> None:
-    """docs/versions.md: from these an operator sees when `hwm upgrade` has something to do."""
+    """docs/reference/versions.md: from these an operator sees when `hwm upgrade` has something to do."""
     cluster = Cluster(quick_folder, 1)
     leader = cluster.leader()
     cluster.kill(leader)

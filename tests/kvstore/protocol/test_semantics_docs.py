@@ -1,4 +1,4 @@
-"""docs/semantics.md and the docstrings say what is so."""
+"""docs/reference/semantics.md and the docstrings say what is so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvstore.errors import REFUSALS
 from kvstore.limits import AdmissionLimits, StoreLimits
 from tests.kvstore.support import benchmark_machine as bench_machine
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "semantics.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "semantics.md").read_text()
 
 
 def rows(pattern: str) -> dict[str, int]:

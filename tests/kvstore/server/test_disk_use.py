@@ -1,4 +1,4 @@
-"""What a member has on disk is bounded, whoever is away (docs/operations.md, how much disk a member needs)."""
+"""What a member has on disk is bounded, whoever is away (docs/operations/guide.md, how much disk a member needs)."""
 
 from __future__ import annotations
 

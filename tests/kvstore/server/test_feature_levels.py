@@ -72,7 +72,7 @@ def test_the_level_rises_when_every_member_has_the_new_build_and_not_before(clus
 
 
 def test_a_cluster_that_has_not_raised_its_level_goes_back_to_the_older_build(cluster: Cluster) -> None:
-    """docs/versions.md: until it is raised, what the newer build writes is what the older one reads."""
+    """docs/reference/versions.md: until it is raised, what the newer build writes is what the older one reads."""
     client = cluster.client()
     upgrade(cluster, "s1", "s2", "s3")
     client.do(Put(b"k", b"newer"))

@@ -258,7 +258,7 @@ def test_a_listing_of_a_newer_member_may_tell_more(quick_folder: Path) -> None:
 
 
 def test_the_numbers_are_on_wires_already() -> None:
-    """docs/client.md and docs/reference/specification.md#710-client-requests."""
+    """docs/reference/client.md and docs/reference/specification.md#710-client-requests."""
     assert (RequestKind.CHANGE, RequestKind.MEMBERSHIP) == (8, 9)
     change = MembershipChange(add=(new("s4"),), promote=("s5",), remove=("s1",))
     assert change_request(change) == Request(

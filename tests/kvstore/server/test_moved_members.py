@@ -1,4 +1,4 @@
-"""Members that have moved, after the recipe of docs/operations.md: others find them, and who joins does, too."""
+"""Members that have moved, after the recipe of docs/operations/guide.md: others find them, and who joins does, too."""
 
 from __future__ import annotations
 

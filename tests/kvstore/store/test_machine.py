@@ -181,7 +181,7 @@ def test_raising_the_feature_level_beyond_the_build_stops_the_member() -> None:
 
 
 def test_a_feature_level_never_falls() -> None:
-    """docs/versions.md: it is final. To ask for a lower one changes nothing."""
+    """docs/reference/versions.md: it is final. To ask for a lower one changes nothing."""
     machine = KvMachine(levels=LevelRange(1, 3))
     for index, level in enumerate((3, 2), start=1):
         machine.apply(Entry(index, 1, EntryKind.COMMANDS, encode_batch(1, [encode_command(RaiseFeatureLevel(level))])))

@@ -310,7 +310,7 @@ def test_a_snapshot_of_a_higher_feature_level_is_refused_by_name() -> None:
 
 
 def test_a_state_of_a_lower_feature_level_than_a_build_applies_is_refused() -> None:
-    """docs/versions.md: a build that has left a level behind comes after one that knows both."""
+    """docs/reference/versions.md: a build that has left a level behind comes after one that knows both."""
     header, chunks = taken(lived_in())
     with pytest.raises(UnsupportedFeatureLevel, match=r"knows 2 to 3\. Start it with the build that it had"):
         KvMachine(levels=LevelRange(2, 3)).restore(header, chunks)

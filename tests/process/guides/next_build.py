@@ -1,7 +1,8 @@
 """A second build on disk: these very packages as their next minor version might be, a feature level further.
 
 What it can do more, and says more, is small and real: a command `note` from level 2 on, and words that today's build
-does not know in its hello, its acknowledgements and its status, as later versions may add them (docs/versions.md).
+does not know in its hello, its acknowledgements and its status, as later versions may add them
+(docs/reference/versions.md).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ NEWER_MEMBERS = (
     ("raft/membership/configuration.py", "_LEVEL, _LEASE_LEVEL = 2, 3\n", "_LEVEL, _LEASE_LEVEL = 2, 4\n"),
 )
 """A later form of the member list, which its leader appends as today's does that of leases: at the first read by one,
-without a look at what the others know. No build may do so (docs/versions.md)."""
+without a look at what the others know. No build may do so (docs/reference/versions.md)."""
 
 
 def make_next_build(folder: Path, changes: tuple[tuple[str, str, str], ...] = CHANGES) -> Path:

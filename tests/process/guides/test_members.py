@@ -20,9 +20,8 @@ from tests.process.test_server_kills import Ledger
 pytestmark = [pytest.mark.process, pytest.mark.timeout(100)]
 
 ROOT = Path(__file__).resolve().parents[3]
-GUIDE = (
-    (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("## Members")[2].partition("## Writers")[0]
-)
+PAGE = (ROOT / "docs" / "operations" / "guide.md").read_text(encoding="utf-8")
+GUIDE = PAGE.partition("## Members")[2].partition("## Writers")[0]
 MACHINES = 6
 
 

@@ -1,4 +1,4 @@
-"""What is documented is run: the examples, the code in docs/client.md, its tables of options and exit codes."""
+"""What is documented is run: the examples, the code of docs/reference/client.md, its options and exit codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvstore.cli.serve import serve_command
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 
 ROOT = Path(__file__).resolve().parents[3]
-GUIDE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "reference" / "client.md").read_text(encoding="utf-8")
 
 
 def run_python(*arguments: str | Path, cwd: Path) -> str:
@@ -59,7 +59,7 @@ async def test_the_transfer_example_keeps_the_sum(tmp_path: Path) -> None:
 
 
 def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
-    """All Python blocks of docs/client.md; the client's against a store."""
+    """All Python blocks of docs/reference/client.md; the client's against a store."""
     client_code, bulk_code, embedded_code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     run_python("-c", embedded_code, cwd=tmp_path)
 
@@ -74,7 +74,7 @@ def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
 
 
 def test_every_option_of_the_server_is_documented_and_no_other() -> None:
-    """The table in docs/client.md against click's own list."""
+    """The table in docs/reference/client.md against click's own list."""
     section = GUIDE.split("### Options of `hwm serve`")[1]
     documented = set(re.findall(r"`(--[a-z-]+)", section))
 
@@ -82,7 +82,7 @@ def test_every_option_of_the_server_is_documented_and_no_other() -> None:
 
 
 def test_every_exit_code_is_documented() -> None:
-    """The table in docs/client.md against the enum."""
+    """The table in docs/reference/client.md against the enum."""
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", GUIDE, re.MULTILINE)}
 
     assert documented == {int(code) for code in ExitCode} | {130}

@@ -1,4 +1,6 @@
-"""Two builds side by side: a cluster goes from one to the next member by member, under writes (docs/versions.md)."""
+"""Two builds side by side: a cluster goes from one to the next member by member, under writes
+(docs/reference/versions.md).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from tests.process.test_server_kills import Ledger
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(100)]
 
-GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "operations" / "guide.md").read_text(encoding="utf-8")
 (UPGRADE_RECIPE,) = re.findall(r"```sh\n(.*?)```", GUIDE.partition("## Upgrade")[2], re.DOTALL)
 
 WRITERS = 2

@@ -115,7 +115,7 @@ def test_the_last_answer_to_a_lone_put_asks_for_no_turn() -> None:
 
 
 def test_commands_gather_while_a_log_write_is_under_way_and_become_one_entry() -> None:
-    """The data path carries batches, not requests (docs/architecture.md#the-way-of-a-put)."""
+    """The data path carries batches, not requests (docs/internals/architecture.md#the-way-of-a-put)."""
     s1 = a_single_leader()
     s1.propose("first", 1)
     s1.flush()

@@ -146,7 +146,7 @@ def test_what_is_misconfigured_is_a_warning_once(caplog: pytest.LogCaptureFixtur
 
 
 def test_every_code_with_which_a_hello_can_be_refused_is_counted_by_its_name() -> None:
-    """One that is new needs a place in HELLO_REFUSALS, and a word in docs/metrics.md."""
+    """One that is new needs a place in HELLO_REFUSALS, and a word in docs/reference/metrics.md."""
     named = {"REMOVED": REMOVED, "WRONG_INCARNATION": WRONG_INCARNATION}
     codes = {"not_a_hello"}  # Whatever was no hello at all.
     for path in RAFT.rglob("*.py"):

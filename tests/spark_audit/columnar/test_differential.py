@@ -89,7 +89,7 @@ DELETES = ("put", "put", "get", "get", "cas", "cas", "delete")
 
 @pytest.mark.parametrize("ops", [REGISTER, SWAPS], ids=["register", "compare-and-set"])
 def test_zones_are_exact_where_values_are_unique(ops: tuple[str, ...]) -> None:
-    """Gibbons and Korach 1997; docs/audit-proofs.md for chains: always an answer, and always the right one."""
+    """Gibbons and Korach 1997; docs/internals/audit-proofs.md for chains: an answer always, and the right one."""
     histories = [wild(Random(seed), ops) for seed in range(3 * HISTORIES)]
     status, _, _ = decided(histories, zones)
 

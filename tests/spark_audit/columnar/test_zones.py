@@ -1,4 +1,4 @@
-"""Zones by hand: one history for each rule of docs/audit-proofs.md, on both sides of it."""
+"""Zones by hand: one history for each rule of docs/internals/audit-proofs.md, on both sides of it."""
 
 from __future__ import annotations
 

@@ -339,8 +339,8 @@ def test_parquet_holds_the_same_rows_as_json_lines(tmp_path: Path) -> None:
 
 
 def test_the_examples_of_the_documentation_are_read_as_it_says(tmp_path: Path) -> None:
-    """docs/audit-import.md: one example of each format, and every option."""
-    page = (Path(__file__).parents[3] / "docs" / "audit-import.md").read_text(encoding="utf-8")
+    """docs/reference/audit-import.md: one example of each format, and every option."""
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "audit-import.md").read_text(encoding="utf-8")
     for fence, name in (("edn", "jepsen-edn"), ("log", "jepsen-log"), ("kv", "porcupine-kv")):
         example = page.split(f"```{fence}\n")[1].split("```")[0]
         assert _status(tmp_path, name, example.splitlines()) == "linearizable"

@@ -1,4 +1,6 @@
-"""Whatever a newer build may have written is refused by what is new in it, and left as it is (docs/versions.md)."""
+"""Whatever a newer build may have written is refused by what is new in it, and left as it is
+(docs/reference/versions.md).
+"""
 
 from __future__ import annotations
 
