@@ -25,6 +25,9 @@ from raft.effects import (
     Unknown,
     one_by_one,
 )
+from raft.encoding.cbor import DEPTH_MAX, INT64_MAX, INT64_MIN, SEPARATOR_BYTES, decode_item, decode_joined, encode_item
+from raft.encoding.command_batch import BATCH_OVERHEAD_BYTES, batch_leader_time, batch_size, encode_batch
+from raft.encoding.frames import FRAME_BYTES_MAX_CLIENT, FRAME_BYTES_MAX_PEER, FrameSplitter, frame
 from raft.errors import (
     Busy,
     ChangeRefusal,
@@ -71,6 +74,8 @@ from raft.membership.configuration import (
 from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange, LevelRefusal, LevelRefused
 from raft.node.node import Node
 from raft.node.peer_identity import DiskForgotten, PeerRefused
+from raft.protocol.codec import decode_message, encode_message
+from raft.protocol.hello import HELLO_MAGIC, PROTOCOL_VERSION, Hello, HelloRole, Refusal, decode_hello
 from raft.protocol.messages import (
     AppendAccepted,
     AppendEntries,
@@ -94,31 +99,6 @@ from raft.types import (
     HardState,
     LogPosition,
     Role,
-)
-from raft.wire import (
-    BATCH_OVERHEAD_BYTES,
-    DEPTH_MAX,
-    FRAME_BYTES_MAX_CLIENT,
-    FRAME_BYTES_MAX_PEER,
-    HELLO_MAGIC,
-    INT64_MAX,
-    INT64_MIN,
-    PROTOCOL_VERSION,
-    SEPARATOR_BYTES,
-    FrameSplitter,
-    Hello,
-    HelloRole,
-    Refusal,
-    batch_leader_time,
-    batch_size,
-    decode_hello,
-    decode_item,
-    decode_joined,
-    decode_message,
-    encode_batch,
-    encode_item,
-    encode_message,
-    frame,
 )
 
 __all__ = [

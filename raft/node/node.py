@@ -25,6 +25,7 @@ from raft.core.raft import RaftCore
 from raft.core.read_index import ReadWay
 from raft.core.ready import Ready
 from raft.effects import Effects, ReadsReady, Refused
+from raft.encoding.command_batch import encode_batch
 from raft.errors import ENDING_ERRORS, Busy, NodeStopped, RaftError, TransferRefused
 from raft.interfaces import LogStore, PinStore, SnapshotStore, StateMachine
 from raft.membership.change import MembershipChange
@@ -42,7 +43,6 @@ from raft.node.room_search import RoomSearch
 from raft.protocol.messages import Message, TimeoutNow
 from raft.snapshots.manager import Snapshotting
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition
-from raft.wire import encode_batch
 
 _WAYS_OF_LEADERS = (ReadWay.ROUND, ReadWay.LEASE)
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raft.config import RaftConfig
+from raft.encoding.command_batch import BATCH_OVERHEAD_BYTES
 from raft.errors import Busy, TooLarge
 from raft.types import ENTRY_PAYLOAD_BYTES_MAX
-from raft.wire import BATCH_OVERHEAD_BYTES
 
 COMMAND_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX - BATCH_OVERHEAD_BYTES
 """A command alone in its batch just fits into an entry."""

@@ -9,22 +9,15 @@ from dataclasses import dataclass
 
 import trio
 
+from raft.encoding.frames import FrameSplitter, frame
 from raft.errors import ProtocolError, RaftError, ValidationFault
 from raft.membership.configuration import Identity
 from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange
 from raft.node.peer_identity import PeerRefused
+from raft.protocol.codec import decode_message
+from raft.protocol.hello import PROTOCOL_VERSION, Hello, HelloRole, Refusal, decode_hello
 from raft.protocol.messages import Message
 from raft.runtime.errors import ConnectionRefusedByPeer
-from raft.wire import (
-    PROTOCOL_VERSION,
-    FrameSplitter,
-    Hello,
-    HelloRole,
-    Refusal,
-    decode_hello,
-    decode_message,
-    frame,
-)
 
 HELLO_BYTES_MAX = 8 * 1024
 """A stranger makes us keep no more than this before it has said who it is."""

@@ -16,10 +16,12 @@ from typing import Protocol
 
 import trio
 
+from raft.encoding.frames import FRAME_BYTES_MAX_PEER, FrameSplitter, frame
 from raft.errors import ProtocolError, ValidationFault
 from raft.membership.configuration import Configuration, Identity, Member
 from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange
 from raft.node.peer_identity import PeerRefused
+from raft.protocol.codec import encode_message
 from raft.protocol.hello import PROCESS_ID_BYTES
 from raft.protocol.messages import AppendEntries, Message
 from raft.runtime.accepting import Acceptor
@@ -40,7 +42,6 @@ from raft.runtime.inbound_places import UNIDENTIFIED_MAX, InboundPlaces
 from raft.runtime.outbound import Outbound
 from raft.runtime.peer_routes import PeerWays
 from raft.runtime.sockets import host_of, receive_at_once
-from raft.wire import FRAME_BYTES_MAX_PEER, FrameSplitter, encode_message, frame
 
 RECEIVE_BYTES = 256 * 1024
 

@@ -10,13 +10,15 @@ import trio
 import trio.testing
 
 from raft import Configuration, Identity, LevelRange, Member, RaftConfig, Role
+from raft.encoding.command_batch import encode_batch
+from raft.encoding.frames import frame
 from raft.node.apply import RUN_MAX
+from raft.protocol.codec import encode_message
 from raft.protocol.messages import AppendEntries, Message
 from raft.runtime import Transport
 from raft.runtime.handshake import PeerHello
 from raft.runtime.transport import TURN_ENTRIES_MAX
 from raft.types import Entry, EntryKind
-from raft.wire import encode_batch, encode_message, frame
 from tests.raft.support.machines import CLUSTER_ID, Machine, until
 
 pytestmark = pytest.mark.timeout(30)
