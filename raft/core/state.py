@@ -16,8 +16,7 @@ from raft.core.staleness import Freshness
 from raft.core.write_stream import WriteStream
 from raft.encoding.command_batch import batch_leader_time
 from raft.interfaces import LogStore
-from raft.membership.configuration import Configuration
-from raft.membership.configurations import Configurations
+from raft.membership.configuration import Configuration, ConfigurationHistory
 from raft.protocol.messages import AppendAccepted, Message
 from raft.types import Entry, EntryKind, HardState, LogPosition, Role
 
@@ -61,7 +60,7 @@ class CoreState:
         if snapshot.term > self.term:
             self.move_to_term(snapshot.term)  # The file of an installed snapshot was durable before the term was.
         assert self.log.last_term <= self.term, (self.log.last_position, self.term)
-        self.configurations = Configurations(snapshot.index, configuration)
+        self.configurations = ConfigurationHistory(snapshot.index, configuration)
         for index in log_store.configuration_indexes():
             if index > snapshot.index:
                 entry = self.log.read(index, index, 1)[0]
