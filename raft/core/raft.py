@@ -17,6 +17,7 @@ from raft.core.elections import Elections
 from raft.core.follower import Following
 from raft.core.follower_reads import Asking
 from raft.core.leader import Leadership
+from raft.core.message_validation import MessageValidation
 from raft.core.quorum import Tally
 from raft.core.ready import Ready
 from raft.core.state import CoreState
@@ -24,7 +25,6 @@ from raft.errors import InvalidConfiguration, NotLeader
 from raft.interfaces import LogStore
 from raft.membership.change import MembershipChange
 from raft.membership.configuration import Configuration
-from raft.protocol.message_validation import MessageValidation
 from raft.protocol.messages import (
     AppendAccepted,
     AppendEntries,

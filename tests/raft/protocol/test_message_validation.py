@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from raft.config import PRIORITY_MAX
+from raft.core.message_validation import LEADER_TIME_AHEAD_NS_MAX, TERM_AHEAD_MAX
 from raft.core.raft import RaftCore
 from raft.encoding.command_batch import encode_batch
 from raft.errors import ProtocolError, ValidationFault
-from raft.protocol.message_validation import LEADER_TIME_AHEAD_NS_MAX, TERM_AHEAD_MAX
 from raft.protocol.messages import (
     AppendAccepted,
     AppendEntries,
