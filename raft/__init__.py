@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from raft.config import MIB, MILLISECOND_NS, PRIORITY_MAX, RaftConfig
 from raft.core.membership_change import PROMOTION_LAG_ENTRIES_MAX
+from raft.core.progress import PeerStatus
 from raft.core.quorum import Quorum, Tally
 from raft.core.raft import RaftCore
-from raft.core.read_index import ReadWay
-from raft.core.ready import Certainty, ProposalEnded, Ready, TraceEvent
+from raft.core.ready import Certainty, ProposalEnded, Ready
 from raft.effects import (
     Applied,
     AppliedBatch,
     Completion,
     Effects,
-    NodeStatus,
-    PeerStatus,
     ReadReady,
     ReadsReady,
     Refused,
@@ -74,6 +72,7 @@ from raft.membership.configuration import (
 from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange, LevelRefusal, LevelRefused
 from raft.node.node import Node
 from raft.node.peer_identity import DiskForgotten, PeerRefused
+from raft.node.status import NodeStatus
 from raft.protocol.codec import decode_message, encode_message
 from raft.protocol.hello import HELLO_MAGIC, PROTOCOL_VERSION, Hello, HelloRole, Refusal, decode_hello
 from raft.protocol.messages import (
@@ -98,7 +97,9 @@ from raft.types import (
     EntryKind,
     HardState,
     LogPosition,
+    ReadWay,
     Role,
+    TraceEvent,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What comes out of a node, and how it looks from outside."""
+"""What comes out of a node: completions of requests, messages to send, events to log."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from raft.core.read_index import ReadWay
-from raft.core.ready import TraceEvent
 from raft.errors import NodeStopped, RaftError
 from raft.protocol.messages import Message
-from raft.types import Role
+from raft.types import ReadWay, TraceEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,52 +106,3 @@ class Effects:
     def is_empty(self) -> bool:
         """True if there is nothing to do."""
         return not (self.send or self.completions or self.events or self.failure or self.peers_changed)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerStatus:
-    """A peer as this node sees it. The marks are the leader's view; on other members they are 0."""
-
-    peer_id: str
-    state: str  # probe, replicate, snapshot; empty where this node is not the leader.
-    match_index: int
-    next_index: int
-    last_applied: int
-    recent_active: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStatus:
-    """A picture of one node, for people and monitors. Bytes are those of each bounded buffer."""
-
-    node_id: str
-    role: Role
-    term: int
-    leader_id: str | None
-    voters: tuple[str, ...]  # By the newest configuration in the log, like the next three.
-    outgoing: tuple[str, ...]  # Not empty while voters change: a majority of these must agree, too.
-    learners: tuple[str, ...]
-    is_changing: bool  # No other change of the members is begun until this one is done.
-    is_removed: bool  # For certain: this node is no member any more, and can be switched off.
-    first_index: int
-    snapshot_index: int
-    last_applied: int
-    commit_index: int
-    durable_index: int
-    last_index: int
-    low_watermark: int
-    commit_held_by: tuple[str, ...]  # On a leader: voters that lack what is above the high-water mark.
-    low_watermark_held_by: tuple[str, ...]  # On a leader: members that have not applied what is above this mark.
-    log_held_by: str  # `own_snapshot`, `low_watermark`, or empty: why the log begins where it does.
-    peers: tuple[PeerStatus, ...]
-    pending_bytes: int  # Commands that wait to be proposed; bound: pending_bytes_max.
-    pending_commands: int
-    open_proposals: int  # Commands whose outcome is open, pending ones included; bound: proposals_pending_max.
-    open_reads: int  # Bound: reads_pending_max.
-    uncommitted_bytes: int  # Bound: uncommitted_bytes_max.
-    log_bytes: int
-    is_disk_full: bool  # Then commands are refused.
-    lacks_descriptors: str  # Then, too: what the system said when the log was to open a file; empty if nothing lacks.
-    disk_hangs: bool  # A sync of the log has been under way for too long; a leader hands over.
-    snapshot_bytes: int
-    failure: str | None

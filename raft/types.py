@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Any
 
 ENTRY_OVERHEAD_BYTES = 32
 """What an entry costs in every byte bound besides its payload, so that empty entries are not free."""
@@ -96,3 +97,24 @@ class Role(enum.Enum):
     PRE_CANDIDATE = "pre-candidate"
     CANDIDATE = "candidate"
     LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """Something worth telling: `name` is a stable word (`became_leader`, `truncated`, …), `fields` its values."""
+
+    name: str
+    fields: dict[str, Any]
+
+
+class ReadWay(enum.Enum):
+    """How a read is let through, and how it is asked for: what is asked for may be answered by something stronger."""
+
+    ROUND = "round"
+    """By the leader, which a majority has confirmed since. Linearizable whatever the clocks do."""
+    LEASE = "lease"
+    """By the leader, while its lease holds. Linearizable as long as clocks keep to their bound."""
+    ASKED = "asked"
+    """By any member that has asked the leader how far it must have applied. Linearizable like ROUND or LEASE."""
+    BOUNDED = "bounded"
+    """By any member that can prove how old its state may be."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from raft.core.core_view import CoreView
 from raft.core.follower_reads import Asking
-from raft.core.read_index import ReadWay
 from raft.errors import Busy
+from raft.types import ReadWay
 
 
 class CoreReads(CoreView):

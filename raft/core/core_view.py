@@ -5,8 +5,8 @@ from __future__ import annotations
 from raft.core.elections import Elections
 from raft.core.follower import Following
 from raft.core.leader import Leadership
+from raft.core.progress import PeerStatus
 from raft.core.state import CoreState
-from raft.effects import PeerStatus
 from raft.errors import NotLeader
 from raft.membership.configuration import Configuration, Member
 from raft.types import Role

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from raft.core.read_index import ReadWay
 from raft.core.state import CoreState
 from raft.errors import Busy, NotLeader, RaftError, TooStale
 from raft.protocol.messages import ReadIndexRequest
+from raft.types import ReadWay
 
 Reading = tuple[int, int | None]
 """A ticket, and for a read of bounded age how old its state may be (ns)."""

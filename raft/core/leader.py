@@ -14,7 +14,7 @@ from raft.core.leases import Lease
 from raft.core.membership_change import Changing
 from raft.core.progress import PeerState, Progress
 from raft.core.quorum import majority_index
-from raft.core.read_index import ReadRounds, ReadWay
+from raft.core.read_index import ReadRounds
 from raft.core.state import CoreState
 from raft.encoding.command_batch import encode_batch
 from raft.errors import Busy, TooLarge, TransferUnderWay
@@ -27,7 +27,15 @@ from raft.protocol.messages import (
     ReadIndexRequest,
     ReadIndexResponse,
 )
-from raft.types import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, LEADER_TIME_NS_MAX, Entry, EntryKind, LogPosition
+from raft.types import (
+    ENTRY_OVERHEAD_BYTES,
+    ENTRY_PAYLOAD_BYTES_MAX,
+    LEADER_TIME_NS_MAX,
+    Entry,
+    EntryKind,
+    LogPosition,
+    ReadWay,
+)
 
 DISK_SILENCES_MAX = 5
 """Election time-outs for which the own disk may keep waiting what others have committed: slow is not dead."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from dataclasses import dataclass
 
 from raft.config import RaftConfig
 
@@ -126,3 +127,15 @@ class Progress:
 
     def __repr__(self) -> str:
         return f"Progress({self.state.value}, match {self.match_index}, next {self.next_index})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerStatus:
+    """A peer as this node sees it. The marks are the leader's view; on other members they are 0."""
+
+    peer_id: str
+    state: str  # probe, replicate, snapshot; empty where this node is not the leader.
+    match_index: int
+    next_index: int
+    last_applied: int
+    recent_active: bool

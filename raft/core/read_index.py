@@ -8,24 +8,11 @@ for a read index (`asking`) share the rounds, each with all of its own reads at 
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from dataclasses import dataclass
 
 from raft.errors import Busy
-
-
-class ReadWay(enum.Enum):
-    """How a read is let through, and how it is asked for: what is asked for may be answered by something stronger."""
-
-    ROUND = "round"
-    """By the leader, which a majority has confirmed since. Linearizable whatever the clocks do."""
-    LEASE = "lease"
-    """By the leader, while its lease holds. Linearizable as long as clocks keep to their bound."""
-    ASKED = "asked"
-    """By any member that has asked the leader how far it must have applied. Linearizable like ROUND or LEASE."""
-    BOUNDED = "bounded"
-    """By any member that can prove how old its state may be."""
+from raft.types import ReadWay
 
 
 @dataclass(slots=True)

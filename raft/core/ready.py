@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Any
 
-from raft.core.read_index import ReadWay
 from raft.errors import RaftError
 from raft.interfaces import LogWrite
 from raft.protocol.messages import InstallSnapshot, InstallSnapshotProgress, Message
-from raft.types import Entry
+from raft.types import Entry, ReadWay, TraceEvent
 
 
 class Certainty(enum.Enum):
@@ -35,14 +33,6 @@ class ProposalEnded:
     index: int
     term: int
     certainty: Certainty
-
-
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
-    """Something worth telling: `name` is a stable word (`became_leader`, `truncated`, …), `fields` its values."""
-
-    name: str
-    fields: dict[str, Any]
 
 
 @dataclass(slots=True, init=False)

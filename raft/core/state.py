@@ -11,14 +11,13 @@ from raft.core.log import RaftLog
 from raft.core.outbox import Outbox
 from raft.core.proposals import OpenProposals
 from raft.core.quorum import Quorum
-from raft.core.ready import TraceEvent
 from raft.core.staleness import Freshness
 from raft.core.write_stream import WriteStream
 from raft.encoding.command_batch import batch_leader_time
 from raft.interfaces import LogStore
 from raft.membership.configuration import Configuration, ConfigurationHistory
 from raft.protocol.messages import AppendAccepted, Message
-from raft.types import Entry, EntryKind, HardState, LogPosition, Role
+from raft.types import Entry, EntryKind, HardState, LogPosition, Role, TraceEvent
 
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry: 30 ns.
 

@@ -14,10 +14,10 @@ from contextlib import suppress
 
 from raft.config import MILLISECOND_NS, RaftConfig
 from raft.core.raft import RaftCore
-from raft.core.ready import TraceEvent
 from raft.errors import TransferRefused
 from raft.interfaces import LogStore
 from raft.node.group_commit import GroupCommit
+from raft.types import TraceEvent
 
 HANG_TIMEOUTS = 2
 """Election time-outs that one sync may take. A stall that is shorter than a change of the leader is waited out."""

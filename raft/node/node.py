@@ -22,7 +22,6 @@ from random import Random
 
 from raft.config import RaftConfig
 from raft.core.raft import RaftCore
-from raft.core.read_index import ReadWay
 from raft.core.ready import Ready
 from raft.effects import Effects, ReadsReady, Refused
 from raft.encoding.command_batch import encode_batch
@@ -42,7 +41,7 @@ from raft.node.requests import PendingCommands
 from raft.node.room_search import RoomSearch
 from raft.protocol.messages import Message, TimeoutNow
 from raft.snapshots.manager import Snapshotting
-from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition
+from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition, ReadWay
 
 _WAYS_OF_LEADERS = (ReadWay.ROUND, ReadWay.LEASE)
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.

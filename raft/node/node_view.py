@@ -6,7 +6,7 @@ from collections import deque
 
 from raft.config import RaftConfig
 from raft.core.raft import RaftCore
-from raft.effects import Effects, NodeStatus
+from raft.effects import Effects
 from raft.errors import Busy, Compacted, NodeStopped, NotCommitted, NotLeader
 from raft.interfaces import LogStore, SnapshotInfo
 from raft.membership.configuration import Identity, Member
@@ -18,7 +18,7 @@ from raft.node.outcomes import Outcomes
 from raft.node.peer_identity import PeerPins
 from raft.node.requests import PendingCommands
 from raft.node.room_search import RoomSearch
-from raft.node.status import node_status
+from raft.node.status import NodeStatus, node_status
 from raft.snapshots.manager import Snapshotting
 from raft.types import Entry, Role
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from raft.core.ready import TraceEvent
 from raft.errors import DiskFull, NoDescriptors
 from raft.interfaces import LogStore
+from raft.types import TraceEvent
 
 
 class RoomSearch:

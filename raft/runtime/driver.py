@@ -11,7 +11,6 @@ from typing import Protocol
 
 import trio
 
-from raft.core.ready import TraceEvent
 from raft.effects import Told
 from raft.errors import NodeStopped
 from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange
@@ -19,6 +18,7 @@ from raft.node.node import Node
 from raft.protocol.messages import Message
 from raft.runtime.completions import CompletionQueue
 from raft.runtime.transport import Transport
+from raft.types import TraceEvent
 
 logger = logging.getLogger("raft.driver")
 

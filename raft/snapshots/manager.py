@@ -12,7 +12,7 @@ from typing import Protocol
 from raft.config import MIB, RaftConfig
 from raft.core.progress import PeerState
 from raft.core.raft import RaftCore
-from raft.core.ready import Ready, TraceEvent
+from raft.core.ready import Ready
 from raft.effects import Effects
 from raft.interfaces import LogStore, SnapshotHeader, SnapshotInfo, SnapshotStore, StateMachine
 from raft.protocol.messages import AppendAccepted, InstallSnapshot, InstallSnapshotProgress, Message
@@ -20,7 +20,7 @@ from raft.snapshots.builder import SnapshotBuild
 from raft.snapshots.installer import Installing
 from raft.snapshots.receiver import IncomingTransfer
 from raft.snapshots.sender import OutgoingTransfers
-from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition, Role
+from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition, Role, TraceEvent
 
 LOG_BYTES_MIN = 4 * MIB
 """With less log behind the last snapshot none is built: a member reads and applies so much within half a second."""

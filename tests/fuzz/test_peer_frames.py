@@ -48,11 +48,11 @@ from raft import (
     encode_message,
     frame,
 )
-from raft.core.read_index import ReadWay
 from raft.errors import NewerBuildNeeded, ValidationFault
 from raft.node.peer_identity import PeerRefused
 from raft.runtime.errors import ConnectionRefusedByPeer
 from raft.runtime.handshake import HELLO_BYTES_MAX, decode_peer_message, receive_hello
+from raft.types import ReadWay
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.raft.support.memory_stores import ListMachine
 from tests.raft.support.node_cluster import CLUSTER_ID, MS, OneNode, World, incarnation_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from raft.config import RaftConfig
-from raft.core.read_index import ReadWay
 from raft.errors import Busy, NotLeader
 from raft.membership.configuration import Configuration, Member
 from raft.protocol.messages import AppendEntries, ReadIndexRequest, ReadIndexResponse
+from raft.types import ReadWay
 from tests.raft.support.core_fixture import (
     CONFIG,
     Bench,

@@ -9,9 +9,8 @@ import pytest
 
 from raft.config import MILLISECOND_NS
 from raft.core.elections import LEADER_LOSS_SPREAD_NS, RETRIES_PER_HEARTBEAT
-from raft.core.read_index import ReadWay
 from raft.protocol.messages import PreVoteRequest, PreVoteResponse, ReadIndexRequest, ReadIndexResponse, VoteRequest
-from raft.types import Role
+from raft.types import ReadWay, Role
 from tests.conformance.cluster import Cluster
 from tests.raft.support.core_fixture import (
     CONFIG,

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from raft.config import RaftConfig
-from raft.core.read_index import ReadWay
 from raft.membership.change import MembershipChange
 from raft.membership.configuration import Configuration
 from raft.protocol.messages import (
@@ -18,7 +17,7 @@ from raft.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raft.types import Entry, EntryKind, HardState, LogPosition, Role
+from raft.types import Entry, EntryKind, HardState, LogPosition, ReadWay, Role
 from tests.raft.support.core_fixture import (
     Bench,
     a_follower,

@@ -10,8 +10,7 @@ import cbor2
 
 from raft.config import MILLISECOND_NS, RaftConfig
 from raft.core.raft import RaftCore
-from raft.core.read_index import ReadWay
-from raft.core.ready import ProposalEnded, Ready, TraceEvent
+from raft.core.ready import ProposalEnded, Ready
 from raft.encoding.command_batch import encode_batch
 from raft.membership.configuration import Configuration, Member
 from raft.protocol.messages import (
@@ -27,7 +26,7 @@ from raft.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raft.types import Entry, EntryKind, HardState, LogPosition, Role
+from raft.types import Entry, EntryKind, HardState, LogPosition, ReadWay, Role, TraceEvent
 from tests.raft.support.memory_log import MemoryLog
 
 CONFIG = RaftConfig()
