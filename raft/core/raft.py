@@ -1,7 +1,7 @@
 """The consensus core of one member: events in, one `Ready` out. No I/O, no clock, no randomness of its own.
 
-Every change of role happens in this file; what a role *does* is in `elections`, `leadership` and `following`. The
-term rule (Raft §5.1) has one place, `_step`; the invariants of the marks are asserted after each event.
+Every change of role happens in this file; the work of a role is in `elections`, `leader` and `follower`. The term rule
+(Raft §5.1) has one place, `_step`; the invariants of the marks are asserted after each event.
 
 See docs/reference/specification.md#61-order-of-the-marks.
 """
@@ -12,19 +12,19 @@ from random import Random
 from typing import assert_never
 
 from raft.config import RaftConfig
-from raft.core.core_connections import CoreConnections
 from raft.core.elections import Elections
 from raft.core.follower import Following
 from raft.core.follower_reads import Asking
 from raft.core.leader import Leadership
 from raft.core.message_validation import MessageValidation
+from raft.core.progress import PeerStatus
 from raft.core.quorum import Tally
 from raft.core.ready import Ready
 from raft.core.state import CoreState
-from raft.errors import InvalidConfiguration, NotLeader
+from raft.errors import Busy, InvalidConfiguration, NotLeader
 from raft.interfaces import LogStore
 from raft.membership.change import MembershipChange
-from raft.membership.configuration import Configuration
+from raft.membership.configuration import Configuration, Member
 from raft.protocol.messages import (
     AppendAccepted,
     AppendEntries,
@@ -40,14 +40,14 @@ from raft.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raft.types import EntryKind, HardState, LogPosition, Role
+from raft.types import EntryKind, HardState, LogPosition, ReadWay, Role
 
 _VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # `A | B` would be made anew for every message.
 _REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot, TimeoutNow)
 _OF_REPLICATION = (AppendEntries, AppendAccepted)
 
 
-class RaftCore(CoreConnections):
+class RaftCore:
     """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. Owned and called by one `Node` only.
 
     Events accumulate their effects until `take_ready`. `log_store` is read here, never written: that is the caller's,
@@ -92,7 +92,8 @@ class RaftCore(CoreConnections):
         self._following = Following(self._state)
         self._asking = Asking(self._state)
         self._leadership: Leadership | None = None
-        self.leading_term = None
+        self.leading_term: int | None = None
+        """The current term while this member leads it, otherwise None. A plain attribute: asked after every event."""
         self._handed_out_index = self._state.last_applied  # The end of what `apply` was given.
         self._check_invariants()
 
@@ -167,6 +168,20 @@ class RaftCore(CoreConnections):
         """
         return self._leading().handing_over.begin(peer_id)
 
+    def request_read(self, ticket: int, way: ReadWay = ReadWay.ROUND, *, age_ns_max: int = 0) -> None:
+        """Ask for a read; the answer comes in `Ready`, as soon as what `way` promises holds.
+
+        `ROUND` and `LEASE` are for leaders; without a lease there is a round. `age_ns_max`: for BOUNDED, how old the
+        state may be; a member that cannot prove it asks the leader. Raises NotLeader, Busy.
+        """
+        match way:
+            case ReadWay.ROUND | ReadWay.LEASE:
+                self._leading().request_read(ticket, by_lease=way is ReadWay.LEASE)
+            case ReadWay.ASKED:
+                self._asking.add(ticket, None)
+            case ReadWay.BOUNDED:
+                self._asking.add(ticket, age_ns_max)
+
     def persisted(self, sequence: int) -> None:
         """Every `LogWrite` up to this sequence is durable: what waited for it may leave, or count."""
         self._state.writes.persisted(sequence)
@@ -224,6 +239,25 @@ class RaftCore(CoreConnections):
             self._become_follower(reason="its members have changed, or are certain now")
         self._check_invariants()
 
+    def snapshot_transfer_failed(self, peer_id: str) -> None:
+        """The transfer to this peer was given up: it is probed again at the next heartbeat."""
+        if self._leadership is not None:
+            self._leadership.probe_again(peer_id, paused=True)
+
+    def peer_unreachable(self, peer_id: str) -> None:
+        """Its connection was lost, and with it whatever was on its way: it is probed again at the next heartbeat."""
+        if self._leadership is not None:
+            self._leadership.probe_again(peer_id, paused=True)
+
+    def leader_connection_lost(self, peer_id: str) -> None:
+        """The peer has ended its connections with this member: if it leads, it is probably gone.
+
+        Not to be told of connections that this member ended, or that end with a refusal.
+        """
+        state = self._state
+        if state.role is Role.FOLLOWER and state.leader_id == peer_id and self._elections.leader_lost():
+            state.trace("leader_connection_lost", leader_id=peer_id)
+
     def leave_untold(self, names: frozenset[str]) -> None:
         """Make no events of these names from now on. Some come at every turn, and to make one costs 1 µs."""
         self._state.untold = names
@@ -264,6 +298,217 @@ class RaftCore(CoreConnections):
         """One batch to apply at a time, so that other events get their turn."""
         state = self._state
         return self._handed_out_index == state.last_applied < state.appliable_index
+
+    def _serve_asking(self) -> None:
+        """Whoever leads asks itself."""
+        leadership = self._leadership
+        if leadership is None:
+            self._asking.feed()
+            return
+        for ticket, _ in self._asking.take_waiting():
+            try:
+                leadership.request_read(ticket, by_lease=True)
+            except Busy as error:
+                self._state.outbox.ready.reads_failed.append((ticket, error))
+
+    # What can be read off it: nothing here changes anything
+
+    @property
+    def node_id(self) -> str:
+        """This member."""
+        return self._state.node_id
+
+    @property
+    def role(self) -> Role:
+        """Follower, pre-candidate, candidate or leader."""
+        return self._state.role
+
+    @property
+    def term(self) -> int:
+        """The current term; it may not be durable yet."""
+        return self._state.term
+
+    @property
+    def voted_for(self) -> str | None:
+        """Who got this member's vote in the current term."""
+        return self._state.voted_for
+
+    @property
+    def leader_id(self) -> str | None:
+        """The leader of the current term, if it is known."""
+        return self._state.leader_id
+
+    @property
+    def configuration(self) -> Configuration:
+        """The members, by the newest configuration in the log, which may not be committed."""
+        return self._state.configuration
+
+    @property
+    def committed_configuration(self) -> Configuration:
+        """The members for certain."""
+        return self._state.committed_configuration
+
+    def configuration_at(self, index: int) -> Configuration:
+        """What the members are once the entry at `index`, not below the newest snapshot, is applied."""
+        return self._state.configurations.at(index)
+
+    @property
+    def is_changing(self) -> bool:
+        """True while a change of the members is under way."""
+        return self._state.configuration.is_joint or self._state.configured_at > self._state.commit_index
+
+    @property
+    def is_removed(self) -> bool:
+        """True once it is committed that this member is none any more: it can be switched off."""
+        return self._state.is_removed
+
+    @property
+    def hears_a_leader(self) -> bool:
+        """True if there is one, as far as this member knows. A leader hears itself: it steps down without a quorum."""
+        return self._leadership is not None or self._elections.hears_a_leader
+
+    def is_peer(self, peer_id: str) -> bool:
+        """True if this is another member, or a removed one that is to be told so."""
+        return peer_id in self._state.peer_ids or (
+            self._leadership is not None and peer_id in self._leadership.changing.departing
+        )
+
+    def greets(self, peer_id: str) -> bool:
+        """True if this peer may say hello: it is known, or it may lead by a configuration that has not come here yet.
+
+        Somebody else is told to wait by whoever hears a leader. The leader itself has to be called, to be answered.
+        """
+        is_known = self._state.configuration.member(peer_id) is not None or self.is_peer(peer_id)
+        return is_known or not self.hears_a_leader or peer_id == self.leader_id
+
+    def peers(self) -> tuple[Member, ...]:
+        """Everybody else to whom there should be a connection, in the order of ids: members for certain, members by the
+        newest configuration, and removed ones that are to be told so."""
+        known = {member.node_id: member for each in self._state.configurations.all for member in each.members}
+        wanted = {*self._state.peer_ids, *(member.node_id for member in self.committed_configuration.members)}
+        if self._leadership is not None:
+            wanted |= self._leadership.changing.departing
+        return tuple(known[peer_id] for peer_id in sorted(wanted - {self._state.node_id}) if peer_id in known)
+
+    @property
+    def commit_index(self) -> int:
+        """The high-water mark, inclusive."""
+        return self._state.commit_index
+
+    @property
+    def told_commit_index(self) -> int:
+        """The highest mark that leaders have told this member of since it was started: all up to there is committed,
+        though the log here may not reach it yet. 0 if there was none."""
+        return self._following.told_commit_index
+
+    @property
+    def last_applied(self) -> int:
+        """The end of what the state machine has applied."""
+        return self._state.last_applied
+
+    @property
+    def low_watermark(self) -> int:
+        """No *other* member needs an entry at or below this."""
+        return self._state.low_watermark
+
+    @property
+    def snapshot_index(self) -> int:
+        """The end of the newest durable snapshot."""
+        return self._state.snapshot_index
+
+    @property
+    def first_index(self) -> int:
+        """The oldest entry that was not compacted away."""
+        return self._state.log.first_index
+
+    @property
+    def holds_what_its_snapshot_has(self) -> bool:
+        """True if the log has entries that the newest durable snapshot makes superfluous."""
+        return self._state.snapshot_index > self._state.log.base_index
+
+    @property
+    def last_index(self) -> int:
+        """The end of the log, durable or not."""
+        return self._state.log.last_index
+
+    @property
+    def durable_index(self) -> int:
+        """The end of the log on disk."""
+        return self._state.log.durable_index
+
+    @property
+    def appliable_index(self) -> int:
+        """The end of what is both committed and durable here."""
+        return self._state.appliable_index
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Bytes of the entries above the high-water mark; those read from disk at start do not count."""
+        return self._state.uncommitted_bytes
+
+    @property
+    def unapplied_bytes(self) -> int:
+        """Bytes of the entries above `last_applied`; those read from disk at start do not count."""
+        return self._state.log.bytes_after(self._state.last_applied)
+
+    @property
+    def log_cache_bytes(self) -> int:
+        """What the recent entries that are held in memory take there; bounded by `log_cache_bytes_max`."""
+        return self._state.log.cached_bytes
+
+    @property
+    def cached_from(self) -> int:
+        """The first entry of the log that is in memory."""
+        return self._state.log.cached_from
+
+    @property
+    def messages_waiting(self) -> int:
+        """Messages that wait for the disk; bounded by one of a kind per peer and write under way."""
+        return self._state.outbox.waiting_count
+
+    @property
+    def next_deadline(self) -> int:
+        """`tick` must be called by then (monotonic ns)."""
+        return self._elections.deadline if self._leadership is None else self._leadership.next_deadline
+
+    def term_at(self, index: int) -> int | None:
+        """The term of the entry at `index`; None if the log does not hold it (any more)."""
+        return self._state.log.term_at(index)
+
+    def leader_time_now(self) -> int:
+        """The `leader_time` (ns) for a proposal made now. Raises NotLeader.
+
+        See docs/reference/specification.md#812-leader-time.
+        """
+        return self._leading().leader_time_now()
+
+    @property
+    def successor_id(self) -> str | None:
+        """To whom this leader is handing over; None if it is not."""
+        handover = None if self._leadership is None else self._leadership.handing_over.current
+        return None if handover is None else handover.peer_id
+
+    def peers_status(self) -> list[PeerStatus]:
+        """Every peer as the leader sees it, in the order of ids; empty on other members."""
+        if self._leadership is None:
+            return []
+        silent_before = self._state.now - self._state.config.election_timeout_max_ns
+        return [
+            PeerStatus(
+                peer_id=peer_id,
+                state=peer.state.value,
+                match_index=peer.match_index,
+                next_index=peer.next_index,
+                last_applied=peer.last_applied or 0,
+                recent_active=peer.heard_at > silent_before,
+            )
+            for peer_id, peer in self._leadership.changing.peers.items()
+        ]
+
+    @property
+    def state_age_ns(self) -> int | None:
+        """How old the applied state is at most, at the time of the last event; None if nothing is known of it."""
+        return self._state.state_age_ns()
 
     # Messages
 
@@ -436,6 +681,11 @@ class RaftCore(CoreConnections):
         self._leadership = Leadership(state, mark_delay_ns=self._mark_delay_ns)
         self.leading_term = state.term
 
+    def _leading(self) -> Leadership:
+        if self._leadership is None:
+            raise NotLeader(self._state.node_id, self._state.leader_id)
+        return self._leadership
+
     def _check_invariants(self) -> None:
         state, log, leadership, end = self._state, self._state.log, self._leadership, self._state.log.last_index
         assert log.base_index <= state.snapshot_index <= state.last_applied <= state.commit_index <= end, self
@@ -447,3 +697,10 @@ class RaftCore(CoreConnections):
             assert (state.role, self.leading_term) == (Role.LEADER, state.term), self
             assert state.leader_id == state.voted_for == state.node_id, self
             leadership.check_invariants()
+
+    def __repr__(self) -> str:
+        state = self._state
+        return (
+            f"RaftCore({state.node_id} {state.role.value} term {state.term}: {state.log}, snapshot "
+            f"{state.snapshot_index}, applied {state.last_applied}, commit {state.commit_index})"
+        )
