@@ -97,12 +97,12 @@ class MemberCollector(Collector):
 
     def _buffers(self, status: NodeStatus) -> Iterator[Metric]:
         unsent_bytes, unsent_bytes_most = self._service.unsent_bytes()
-        config, limits = self._config, self._service.limits
+        config, limits, core = self._config, self._service.limits, self._node.core.status()
         buffers: dict[str, tuple[int, int | None]] = {
             "pending": (status.pending_bytes, config.pending_bytes_max),
             "uncommitted": (status.uncommitted_bytes, config.uncommitted_bytes_max),
-            "unapplied": (self._node.core.unapplied_bytes, config.unapplied_bytes_max),
-            "log_cache": (self._node.core.log_cache_bytes, config.log_cache_bytes_max),
+            "unapplied": (core.unapplied_bytes, config.unapplied_bytes_max),
+            "log_cache": (core.log_cache_bytes, config.log_cache_bytes_max),
             "snapshot_incoming": (status.snapshot_bytes, None),  # Bounded in chunks.
             "client_incomplete": (self._service.incomplete_bytes(), limits.incomplete_bytes_total_max),
             "client_unsent": (unsent_bytes, limits.unsent_bytes_total_max),

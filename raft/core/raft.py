@@ -20,7 +20,7 @@ from raft.core.message_validation import MessageValidation
 from raft.core.progress import PeerStatus
 from raft.core.quorum import Tally
 from raft.core.ready import Ready
-from raft.core.state import CoreState
+from raft.core.state import CoreState, CoreStatus
 from raft.errors import Busy, InvalidConfiguration, NotLeader
 from raft.interfaces import LogStore
 from raft.membership.change import MembershipChange
@@ -442,31 +442,6 @@ class RaftCore:
         return self._state.appliable_index
 
     @property
-    def uncommitted_bytes(self) -> int:
-        """Bytes of the entries above the high-water mark; those read from disk at start do not count."""
-        return self._state.uncommitted_bytes
-
-    @property
-    def unapplied_bytes(self) -> int:
-        """Bytes of the entries above `last_applied`; those read from disk at start do not count."""
-        return self._state.log.bytes_after(self._state.last_applied)
-
-    @property
-    def log_cache_bytes(self) -> int:
-        """What the recent entries that are held in memory take there; bounded by `log_cache_bytes_max`."""
-        return self._state.log.cached_bytes
-
-    @property
-    def cached_from(self) -> int:
-        """The first entry of the log that is in memory."""
-        return self._state.log.cached_from
-
-    @property
-    def messages_waiting(self) -> int:
-        """Messages that wait for the disk; bounded by one of a kind per peer and write under way."""
-        return self._state.outbox.waiting_count
-
-    @property
     def next_deadline(self) -> int:
         """`tick` must be called by then (monotonic ns)."""
         return self._elections.deadline if self._leadership is None else self._leadership.next_deadline
@@ -487,6 +462,31 @@ class RaftCore:
         """To whom this leader is handing over; None if it is not."""
         handover = None if self._leadership is None else self._leadership.handing_over.current
         return None if handover is None else handover.peer_id
+
+    def status(self) -> CoreStatus:
+        """A frozen view of this core, for people and monitors."""
+        state = self._state
+        return CoreStatus(
+            node_id=state.node_id,
+            role=state.role,
+            term=state.term,
+            leader_id=state.leader_id,
+            configuration=state.configuration,
+            is_changing=self.is_changing,
+            first_index=state.log.first_index,
+            snapshot_index=state.snapshot_index,
+            last_applied=state.last_applied,
+            commit_index=state.commit_index,
+            durable_index=state.log.durable_index,
+            last_index=state.log.last_index,
+            low_watermark=state.low_watermark,
+            peers=tuple(self.peers_status()),
+            uncommitted_bytes=state.uncommitted_bytes,
+            unapplied_bytes=state.log.bytes_after(state.last_applied),
+            log_cache_bytes=state.log.cached_bytes,
+            cached_from=state.log.cached_from,
+            messages_waiting=state.outbox.waiting_count,
+        )
 
     def peers_status(self) -> list[PeerStatus]:
         """Every peer as the leader sees it, in the order of ids; empty on other members."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 from raft.config import RaftConfig
 from raft.core.log import RaftLog
 from raft.core.outbox import Outbox
+from raft.core.progress import PeerStatus
 from raft.core.proposals import OpenProposals
 from raft.core.quorum import Quorum
 from raft.core.staleness import Freshness
@@ -20,6 +22,31 @@ from raft.protocol.messages import AppendAccepted, Message
 from raft.types import Entry, EntryKind, HardState, LogPosition, Role, TraceEvent
 
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry: 30 ns.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreStatus:
+    """A picture of one core at one moment. Bytes are those of each bounded buffer."""
+
+    node_id: str
+    role: Role
+    term: int
+    leader_id: str | None
+    configuration: Configuration  # The newest in the log.
+    is_changing: bool
+    first_index: int
+    snapshot_index: int
+    last_applied: int
+    commit_index: int
+    durable_index: int
+    last_index: int
+    low_watermark: int
+    peers: tuple[PeerStatus, ...]  # As the leader sees them; empty on other members.
+    uncommitted_bytes: int  # Entries above the high-water mark; those read from disk at start do not count.
+    unapplied_bytes: int  # Entries above `last_applied`; those read from disk at start do not count.
+    log_cache_bytes: int  # The recent entries in memory; bound: log_cache_bytes_max.
+    cached_from: int  # The first entry of the log that is in memory.
+    messages_waiting: int  # Messages that wait for the disk; bound: one of a kind per peer and write under way.
 
 
 class CoreState:

@@ -158,7 +158,7 @@ class NodeView:
     def status(self) -> NodeStatus:
         """A picture of this node, for people and monitors."""
         return node_status(
-            self._core,
+            self._core.status(),
             log=self._log,
             pending=self._pending,
             outcomes=self._outcomes,

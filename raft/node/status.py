@@ -1,18 +1,25 @@
-"""A picture of one node, put together from its parts."""
+"""The status of a node: a frozen picture for people and monitors, and what keeps each mark where it is.
+
+The blockers answer the first question when a log grows: which member, or which mark, is it kept for?
+
+See docs/reference/specification.md#6-marks.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from raft.core.progress import PeerStatus
-from raft.core.raft import RaftCore
+from raft.core.state import CoreStatus
 from raft.errors import NodeStopped
 from raft.interfaces import LogStore
-from raft.node.holding import what_holds
 from raft.node.open_reads import OpenReads
 from raft.node.outcomes import Outcomes
 from raft.node.requests import PendingCommands
 from raft.types import Role
+
+LogBlocker = Literal["", "own_snapshot", "low_watermark"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +59,42 @@ class NodeStatus:
     failure: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Blockers:
+    """What each mark waits for; empty where nothing does. The first two are known to the leader only."""
+
+    commit: tuple[str, ...]  # Voters that have not durably what is above the high-water mark.
+    low_watermark: tuple[str, ...]  # Members that have not applied, durably, what is above the low-water mark.
+    log: LogBlocker  # Why the log begins where it does: no later snapshot, or another member needs the entries.
+
+
+def find_blockers(core: CoreStatus) -> Blockers:
+    """Find what each mark waits for. Cost: O(members)."""
+    commit: list[str] = []
+    low: list[str] = []
+    if core.role is Role.LEADER:
+        configuration = core.configuration
+        voters = {*configuration.voter_ids, *configuration.outgoing_ids}
+        positions = [(core.node_id, core.durable_index, core.last_applied)]
+        positions += [(peer.peer_id, peer.match_index, peer.last_applied) for peer in core.peers]
+        for node_id, durable_index, last_applied in sorted(positions):
+            if node_id in voters and durable_index <= core.commit_index < core.last_index:
+                commit.append(node_id)
+            is_member = configuration.member(node_id) is not None
+            if is_member and min(durable_index, last_applied) <= core.low_watermark < core.commit_index:
+                low.append(node_id)
+    return Blockers(tuple(commit), tuple(low), _log_blocker(core))
+
+
+def _log_blocker(core: CoreStatus) -> LogBlocker:
+    """The log is cut at min(own snapshot, low-water mark): it begins there, or is about to."""
+    if core.first_index > core.last_applied:
+        return ""
+    return "own_snapshot" if core.snapshot_index <= core.low_watermark else "low_watermark"
+
+
 def node_status(
-    core: RaftCore,
+    core: CoreStatus,
     *,
     log: LogStore,
     pending: PendingCommands,
@@ -64,8 +105,8 @@ def node_status(
     failure: NodeStopped | None,
     is_removed: bool,
 ) -> NodeStatus:
-    """What `Node.status` gives."""
-    held = what_holds(core)
+    """Put the picture together from the parts of a node."""
+    blockers = find_blockers(core)
     return NodeStatus(
         node_id=core.node_id,
         role=core.role,
@@ -83,10 +124,10 @@ def node_status(
         durable_index=core.durable_index,
         last_index=core.last_index,
         low_watermark=core.low_watermark,
-        commit_held_by=held.commit,
-        low_watermark_held_by=held.low_watermark,
-        log_held_by=held.log,
-        peers=tuple(core.peers_status()),
+        commit_held_by=blockers.commit,
+        low_watermark_held_by=blockers.low_watermark,
+        log_held_by=blockers.log,
+        peers=core.peers,
         pending_bytes=pending.size_bytes,
         pending_commands=len(pending),
         open_proposals=len(pending) + outcomes.commands,

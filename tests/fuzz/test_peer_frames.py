@@ -243,7 +243,7 @@ def _state(target: OneNode) -> tuple[object, ...]:
     core = target.node.core
     return (
         core.term, core.voted_for, core.role, core.leader_id, core.commit_index, core.told_commit_index,
-        core.low_watermark, core.last_index, core.first_index, core.next_deadline, core.messages_waiting,
+        core.low_watermark, core.last_index, core.first_index, core.next_deadline, core.status().messages_waiting,
         core.configuration, core.has_ready(), len(target.disk.waiting), tuple(core.peers_status()), target.node.failure,
     )  # fmt: skip
 

@@ -329,9 +329,9 @@ def test_a_slow_disk_makes_no_queue_without_an_end() -> None:
         follower.step("s2", append(2, (9, 2), [2]))
         follower.step("s2", append(2, (0, 0), [2]))
 
-    assert follower.core.messages_waiting <= 4
+    assert follower.core.status().messages_waiting <= 4
     follower.persist()
-    assert follower.core.messages_waiting == 0
+    assert follower.core.status().messages_waiting == 0
 
 
 def test_after_a_restart_what_the_log_holds_counts_as_durable() -> None:

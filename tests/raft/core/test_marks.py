@@ -222,16 +222,16 @@ def test_leader_time_does_not_go_back_when_the_log_is_compacted_or_replaced() ->
 def test_the_uncommitted_tail_is_bounded() -> None:
     """`uncommitted_bytes_max`: then Busy, and nothing was appended; a commit makes room."""
     leader = a_leader_with_commits(config=RaftConfig(uncommitted_bytes_max=300))
-    while leader.core.uncommitted_bytes + entries_of([1])[0].size_bytes < 300:
+    while leader.core.status().uncommitted_bytes + entries_of([1])[0].size_bytes < 300:
         leader.propose()
     with pytest.raises(Busy):
         leader.core.propose(EntryKind.COMMANDS, payload("one too many"))
     last_index = leader.core.last_index
-    assert leader.core.uncommitted_bytes <= 300
+    assert leader.core.status().uncommitted_bytes <= 300
 
     leader.persist()
     leader.step("s2", accepted(1, last_index))
-    assert leader.core.uncommitted_bytes == 0
+    assert leader.core.status().uncommitted_bytes == 0
     assert leader.propose().index == last_index + 1
 
 
@@ -306,7 +306,7 @@ def test_a_followers_unapplied_tail_is_bounded() -> None:
     follower.step("s2", append(1, (2, 1), [1, 1, 1], commit_index=2))
     follower.persist()
     assert follower.core.last_index == 3
-    assert follower.core.unapplied_bytes <= bound
+    assert follower.core.status().unapplied_bytes <= bound
     assert follower.sent_to("s2", AppendAccepted)[-1].match_index == 3
 
     follower.apply()

@@ -64,7 +64,7 @@ def test_at_the_bound_of_the_uncommitted_tail_commands_wait() -> None:
 
     s1.flush()
     assert s1.node.status().pending_commands > 0
-    assert s1.node.core.uncommitted_bytes <= 150
+    assert s1.node.core.status().uncommitted_bytes <= 150
     s1.settle()
 
     assert [completion.ticket for completion in s1.applied] == list(range(6))

@@ -46,7 +46,7 @@ def state_of(core: RaftCore) -> list[Any]:
     return [
         core.term, core.voted_for, core.role, core.leader_id, core.commit_index, core.told_commit_index,
         core.low_watermark, core.last_index, core.term_at(core.last_index), core.next_deadline, core.peers_status(),
-        core.messages_waiting, core.has_ready(), core.configuration,
+        core.status().messages_waiting, core.has_ready(), core.configuration,
     ]  # fmt: skip
 
 
