@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from raft.core.asked_first import AskedFirst
 from raft.core.leadership_transfer import HandingOver
 from raft.core.leases import Lease
 from raft.core.membership_change import Changing
 from raft.core.progress import PeerState, Progress
 from raft.core.quorum import majority_index
-from raft.core.read_index import ReadRounds
+from raft.core.read_index import PreferredQuorum, ReadRounds
 from raft.core.state import CoreState
 from raft.encoding.command_batch import encode_batch
 from raft.errors import Busy, TooLarge, TransferUnderWay
@@ -55,7 +54,7 @@ class Leadership:
         self.changing = Changing(state, own_first_index=self._own_first_index)
         self._peers = self.changing.peers
         self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
-        self._asked_first = AskedFirst(mark_delay_ns)
+        self._preferred_quorum = PreferredQuorum(mark_delay_ns)
         self.lease = Lease(state)
         self.handing_over = HandingOver(state, self._peers, self.lease)
         self.feed_wanted = True  # Something happened that may let a message leave.
@@ -87,12 +86,14 @@ class Leadership:
     @property
     def due_at(self) -> int:
         """When `tick` has something to do (monotonic ns)."""
-        return min(self._heartbeat_deadline, self._marks_due_at or self._heartbeat_deadline, self._asked_first.over_at)
+        return min(
+            self._heartbeat_deadline, self._marks_due_at or self._heartbeat_deadline, self._preferred_quorum.over_at
+        )
 
     def is_calm(self) -> bool:
         """True if nothing is due, and nothing lost, as at nearly every tick. As the three that say it one by one."""
         now, marks_due_at = self._state.now, self._marks_due_at
-        if now >= self._quorum_deadline or now >= self._heartbeat_deadline or now >= self._asked_first.over_at:
+        if now >= self._quorum_deadline or now >= self._heartbeat_deadline or now >= self._preferred_quorum.over_at:
             return False
         return not (marks_due_at and now >= marks_due_at) and not self.has_lost_its_disk()
 
@@ -123,8 +124,8 @@ class Leadership:
         state = self._state
         if state.now < self._heartbeat_deadline:
             self.feed_wanted |= self._marks_due_at is not None and state.now >= self._marks_due_at
-            if self._asked_first.is_over(state.now):
-                self._heartbeat_to(self._asked_first.others(self._peers, self.reads.counter))
+            if self._preferred_quorum.is_over(state.now):
+                self._heartbeat_to(self._preferred_quorum.others(self._peers, self.reads.counter))
             return
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         if self.changing.departing:
@@ -309,7 +310,7 @@ class Leadership:
     def _confirm_reads(self) -> None:
         counters = [peer.read_counter for peer in self._peers.values()]
         for ended in self.reads.confirmed_up_to(self._agreed(self.reads.counter, counters)):
-            self._asked_first.confirmed(self._peers, ended.counter)
+            self._preferred_quorum.confirmed(self._peers, ended.counter)
             self._state.freshness.proved(ended.began_at, ended.read_index)
             self._answer_asks(ended.asks, ended.read_index)
             self.feed_wanted |= self.reads.is_wanted
@@ -381,7 +382,7 @@ class Leadership:
         counter = self.reads.begin_round(self._state.commit_index, self._state.now)
         self.lease.sent(counter)
         self._state.trace("read_round", counter=counter, read_index=self._state.commit_index)
-        self._heartbeat_to(self._asked_first.of(self._peers, self._state.now, is_lone=is_lone))
+        self._heartbeat_to(self._preferred_quorum.of(self._peers, self._state.now, is_lone=is_lone))
         if self._state.is_alone:
             self._confirm_reads()  # A single voter agrees with itself.
 

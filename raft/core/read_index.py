@@ -1,18 +1,32 @@
-"""Linearizable reads without a log entry: ReadIndex (thesis §6.4), and how else a read may be let through.
+"""Linearizable reads without a log entry: ReadIndex on the leader (thesis §6.4).
 
 A read is served at the high-water mark of the moment its round began, once a majority has answered a message sent
 after that moment: so no later leader had committed anything by then. A round's token is (term, counter): answers of
-another term do not count. One round is under way at a time; reads that come meanwhile share the next. Members that ask
-for a read index (`asking`) share the rounds, each with all of its own reads at once.
+another term do not count. One round is under way at a time; reads that come meanwhile share the next. Requests of
+other members for a read index (`follower_reads`) share the rounds, each for all reads that wait on that member.
+
+A round needs the answers of a majority. A message to every peer costs each of the others a turn for nothing, and the
+leader one turn for each of their answers. So the round of a lone read goes to a preferred quorum, and to the other
+peers only if that one is silent. Safety does not depend on the choice: only answers count.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from raft.core.progress import Progress
 from raft.errors import Busy
 from raft.types import ReadWay
+
+SILENCES_PER_MARK_DELAY = 5
+"""The other peers are asked after this fraction of the time that a mark may wait for an append: 1 ms."""
+
+NEVER = 1 << 62
+
+ROUNDS_MAX = 1_000
+"""After so many rounds all peers are asked again: another one may be quicker by now."""
 
 
 @dataclass(slots=True)
@@ -102,3 +116,45 @@ class ReadRounds:
         self.under_way.clear()
         self.waiting, self.by_lease, self.asks, self._count = [], [], {}, 0
         return tickets
+
+
+class PreferredQuorum:
+    """The peers of one leader that made up the last majority, for one term: the next lone read asks only them."""
+
+    def __init__(self, mark_delay_ns: int) -> None:
+        """With a `mark_delay_ns` of 0 every round asks all peers at once."""
+        self._patience_ns = mark_delay_ns // SILENCES_PER_MARK_DELAY
+        self._quick: tuple[str, ...] = ()
+        self._rounds_left = 0
+        self._looks_anew = True  # All were asked: the answers will show who is quick.
+        self.over_at = NEVER  # Monotonic ns: when the other peers are to be asked.
+
+    def of(self, peers: Mapping[str, Progress], now: int, *, is_lone: bool) -> Iterable[str]:
+        """The peers to ask in a round that begins now: all of them, unless the round is for one read alone."""
+        self.over_at = NEVER
+        self._looks_anew |= self._rounds_left == 0 or any(peer_id not in peers for peer_id in self._quick)
+        if not is_lone or self._looks_anew or not self._patience_ns:
+            return tuple(peers)
+        self._rounds_left -= 1
+        self.over_at = now + self._patience_ns
+        return self._quick
+
+    def is_over(self, now: int) -> bool:
+        """True if the preferred quorum has been silent for too long."""
+        return now >= self.over_at
+
+    def others(self, peers: Mapping[str, Progress], counter: int) -> Iterable[str]:
+        """The further peers to ask because the round `counter` takes too long.
+
+        Peers already asked are excluded: they may just be slow. Requests lost with a connection are repeated by the
+        next heartbeat.
+        """
+        self.over_at, self._looks_anew = NEVER, True
+        return tuple([each for each, peer in peers.items() if peer.read_counter < counter and each not in self._quick])
+
+    def confirmed(self, peers: Mapping[str, Progress], counter: int) -> None:
+        """Note which peers answered: a majority has confirmed the round `counter`."""
+        self.over_at = NEVER
+        if self._looks_anew:
+            self._looks_anew, self._rounds_left = False, ROUNDS_MAX
+            self._quick = tuple([peer_id for peer_id, peer in peers.items() if peer.read_counter >= counter])

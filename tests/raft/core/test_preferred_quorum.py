@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raft.core.asked_first import ROUNDS_MAX, SILENCES_PER_MARK_DELAY
+from raft.core.read_index import ROUNDS_MAX, SILENCES_PER_MARK_DELAY
 from raft.protocol.messages import AppendEntries
 from tests.raft.support.core_fixture import Bench, a_leader_with_commits, accepted
 
