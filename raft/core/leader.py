@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from raft.core.leadership_transfer import HandingOver
+from raft.core.leadership_transfer import LeadershipTransfer
 from raft.core.leases import Lease
 from raft.core.membership_change import Changing
 from raft.core.progress import PeerState, Progress
@@ -56,7 +56,7 @@ class Leadership:
         self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
         self._preferred_quorum = PreferredQuorum(mark_delay_ns)
         self.lease = Lease(state)
-        self.handing_over = HandingOver(state, self._peers, self.lease)
+        self.transfer = LeadershipTransfer(state, self._peers, self.lease)
         self.feed_wanted = True  # Something happened that may let a message leave.
         self._last_append: AppendEntries | None = None  # The next peer mostly gets the same, and it is encoded once.
         self._last_append_bytes = 0
@@ -136,9 +136,9 @@ class Leadership:
         else:
             self._begin_lease_round()
             self._heartbeat_to(self._peers)
-        self.handing_over.go_on()
+        self.transfer.on_heartbeat()
         if self._has_committed_in_its_term and not self.changing.is_under_way:
-            self.handing_over.make_way()
+            self.transfer.yield_to_preferred()
         for peer_id, peer in self._peers.items():
             if not peer.heartbeat():
                 continue
@@ -169,8 +169,8 @@ class Leadership:
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
         """Put one entry at the end of the log (Raft §5.3). Raises Busy or TooLarge; then nothing has changed."""
         state, limit = self._state, self._state.config.uncommitted_bytes_max
-        if self.handing_over.current is not None:
-            raise TransferUnderWay(self.handing_over.current.peer_id)
+        if self.transfer.current is not None:
+            raise TransferUnderWay(self.transfer.current.peer_id)
         if len(payload) > ENTRY_PAYLOAD_BYTES_MAX:
             raise TooLarge("an entry's payload", len(payload), ENTRY_PAYLOAD_BYTES_MAX)
         tail_bytes = state.uncommitted_bytes
@@ -220,8 +220,8 @@ class Leadership:
             self._state.trace("snapshot_delivered", peer_id=peer_id, match_index=peer.match_index)
         if not self.feed_wanted:
             self.feed_wanted = self._may_be_fed(peer)
-        if self.handing_over.current is not None:
-            self.handing_over.tell()
+        if self.transfer.current is not None:
+            self.transfer.ask_if_caught_up()
         self.marks_moved()
 
     def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
@@ -332,7 +332,7 @@ class Leadership:
 
     def _lease_holds(self) -> bool:
         """No campaign has been asked for, and a majority keeps the promises that it made a short while ago."""
-        if not self.lease.is_wanted or self.handing_over.current is not None:
+        if not self.lease.is_wanted or self.transfer.current is not None:
             return False
         answered = self._agreed(self.reads.counter, self.lease.counters(self._peers.values()))
         return self.lease.holds(answered, self._peers)

@@ -1,4 +1,9 @@
-"""Leadership transfer (thesis §3.10): who takes over, and how far one attempt has come."""
+"""Leadership transfer (thesis §3.10): the choice of a successor, one attempt at a time, and transfers by priority.
+
+A leader yields to a member with a higher election priority once the cluster has been calm for long enough. Priorities
+only move the leadership upwards, so two members never pass it to and fro. A preferred member that takes over and loses
+the leadership again (a slow disk, a bad network) has to wait twice as long each time, up to `DOUBLINGS_MAX`.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +12,36 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from raft.core.leases import Lease
-from raft.core.preference import Preference
 from raft.core.progress import PeerState, Progress
 from raft.core.state import CoreState
 from raft.errors import TransferRefused
 from raft.protocol.messages import TimeoutNow
 
+CALM_TIMEOUTS = 10
+"""Longest election time-outs for which the same member must have been fit before a leader yields to it."""
+
+DOUBLINGS_MAX = 6
+"""Some minutes with the usual time-outs. After so long without a transfer by priority the count starts again at 0."""
+
+LAG_ENTRIES_MAX = 1_000
+"""How many entries a preferred member may lack: the leader proposes nothing until that member has them all."""
+
 
 @dataclass(slots=True)
-class Handover:
-    """One attempt of a leader to make `peer_id` the next one. No entry is proposed meanwhile, so the peer catches up.
+class TransferAttempt:
+    """One attempt of a leader to make `peer_id` its successor. No entry is proposed meanwhile, so the peer catches up.
 
-    It ends when this leader hears of the next term, or at `deadline` (monotonic ns): then it goes on as before, which
+    It ends when this leader hears of the next term, or at `deadline` (monotonic ns): then this leader continues, which
     is safe whatever the peer does later.
     """
 
     peer_id: str
     deadline: int
-    is_told: bool = False  # The peer was asked to campaign. Asked again at each heartbeat: messages get lost.
+    is_asked: bool = False  # The peer was asked to campaign. Asked again at each heartbeat: messages get lost.
 
 
 def successor(peers: Mapping[str, Progress], wanted_id: str | None, *, silent_before: int) -> str:
-    """The peer that is to take over: the wanted one, or else the one with most of the log, of those that were heard.
+    """The peer that is to take over: the wanted one, or else, of the peers heard lately, the one with most of the log.
 
     Raises TransferRefused if it is no peer, or was not heard since `silent_before` (monotonic ns), or needs a snapshot.
     """
@@ -47,65 +60,114 @@ def successor(peers: Mapping[str, Progress], wanted_id: str | None, *, silent_be
     return max(able, key=lambda peer_id: peers[peer_id].match_index)
 
 
-class HandingOver:
-    """What a leader does about its successor, during one term. `peers` is the leader's own."""
+class LeadershipTransfer:
+    """The transfers of one leader, during one term. `peers` is the leader's own map."""
 
     def __init__(self, state: CoreState, peers: Mapping[str, Progress], lease: Lease) -> None:
         self._state, self._peers, self._lease = state, peers, lease
-        self._preference = Preference(state)
-        self.current: Handover | None = None  # Set while this leader wants another one to take over.
+        self._by_priority = PriorityTransfer(state)
+        self.current: TransferAttempt | None = None  # Set while a transfer is under way.
 
     def begin(self, wanted_id: str | None) -> str:
-        """Begin to make another voter the leader: the wanted one, or the fittest. Returns its id; TransferRefused."""
+        """Begin to make another voter the leader: the wanted one, or the fittest. Return its id.
+
+        Raises TransferRefused.
+        """
         state = self._state
         if self.current is not None:
             raise TransferRefused("under_way", f"it is being handed over to {self.current.peer_id} already")
         silent_before = state.now - state.config.election_timeout_max_ns
         voters = {voter: self._peers[voter] for voter in state.configuration.voter_ids if voter != state.node_id}
         peer_id = successor(voters, wanted_id, silent_before=silent_before)
-        self.current = Handover(peer_id, state.now + state.config.election_timeout_max_ns)
+        self.current = TransferAttempt(peer_id, state.now + state.config.election_timeout_max_ns)
         state.trace("transfer_began", peer_id=peer_id)
-        self.tell()
+        self.ask_if_caught_up()
         return peer_id
 
-    def take_leave(self) -> None:
-        """This leader is removed: who is fittest need not wait for an election time-out (thesis §4.2.2).
+    def on_removed(self) -> None:
+        """This leader is removed: the fittest voter campaigns at once, without an election time-out (thesis §4.2.2).
 
-        Nor for the end of the log, which no leader is there for any more: what is on its way arrives before this.
+        It does not wait for the end of the log, which no leader would send any more: the entries in flight arrive
+        before this request.
         """
         if self.current is None:
             with suppress(TransferRefused):
                 self.begin(None)
-        if self.current is not None and not self.current.is_told:
+        if self.current is not None and not self.current.is_asked:
             self._ask_to_campaign(self.current, last_index=-1)
 
-    def tell(self) -> None:
-        """Once the successor has all of the log, for ever it has: nothing is proposed meanwhile."""
-        handover, state = self.current, self._state
-        assert handover is not None
-        if not handover.is_told and self._peers[handover.peer_id].match_index == state.log.last_index:
-            self._ask_to_campaign(handover, last_index=state.log.last_index)
+    def ask_if_caught_up(self) -> None:
+        """Ask the successor to campaign once it has the whole log, which stays so: nothing is proposed meanwhile."""
+        attempt, state = self.current, self._state
+        assert attempt is not None
+        if not attempt.is_asked and self._peers[attempt.peer_id].match_index == state.log.last_index:
+            self._ask_to_campaign(attempt, last_index=state.log.last_index)
 
-    def _ask_to_campaign(self, handover: Handover, *, last_index: int) -> None:
-        handover.is_told = True
-        self._lease.asked_to_campaign(handover.peer_id)
-        self._state.send(handover.peer_id, TimeoutNow(term=self._state.term, last_index=last_index))
+    def _ask_to_campaign(self, attempt: TransferAttempt, *, last_index: int) -> None:
+        attempt.is_asked = True
+        self._lease.asked_to_campaign(attempt.peer_id)
+        self._state.send(attempt.peer_id, TimeoutNow(term=self._state.term, last_index=last_index))
 
-    def go_on(self) -> None:
-        """At each heartbeat: ask once more, for messages get lost, or give up and lead on."""
-        handover, state = self.current, self._state
-        if handover is None:
+    def on_heartbeat(self) -> None:
+        """Ask the successor again, because messages get lost; or give up at the deadline and keep leading."""
+        attempt, state = self.current, self._state
+        if attempt is None:
             return
-        if state.now >= handover.deadline:
+        if state.now >= attempt.deadline:
             self.current = None
-            state.trace("transfer_given_up", peer_id=handover.peer_id)
+            state.trace("transfer_given_up", peer_id=attempt.peer_id)
         else:
-            handover.is_told = False
-            self.tell()
+            attempt.is_asked = False
+            self.ask_if_caught_up()
 
-    def make_way(self) -> None:
-        """At each heartbeat in calm times: to a member with a higher election priority, if one is fit."""
-        preferred = self._preference.successor(self._peers) if self.current is None else None
+    def yield_to_preferred(self) -> None:
+        """Begin a transfer to a fit member with a higher election priority. Called at each heartbeat in calm times."""
+        preferred = self._by_priority.successor(self._peers) if self.current is None else None
         if preferred is not None:
             with suppress(TransferRefused):
                 self.begin(preferred)
+
+
+class PriorityTransfer:
+    """The choice of a preferred successor by one leader, for one term. The count of transfers is in `CoreState`."""
+
+    def __init__(self, state: CoreState) -> None:
+        self._state = state
+        self._fittest: str | None = None
+        self._since = state.now
+
+    def successor(self, peers: Mapping[str, Progress]) -> str | None:
+        """The member that is to take over now, or None. Called at every heartbeat."""
+        state = self._state
+        fittest = self._find(peers)
+        if fittest != self._fittest:
+            self._fittest, self._since = fittest, state.now
+        if fittest is None or state.now - self._since < self._calm_ns():
+            return None
+        self._since = state.now
+        state.yielded_count = min(state.yielded_count + 1, DOUBLINGS_MAX)
+        state.yielded_at = state.now
+        return fittest
+
+    def _find(self, peers: Mapping[str, Progress]) -> str | None:
+        state = self._state
+        own = state.config.election_priority
+        higher = [
+            (peers[peer_id].priority, peer_id)
+            for peer_id in state.voting_peer_ids
+            if peer_id in peers and peers[peer_id].priority > own and self._is_fit(peers[peer_id])
+        ]
+        return max(higher)[1] if higher else None
+
+    def _is_fit(self, peer: Progress) -> bool:
+        state = self._state
+        is_heard = peer.heard_at > state.now - state.config.election_timeout_min_ns
+        is_near = state.log.last_index - peer.match_index <= LAG_ENTRIES_MAX
+        return is_heard and is_near and peer.state is PeerState.REPLICATE
+
+    def _calm_ns(self) -> int:
+        state = self._state
+        once_ns = CALM_TIMEOUTS * state.config.election_timeout_max_ns
+        if state.now - state.yielded_at > once_ns << (DOUBLINGS_MAX + 1):
+            state.yielded_count = 0
+        return once_ns << state.yielded_count

@@ -166,7 +166,7 @@ class RaftCore:
 
         Nothing is proposed until it has worked, or an election time-out is over. Raises NotLeader, TransferRefused.
         """
-        return self._leading().handing_over.begin(peer_id)
+        return self._leading().transfer.begin(peer_id)
 
     def request_read(self, ticket: int, way: ReadWay = ReadWay.ROUND, *, age_ns_max: int = 0) -> None:
         """Ask for a read; the answer comes in `Ready`, as soon as what `way` promises holds.
@@ -460,8 +460,8 @@ class RaftCore:
     @property
     def successor_id(self) -> str | None:
         """To whom this leader is handing over; None if it is not."""
-        handover = None if self._leadership is None else self._leadership.handing_over.current
-        return None if handover is None else handover.peer_id
+        attempt = None if self._leadership is None else self._leadership.transfer.current
+        return None if attempt is None else attempt.peer_id
 
     def status(self) -> CoreStatus:
         """A frozen view of this core, for people and monitors."""
@@ -527,7 +527,7 @@ class RaftCore:
 
     def _end_leadership(self, leadership: Leadership) -> None:
         """A leader that is removed leads until that is committed, and no longer (thesis §4.2.2)."""
-        leadership.handing_over.take_leave()
+        leadership.transfer.on_removed()
         self._become_follower(reason="it is no voter any more")
 
     def _step(self, peer_id: str, message: Message) -> None:

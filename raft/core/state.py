@@ -81,7 +81,7 @@ class CoreState:
         self.low_watermark = 0
         self.untold: frozenset[str] = frozenset()  # Names of events that nobody wants to hear of.
         self.freshness = Freshness()
-        self.made_way_count, self.made_way_at = 0, now  # For members with a higher election priority.
+        self.yielded_count, self.yielded_at = 0, now  # For members with a higher election priority.
         self.compacted_leader_time = leader_time  # ns: the greatest in entries that the log may have forgotten.
         if snapshot.term > self.term:
             self.move_to_term(snapshot.term)  # The file of an installed snapshot was durable before the term was.

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raft.config import RaftConfig
-from raft.core.preference import CALM_TIMEOUTS
+from raft.core.leadership_transfer import CALM_TIMEOUTS
 from raft.errors import InvalidConfiguration
 from raft.protocol.messages import AppendAccepted, TimeoutNow
 from tests.raft.support.core_fixture import CONFIG, Bench, a_follower, a_leader_with_commits, accepted, heartbeat
