@@ -30,15 +30,12 @@ from raft.interfaces import LogStore, PinStore, SnapshotStore, StateMachine
 from raft.membership.change import MembershipChange
 from raft.membership.configuration import Identity
 from raft.node.apply import ENTRY_AS_COMMANDS, apply_run
-from raft.node.disk_health import DiskWatch
+from raft.node.disk_health import DiskHealth, DiskSpaceProbe
 from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange, MemberLevels
 from raft.node.group_commit import GroupCommit
 from raft.node.node_view import NodeView
-from raft.node.open_reads import OpenReads
-from raft.node.outcomes import Outcomes
 from raft.node.peer_identity import REMOVED, PeerPins, PeerRefused
-from raft.node.requests import PendingCommands
-from raft.node.room_search import RoomSearch
+from raft.node.requests import OpenCommands, OpenReads, PendingCommands
 from raft.protocol.messages import Message, TimeoutNow
 from raft.snapshots.manager import Snapshotting
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition, ReadWay
@@ -93,16 +90,16 @@ class Node(NodeView):
         )
         self._leading_term: int | None = None
         self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
-        self._disk = DiskWatch(config, self._core, self._commit, log)
+        self._disk_health = DiskHealth(config, self._core, self._commit, log)
         self._pins = PeerPins(pins, self._fail, is_blank=log.last_index == 0)
         self._levels = MemberLevels(levels)
         self._pending = PendingCommands(config)
-        self._outcomes = Outcomes()
+        self._open_commands = OpenCommands()
         self._reads = OpenReads(config.reads_pending_max)
         self._to_apply: deque[Entry] = deque()
         self._effects = Effects()
         self._prove_at: int | None = None
-        self._room = RoomSearch(log, config.room_search_ns)
+        self._disk_space = DiskSpaceProbe(log, config.room_search_ns)
         self._stop_by: int | None = None  # Monotonic ns; set when this node was asked to stop.
         self._stopped = False
         self._is_told_removed = False
@@ -144,7 +141,7 @@ class Node(NodeView):
             return  # It would never be quiet.
         if self.failure or not self._pins.is_pinned(peer_id):
             return  # Whom of the others it heeds, the core decides.
-        if isinstance(message, TimeoutNow) and self._disk.is_unfit:
+        if isinstance(message, TimeoutNow) and self._disk_health.is_unfit_to_lead:
             return  # A campaign would wait for the disk, and begin when it is of no use any more; or no write is taken.
         if self._on_core(self._core.step, peer_id, message) and self._snapshots.is_sending:
             self._snapshots.stepped(peer_id, message)
@@ -178,12 +175,16 @@ class Node(NodeView):
         self._now = now
         if self.failure is not None or self._stopped or not self._on_core(self._core.tick, now):
             return
-        if self._disk.is_wanted:
-            self._disk.look(now, self._effects.events)
+        if self._disk_health.needs_check:
+            self._disk_health.check(now, self._effects.events)
         if self._snapshots.is_sending:
             self._snapshots.tick(now)
-        if self._outcomes.left_behind and (due_at := self._outcomes.next_deadline) is not None and due_at <= now:
-            self._effects.completions += self._outcomes.expire(now)
+        if (
+            self._open_commands.has_stale_terms
+            and (due_at := self._open_commands.next_deadline) is not None
+            and due_at <= now
+        ):
+            self._effects.completions += self._open_commands.expire(now)
 
     def propose(self, command: bytes, ticket: int) -> None:
         """Replicate one command, which is one raw CBOR item. Its end is told as a completion of `ticket`.
@@ -204,7 +205,7 @@ class Node(NodeView):
         Raises NotLeader, ChangeRefused, Busy (DiskFull), NodeStopped: in each case nothing has changed.
         """
         self._check_takes_commands(1)
-        self._outcomes.opened(self._core.propose_change(change), [ticket])
+        self._open_commands.opened(self._core.propose_change(change), [ticket])
 
     def check_raise(self, level: int) -> None:
         """Ask before the command that raises the feature level. Raises NotLeader, LevelRefused, NodeStopped."""
@@ -296,8 +297,8 @@ class Node(NodeView):
         return True
 
     def _flush(self) -> None:
-        if self._log.is_disk_full or self._room.next_at is not None:
-            self._notice_disk()
+        if self._log.is_disk_full or self._disk_space.next_at is not None:
+            self._poll_disk_space()
         if self._pending.size_bytes and not self._commit.under_way:
             self._propose_pending()
         if self._stop_by is not None and self._leading_term is not None:
@@ -319,17 +320,17 @@ class Node(NodeView):
         """React to the end of a period of leadership, even if the next one has begun."""
         if self._leading_term is not None:
             self._refuse_pending(self._not_leader())
-            self._outcomes.stepped_down(self._now + self._config.outcome_wait_ns)
+            self._open_commands.stepped_down(self._now + self._config.outcome_wait_ns)
         self._snapshots.leadership_changed()
         self._leading_term = self._core.leading_term
 
-    def _notice_disk(self) -> None:
+    def _poll_disk_space(self) -> None:
         """Without room what waits is refused, which is certain: it was appended nowhere."""
-        change = self._room.look(self._now)
-        if self._room.next_at is not None:
-            self._refuse_pending(self._room.refusal(self.identity.node_id))
+        change = self._disk_space.poll(self._now)
+        if self._disk_space.next_at is not None:
+            self._refuse_pending(self._disk_space.refusal(self.identity.node_id))
         if change is not None:
-            self._effects.events.append(self._room.event())
+            self._effects.events.append(self._disk_space.event())
         if change:
             self._snapshots.want()  # Where the state is small and the log long, cutting the log makes room.
 
@@ -348,7 +349,7 @@ class Node(NodeView):
             except RaftError as error:
                 self._effects.completions += [Refused(ticket, error) for ticket in tickets]
             else:
-                self._outcomes.opened(position, tickets)
+                self._open_commands.opened(position, tickets)
             self._pending.drop_first(len(commands))
 
     def _drain_core(self) -> None:
@@ -373,7 +374,7 @@ class Node(NodeView):
         for ticket, error in ready.reads_failed:
             effects.completions += [Refused(each, error) for each in self._reads.close(ticket)]
         for end in ready.ended:
-            effects.completions += self._outcomes.ended(end, self._not_leader())
+            effects.completions += self._open_commands.ended(end, self._not_leader())
         tells_the_core = ready.is_about_snapshots
         if tells_the_core:
             self._snapshots.handle(ready, self._now)
@@ -390,8 +391,8 @@ class Node(NodeView):
                 self._snapshots.applied(entry)
                 if entry.kind is _CONFIGURATION:
                     members = self._core.configuration_at(entry.index)
-                    self._effects.completions += self._outcomes.configured(entry, members)
-                elif (batch := self._outcomes.applied(entry, results)) is not None:
+                    self._effects.completions += self._open_commands.configured(entry, members)
+                elif (batch := self._open_commands.applied(entry, results)) is not None:
                     self._effects.completions.append(batch)
                 budget -= ENTRY_AS_COMMANDS + len(results)
                 budget_bytes -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
@@ -421,7 +422,7 @@ class Node(NodeView):
         """The end of `begin_stop`: every open request gets its end."""
         if self._stopped or not self._commit.is_proven or (self._core.successor_id and not self._stop_is_overdue):
             return
-        if self._stop_is_overdue or not (self._pending or self._outcomes.commands or self._reads.count):
+        if self._stop_is_overdue or not (self._pending or self._open_commands.count or self._reads.count):
             self._stopped = True
             self._end_all(NodeStopped(self.identity.node_id, "it was stopped"))
 
@@ -429,7 +430,7 @@ class Node(NodeView):
         """What was not proposed certainly had no effect; what was proposed may have."""
         self._refuse_pending(error)
         self._effects.completions += [Refused(ticket, error) for ticket in self._reads.close_all()]
-        self._effects.completions += self._outcomes.give_up(error.reason)
+        self._effects.completions += self._open_commands.give_up(error.reason)
 
     def _fail(self, doing: str, error: BaseException) -> None:
         """The disk failed, or the cluster needs a newer build: no further promise in this life.

@@ -10,14 +10,11 @@ from raft.effects import Effects
 from raft.errors import Busy, Compacted, NodeStopped, NotCommitted, NotLeader
 from raft.interfaces import LogStore, SnapshotInfo
 from raft.membership.configuration import Identity, Member
-from raft.node.disk_health import DiskWatch
+from raft.node.disk_health import DiskHealth, DiskSpaceProbe
 from raft.node.feature_levels import LevelRange, MemberLevels
 from raft.node.group_commit import GroupCommit
-from raft.node.open_reads import OpenReads
-from raft.node.outcomes import Outcomes
 from raft.node.peer_identity import PeerPins
-from raft.node.requests import PendingCommands
-from raft.node.room_search import RoomSearch
+from raft.node.requests import OpenCommands, OpenReads, PendingCommands
 from raft.node.status import NodeStatus, node_status
 from raft.snapshots.manager import Snapshotting
 from raft.types import Entry, Role
@@ -34,15 +31,15 @@ class NodeView:
     _log: LogStore
     _now: int
     _commit: GroupCommit
-    _disk: DiskWatch
+    _disk_health: DiskHealth
     _levels: MemberLevels
     _pending: PendingCommands
-    _outcomes: Outcomes
+    _open_commands: OpenCommands
     _reads: OpenReads
     _to_apply: deque[Entry]
     _effects: Effects
     _snapshots: Snapshotting
-    _room: RoomSearch
+    _disk_space: DiskSpaceProbe
     _prove_at: int | None
     _stop_by: int | None
     _stopped: bool
@@ -73,7 +70,7 @@ class NodeView:
     @property
     def open_requests(self) -> int:
         """How many commands and reads wait for peers, or for the disk."""
-        return self._outcomes.commands + self._reads.count
+        return self._open_commands.count + self._reads.count
 
     @property
     def next_deadline(self) -> int:
@@ -85,8 +82,8 @@ class NodeView:
         """As `next_deadline`, when nothing is left to do but to wait."""
         alarm, snapshots = self._core.next_deadline, self._snapshots
         sending = snapshots.next_deadline if snapshots.is_sending else None
-        step_at, prove_at, room_at = snapshots.next_step_at, self._prove_at, self._room.next_at
-        outcome = self._outcomes.next_deadline if self._outcomes.left_behind else None
+        step_at, prove_at, room_at = snapshots.next_step_at, self._prove_at, self._disk_space.next_at
+        outcome = self._open_commands.next_deadline if self._open_commands.has_stale_terms else None
         for other in (outcome, sending, step_at, prove_at, room_at):
             if other and other < alarm:
                 alarm = other
@@ -161,10 +158,10 @@ class NodeView:
             self._core.status(),
             log=self._log,
             pending=self._pending,
-            outcomes=self._outcomes,
+            open_commands=self._open_commands,
             reads=self._reads,
             snapshot_bytes=self._snapshots.buffered_bytes,
-            disk_hangs=self._disk.hangs,
+            disk_hangs=self._disk_health.is_stalled,
             failure=self.failure,
             is_removed=self.is_removed,
         )
@@ -176,8 +173,8 @@ class NodeView:
     def _check_takes_commands(self, count: int) -> None:
         self._check_takes_requests()
         if self._log.is_disk_full:
-            raise self._room.refusal(self.identity.node_id)
-        if len(self._pending) + self._outcomes.commands + count > self._config.proposals_pending_max:
+            raise self._disk_space.refusal(self.identity.node_id)
+        if len(self._pending) + self._open_commands.count + count > self._config.proposals_pending_max:
             raise Busy("proposals_pending_max", self._config.proposals_pending_max)
 
     def _check_takes_requests(self, *, leads: bool = True) -> None:

@@ -1,20 +1,31 @@
-"""Commands that wait for the next log write: all that gathers becomes one entry (the data path is batches)."""
+"""The open requests of one node: commands that wait for the next log write, proposed commands, and reads.
+
+Commands that gather while a log write is under way become one entry. A proposed command ends in one of three ways: it
+is applied here, it is certainly not applied, or its outcome is unknown.
+
+See docs/reference/specification.md#96-end-of-a-proposal.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from raft.config import RaftConfig
+from raft.core.ready import Certainty, ProposalEnded
+from raft.effects import Applied, AppliedBatch, Completion, Refused, Unknown
 from raft.encoding.command_batch import BATCH_OVERHEAD_BYTES
-from raft.errors import Busy, TooLarge
-from raft.types import ENTRY_PAYLOAD_BYTES_MAX
+from raft.errors import Busy, RaftError, TooLarge
+from raft.membership.configuration import Configuration
+from raft.types import ENTRY_PAYLOAD_BYTES_MAX, Entry, LogPosition
 
 COMMAND_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX - BATCH_OVERHEAD_BYTES
 """A command alone in its batch just fits into an entry."""
 
 
 class PendingCommands:
-    """A queue bounded in bytes; it costs a few list operations per command and nothing else."""
+    """Commands that wait to be proposed: a queue bounded in bytes, at a few list operations per command."""
 
     def __init__(self, config: RaftConfig) -> None:
         self._batch_bytes_max = min(config.batch_bytes_max, COMMAND_BYTES_MAX)
@@ -74,3 +85,132 @@ class PendingCommands:
         tickets = self._tickets
         self._commands, self._tickets, self.size_bytes = [], [], 0
         return tickets
+
+
+class OpenReads:
+    """Linearizable reads without an end yet, in groups that were requested together.
+
+    The core knows each group by its first ticket. `count` is the number of tickets.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._groups: dict[int, Sequence[int]] = {}  # In the order of asking.
+        self.count = 0
+
+    def check_room(self, count: int) -> None:
+        """Raise Busy if so many more do not fit."""
+        if self.count + count > self._count_max:
+            raise Busy("reads_pending_max", self._count_max)
+
+    def add(self, tickets: Sequence[int]) -> None:
+        """Take a group of at least one."""
+        self._groups[tickets[0]] = tickets
+        self.count += len(tickets)
+
+    def close(self, first_ticket: int) -> Sequence[int]:
+        """Forget a group that has ended, and return it."""
+        tickets = self._groups.pop(first_ticket)
+        self.count -= len(tickets)
+        return tickets
+
+    def close_all(self) -> list[int]:
+        """Forget everything; returns the tickets."""
+        tickets = [ticket for group in self._groups.values() for ticket in group]
+        self._groups.clear()
+        self.count = 0
+        return tickets
+
+
+@dataclass(slots=True)
+class _OpenBatch:
+    tickets: list[int]
+    is_decided: bool = False  # A membership change whose first configuration is applied: it will be finished.
+    deadline: int | None = None  # Monotonic ns; set when the term in which it was proposed is over here.
+
+
+class OpenCommands:
+    """The batches that this node proposed and that have no outcome yet, oldest first.
+
+    There is one record per entry, not per command: the commands of a batch share its position and its outcome.
+    `count` is the number of commands.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[int, int], _OpenBatch] = {}  # By (index, term), in the order of proposal.
+        self.count = 0
+        self.has_stale_terms = False  # Some batches may be of a term that is over. Read many times per put.
+
+    @property
+    def next_deadline(self) -> int | None:
+        """When the oldest batch of a term that is over becomes unknown, in monotonic ns."""
+        if not self.has_stale_terms:
+            return None
+        first = next(iter(self._open.values()), None)
+        self.has_stale_terms = first is not None and first.deadline is not None  # All later ones are of a later term.
+        return None if first is None else first.deadline
+
+    def opened(self, position: LogPosition, tickets: list[int]) -> None:
+        """A batch was appended at `position`."""
+        self._open[position.index, position.term] = _OpenBatch(tickets)
+        self.count += len(tickets)
+
+    def applied(self, entry: Entry, results: Sequence[Any]) -> AppliedBatch | None:
+        """`entry` was applied with one result per command; None if it was not ours."""
+        batch = self._pop(entry.index, entry.term)
+        if batch is None:
+            return None
+        assert len(results) == len(batch.tickets), (entry.index, len(results), len(batch.tickets))
+        return AppliedBatch(batch.tickets, entry.index, results)
+
+    def configured(self, entry: Entry, configuration: Configuration) -> list[Completion]:
+        """`entry` was applied and made `configuration`. A change ends with a configuration that is not joint."""
+        batch = self._open.get((entry.index, entry.term))
+        if batch is not None:
+            batch.is_decided = True
+        if configuration.is_joint:
+            return []
+        done = [self._pop(*key) for key, each in list(self._open.items()) if each.is_decided]
+        return [Applied(each.tickets[0], entry.index, configuration) for each in done if each is not None]
+
+    def ended(self, end: ProposalEnded, refusal: RaftError) -> list[Completion]:
+        """This entry ended without being applied here; `refusal` is the answer if it certainly had no effect."""
+        batch = self._pop(end.index, end.term)
+        if batch is None:
+            return []
+        if end.certainty is Certainty.NOT_APPLIED:
+            return [Refused(ticket, refusal) for ticket in batch.tickets]
+        return [Unknown(ticket, "a snapshot went past its index") for ticket in batch.tickets]
+
+    def stepped_down(self, deadline: int) -> None:
+        """This node is no longer the leader of the term in which the open batches were proposed."""
+        self.has_stale_terms = True
+        for batch in self._open.values():
+            if batch.deadline is None:
+                batch.deadline = deadline
+
+    def expire(self, now: int) -> list[Completion]:
+        """End as unknown the batches whose deadline has passed."""
+        completions: list[Completion] = []
+        for key, batch in list(self._open.items()):
+            if batch.deadline is None or batch.deadline > now:
+                break  # Deadlines rise in this order: a later term ended later.
+            del self._open[key]
+            self.count -= len(batch.tickets)
+            completions += [Unknown(ticket, "the leader changed before it was committed") for ticket in batch.tickets]
+        return completions
+
+    def give_up(self, reason: str) -> list[Completion]:
+        """End every open batch as unknown."""
+        completions: list[Completion] = [
+            Unknown(ticket, reason) for batch in self._open.values() for ticket in batch.tickets
+        ]
+        self._open.clear()
+        self.count = 0
+        return completions
+
+    def _pop(self, index: int, term: int) -> _OpenBatch | None:
+        batch = self._open.pop((index, term), None)
+        if batch is not None:
+            self.count -= len(batch.tickets)
+        return batch

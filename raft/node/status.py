@@ -14,9 +14,7 @@ from raft.core.progress import PeerStatus
 from raft.core.state import CoreStatus
 from raft.errors import NodeStopped
 from raft.interfaces import LogStore
-from raft.node.open_reads import OpenReads
-from raft.node.outcomes import Outcomes
-from raft.node.requests import PendingCommands
+from raft.node.requests import OpenCommands, OpenReads, PendingCommands
 from raft.types import Role
 
 LogBlocker = Literal["", "own_snapshot", "low_watermark"]
@@ -98,7 +96,7 @@ def node_status(
     *,
     log: LogStore,
     pending: PendingCommands,
-    outcomes: Outcomes,
+    open_commands: OpenCommands,
     reads: OpenReads,
     snapshot_bytes: int,
     disk_hangs: bool,
@@ -130,7 +128,7 @@ def node_status(
         peers=core.peers,
         pending_bytes=pending.size_bytes,
         pending_commands=len(pending),
-        open_proposals=len(pending) + outcomes.commands,
+        open_proposals=len(pending) + open_commands.count,
         open_reads=reads.count,
         uncommitted_bytes=core.uncommitted_bytes,
         log_bytes=log.size_bytes,

@@ -225,7 +225,7 @@ def _is_own_entry_forged(error: AssertionError) -> bool:
     """True if a forger has had another entry committed in the place, and with the term, of one that the member itself
     had proposed while it led: nobody can tell before it is applied, and then the member must stop."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return (Path(last.filename).name, last.name) == ("outcomes.py", "applied")
+    return (Path(last.filename).name, last.name) == ("requests.py", "applied")
 
 
 def _is_refused(target: OneNode, sender: str, message: Message) -> bool:
