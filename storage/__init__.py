@@ -5,7 +5,6 @@ This is the public face: other packages import from `storage`, never a submodule
 
 from __future__ import annotations
 
-from storage.ballast import is_disk_full, is_short_of_descriptors
 from storage.errors import (
     CorruptLog,
     CorruptMeta,
@@ -23,6 +22,8 @@ from storage.errors import (
     StorageError,
     WrongCluster,
     WrongNode,
+    is_disk_full,
+    is_short_of_descriptors,
 )
 from storage.files.disk import read_all
 from storage.files.interface import (

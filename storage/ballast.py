@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from storage.errors import is_disk_full, is_shortage
 from storage.files.interface import CreateFile, Delete, Done, Files, Operation, SyncFile, SyncFolder, Write
 
 BALLAST_PATH = "ballast"
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 _BLOCK = bytes(64 * 1024)
 
 
@@ -181,23 +180,3 @@ class Ballast:
     def _given_back(self, done: Done, error: BaseException | None) -> None:
         self._retries -= 1
         done(error)
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """True for the errors that more room would cure.
-
-    EFBIG is none of them: where files may not grow beyond some size (`ulimit -f`), nobody would ever find the room that
-    a larger frame or the ballast waits for, and nobody would say why. So it ends the member, which says it; that of the
-    ballast at the next look for room.
-    """
-    return isinstance(error, OSError) and error.errno in _DISK_FULL
-
-
-def is_short_of_descriptors(error: BaseException | None) -> bool:
-    """True if too many files are open in this process (EMFILE) or on this machine (ENFILE). Nothing is broken then."""
-    return isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS
-
-
-def is_shortage(error: BaseException | None) -> bool:
-    """True for what ends by itself, or by an operator's hand, and is waited for: want of room or of descriptors."""
-    return is_disk_full(error) or is_short_of_descriptors(error)

@@ -5,11 +5,15 @@ Each text ends with the way out.
 
 from __future__ import annotations
 
+import errno
 from typing import TypeVar
 
 from raft import NewerBuildNeeded, StoreFailed
 
 FEWER_OPEN_FILES = "Close connections, or raise the limit (`ulimit -n`, systemd's `LimitNOFILE=`)"
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class StorageError(Exception):
@@ -232,3 +236,23 @@ class LogFailed(StorageError, StoreFailed):
 
     def __str__(self) -> str:
         return f"the log failed earlier ({self.cause}) and takes nothing more: restart this node once its disk is well"
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """True for the errors that more room would cure.
+
+    EFBIG is not one of them. Where files may not grow beyond some size (`ulimit -f`), a larger frame or the ballast
+    would wait for ever, and no message would say why. So EFBIG ends the member with a message; an EFBIG of the ballast
+    does so at the next search for room.
+    """
+    return isinstance(error, OSError) and error.errno in _DISK_FULL
+
+
+def is_short_of_descriptors(error: BaseException | None) -> bool:
+    """True if too many files are open in this process (EMFILE) or on this machine (ENFILE). Nothing is broken then."""
+    return isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """True for a want of room or of descriptors: it ends by itself or by an operator's hand, so the log waits."""
+    return is_disk_full(error) or is_short_of_descriptors(error)

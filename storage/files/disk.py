@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from storage.ballast import is_short_of_descriptors
-from storage.errors import NotCarriedOut
+from storage.errors import NotCarriedOut, is_short_of_descriptors
 from storage.files.interface import (
     CreateFile,
     Delete,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from raft import Done, Identity, LogPosition, SnapshotHeader, SnapshotInfo
-from storage.ballast import Ballast, is_short_of_descriptors, is_shortage
-from storage.errors import CorruptSnapshot, DiskFull, NewerFormat, SnapshotRefused
+from storage.ballast import Ballast
+from storage.errors import CorruptSnapshot, DiskFull, NewerFormat, SnapshotRefused, is_short_of_descriptors, is_shortage
 from storage.files.gradual_delete import discard
 from storage.files.interface import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
 from storage.snapshots.format import SnapshotParser, encode_chunk, encode_header, encode_trailer

@@ -11,8 +11,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from raft import ENTRY_OVERHEAD_BYTES, Compacted, Done, Entry, EntryKind, HardState, Identity, LogPosition, LogWrite
-from storage.ballast import Ballast, is_disk_full, is_short_of_descriptors, is_shortage
-from storage.errors import LogFailed
+from storage.ballast import Ballast
+from storage.errors import LogFailed, is_disk_full, is_short_of_descriptors, is_shortage
 from storage.files.interface import Delete, Files, Operation, SetSize, SyncFile, SyncFolder, Write
 from storage.limits import MIB, StorageLimits
 from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame
