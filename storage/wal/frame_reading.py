@@ -11,7 +11,7 @@ from bisect import bisect_right
 from raft import Entry
 from storage.errors import CorruptLog
 from storage.files.interface import Files
-from storage.wal.fast_frames import plain_entries
+from storage.wal.fast_frames import read_single_entry_frames
 from storage.wal.frame import MalformedFrame, parse_frame
 from storage.wal.index import Stretch
 from storage.wal.log_state import LogState
@@ -37,7 +37,7 @@ def read_stretch(
         first = frames.first_indexes[number]
         run: list[Entry] = []
         if is_whole and frames.ends[number] == first + 1:  # Perhaps plain, and what follows as well.
-            run = plain_entries(data, base, frames.offsets[number:], frames.lengths[number:], first)
+            run = read_single_entry_frames(data, base, frames.offsets[number:], frames.lengths[number:], first)
             found += run
             number += len(run)
             last = run[-1:]

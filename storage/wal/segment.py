@@ -29,7 +29,7 @@ import google_crc32c
 
 from storage.errors import CorruptLog, NewerFormat
 from storage.files.interface import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
-from storage.wal.fast_frames import FrameRun, read_run
+from storage.wal.fast_frames import FrameRun, read_frame_run
 from storage.wal.frame import HEAD, EncodedFrame, Frame, MalformedFrame, NewerFrame, parse_frame
 
 FORMAT_VERSION = 1
@@ -159,7 +159,7 @@ def _scan(path: str, data: bytes, header: SegmentHeader, last_batch: int | None,
     while not parts or batch != last_batch:
         part: Frame | FrameRun | None = None
         if in_runs and parts:
-            part = read_run(data, offset, header.salt, batch, checksum, header.previous_batch, batch_max)
+            part = read_frame_run(data, offset, header.salt, batch, checksum, header.previous_batch, batch_max)
         if part is None:
             frame = _parse(path, data, offset, header.salt)
             if frame is None:

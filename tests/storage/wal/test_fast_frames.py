@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage import CorruptLog, NewerFormat, StorageLimits
-from storage.wal.fast_frames import FrameRun
+from storage.wal.fast_frames import FrameRun, count_uniform_frames
 from storage.wal.frame import CHECKSUM, Frame
-from storage.wal.frame_rows import rows_alike
 from storage.wal.recovery import Recovered, recover_log
 from storage.wal.segment import decode_header, scan_frames, scan_parts
 from tests.storage.support.builders import IDENTITY, LOG, entry, frames, new_folder, opened, segments, synced, write
@@ -33,9 +32,7 @@ def rows_together(request: pytest.FixtureRequest) -> Iterator[None]:
     """How many frames are compared with each other at once: also so few that the logs of these tests have them."""
     fewest, most = request.param
     with (
-        mock.patch("storage.wal.frame_rows.ROWS_MIN", fewest),
         mock.patch("storage.wal.fast_frames.ROWS_MIN", fewest),
-        mock.patch("storage.wal.frame_rows.ROWS_MAX", most),
         mock.patch("storage.wal.fast_frames.ROWS_MAX", most),
     ):
         yield
@@ -207,7 +204,7 @@ def test_frames_of_one_length_are_compared_with_each_other_and_not_parsed(step: 
     counts: list[int] = []
 
     def noted(*arguments: Any) -> int:
-        counts.append(rows_alike(*arguments))
+        counts.append(count_uniform_frames(*arguments))
         return counts[-1]
 
     with mock.patch("storage.wal.fast_frames.rows_alike", noted):

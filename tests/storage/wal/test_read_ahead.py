@@ -72,7 +72,7 @@ def walked_frame_by_frame(log: Wal, first_index: int, last_index: int, bytes_max
     """The same from a log that fetches and parses no more than the frame which is asked for."""
     with (
         mock.patch("storage.wal.wal.READ_AHEAD_BYTES_MAX", 0),
-        mock.patch("storage.wal.frame_reading.plain_entries", return_value=[]),
+        mock.patch("storage.wal.frame_reading.read_single_entry_frames", return_value=[]),
     ):
         return walked(log, first_index, last_index, bytes_max)
 
