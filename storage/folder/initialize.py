@@ -14,8 +14,7 @@ from typing import Any
 from raft import Configuration, Done, HardState, Identity, LogPosition, Member, SnapshotHeader
 from storage.errors import NotEmpty
 from storage.files.interface import CreateFile, Delete, Files, MakeFolder, Operation, SyncFile, SyncFolder, Write
-from storage.folder.metadata import META_PATH, PINS_PATH, encode_meta, encode_pins
-from storage.folder.sealed import replace_operations
+from storage.folder.metadata import META_PATH, PINS_PATH, encode_meta, encode_pins, replace_operations
 from storage.layout import INITIALIZING_NAME, LOCK_NAME, log_folder, snapshot_folder
 from storage.limits import StorageLimits
 from storage.snapshots.format import encode_chunk, encode_header, encode_trailer

@@ -1,18 +1,71 @@
-"""`DIR/meta`: who this folder belongs to. `DIR/pins`: which incarnations of its peers it has accepted.
+"""The metadata of a data folder: `meta`, the owner's identity, and `pins`, the accepted peer incarnations.
+
+Both are checked files, small and always replaced as a whole: 8 bytes magic, u32 format version, u32 length, one
+canonical CBOR map, u32 CRC32C over all before it. Big-endian.
 
 See docs/reference/specification.md#15-data-folder.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Any
 
-from raft import Done, Identity, InvalidConfiguration, Member
+import cbor2
+import google_crc32c
+
+from raft import Done, Identity, InvalidConfiguration, Member, ProtocolError, decode_item
 from storage.ballast import Ballast
-from storage.errors import CorruptMeta
-from storage.files.interface import Files, Operation
-from storage.folder.sealed import replace_operations, seal, unseal
+from storage.errors import CorruptMeta, NewerFormat
+from storage.files.interface import CreateFile, Delete, Files, Operation, Rename, SyncFile, SyncFolder, Write
+
+FORMAT_VERSION = 1
+_HEAD = struct.Struct(">8sII")
+_CHECKSUM = struct.Struct(">I")
+
+
+def encode_checked_file(magic: bytes, fields: dict[str, Any]) -> bytes:
+    """The bytes of a checked file with this magic."""
+    body = cbor2.dumps(fields, canonical=True)
+    raw = _HEAD.pack(magic, FORMAT_VERSION, len(body)) + body
+    return raw + _CHECKSUM.pack(google_crc32c.value(raw))
+
+
+def decode_checked_file(path: str, data: bytes, magic: bytes) -> dict[str, Any]:
+    """Read what `encode_checked_file` wrote. Raises CorruptMeta, NewerFormat."""
+    if len(data) < _HEAD.size + _CHECKSUM.size:
+        raise CorruptMeta(path, f"{len(data)} bytes are too few")
+    found_magic, version, length = _HEAD.unpack_from(data)
+    if found_magic != magic:
+        raise CorruptMeta(path, "it does not begin as it should")
+    if google_crc32c.value(data[:-4]) != _CHECKSUM.unpack(data[-4:])[0]:
+        raise CorruptMeta(path, "it fails its checksum")
+    if version > FORMAT_VERSION:
+        raise NewerFormat(path, version, FORMAT_VERSION)
+    if length != len(data) - _HEAD.size - _CHECKSUM.size:
+        raise CorruptMeta(path, "its length is wrong")
+    try:
+        fields = decode_item(data[_HEAD.size : -4])
+    except ProtocolError as error:
+        raise CorruptMeta(path, f"its content is impossible: {error}") from error
+    if not isinstance(fields, dict):
+        raise CorruptMeta(path, "it holds no map")
+    return fields
+
+
+def replace_operations(path: str, data: bytes) -> list[Operation]:
+    """Write a top-level file aside, sync it, give it its name, sync the name: always the old one or the new one."""
+    aside = path + ".tmp"
+    return [
+        Delete(aside),
+        CreateFile(aside),
+        Write(aside, 0, (data,)),
+        SyncFile(aside),
+        Rename(aside, path),
+        SyncFolder(""),
+    ]
+
 
 META_PATH = "meta"
 PINS_PATH = "pins"
@@ -22,20 +75,20 @@ _SMALL_FILE_BYTES_MAX = 1024 * 1024
 
 
 def encode_meta(identity: Identity, joins_as: Member | None = None) -> bytes:
-    """The bytes of `meta`. `joins_as`: for one that joins, whom no configuration has yet, its own addresses."""
+    """The bytes of `meta`. `joins_as`: the own addresses of a joining member, which no configuration has yet."""
     fields = _owner(identity) | {"incarnation_id": identity.incarnation_id}
     if joins_as is not None:
         fields["joins_as"] = [joins_as.peer_address, joins_as.client_address]
-    return seal(META_MAGIC, fields)
+    return encode_checked_file(META_MAGIC, fields)
 
 
 def encode_pins(identity: Identity, pins: Mapping[str, bytes]) -> bytes:
     """The bytes of `pins`."""
-    return seal(PINS_MAGIC, _owner(identity) | {"pins": dict(pins)})
+    return encode_checked_file(PINS_MAGIC, _owner(identity) | {"pins": dict(pins)})
 
 
 def read_identity(files: Files) -> Identity:
-    """Who the folder belongs to. Raises CorruptMeta (also if there is no `meta`), NewerFormat."""
+    """The identity that the folder belongs to. Raises CorruptMeta (also if there is no `meta`), NewerFormat."""
     fields = _read(files, META_PATH, META_MAGIC)
     names = ("cluster_id", "group_id", "node_id", "incarnation_id")
     found: tuple[Any, ...] = tuple(fields.get(name) for name in names)
@@ -47,7 +100,7 @@ def read_identity(files: Files) -> Identity:
 
 
 def read_joins_as(files: Files) -> Member | None:
-    """Of a member that joined a cluster, itself with the addresses that it was made with. Raises as `read_identity`."""
+    """The member that this folder joined a cluster as, with its first addresses, or None. Raises as `read_identity`."""
     fields = _read(files, META_PATH, META_MAGIC)
     try:
         addresses = fields.get("joins_as")
@@ -62,10 +115,10 @@ def read_joins_as(files: Files) -> Member | None:
 
 
 class PinFile:
-    """Which incarnation of each peer this node has accepted. Implements `raft.PinStore`."""
+    """The incarnation of each peer that this node has accepted. Implements `raft.PinStore`."""
 
     def __init__(self, files: Files, identity: Identity, ballast: Ballast | None = None) -> None:
-        """Read the file; what only reads needs no `ballast`. Raises CorruptMeta, NewerFormat."""
+        """Read the file; a reader needs no `ballast`. Raises CorruptMeta, NewerFormat."""
         self._ballast, self._identity = ballast, identity
         fields = _read(files, PINS_PATH, PINS_MAGIC)
         pins = fields.get("pins")
@@ -81,13 +134,13 @@ class PinFile:
         return self._durable
 
     def pin(self, peer_id: str, incarnation_id: bytes, done: Done) -> None:
-        """Make one more pin durable, or another one of the same peer: the caller knows which incarnation is meant."""
+        """Make a pin durable. It replaces an older pin of this peer: the caller knows which incarnation is valid."""
         self._accepted[peer_id] = incarnation_id
         pins: dict[str, bytes] = {}
 
         def operations() -> list[Operation]:
             nonlocal pins
-            pins = dict(self._accepted)  # All that were asked for: the last file written has them all.
+            pins = dict(self._accepted)  # Every pin accepted so far: the last file written has them all.
             return replace_operations(PINS_PATH, encode_pins(self._identity, pins))
 
         def written(error: BaseException | None) -> None:
@@ -113,4 +166,4 @@ def _read(files: Files, path: str, magic: bytes) -> dict[str, Any]:
         data = files.read(path, 0, _SMALL_FILE_BYTES_MAX)
     except FileNotFoundError as error:
         raise CorruptMeta(path, "it is missing") from error
-    return unseal(path, data, magic)
+    return decode_checked_file(path, data, magic)
