@@ -1,4 +1,8 @@
-"""`Files` on a real folder: `RealFiles` with a thread of its own for a running node, `InlineFiles` for the rest."""
+"""`Files` on a real folder: `RealFiles` with a thread of its own for a running node, `InlineFiles` for the rest.
+
+A node waits for the sync of a quick disk instead of leaving it to another turn of the loop; `SyncLatencyTracker`
+decides when a disk is quick enough.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,61 @@ from pathlib import Path
 
 from storage.files.disk import Disk
 from storage.files.interface import Done, Operation, SyncFile, Write
-from storage.files.pace import WAIT_NS_MAX, Pace
 from storage.layout import log_folder
 
+QUICK_NS_MAX = 1_000_000
+"""The node waits for a sync that takes less. A completion through the loop takes 100 to 300 µs, nearly all of it CPU
+time; nothing else happens during the wait, so it must also be short beside a heartbeat interval."""
+
+WAIT_NS_MAX = 5_000_000
+"""The longest wait: a disk may stall, and no heartbeat leaves meanwhile. It is a tenth of the heartbeat interval. A
+shorter wait would give up on syncs that are late only because the cores are busy."""
+
+STEPS = 32
+"""A longer wait moves the estimate up by one part in so many, a shorter one down by three: a quarter is shorter."""
+
+SKIPS = 256
+"""How many syncs go to the loop before the next wait is tried."""
+
+
+class SyncLatencyTracker:
+    """Tracks the first quartile of the time that the node waited for a sync, each at most WAIT_NS_MAX.
+
+    Syncs without a wait are ignored: their times say more of the CPU than of the disk. The quartile is used because
+    most of a wait may be for a core where many processes share few cores, and a turn of the loop would wait for one as
+    well. While waiting is not worth it, a wait is tried again after every `SKIPS` syncs.
+    """
+
+    def __init__(self) -> None:
+        self._typical_ns = QUICK_NS_MAX // 2
+        self._skips_left = 0
+
+    def should_wait(self) -> bool:
+        """True if the next short append should be waited for."""
+        if self._skips_left > 0:
+            self._skips_left -= 1
+            return False
+        return True
+
+    def record(self, duration_ns: int) -> None:
+        """Take the duration of one wait into the estimate."""
+        if duration_ns > self._typical_ns:
+            self._typical_ns += self._typical_ns // STEPS
+        else:
+            self._typical_ns -= 3 * self._typical_ns // STEPS
+        if self._typical_ns > QUICK_NS_MAX:
+            self._skips_left = SKIPS
+
+
 CLOSE_SECONDS_MAX = 2.0
-"""So long `close` waits for the thread. A disk may hang as long as it likes; the program has other things to do."""
+"""How long `close` waits for the thread: a disk may hang for any time."""
 
 SHORT_BYTES_MAX = 32 * 1024
-"""Beyond it writing takes as long as syncing, and nobody waits for that."""
+"""The longest append that the node waits for: beyond it writing takes as long as syncing."""
 
 
 class _Submission:
-    """Some operations and whom to tell; whoever takes `end` first, the thread or who waits for it, decides how."""
+    """Some operations and their callback. Either the thread or the waiting node takes `end` first, and calls it."""
 
     __slots__ = ("done", "end", "error", "operations")
 
@@ -50,7 +97,7 @@ class RealFiles:
         self._is_closed = False
         self._held: list[_Submission] | None = None  # Since `hold`: what waits for `start`.
         self._untold = 0  # Handed over to the thread, and their end was not told yet.
-        self._pace = Pace()
+        self._sync_latency = SyncLatencyTracker()
         self._wait_seconds_max = wait_ns_max / 1e9
         self._submissions: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
         self._answered = threading.Lock()  # Given back by the thread when it has done what is waited for.
@@ -106,7 +153,7 @@ class RealFiles:
         if not self._held:
             return False
         held, self._held = self._held, []
-        if len(held) == 1 and not self._untold and is_short(held[0].operations) and self._pace.is_worth_waiting():
+        if len(held) == 1 and not self._untold and is_short(held[0].operations) and self._sync_latency.should_wait():
             return self._wait_for(held[0])
         for submission in held:
             self._hand_over(submission)
@@ -123,11 +170,11 @@ class RealFiles:
         if not self._answered.acquire(timeout=self._wait_seconds_max):
             if end.acquire(blocking=False):  # It is posted when it is done.
                 self._untold += 1
-                self._pace.took(time.perf_counter_ns() - began)
+                self._sync_latency.record(time.perf_counter_ns() - began)
                 return False
             self._answered.acquire()  # It was done at the last moment.
         if submission.error is None:  # What fails often fails at once.
-            self._pace.took(time.perf_counter_ns() - began)
+            self._sync_latency.record(time.perf_counter_ns() - began)
         submission.done(submission.error)
         assert self._held is not None
         held, self._held = self._held, []  # What that end has led to: nobody may come back for it soon.

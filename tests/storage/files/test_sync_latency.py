@@ -1,4 +1,6 @@
-"""When a disk is waited for, and when the work goes to the thread: `Pace`, and `RealFiles` that are started."""
+"""When a disk is waited for, and when the work goes to the thread: `SyncLatencyTracker`, and `RealFiles` that are
+started.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,7 @@ import pytest
 
 from storage import CreateFile, Operation, RealFiles, SyncFile, Write
 from storage.files import disk
-from storage.files.pace import QUICK_NS_MAX, SKIPS, STEPS, WAIT_NS_MAX, Pace
-from storage.files.threaded import SHORT_BYTES_MAX
+from storage.files.threaded import QUICK_NS_MAX, SHORT_BYTES_MAX, SKIPS, STEPS, WAIT_NS_MAX, SyncLatencyTracker
 from tests.storage.files.test_threaded import SECONDS_MAX, Loop, carried_out
 
 pytestmark = pytest.mark.timeout(30)
@@ -21,41 +22,41 @@ pytestmark = pytest.mark.timeout(30)
 SLOW_NS = WAIT_NS_MAX
 
 
-def waits(pace: Pace, duration_ns: int, count: int) -> int:
+def waits(tracker: SyncLatencyTracker, duration_ns: int, count: int) -> int:
     """How many of `count` syncs were waited for, each of which takes so long."""
     waited = 0
     for _ in range(count):
-        if pace.is_worth_waiting():
-            pace.took(duration_ns)
+        if tracker.should_wait():
+            tracker.record(duration_ns)
             waited += 1
     return waited
 
 
 def test_a_quick_disk_is_always_waited_for() -> None:
-    assert waits(Pace(), QUICK_NS_MAX // 2, 1_000) == 1_000
+    assert waits(SyncLatencyTracker(), QUICK_NS_MAX // 2, 1_000) == 1_000
 
 
 def test_a_disk_that_is_mostly_slow_only_because_the_cores_are_busy_is_waited_for() -> None:
     """A third of the waits is short: so quick it can be."""
-    pace = Pace()
-    waits(pace, QUICK_NS_MAX // 4, 100)
+    tracker = SyncLatencyTracker()
+    waits(tracker, QUICK_NS_MAX // 4, 100)
     for _ in range(100):
-        pace.took(SLOW_NS)
-        pace.took(SLOW_NS)
-        assert waits(pace, QUICK_NS_MAX // 4, 1) == 1
+        tracker.record(SLOW_NS)
+        tracker.record(SLOW_NS)
+        assert waits(tracker, QUICK_NS_MAX // 4, 1) == 1
 
 
 def test_a_slow_disk_is_left_to_the_thread_and_tried_now_and_then() -> None:
-    pace = Pace()
-    assert waits(pace, SLOW_NS, SKIPS) <= STEPS
-    assert waits(pace, SLOW_NS, 10 * (SKIPS + 1)) == 10
+    tracker = SyncLatencyTracker()
+    assert waits(tracker, SLOW_NS, SKIPS) <= STEPS
+    assert waits(tracker, SLOW_NS, 10 * (SKIPS + 1)) == 10
 
 
 def test_a_disk_that_became_quick_is_waited_for_again() -> None:
-    pace = Pace()
-    waits(pace, SLOW_NS, 100 * SKIPS)
-    waits(pace, QUICK_NS_MAX // 4, 100 * SKIPS)
-    assert waits(pace, QUICK_NS_MAX // 4, 100) == 100
+    tracker = SyncLatencyTracker()
+    waits(tracker, SLOW_NS, 100 * SKIPS)
+    waits(tracker, QUICK_NS_MAX // 4, 100 * SKIPS)
+    assert waits(tracker, QUICK_NS_MAX // 4, 100) == 100
 
 
 class Held:
@@ -243,10 +244,10 @@ def test_what_is_done_at_the_last_moment_is_told_once(tmp_path: Path) -> None:
     held.files.close()
 
 
-class Patient(Pace):
+class Patient(SyncLatencyTracker):
     """Waits for any disk."""
 
-    def is_worth_waiting(self) -> bool:
+    def should_wait(self) -> bool:
         """Always."""
         return True
 
