@@ -17,7 +17,7 @@ class StorageLimits:
         16 * MIB
     )  # What is forgotten at once, and re-read to find the end; larger for one huge sync.
     frame_bytes_max: int = 64 * MIB  # One sync of more than this becomes several frames; a reader never allocates more.
-    ahead_bytes: int = (
+    preallocate_bytes: int = (
         256 * 1024
     )  # Zeroes written behind a small frame, so that to sync the next ones changes no metadata; 0: none.
     ballast_bytes: int = MIB  # Given back when the disk is full: enough for hard states until somebody makes room.
@@ -29,7 +29,7 @@ class StorageLimits:
             raise ValueError(f"frame_bytes_max must be at least 1024, not {self.frame_bytes_max}")
         if self.frame_bytes_max + ENTRY_PAYLOAD_BYTES_MAX > 2**31:
             raise ValueError(f"frame_bytes_max must leave frames below 2 GiB, not {self.frame_bytes_max}")
-        if self.ahead_bytes < 0:
-            raise ValueError(f"ahead_bytes must not be negative, not {self.ahead_bytes}")
+        if self.preallocate_bytes < 0:
+            raise ValueError(f"preallocate_bytes must not be negative, not {self.preallocate_bytes}")
         if self.ballast_bytes < 0:
             raise ValueError(f"ballast_bytes must not be negative, not {self.ballast_bytes}")

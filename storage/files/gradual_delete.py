@@ -1,4 +1,4 @@
-"""Large files go piece by piece: a file system that frees 150 MiB takes 40 ms, and the log waits for the same disk."""
+"""Deletion of large files in steps: a file system takes 40 ms to free 150 MiB, and the log waits for the same disk."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from storage.files.interface import Delete, Done, Operation, SetSize
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""Freed at once, in some 1 ms."""
+"""The bytes freed by one step, in some 1 ms."""
 
 Submit = Callable[[Sequence[Operation], Done], None]
 
 
-def discard(submit: Submit, path: str, size_bytes: int) -> None:
-    """Delete a file of `size_bytes` that nobody needs, under a name that nobody takes for anything.
+def delete_in_steps(submit: Submit, path: str, size_bytes: int) -> None:
+    """Delete a file of `size_bytes` that is no longer needed, and whose name has no meaning any more.
 
-    In submissions of their own, so that others come in between. What fails or ends on the way leaves the rest of it.
+    Every step is a submission of its own, so that others come in between. After a failure or a crash the rest stays.
     """
 
     def freed(error: BaseException | None) -> None:
         if error is None:
-            discard(submit, path, size_bytes - PIECE_BYTES)
+            delete_in_steps(submit, path, size_bytes - PIECE_BYTES)
 
     if size_bytes > PIECE_BYTES:
         submit([SetSize(path, size_bytes - PIECE_BYTES)], freed)

@@ -20,7 +20,7 @@ from storage.limits import StorageLimits
 from storage.snapshots.format import encode_chunk, encode_header, encode_trailer
 from storage.snapshots.writers import snapshot_name
 from storage.wal.segment import SegmentHeader, new_segment_operations
-from storage.wal.write_group import WriteGroup
+from storage.wal.write_group import PendingWrites
 
 BEGINNING = LogPosition(0, 0)
 
@@ -84,7 +84,7 @@ def _first_segment(identity: Identity, random_bytes: Callable[[int], bytes]) -> 
         previous_batch=0,
         previous_checksum=0,
     )
-    frames = WriteGroup(from_index=1).encode(
+    frames = PendingWrites(from_index=1).encode(
         salt=header.salt,
         batch=1,
         durable_batch=0,

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from raft import Identity, LogPosition, SnapshotHeader, SnapshotInfo, SnapshotWriter
 from storage.ballast import Ballast
 from storage.errors import CorruptLog, CorruptSnapshot
-from storage.files.gradual_delete import PIECE_BYTES, discard
+from storage.files.gradual_delete import PIECE_BYTES, delete_in_steps
 from storage.files.interface import Delete, Files, Operation, Rename, SyncFolder
 from storage.snapshots.format import SnapshotParser
 from storage.snapshots.writers import SnapshotBuilder, SnapshotReceiver, snapshot_name
@@ -167,7 +167,7 @@ class SnapshotFolder:
         def dropped(error: BaseException | None) -> None:
             self._losing_name.difference_update(large)
             for aside, size_bytes in large.values() if error is None else ():
-                discard(self._files.submit, aside, size_bytes)
+                delete_in_steps(self._files.submit, aside, size_bytes)
 
         self._files.submit([*operations, SyncFolder(self.folder)], dropped)
 

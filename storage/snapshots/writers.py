@@ -8,7 +8,7 @@ from typing import Protocol
 from raft import Done, Identity, LogPosition, SnapshotHeader, SnapshotInfo
 from storage.ballast import Ballast
 from storage.errors import CorruptSnapshot, DiskFull, NewerFormat, SnapshotRefused, is_short_of_descriptors, is_shortage
-from storage.files.gradual_delete import discard
+from storage.files.gradual_delete import delete_in_steps
 from storage.files.interface import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
 from storage.snapshots.format import SnapshotParser, encode_chunk, encode_header, encode_trailer
 
@@ -51,7 +51,7 @@ class _WriterAside:
         """Give it up; what was written aside is deleted when convenient. No `done` is called any more."""
         self._is_over = True
         if self._is_created:
-            discard(self._home.ballast.submit, self._aside, self._size_bytes)
+            delete_in_steps(self._home.ballast.submit, self._aside, self._size_bytes)
 
     def _put(self, buffers: tuple[bytes, ...], done: Done, *more: Operation) -> None:
         assert not self._is_busy, "one operation at a time"
@@ -89,7 +89,7 @@ class _WriterAside:
         def named(error: BaseException | None) -> None:
             self._is_over = True
             if error is not None:
-                discard(self._home.ballast.submit, self._aside, self._size_bytes)
+                delete_in_steps(self._home.ballast.submit, self._aside, self._size_bytes)
                 finished(error)
                 return
             info = SnapshotInfo(header=header, name=name, size_bytes=self._size_bytes)

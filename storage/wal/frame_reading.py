@@ -13,14 +13,14 @@ from storage.errors import CorruptLog
 from storage.files.interface import Files
 from storage.wal.fast_frames import read_single_entry_frames
 from storage.wal.frame import MalformedFrame, parse_frame
-from storage.wal.index import Stretch
+from storage.wal.index import FrameRange
 from storage.wal.log_state import LogState
 
 CHANGED = "the frame has changed since it was written"
 
 
-def read_stretch(
-    files: Files, path: str, frames: Stretch, state: LogState, first_index: int
+def read_frame_range(
+    files: Files, path: str, frames: FrameRange, state: LogState, first_index: int
 ) -> tuple[list[Entry], list[Entry]]:
     """The entries in force of `frames`, from `first_index` on; and all entries that the last of these frames holds.
 
@@ -49,7 +49,7 @@ def read_stretch(
     return found, last
 
 
-def _entries_at(path: str, frames: Stretch, number: int, data: bytes) -> list[Entry]:
+def _entries_at(path: str, frames: FrameRange, number: int, data: bytes) -> list[Entry]:
     """All entries of one of `frames`; `data` begins with the first of them. Raises CorruptLog."""
     offset, length, first = frames.offsets[number], frames.lengths[number], frames.first_indexes[number]
     at = offset - frames.offsets[0]
@@ -63,7 +63,7 @@ def _entries_at(path: str, frames: Stretch, number: int, data: bytes) -> list[En
     return frame.entries(raw)
 
 
-def _check_terms(path: str, frames: Stretch, found: list[Entry], state: LogState) -> None:
+def _check_terms(path: str, frames: FrameRange, found: list[Entry], state: LogState) -> None:
     """The frame of an index that was written twice may have come to stand where the later one belongs."""
     terms = state.terms(found[0].index, found[-1].index)
     if [entry.term for entry in found] != terms:

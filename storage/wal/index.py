@@ -1,5 +1,7 @@
-"""Where each entry is on disk: index → frame. Columns of machine integers, so that a million frames cost 32 MB and no
-garbage collection ever walks over them."""
+"""The index of a log: the frame on disk that holds each entry.
+
+It consists of columns of machine integers, so that a million frames cost 32 MB and no garbage collection walks them.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
-    """Where a frame is, and its first entry."""
+class FrameLocation(NamedTuple):
+    """The location of one frame, and the index of its first entry."""
 
     segment: int
     offset: int
@@ -17,8 +19,8 @@ class Place(NamedTuple):
     first_index: int
 
 
-class Stretch(NamedTuple):
-    """Frames of one segment, in order. `ends`: below which index the entries of each are in force, and asked for."""
+class FrameRange(NamedTuple):
+    """Frames of one segment, in order. The entries of each are in force, and wanted, below its index in `ends`."""
 
     segment: int
     offsets: array[int]
@@ -66,15 +68,15 @@ class LogIndex:
         """No entry is in force."""
         self.truncate(0)
 
-    def find(self, index: int) -> tuple[Place, int | None]:
+    def find(self, index: int) -> tuple[FrameLocation, int | None]:
         """The frame that holds `index`, and the first index of the next frame: what this one says from there on was
         replaced. The caller knows that `index` is here."""
         row = bisect_right(self._first_indexes, index) - 1
         assert row >= 0, index
-        place = Place(self._segments[row], self._offsets[row], self._lengths[row], self._first_indexes[row])
+        place = FrameLocation(self._segments[row], self._offsets[row], self._lengths[row], self._first_indexes[row])
         return place, self._first_indexes[row + 1] if row + 1 < len(self) else None
 
-    def stretch(self, index: int, limit: int, bytes_max: int) -> Stretch:
+    def range_from(self, index: int, limit: int, bytes_max: int) -> FrameRange:
         """The frame that holds `index`, and those after it in its segment that hold entries below `limit` and fit into
         `bytes_max` together with it. The caller knows that all these indexes are here."""
         row = bisect_right(self._first_indexes, index) - 1
@@ -88,7 +90,7 @@ class LogIndex:
         ends = self._first_indexes[row + 1 : end + 1]
         if len(ends) < end - row or ends[-1] > limit:
             ends[end - row - 1 :] = array("Q", [limit])
-        return Stretch(segment, self._offsets[row:end], self._lengths[row:end], self._first_indexes[row:end], ends)
+        return FrameRange(segment, self._offsets[row:end], self._lengths[row:end], self._first_indexes[row:end], ends)
 
     def last_index_in(self, segment: int, last_index: int) -> int:
         """The last index in force in `segment` or any older one, 0 if none; `last_index` is the end of all frames."""

@@ -15,7 +15,7 @@ from storage.wal.fast_frames import FrameRun
 from storage.wal.frame import Frame, parse_frame
 from storage.wal.index import LogIndex
 from storage.wal.log_state import LogState
-from storage.wal.newest_segment_note import reached_segments
+from storage.wal.newest_segment_note import noted_segments
 from storage.wal.segment import (
     HEADER_BYTES,
     SegmentHeader,
@@ -58,7 +58,7 @@ def segment_numbers(files: Files, folder: str) -> list[int]:
     for number, following in itertools.pairwise(numbers):
         if following != number + 1:
             raise CorruptLog(f"{folder}/{segment_name(number + 1)}", 0, "the segment is missing")
-    reached = max(reached_segments(files, folder), default=0)
+    reached = max(noted_segments(files, folder), default=0)
     if numbers[-1] < reached:
         path = f"{folder}/{segment_name(numbers[-1] + 1)}"
         raise CorruptLog(path, 0, f"the segment is missing, and the log had gone on up to segment {reached}")

@@ -16,19 +16,19 @@ from storage.errors import LogFailed, is_disk_full, is_short_of_descriptors, is_
 from storage.files.interface import Delete, Files, Operation, SetSize, SyncFile, SyncFolder, Write
 from storage.limits import MIB, StorageLimits
 from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame
-from storage.wal.frame_reading import read_stretch
-from storage.wal.index import Place
-from storage.wal.newest_segment_note import Reached
+from storage.wal.frame_reading import read_frame_range
+from storage.wal.index import FrameLocation
+from storage.wal.newest_segment_note import NewestSegmentNote
 from storage.wal.recovery import Recovered, SegmentInfo
 from storage.wal.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
-from storage.wal.write_group import WriteGroup
+from storage.wal.write_group import PendingWrites
 
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
 
 RandomBytes = Callable[[int], bytes]
 
-AHEAD_SHARE = 8
-"""What a frame takes of `ahead_bytes` at most, if zeroes are to follow it: behind larger ones too few would fit."""
+PREALLOCATE_SHARE = 8
+"""Zeroes follow only frames of at most this part of `preallocate_bytes`: behind larger ones too few would fit."""
 
 READ_AHEAD_BYTES_MAX = MIB  # Of a segment, in one go for the frames that one `read` needs; gone when it returns.
 
@@ -70,20 +70,20 @@ class Wal:
         self._segments: list[SegmentInfo] = recovered.segments
         self._salt = 0  # Of the last segment, once this life has written one.
         self._file_bytes = 0  # Of the last segment: up to here it has its blocks, and what is not written yet is zero.
-        self._may_write_ahead = True  # Until the disk was too full for it.
+        self._may_preallocate = True  # Until the disk was too full for it.
         self._durable_batch, self._durable_checksum = recovered.proven_batch, recovered.proven_checksum
         self._proven_batch = recovered.proven_batch  # What the frames on disk prove to the next life.
         self._content_batch = recovered.proven_batch  # The last one that says anything.
         self._next_batch = recovered.last_batch + 1
         self._disk_end = recovered.state.end
         self._disk_hard_state = recovered.state.hard_state
-        self._pending = WriteGroup(recovered.state.last_index + 1)
-        self._flight: WriteGroup | None = None
+        self._pending = PendingWrites(recovered.state.last_index + 1)
+        self._flight: PendingWrites | None = None
         self._failure: BaseException | None = None
-        self._reached = Reached(files, folder)
-        self._doomed: list[str] = []  # Segments forgotten in memory whose deletion is not known to be durable.
+        self._segment_note = NewestSegmentNote(files, folder)
+        self._segments_to_delete: list[str] = []  # Forgotten in memory; their deletion is not known to be durable.
         self._is_deleting = False
-        self._cached: tuple[Place, list[Entry]] | None = None  # The frame read last: a slow peer walks through it.
+        self._cached: tuple[FrameLocation, list[Entry]] | None = None  # Read last: a slow peer walks through it.
 
     @property
     def first_index(self) -> int:
@@ -227,11 +227,11 @@ class Wal:
             count += 1
         if count == 0:
             return
-        self._doomed += [self._path(segment.number) for segment in self._segments[:count]]
+        self._segments_to_delete += [self._path(segment.number) for segment in self._segments[:count]]
         first_index = self._index.drop_through(self._segments[count - 1].number)
         del self._segments[:count]
         self._state.drop_before(self._disk_end.index + 1 if first_index is None else first_index)
-        self._delete_doomed()
+        self._delete_segments()
 
     def _run_from(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
         """Some entries from `first_index` on, from wherever they are. At least one, none above `last_index`.
@@ -257,18 +257,18 @@ class Wal:
         third of `bytes_max` are needed all, so that damage is not reported early. Of frames of one entry, which take
         more than these count for, so are those in all of it. What was cut is read with them.
         """
-        frames = self._index.stretch(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
+        frames = self._index.range_from(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
         if frames.ends[-1] - frames.first_indexes[0] > len(frames.offsets):
-            frames = self._index.stretch(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max // 3))
-        found, last = read_stretch(self._files, self._path(frames.segment), frames, self._state, first_index)
-        place = Place(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
+            frames = self._index.range_from(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max // 3))
+        found, last = read_frame_range(self._files, self._path(frames.segment), frames, self._state, first_index)
+        place = FrameLocation(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
         self._cached = (place, last)
         return found
 
     def _start(self, commit_hint: int, done: Done, *, to_new_segment: bool, and_then: Sequence[Operation] = ()) -> None:
         assert self._flight is None, "one sync at a time"
         group = self._flight = self._pending
-        self._pending = WriteGroup(group.last_index + 1)
+        self._pending = PendingWrites(group.last_index + 1)
         durable_index = min(self._disk_end.index, group.from_index - 1)
         state = self._state.hard_state
         hint = max(state.commit_index, min(commit_hint, durable_index))
@@ -276,7 +276,7 @@ class Wal:
         self._state.hard_state, end = hard_state, self._state.end
         plan = self._plan(group, hard_state, to_new_segment)
 
-        def once_more() -> list[Operation]:
+        def retry_in_new_segment() -> list[Operation]:
             nonlocal plan
             plan = self._plan(group, hard_state, to_new_segment=True)
             return [*plan.operations, *and_then]
@@ -288,24 +288,25 @@ class Wal:
                 self._failure = error
             done(error)
 
-        def written_ahead(error: BaseException | None) -> None:
+        def after_preallocation(error: BaseException | None) -> None:
             """Zeroes that find no room are no reason to give the ballast back; those that found some give it back."""
             if is_disk_full(error):
-                self._may_write_ahead = False
+                self._may_preallocate = False
                 last = self._segments[-1]
                 cut = SetSize(self._path(last.number), last.size_bytes)
-                self._ballast.submit([cut, *once_more()], finished, once_more)
+                self._ballast.submit([cut, *retry_in_new_segment()], finished, retry_in_new_segment)
             elif is_short_of_descriptors(error):
-                self._ballast.submit(once_more(), finished, once_more)  # Nothing was opened, so nothing was written.
+                # Nothing was opened, so nothing was written.
+                self._ballast.submit(retry_in_new_segment(), finished, retry_in_new_segment)
             else:
                 finished(error)
 
         if plan.has_zeroes:
-            self._files.submit(plan.operations, written_ahead)
+            self._files.submit(plan.operations, after_preallocation)
         else:
-            self._ballast.submit([*plan.operations, *and_then], finished, once_more)
+            self._ballast.submit([*plan.operations, *and_then], finished, retry_in_new_segment)
 
-    def _plan(self, group: WriteGroup, hard_state: HardState, to_new_segment: bool) -> _Plan:
+    def _plan(self, group: PendingWrites, hard_state: HardState, to_new_segment: bool) -> _Plan:
         salt = self._draw_salt() if to_new_segment else self._salt
         assert salt > 0, "recovery begins with a new segment"
         frames = group.encode(
@@ -352,10 +353,14 @@ class Wal:
         end, file_bytes = last.size_bytes + frames_bytes, self._file_bytes
         if end > file_bytes:
             file_bytes = end
-            ahead = min(self._limits.ahead_bytes, self._limits.segment_bytes_max - end)
-            if self._may_write_ahead and ahead >= AHEAD_SHARE * frames_bytes and not self._ballast.is_released:
-                buffers += (bytes(ahead),)
-                file_bytes += ahead
+            zero_bytes = min(self._limits.preallocate_bytes, self._limits.segment_bytes_max - end)
+            if (
+                self._may_preallocate
+                and zero_bytes >= PREALLOCATE_SHARE * frames_bytes
+                and not self._ballast.is_released
+            ):
+                buffers += (bytes(zero_bytes),)
+                file_bytes += zero_bytes
         path = self._path(last.number)
         return _Plan(
             operations=[Write(path, last.size_bytes, buffers), SyncFile(path)],
@@ -367,13 +372,13 @@ class Wal:
             has_zeroes=file_bytes > end and file_bytes > self._file_bytes,
         )
 
-    def _written(self, plan: _Plan, group: WriteGroup, hard_state: HardState, end: LogPosition) -> None:
+    def _written(self, plan: _Plan, group: PendingWrites, hard_state: HardState, end: LogPosition) -> None:
         """The group is durable: what is read from now on comes from disk."""
         self._flight = None
         is_new = plan.segment != self._segments[-1].number
         if is_new:
             self._segments.append(SegmentInfo(plan.segment, HEADER_BYTES))
-            self._reached.note(plan.segment)
+            self._segment_note.write(plan.segment)
         if group.reset is not None:
             self._index.clear()
         elif group.replace_from is not None:
@@ -392,7 +397,7 @@ class Wal:
             self._content_batch = self._durable_batch
         self._disk_hard_state, self._disk_end = hard_state, end
 
-    def _delete_doomed(self) -> None:
+    def _delete_segments(self) -> None:
         """Oldest first, each made durable before the next: a crash never leaves a gap in the numbers.
 
         If that fails the log takes nothing more, and the node stops at its next write: a later sync of the folder may
@@ -400,7 +405,7 @@ class Wal:
 
         One at a time, so that a sync which comes meanwhile waits for no more than that.
         """
-        if self._is_deleting or not self._doomed:
+        if self._is_deleting or not self._segments_to_delete:
             return
         self._is_deleting = True
 
@@ -413,12 +418,12 @@ class Wal:
         def synced(error: BaseException | None) -> None:
             self._is_deleting = False
             if error is None:
-                del self._doomed[0]
-                self._delete_doomed()
+                del self._segments_to_delete[0]
+                self._delete_segments()
             elif not is_shortage(error):
                 self._failure = self._failure or error
 
-        self._files.submit([Delete(self._doomed[0])], deleted)
+        self._files.submit([Delete(self._segments_to_delete[0])], deleted)
 
     def _draw_salt(self) -> int:
         return int.from_bytes(self._random_bytes(8), "big") or 1

@@ -1,4 +1,5 @@
-"""What the next sync will make durable: any number of log writes, folded into one while they are still in memory."""
+"""The pending writes of a log: any number of log writes, folded into one while they wait in memory for the next
+sync."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from raft import ENTRY_OVERHEAD_BYTES, Entry, HardState, LogPosition, LogWrite
 from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, FrameBody, encode_frame
 
 
-class WriteGroup:
+class PendingWrites:
     """The sum of the log writes taken since the last sync began.
 
     From `from_index` on the log is what `entries` says; below it, what was there before. A truncation that only

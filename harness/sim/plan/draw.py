@@ -192,7 +192,7 @@ def draw_storage(random: Random) -> StorageLimits:
         segment_bytes_max=often(random, 0.6, 300, 10_000, 1024 * 1024),
         frame_bytes_max=often(random, 0.3, 1_024, 5_000, 64 * 1024 * 1024),
         ballast_bytes=random.choice((0, 1_000)),
-        ahead_bytes=often(random, 0.6, 500, 20_000, 0),
+        preallocate_bytes=often(random, 0.6, 500, 20_000, 0),
     )
 
 

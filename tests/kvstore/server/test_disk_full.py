@@ -138,7 +138,7 @@ def test_what_was_answered_before_the_disk_was_full_is_there_after_a_crash(quick
 
 def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
     """A follower without room takes no more commands; the others are a majority. With room it gets them all."""
-    cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(ahead_bytes=0)))  # They would be room.
+    cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))  # They would be room.
     client = cluster.client()
     client.do(Put(b"first", b"x"))
     leader = cluster.leader()
@@ -163,7 +163,7 @@ def test_of_three_one_full_disk_stops_nobody(quick_folder: Path) -> None:
 
 def test_of_three_the_leader_s_full_disk_holds_writes_up_until_another_leads(quick_folder: Path) -> None:
     """Not until somebody makes room. A put that comes meanwhile is refused with certainty, so it may be made again."""
-    cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(ahead_bytes=0)))
+    cluster = Cluster(quick_folder, 3, sizes=Sizes(storage=StorageLimits(preallocate_bytes=0)))
     client = cluster.client()
     client.do(Put(b"first", b"x"))
     full = cluster.leader()

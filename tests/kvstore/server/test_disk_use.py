@@ -14,7 +14,7 @@ SIZES = Sizes(
     raft=RaftConfig(
         snapshot_log_bytes=LOG_BYTES, retention_bytes_max=RETAINED_BYTES, snapshot_bytes_per_second=1 << 40
     ),
-    storage=StorageLimits(segment_bytes_max=SEGMENT_BYTES, ahead_bytes=0, ballast_bytes=BALLAST_BYTES),
+    storage=StorageLimits(segment_bytes_max=SEGMENT_BYTES, preallocate_bytes=0, ballast_bytes=BALLAST_BYTES),
 )
 VALUE_BYTES = 1_000
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from raft import Entry, EntryKind, HardState, LogPosition
 from storage import MakeFolder, StorageLimits
-from storage.wal.newest_segment_note import reached_path
+from storage.wal.newest_segment_note import note_path
 from tests.storage.support.builders import (
     LOG,
     SNAPSHOTS,
@@ -27,7 +27,7 @@ from tests.storage.support.builders import write as step
 from tests.storage.support.memory_files import MemoryFiles
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
-LIMITS = StorageLimits(segment_bytes_max=800, ballast_bytes=0, ahead_bytes=0)
+LIMITS = StorageLimits(segment_bytes_max=800, ballast_bytes=0, preallocate_bytes=0)
 FIRST = (Entry(1, 1, EntryKind.NO_OP, b"\x81\x00"), entry(2), entry(3, payload=b""))
 REPLACING = Entry(2, 2, EntryKind.CONFIGURATION, b"\x80")
 
@@ -109,7 +109,7 @@ def entries_in(files: MemoryFiles, path: str) -> list[Entry]:
 def test_the_same_history_makes_the_same_files() -> None:
     """Byte for byte: whoever changes a format changes its version. It was made by a build that noted no segment."""
     made = golden_folder()
-    made.forget(reached_path(LOG, len(segments(made))))
+    made.forget(note_path(LOG, len(segments(made))))
 
     assert paths(made) == sorted(str(path.relative_to(GOLDEN)) for path in GOLDEN.rglob("*") if path.is_file())
     for path in paths(made):

@@ -45,7 +45,7 @@ CRASHES: dict[str, Crash] = {
     "only the process died": lambda files, _: files.after_kill(),
 }
 BALLAST = replace(SMALL_SEGMENTS, ballast_bytes=64)
-WRITTEN_AHEAD = replace(BALLAST, segment_bytes_max=2_000, ahead_bytes=1_200)
+WRITTEN_AHEAD = replace(BALLAST, segment_bytes_max=2_000, preallocate_bytes=1_200)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from raft import Entry, HardState
 from storage import CorruptLog, CreateFile, NewerFormat, Operation
 from storage.errors import StorageError
 from storage.wal.frame import FRAME_BYTES_MIN, HEAD
-from storage.wal.newest_segment_note import reached_path, reached_segments
+from storage.wal.newest_segment_note import note_path, noted_segments
 from storage.wal.segment import HEADER_BYTES
 from tests.storage.support.builders import (
     LOG,
@@ -252,26 +252,26 @@ def test_only_the_newest_segment_is_noted() -> None:
     """One name, whatever was left behind: by a full disk, or by the crash before this start."""
     files, _ = a_small_log(is_idle=True)
     reached = len(segments(files))
-    assert reached_segments(files, LOG) == [reached]
-    files.put(reached_path(LOG, reached - 1), b"")
+    assert noted_segments(files, LOG) == [reached]
+    files.put(note_path(LOG, reached - 1), b"")
 
     log = opened(files, SEGMENTS).log
-    assert reached_segments(files, LOG) == [reached + 1]
+    assert noted_segments(files, LOG) == [reached + 1]
 
     def refuse(operation: Operation) -> OSError | None:
-        return OSError(errno.ENOSPC, "full") if operation == CreateFile(reached_path(LOG, reached + 2)) else None
+        return OSError(errno.ENOSPC, "full") if operation == CreateFile(note_path(LOG, reached + 2)) else None
 
     files.refuse = refuse
     for index in range(log.last_index + 1, log.last_index + 60):
         synced(files, log, write(entry(index, term=log.hard_state.term)))
     assert len(segments(files)) > reached + 3
-    assert reached_segments(files, LOG) == [len(segments(files))]
+    assert noted_segments(files, LOG) == [len(segments(files))]
 
 
 def test_a_log_of_which_nothing_is_noted_is_taken_as_it_is() -> None:
     """An older build has written it."""
     files, pictures = a_small_log(is_idle=True)
-    files.forget(reached_path(LOG, len(segments(files))))
+    files.forget(note_path(LOG, len(segments(files))))
 
     assert picture_of(files) == pictures[-1]
 

@@ -117,7 +117,7 @@ def test_a_large_payload_is_not_copied() -> None:
         {"frame_bytes_max": 1023},
         {"frame_bytes_max": 2**31},
         {"ballast_bytes": -1},
-        {"ahead_bytes": -1},
+        {"preallocate_bytes": -1},
     ],
 )
 def test_limits_that_cannot_work_are_refused_by_name(wrong: dict[str, int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.wal.index import LogIndex, Place
+from storage.wal.index import FrameLocation, LogIndex
 
 
 @settings(deadline=None)
@@ -27,7 +27,7 @@ def test_a_stretch_is_the_frames_that_follow_in_a_segment_and_fit(
     index = min(index, first_index - 1)
     limit = min(index + count, first_index)
 
-    one_by_one: list[tuple[Place, int]] = []
+    one_by_one: list[tuple[FrameLocation, int]] = []
     at = index
     while at < limit:
         place, end = log_index.find(at)
@@ -37,7 +37,7 @@ def test_a_stretch_is_the_frames_that_follow_in_a_segment_and_fit(
         at = limit if end is None else min(limit, end)
         one_by_one.append((place, at))
 
-    stretch = log_index.stretch(index, limit, bytes_max)
-    places = zip(stretch.offsets, stretch.lengths, stretch.first_indexes, strict=True)
-    found = [Place(stretch.segment, *each) for each in places]
-    assert list(zip(found, stretch.ends, strict=True)) == one_by_one
+    frames = log_index.range_from(index, limit, bytes_max)
+    places = zip(frames.offsets, frames.lengths, frames.first_indexes, strict=True)
+    found = [FrameLocation(frames.segment, *each) for each in places]
+    assert list(zip(found, frames.ends, strict=True)) == one_by_one

@@ -14,7 +14,7 @@ from tests.storage.support.builders import built, new_folder, opened, snapshot_h
 from tests.storage.support.memory_files import keep_some, tear_some
 
 LIMITS = StorageLimits(segment_bytes_max=500, frame_bytes_max=1024, ballast_bytes=0)
-WRITTEN_AHEAD = StorageLimits(segment_bytes_max=5_000, frame_bytes_max=1024, ballast_bytes=0, ahead_bytes=2_000)
+WRITTEN_AHEAD = StorageLimits(segment_bytes_max=5_000, frame_bytes_max=1024, ballast_bytes=0, preallocate_bytes=2_000)
 
 
 class LogAgainstAList(RuleBasedStateMachine):

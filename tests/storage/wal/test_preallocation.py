@@ -14,11 +14,11 @@ from raft import Entry, EntryKind
 from storage import CorruptLog, StorageLimits
 from storage.files.interface import Operation, Write
 from storage.wal.segment import HEADER_BYTES, segment_name
-from storage.wal.wal import AHEAD_SHARE
+from storage.wal.wal import PREALLOCATE_SHARE
 from tests.storage.support.builders import LOG, Damage, entries, everything, new_folder, opened, synced, write
 from tests.storage.support.memory_files import MemoryFiles
 
-AHEAD = StorageLimits(ballast_bytes=0, ahead_bytes=4_096)
+AHEAD = StorageLimits(ballast_bytes=0, preallocate_bytes=4_096)
 PATH = f"{LOG}/{segment_name(2)}"  # The first one that a life after `initialize` writes.
 
 
@@ -36,7 +36,7 @@ def test_a_small_frame_is_followed_by_zeroes_and_the_next_ones_do_not_make_the_f
     log = opened(files, AHEAD).log
     synced(files, log, write(*entries(1, 1), term=1))
     size_bytes = files.size_bytes(PATH)
-    assert size_bytes == content_bytes(files) + AHEAD.ahead_bytes
+    assert size_bytes == content_bytes(files) + AHEAD.preallocate_bytes
 
     sizes = []
     for index in range(2, 60):
@@ -44,7 +44,7 @@ def test_a_small_frame_is_followed_by_zeroes_and_the_next_ones_do_not_make_the_f
         sizes.append(files.size_bytes(PATH))
 
     assert sizes[:40] == [size_bytes] * 40
-    assert size_bytes < sizes[-1] <= content_bytes(files) + AHEAD.ahead_bytes
+    assert size_bytes < sizes[-1] <= content_bytes(files) + AHEAD.preallocate_bytes
     assert everything(opened(files, AHEAD).log) == list(entries(1, 59))
 
 
@@ -52,7 +52,7 @@ def test_a_large_frame_is_not_as_few_more_would_fit() -> None:
     files = new_folder()
     log = opened(files, AHEAD).log
 
-    synced(files, log, write(large(1, AHEAD.ahead_bytes // AHEAD_SHARE), term=1))
+    synced(files, log, write(large(1, AHEAD.preallocate_bytes // PREALLOCATE_SHARE), term=1))
 
     assert files.size_bytes(PATH) == content_bytes(files)
 
@@ -62,10 +62,10 @@ def test_a_large_frame_that_begins_where_zeroes_are_takes_their_place() -> None:
     log = opened(files, AHEAD).log
     synced(files, log, write(*entries(1, 1), term=1))
 
-    synced(files, log, write(large(2, 3 * AHEAD.ahead_bytes)))
+    synced(files, log, write(large(2, 3 * AHEAD.preallocate_bytes)))
 
     assert files.size_bytes(PATH) == content_bytes(files)
-    assert everything(opened(files, AHEAD).log) == [*entries(1, 1), large(2, 3 * AHEAD.ahead_bytes)]
+    assert everything(opened(files, AHEAD).log) == [*entries(1, 1), large(2, 3 * AHEAD.preallocate_bytes)]
 
 
 def test_zeroes_never_make_a_segment_longer_than_its_bound() -> None:
@@ -80,7 +80,7 @@ def test_zeroes_never_make_a_segment_longer_than_its_bound() -> None:
 
 def test_none_are_written_where_none_are_wanted() -> None:
     files = new_folder()
-    log = opened(files, replace(AHEAD, ahead_bytes=0)).log
+    log = opened(files, replace(AHEAD, preallocate_bytes=0)).log
 
     synced(files, log, write(*entries(1, 1), term=1))
 
@@ -143,7 +143,7 @@ def test_zeroes_that_find_no_room_cost_the_frame_nothing_and_are_not_tried_again
     sizes = {name: files.size_bytes(f"{LOG}/{name}") for name in files.names(LOG)}
     assert list(sizes) == [segment_name(number) for number in (1, 2, 3)]
     assert sizes[segment_name(2)] < 1_000  # Nothing of the zeroes is left there.
-    assert max(sizes.values()) < AHEAD.ahead_bytes
+    assert max(sizes.values()) < AHEAD.preallocate_bytes
     assert everything(opened(files, limits).log) == list(entries(1, 6))
 
 
