@@ -97,7 +97,7 @@ from raft.types import (
     EntryKind,
     HardState,
     LogPosition,
-    ReadWay,
+    ReadMode,
     Role,
     TraceEvent,
 )
@@ -177,8 +177,8 @@ __all__ = [
     "RaftError",
     "ReadIndexRequest",
     "ReadIndexResponse",
+    "ReadMode",
     "ReadReady",
-    "ReadWay",
     "ReadsReady",
     "Ready",
     "Refusal",

@@ -8,7 +8,7 @@ from typing import Any
 
 from raft.errors import NodeStopped, RaftError
 from raft.protocol.messages import Message
-from raft.types import ReadWay, TraceEvent
+from raft.types import ReadMode, TraceEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class ReadReady:
-    """Read the state machine *now*, before the next event: the answer is what `way` promises."""
+    """Read the state machine *now*, before the next event: the answer is what `mode` promises."""
 
     ticket: int
-    way: ReadWay = ReadWay.ROUND
+    mode: ReadMode = ReadMode.READ_INDEX
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ReadsReady:
     """`ReadReady` for each of `tickets`: they were asked for together."""
 
     tickets: Sequence[int]
-    way: ReadWay = ReadWay.ROUND
+    mode: ReadMode = ReadMode.READ_INDEX
 
 
 Completion = Applied | ReadReady | Refused | Unknown
@@ -85,9 +85,9 @@ def one_by_one(told: Iterable[Told]) -> Iterator[Completion]:
             case AppliedBatch(tickets, index, results):
                 for ticket, result in zip(tickets, results, strict=True):
                     yield Applied(ticket, index, result)
-            case ReadsReady(tickets, way):
+            case ReadsReady(tickets, mode):
                 for ticket in tickets:
-                    yield ReadReady(ticket, way)
+                    yield ReadReady(ticket, mode)
             case _:
                 yield each
 

@@ -107,14 +107,14 @@ class TraceEvent:
     fields: dict[str, Any]
 
 
-class ReadWay(enum.Enum):
-    """How a read is let through, and how it is asked for: what is asked for may be answered by something stronger."""
+class ReadMode(enum.Enum):
+    """How a read is requested and how it is served; it may be served in a stronger mode than the requested one."""
 
-    ROUND = "round"
-    """By the leader, which a majority has confirmed since. Linearizable whatever the clocks do."""
+    READ_INDEX = "round"
+    """By the leader, once a majority has confirmed it in a round. Linearizable whatever the clocks do."""
     LEASE = "lease"
     """By the leader, while its lease holds. Linearizable as long as clocks keep to their bound."""
-    ASKED = "asked"
-    """By any member that has asked the leader how far it must have applied. Linearizable like ROUND or LEASE."""
-    BOUNDED = "bounded"
+    FOLLOWER = "asked"
+    """By any member, at an index that it requested from the leader. Linearizable like READ_INDEX or LEASE."""
+    BOUNDED_STALENESS = "bounded"
     """By any member that can prove how old its state may be."""

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvstore.protocol.messages import Consistency
-from raft import Node, ProtocolError, ReadWay
+from raft import Node, ProtocolError, ReadMode
 
 MILLISECOND_NS = 1_000_000
 
 WAYS = {
-    Consistency.LINEARIZABLE: ReadWay.ROUND,
-    Consistency.LEASE: ReadWay.LEASE,
-    Consistency.FOLLOWER: ReadWay.ASKED,
-    Consistency.BOUNDED: ReadWay.BOUNDED,
+    Consistency.LINEARIZABLE: ReadMode.READ_INDEX,
+    Consistency.LEASE: ReadMode.LEASE,
+    Consistency.FOLLOWER: ReadMode.FOLLOWER,
+    Consistency.BOUNDED: ReadMode.BOUNDED_STALENESS,
 }
 LABELS = {way: int(consistency) for consistency, way in WAYS.items()}
 

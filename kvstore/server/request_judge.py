@@ -16,7 +16,7 @@ from kvstore.protocol.validation import HEADER_ITEMS, admit_body, admit_command
 from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.server.cluster_requests import ClusterRequests
 from kvstore.store.machine import KvMachine
-from raft import Hello, HelloRole, MembershipChange, Node, ProtocolError, ReadWay
+from raft import Hello, HelloRole, MembershipChange, Node, ProtocolError, ReadMode
 
 
 class Reply(NamedTuple):
@@ -64,7 +64,7 @@ class EngineRead(NamedTuple):
     """Ask the engine when this may be read. `bound_ms`: how old the state may be; for bounded reads only."""
 
     body: Sequence[Any]
-    way: ReadWay
+    mode: ReadMode
     bound_ms: int
 
 

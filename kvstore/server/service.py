@@ -59,6 +59,7 @@ from raft import (
     Node,
     ProtocolError,
     RaftError,
+    ReadMode,
     ReadReady,
     ReadsReady,
     ReadWay,
@@ -587,11 +588,11 @@ class Service:
         connection: Connection,
         request_id: int,
         body: Sequence[Any],
-        way: ReadWay = ReadWay.ROUND,
+        mode: ReadMode = ReadMode.READ_INDEX,
         bound_ms: int = 0,
     ) -> None:
         tickets = self._open.tickets(1)
-        self._node.read_all(tickets, way, age_ns_max=bound_ms * MILLISECOND_NS)
+        self._node.read_all(tickets, mode, age_ns_max=bound_ms * MILLISECOND_NS)
         self._open.reads(connection, tickets, (request_id,), (body,), bound_ms)
 
     def _stepped_down(self) -> None:

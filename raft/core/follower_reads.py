@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from raft.core.state import CoreState
 from raft.errors import Busy, NotLeader, RaftError, TooStale
 from raft.protocol.messages import ReadIndexRequest
-from raft.types import ReadWay
+from raft.types import ReadMode
 
 Reading = tuple[int, int | None]
 """A ticket, and for a read of bounded age how old its state may be (ns)."""
@@ -99,17 +99,17 @@ class Asking:
         self._question, self._is_new = None, True
 
     def _let_through(self) -> None:
-        state, ready = self._state, self._state.outbox.ready.reads_ready_otherwise
+        state, ready = self._state, self._state.outbox.ready.reads_ready_by_mode
         while self._answered and self._answered[0][0] <= state.last_applied:
             reads = self._answered.popleft()[1]
             self.count -= len(reads)
-            ready += [(ticket, ReadWay.ASKED) for ticket, _ in reads]
+            ready += [(ticket, ReadMode.FOLLOWER) for ticket, _ in reads]
         age_ns = state.state_age_ns() if self._waiting else None
         if age_ns is not None:
             fresh = [ticket for ticket, age_ns_max in self._waiting if age_ns_max is not None and age_ns <= age_ns_max]
             self._waiting = [each for each in self._waiting if each[1] is None or age_ns > each[1]]
             self.count -= len(fresh)
-            ready += [(ticket, ReadWay.BOUNDED) for ticket in fresh]
+            ready += [(ticket, ReadMode.BOUNDED_STALENESS) for ticket in fresh]
 
     def _fail_waiting(self) -> None:
         state, failed = self._state, self._state.outbox.ready.reads_failed

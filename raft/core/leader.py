@@ -33,7 +33,7 @@ from raft.types import (
     Entry,
     EntryKind,
     LogPosition,
-    ReadWay,
+    ReadMode,
 )
 
 DISK_SILENCES_MAX = 5
@@ -353,11 +353,11 @@ class Leadership:
                     break
         self._tell_marks()
         if self.reads.confirmed:
-            for tickets, way in self.reads.take_ready(state.last_applied):
-                if way is ReadWay.ROUND:
+            for tickets, mode in self.reads.take_ready(state.last_applied):
+                if mode is ReadMode.READ_INDEX:
                     state.outbox.ready.reads_ready += tickets
                 else:
-                    state.outbox.ready.reads_ready_otherwise += [(ticket, way) for ticket in tickets]
+                    state.outbox.ready.reads_ready_by_mode += [(ticket, mode) for ticket in tickets]
 
     def _tell_marks(self) -> None:
         """An idle peer learns the mark from an empty append, which leaves only after none with entries came along."""

@@ -40,7 +40,7 @@ from raft.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raft.types import EntryKind, HardState, LogPosition, ReadWay, Role
+from raft.types import EntryKind, HardState, LogPosition, ReadMode, Role
 
 _VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # `A | B` would be made anew for every message.
 _REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot, TimeoutNow)
@@ -168,18 +168,18 @@ class RaftCore:
         """
         return self._leading().transfer.begin(peer_id)
 
-    def request_read(self, ticket: int, way: ReadWay = ReadWay.ROUND, *, age_ns_max: int = 0) -> None:
-        """Ask for a read; the answer comes in `Ready`, as soon as what `way` promises holds.
+    def request_read(self, ticket: int, mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
+        """Ask for a read; the answer comes in `Ready`, as soon as what `mode` promises holds.
 
         `ROUND` and `LEASE` are for leaders; without a lease there is a round. `age_ns_max`: for BOUNDED, how old the
         state may be; a member that cannot prove it asks the leader. Raises NotLeader, Busy.
         """
-        match way:
-            case ReadWay.ROUND | ReadWay.LEASE:
-                self._leading().request_read(ticket, by_lease=way is ReadWay.LEASE)
-            case ReadWay.ASKED:
+        match mode:
+            case ReadMode.READ_INDEX | ReadMode.LEASE:
+                self._leading().request_read(ticket, by_lease=mode is ReadMode.LEASE)
+            case ReadMode.FOLLOWER:
                 self._asking.add(ticket, None)
-            case ReadWay.BOUNDED:
+            case ReadMode.BOUNDED_STALENESS:
                 self._asking.add(ticket, age_ns_max)
 
     def persisted(self, sequence: int) -> None:

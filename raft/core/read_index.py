@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from raft.core.progress import Progress
 from raft.errors import Busy
-from raft.types import ReadWay
+from raft.types import ReadMode
 
 SILENCES_PER_MARK_DELAY = 5
 """The other peers are asked after this fraction of the time that a mark may wait for an append: 1 ms."""
@@ -51,7 +51,7 @@ class ReadRounds:
         self.by_lease: list[int] = []  # For somebody to see if the lease holds.
         self.asks: dict[str, int] = {}  # The latest question of each other member; it has one at a time.
         self.under_way: deque[Round] = deque()
-        self.confirmed: deque[tuple[int, list[int], ReadWay]] = deque()  # (read_index, tickets, how)
+        self.confirmed: deque[tuple[int, list[int], ReadMode]] = deque()  # (read_index, tickets, how)
 
     @property
     def is_wanted(self) -> bool:
@@ -83,13 +83,13 @@ class ReadRounds:
         while self.under_way and self.under_way[0].counter <= counter:
             ended.append(self.under_way.popleft())
             if ended[-1].tickets:
-                self.confirmed.append((ended[-1].read_index, ended[-1].tickets, ReadWay.ROUND))
+                self.confirmed.append((ended[-1].read_index, ended[-1].tickets, ReadMode.READ_INDEX))
         return ended
 
     def confirm_by_lease(self, read_index: int) -> dict[str, int]:
         """The lease holds: what may go by it is confirmed; returns the questions of other members."""
         if self.by_lease:
-            self.confirmed.append((read_index, self.by_lease, ReadWay.LEASE))
+            self.confirmed.append((read_index, self.by_lease, ReadMode.LEASE))
         asks, self.by_lease, self.asks = self.asks, [], {}
         return asks
 
@@ -98,13 +98,13 @@ class ReadRounds:
         self.waiting += self.by_lease
         self.by_lease = []
 
-    def take_ready(self, last_applied: int) -> list[tuple[list[int], ReadWay]]:
+    def take_ready(self, last_applied: int) -> list[tuple[list[int], ReadMode]]:
         """The confirmed reads for which the state machine is far enough."""
-        ready: list[tuple[list[int], ReadWay]] = []
+        ready: list[tuple[list[int], ReadMode]] = []
         while self.confirmed and self.confirmed[0][0] <= last_applied:
-            _, tickets, way = self.confirmed.popleft()
+            _, tickets, mode = self.confirmed.popleft()
             self._count -= len(tickets)
-            ready.append((tickets, way))
+            ready.append((tickets, mode))
         return ready
 
     def take_all(self) -> list[int]:

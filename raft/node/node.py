@@ -38,9 +38,9 @@ from raft.node.requests import OpenCommands, OpenReads, PendingCommands
 from raft.node.status import NodeStatus, node_status
 from raft.protocol.messages import Message, TimeoutNow
 from raft.snapshots.manager import Snapshotting
-from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition, ReadWay, Role
+from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition, ReadMode, Role
 
-_WAYS_OF_LEADERS = (ReadWay.ROUND, ReadWay.LEASE)
+_LEADER_MODES = (ReadMode.READ_INDEX, ReadMode.LEASE)
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
 
 MARK_DELAYS_PER_HEARTBEAT = 10  # To tell an idle peer each mark at once made two of six turns of a lone put's leader.
@@ -216,12 +216,15 @@ class Node:
         """Ask for a linearizable read: `ReadReady(ticket)` says when. Raises NotLeader, Busy, NodeStopped."""
         self.read_all((ticket,))
 
-    def read_all(self, tickets: Sequence[int], way: ReadWay = ReadWay.ROUND, *, age_ns_max: int = 0) -> None:
-        """`read` for each of `tickets`, all or none; they become ready together. At least one. Other ways than ROUND
-        and LEASE are for every member; `age_ns_max` is for BOUNDED, and if it cannot be kept the end is TooStale."""
-        self._check_takes_requests(leads=way in _WAYS_OF_LEADERS)
+    def read_all(self, tickets: Sequence[int], mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
+        """`read` for each of `tickets`, at least one: all or none, and they become ready together.
+
+        Every member takes the modes other than READ_INDEX and LEASE. `age_ns_max` is for BOUNDED_STALENESS; a bound
+        that cannot be kept ends as TooStale.
+        """
+        self._check_takes_requests(leads=mode in _LEADER_MODES)
         self._reads.check_room(len(tickets))
-        self._core.request_read(tickets[0], way, age_ns_max=age_ns_max)  # To the core they are one.
+        self._core.request_read(tickets[0], mode, age_ns_max=age_ns_max)  # To the core they are one.
         self._reads.add(tickets)
 
     def snapshot_now(self) -> None:
@@ -513,8 +516,8 @@ class Node:
             self._to_apply.extend(ready.apply)
         for ticket in ready.reads_ready:
             effects.completions.append(ReadsReady(self._reads.close(ticket)))
-        for ticket, way in ready.reads_ready_otherwise:
-            effects.completions.append(ReadsReady(self._reads.close(ticket), way))
+        for ticket, mode in ready.reads_ready_by_mode:
+            effects.completions.append(ReadsReady(self._reads.close(ticket), mode))
         for ticket, error in ready.reads_failed:
             effects.completions += [Refused(each, error) for each in self._reads.close(ticket)]
         for end in ready.ended:

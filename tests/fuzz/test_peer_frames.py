@@ -52,7 +52,7 @@ from raft.errors import NewerBuildNeeded, ValidationFault
 from raft.node.peer_identity import PeerRefused
 from raft.runtime.errors import ConnectionRefusedByPeer
 from raft.runtime.handshake import HELLO_BYTES_MAX, decode_peer_message, receive_hello
-from raft.types import ReadWay
+from raft.types import ReadMode
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.raft.support.memory_stores import ListMachine
 from tests.raft.support.node_cluster import CLUSTER_ID, MS, OneNode, World, incarnation_of
@@ -446,8 +446,9 @@ def _behind(random: Random, world: World, leader: OneNode) -> None:
 def _reading(random: Random, world: World, leader: OneNode) -> None:
     """Reads and proposals are open everywhere."""
     for number, member in enumerate(world.members.values()):
-        way = ReadWay.ROUND if member is leader else random.choice((ReadWay.ASKED, ReadWay.BOUNDED))
-        member.node.read_all([3_000 + number], way, age_ns_max=1)
+        others = (ReadMode.FOLLOWER, ReadMode.BOUNDED_STALENESS)
+        mode = ReadMode.READ_INDEX if member is leader else random.choice(others)
+        member.node.read_all([3_000 + number], mode, age_ns_max=1)
         member.flush()
     leader.propose("open", 4_000)
     leader.flush()

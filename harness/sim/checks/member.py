@@ -30,8 +30,8 @@ from raft import (
     PreVoteResponse,
     RaftCore,
     ReadIndexResponse,
+    ReadMode,
     ReadReady,
-    ReadWay,
     Refused,
     Role,
     TimeoutNow,
@@ -233,7 +233,7 @@ class MemberChecker:
         for completion in one_by_one(effects.completions):
             self._proposal_ends.ended(completion.ticket)
             match completion:
-                case ReadReady(ticket=ticket, way=way):
+                case ReadReady(ticket=ticket, mode=mode):
                     node = self._member.node
                     assert node is not None
                     self._reads.ready(ticket, way)

@@ -58,10 +58,11 @@ class ReadChecker:
             if not self._world.plan.trusts_clocks:
                 return
         if node.core.last_applied < mark:
-            rule = "a bounded read is no older than it says" if way is ReadWay.BOUNDED else "a read sees what was told"
+            is_bounded = mode is ReadMode.BOUNDED_STALENESS
+            rule = "a bounded read is no older than it says" if is_bounded else "a read sees what was told"
             broken(
                 rule,
-                f"{self._member.node_id} has applied {node.core.last_applied} and reads ({way.value}), {mark} was due",
+                f"{self._member.node_id} has applied {node.core.last_applied} and reads ({mode.value}), {mark} was due",
             )
 
     def refused(self, ticket: int) -> None:

@@ -17,7 +17,7 @@ from raft import (
     LogWrite,
     MembershipChange,
     Node,
-    ReadWay,
+    ReadMode,
     StateRestore,
     StateSnapshot,
 )
@@ -152,9 +152,9 @@ class NodeProbe(Node):
         super().propose_change(change, ticket)
         self.proposed((ticket,))
 
-    def read_all(self, tickets: Sequence[int], way: ReadWay = ReadWay.ROUND, *, age_ns_max: int = 0) -> None:
+    def read_all(self, tickets: Sequence[int], mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
         """See raft.Node; `read` comes by here too."""
-        super().read_all(tickets, way, age_ns_max=age_ns_max)
+        super().read_all(tickets, mode, age_ns_max=age_ns_max)
         for ticket in tickets:
             self.read_asked(ticket)
 

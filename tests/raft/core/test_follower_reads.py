@@ -8,7 +8,7 @@ from raft.config import RaftConfig
 from raft.errors import Busy, NotLeader
 from raft.membership.configuration import Configuration, Member
 from raft.protocol.messages import AppendEntries, ReadIndexRequest, ReadIndexResponse
-from raft.types import ReadWay
+from raft.types import ReadMode
 from tests.raft.support.core_fixture import (
     CONFIG,
     Bench,
@@ -32,9 +32,9 @@ def following(config: RaftConfig = CONFIG, *, now: int = 0) -> Bench:
 def ask(member: Bench, *tickets: int, age_ms: int | None = None) -> None:
     for ticket in tickets:
         if age_ms is None:
-            member.core.request_read(ticket, ReadWay.ASKED)
+            member.core.request_read(ticket, ReadMode.FOLLOWER)
         else:
-            member.core.request_read(ticket, ReadWay.BOUNDED, age_ns_max=milliseconds(age_ms))
+            member.core.request_read(ticket, ReadMode.BOUNDED_STALENESS, age_ns_max=milliseconds(age_ms))
     member.flush()
 
 
@@ -50,7 +50,7 @@ def test_all_reads_of_a_follower_share_one_question_to_the_leader() -> None:
     assert follower.sent == [("s2", ReadIndexRequest(term=1, number=1))]
 
     answer(follower, 1, 1)
-    assert follower.reads_otherwise == [(ticket, ReadWay.ASKED) for ticket in range(100)]
+    assert follower.reads_otherwise == [(ticket, ReadMode.FOLLOWER) for ticket in range(100)]
 
 
 def test_a_follower_reads_when_it_has_applied_what_the_leader_told_it() -> None:
@@ -63,7 +63,7 @@ def test_a_follower_reads_when_it_has_applied_what_the_leader_told_it() -> None:
 
     follower.step("s2", append(1, (1, 1), [1], commit_index=2))
     follower.persist()
-    assert follower.reads_otherwise == [(7, ReadWay.ASKED)]
+    assert follower.reads_otherwise == [(7, ReadMode.FOLLOWER)]
 
 
 def test_reads_on_a_learner_end_when_its_leader_is_gone() -> None:
@@ -102,7 +102,7 @@ def test_reads_that_come_while_a_question_is_under_way_share_the_next() -> None:
     assert len(follower.take_sent()) == 1
 
     answer(follower, 1, 1)
-    assert follower.reads_otherwise == [(1, ReadWay.ASKED)]
+    assert follower.reads_otherwise == [(1, ReadMode.FOLLOWER)]
     assert follower.sent_to("s2", ReadIndexRequest) == [ReadIndexRequest(term=1, number=2)]
 
     answer(follower, 1, 1)
@@ -131,7 +131,7 @@ def test_without_a_leader_reads_end_without_an_answer() -> None:
 
     assert follower.reads_failed == [1, 2]
     with pytest.raises(NotLeader):
-        follower.core.request_read(3, ReadWay.ASKED)
+        follower.core.request_read(3, ReadMode.FOLLOWER)
 
 
 def test_a_leader_answers_members_when_a_round_says_that_it_leads() -> None:
@@ -168,17 +168,17 @@ def test_a_read_of_bounded_age_is_answered_at_once_while_the_bound_holds() -> No
     follower.core.tick(milliseconds(60))
     follower.now = milliseconds(60)
     answer(follower, 1, 1)
-    assert follower.reads_otherwise == [(1, ReadWay.ASKED)]
+    assert follower.reads_otherwise == [(1, ReadMode.FOLLOWER)]
     assert follower.core.state_age_ns == CONFIG.true_time_max(milliseconds(60))
     follower.take_sent()
 
     ask(follower, 2, age_ms=100)
-    assert follower.reads_otherwise[-1] == (2, ReadWay.BOUNDED)
+    assert follower.reads_otherwise[-1] == (2, ReadMode.BOUNDED_STALENESS)
     assert follower.sent == []
 
     follower.core.tick(milliseconds(99) + 1)
     ask(follower, 3, age_ms=100)
-    assert follower.reads_otherwise[-1] == (2, ReadWay.BOUNDED)  # 99 ms of a slow clock may be 100.
+    assert follower.reads_otherwise[-1] == (2, ReadMode.BOUNDED_STALENESS)  # 99 ms of a slow clock may be 100.
     assert follower.sent_to("s2", ReadIndexRequest) == [ReadIndexRequest(term=1, number=2)]
 
 
@@ -202,7 +202,7 @@ def test_a_leader_knows_the_age_of_its_state_by_its_rounds() -> None:
     assert leader.reads_ready == [1]
     assert leader.core.state_age_ns == CONFIG.true_time_max(milliseconds(20))
     ask(leader, 2, age_ms=1_000)
-    assert leader.reads_otherwise == [(2, ReadWay.BOUNDED)]
+    assert leader.reads_otherwise == [(2, ReadMode.BOUNDED_STALENESS)]
     assert began_at == leader.now
 
 
@@ -212,4 +212,4 @@ def test_reads_on_a_member_that_does_not_lead_are_bounded() -> None:
     ask(follower, 1, 2)
 
     with pytest.raises(Busy):
-        follower.core.request_read(3, ReadWay.ASKED)
+        follower.core.request_read(3, ReadMode.FOLLOWER)

@@ -10,7 +10,7 @@ import pytest
 from raft.config import MILLISECOND_NS
 from raft.core.elections import LEADER_LOSS_SPREAD_NS, RETRIES_PER_HEARTBEAT
 from raft.protocol.messages import PreVoteRequest, PreVoteResponse, ReadIndexRequest, ReadIndexResponse, VoteRequest
-from raft.types import ReadWay, Role
+from raft.types import ReadMode, Role
 from tests.conformance.cluster import Cluster
 from tests.raft.support.core_fixture import (
     CONFIG,
@@ -238,7 +238,7 @@ def test_a_learner_does_not_campaign_and_keeps_its_leader_until_its_time_out() -
 def test_reads_on_a_follower_outlive_a_false_alarm() -> None:
     """`leader_id` stays while an early pre-vote runs: the leader, which is there, answers."""
     follower = a_follower_of("s2")
-    follower.core.request_read(7, ReadWay.ASKED)
+    follower.core.request_read(7, ReadMode.FOLLOWER)
     follower.flush()
     (question,) = follower.sent_to("s2", ReadIndexRequest)
 
@@ -246,10 +246,10 @@ def test_reads_on_a_follower_outlive_a_false_alarm() -> None:
     follower.time_out()
     assert follower.core.role is Role.PRE_CANDIDATE
     assert follower.reads_failed == []
-    follower.core.request_read(8, ReadWay.ASKED)
+    follower.core.request_read(8, ReadMode.FOLLOWER)
     follower.step("s2", ReadIndexResponse(term=2, number=question.number, read_index=0))
 
-    assert follower.reads_otherwise == [(7, ReadWay.ASKED)]
+    assert follower.reads_otherwise == [(7, ReadMode.FOLLOWER)]
     assert follower.reads_failed == []
 
 

@@ -17,7 +17,7 @@ from raft.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raft.types import Entry, EntryKind, HardState, LogPosition, ReadWay, Role
+from raft.types import Entry, EntryKind, HardState, LogPosition, ReadMode, Role
 from tests.raft.support.core_fixture import (
     Bench,
     a_follower,
@@ -52,10 +52,10 @@ def counter_of(leader: Bench) -> int:
     return leader.sent_to("s2", AppendEntries)[-1].read_counter
 
 
-def read(leader: Bench, ticket: int, way: ReadWay = ReadWay.LEASE) -> ReadWay | None:
+def read(leader: Bench, ticket: int, mode: ReadMode = ReadMode.LEASE) -> ReadMode | None:
     """How it is let through at once; None if it is not."""
     ready = len(leader.reads_otherwise)
-    leader.core.request_read(ticket, way)
+    leader.core.request_read(ticket, mode)
     leader.flush()
     return leader.reads_otherwise[-1][1] if len(leader.reads_otherwise) > ready else None
 
@@ -76,7 +76,7 @@ def test_a_leader_has_all_agree_in_the_log_before_it_reads_by_lease() -> None:
     leader.step("s2", accepted(1, 1, read_counter=counter_of(leader)))  # It does not have the entry yet.
     assert read(leader, 1) is None
     leader.step("s3", accepted(1, 2, read_counter=counter_of(leader)))
-    assert read(leader, 2) is ReadWay.LEASE
+    assert read(leader, 2) is ReadMode.LEASE
 
 
 def test_a_leader_without_the_setting_leaves_the_members_as_they_are() -> None:
@@ -97,9 +97,9 @@ def test_a_majority_that_answered_a_round_gives_a_lease_from_when_it_was_sent() 
     assert read(leader, 1) is None
     leader.step("s2", accepted(1, 2, read_counter=counter, last_applied=2))
 
-    assert read(leader, 2) is ReadWay.LEASE
+    assert read(leader, 2) is ReadMode.LEASE
     leader.core.tick(sent_at + LEASE_NS - 1)
-    assert read(leader, 3) is ReadWay.LEASE
+    assert read(leader, 3) is ReadMode.LEASE
     leader.core.tick(sent_at + LEASE_NS)
     assert read(leader, 4) is None
     assert LEASE_NS < PROMISE_NS
@@ -128,7 +128,7 @@ def test_answers_of_a_member_that_has_not_promised_give_no_lease() -> None:
     assert read(leader, 1) is None
 
     leader.step("s2", accepted(1, 2, read_counter=counter_of(leader)))
-    assert read(leader, 2) is ReadWay.LEASE
+    assert read(leader, 2) is ReadMode.LEASE
 
 
 def test_a_joint_configuration_needs_a_lease_of_both_halves() -> None:
@@ -145,14 +145,14 @@ def test_a_joint_configuration_needs_a_lease_of_both_halves() -> None:
     assert read(leader, 1) is None
 
     leader.step("s4", accepted(1, 1, read_counter=counter_of(leader)))
-    assert read(leader, 2) is ReadWay.LEASE
+    assert read(leader, 2) is ReadMode.LEASE
 
 
 def with_a_lease() -> Bench:
     leader = a_leader_by_lease()
     for peer_id in ("s2", "s3"):
         leader.step(peer_id, accepted(1, 2, read_counter=counter_of(leader), last_applied=2))
-    assert read(leader, 1) is ReadWay.LEASE
+    assert read(leader, 1) is ReadMode.LEASE
     return leader
 
 
@@ -183,7 +183,7 @@ def test_after_a_transfer_in_vain_the_lease_returns_when_nobody_can_heed_it_any_
     leader.step("s3", accepted(1, 3, read_counter=counter_of(leader), last_applied=3))
     assert read(leader, 3) is None
     leader.step("s2", accepted(1, 3, read_counter=counter_of(leader), last_applied=3))
-    assert read(leader, 4) is ReadWay.LEASE
+    assert read(leader, 4) is ReadMode.LEASE
 
 
 def test_a_request_to_campaign_is_void_when_the_log_has_gone_on() -> None:

@@ -13,7 +13,7 @@ from raft import (
     NewerBuildNeeded,
     NewerConfiguration,
     NodeStopped,
-    ReadWay,
+    ReadMode,
     SnapshotWriter,
     encode_item,
 )
@@ -48,7 +48,7 @@ def test_a_member_that_is_sent_members_of_a_newer_form_ends_and_says_which() -> 
     leader = world.elect()
     member = world.followers()[0]
     world.cut_off = {leader.node_id}  # Its question is not answered.
-    member.node.read_all((7,), ReadWay.ASKED)
+    member.node.read_all((7,), ReadMode.FOLLOWER)
     before = (member.node.core.last_index, member.node.core.term)
 
     member.node.receive(leader.node_id, newer_members(leader))

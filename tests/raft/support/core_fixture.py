@@ -26,7 +26,7 @@ from raft.protocol.messages import (
     VoteRequest,
     VoteResponse,
 )
-from raft.types import Entry, EntryKind, HardState, LogPosition, ReadWay, Role, TraceEvent
+from raft.types import Entry, EntryKind, HardState, LogPosition, ReadMode, Role, TraceEvent
 from tests.raft.support.memory_log import MemoryLog
 
 CONFIG = RaftConfig()
@@ -81,7 +81,7 @@ class Bench:
         self.events: list[TraceEvent] = []
         self.reads_ready: list[int] = []
         self.reads_failed: list[int] = []
-        self.reads_otherwise: list[tuple[int, ReadWay]] = []
+        self.reads_otherwise: list[tuple[int, ReadMode]] = []
         self.ended: list[ProposalEnded] = []
         self.snapshot_wanted: list[str] = []
         self.snapshot_chunks: list[tuple[str, InstallSnapshot]] = []
@@ -154,7 +154,7 @@ class Bench:
             self.log.append(ready.write)
         self.sent += ready.send
         self.reads_ready += ready.reads_ready
-        self.reads_otherwise += ready.reads_ready_otherwise
+        self.reads_otherwise += ready.reads_ready_by_mode
         self.reads_failed += [ticket for ticket, _ in ready.reads_failed]
         self.ended += ready.ended
         self.snapshot_wanted += ready.snapshot_wanted
