@@ -22,7 +22,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class ReadReady:
-    """Read the state machine *now*, before the next event: the answer is what `mode` promises."""
+    """Read the state machine *now*, before the next event: then the result is what `mode` promises."""
 
     ticket: int
     mode: ReadMode = ReadMode.READ_INDEX

@@ -24,7 +24,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
             "configuration", "configurations", "configured_at", "quorum", "peer_ids", "voting_peer_ids", "is_alone",
             "now", "compacted_leader_time", "open_proposals",  # Stands still; nothing is compacted; outcomes only.
             "low_watermark",  # Tells what may be compacted, and nothing is.
-            "freshness", "yielded_count", "yielded_at",  # Nobody asks for an age, or prefers a leader.
+            "staleness", "yielded_count", "yielded_at",  # Nobody asks for an age, or prefers a leader.
         }
     ),
     "RaftLog": frozenset({"_cache", "_cache_bytes", "_cache_bytes_max", "_sizes", "_sizes_from", "_run_starts"}),

@@ -1,8 +1,8 @@
-"""Reads on a member that does not lead: linearizable by asking the leader for a read index, or of a bounded age.
+"""Reads on a member that does not lead: linearizable, by a read index from the leader, or of bounded staleness.
 
-One question is under way at a time, and stands for all reads that had come before it was asked; those that come
-meanwhile share the next. So the leader's work does not grow with the reads of its followers. A question that was lost
-is asked again when the leader is heard; if there is no leader any more, the reads end, certainly without an answer.
+One request is under way at a time, for all reads that waited when it was sent; later reads share the next request. So
+the leader's work does not grow with the reads of its followers. A lost request is sent again; without a leader the
+reads fail, certainly without a result.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from raft.errors import Busy, NotLeader, RaftError, TooStale
 from raft.protocol.messages import ReadIndexRequest
 from raft.types import ReadMode
 
-Reading = tuple[int, int | None]
-"""A ticket, and for a read of bounded age how old its state may be (ns)."""
+PendingRead = tuple[int, int | None]
+"""A ticket, and for a read of bounded staleness how old its state may be (ns)."""
 
 
 @dataclass(slots=True)
-class _Question:
+class _PendingRequest:
     number: int
     leader_id: str
     term: int
     asked_at: int  # Monotonic ns, of the first time.
     sent_at: int
-    reads: list[Reading]
+    reads: list[PendingRead]
 
 
-class Asking:
-    """Of one member, over all its terms. The core calls `feed` when `wants_turn`."""
+class ReadIndexClient:
+    """The requests of one member for read indexes, over all its terms. The core calls `advance` when `has_work`."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._last_number = state.now  # An answer to an earlier life is none to this one: its numbers are others.
+        self._last_number = state.now  # Numbers of an earlier life differ, so late answers to it are ignored.
         self.count = 0  # Reads that are open here.
-        self._waiting: list[Reading] = []
-        self._is_new = False  # Something has come since `feed`.
-        self._question: _Question | None = None
-        self._answered: deque[tuple[int, list[Reading]]] = deque()  # (read_index, reads)
+        self._waiting: list[PendingRead] = []
+        self._is_new = False  # Something has come since `advance`.
+        self._request: _PendingRequest | None = None
+        self._answered: deque[tuple[int, list[PendingRead]]] = deque()  # (read_index, reads)
 
     def add(self, ticket: int, staleness_ns_max: int | None) -> None:
-        """A read came: of at most this age, or (None) a linearizable one. Raises Busy at the bound, NotLeader."""
+        """Take a read: of at most this age, or (None) a linearizable one. Raises Busy at the bound, NotLeader."""
         state = self._state
         if self.count >= state.config.reads_pending_max:
             raise Busy("linearizable reads", state.config.reads_pending_max)
@@ -53,52 +53,54 @@ class Asking:
         self._is_new = True
 
     @property
-    def wants_turn(self) -> bool:
-        """True if `feed` has something to do."""
+    def has_work(self) -> bool:
+        """True if `advance` has something to do."""
         if not self.count:
             return False
         if self._is_new or (self._answered and self._answered[0][0] <= self._state.last_applied):
             return True
-        question = self._question
-        return bool(self._waiting) if question is None else self._is_void(question) or self._is_lost(question)
+        request = self._request
+        return bool(self._waiting) if request is None else self._is_void(request) or self._is_lost(request)
 
-    def feed(self) -> None:
-        """On a member that does not lead: let through what may be, ask for the rest."""
+    def advance(self) -> None:
+        """On a member that does not lead: serve the reads that are ready, request a read index for the others."""
         state = self._state
         self._is_new = False
-        self._let_through()
-        if self._question is not None and self._is_void(self._question):
-            self._waiting, self._question = self._question.reads + self._waiting, None
+        self._serve()
+        if self._request is not None and self._is_void(self._request):
+            self._waiting, self._request = self._request.reads + self._waiting, None
         if state.leader_id is None:
             self._fail_waiting()
-        elif self._question is not None:
-            if self._is_lost(self._question):
-                self._ask(self._question)
+        elif self._request is not None:
+            if self._is_lost(self._request):
+                self._send_request(self._request)
         elif self._waiting:
             self._last_number += 1
-            question = _Question(self._last_number, state.leader_id, state.term, state.now, state.now, self._waiting)
-            self._waiting, self._question = [], question
-            self._ask(question)
+            request = _PendingRequest(
+                self._last_number, state.leader_id, state.term, state.now, state.now, self._waiting
+            )
+            self._waiting, self._request = [], request
+            self._send_request(request)
 
-    def take_waiting(self) -> list[Reading]:
-        """On a new leader: what has no answer yet, which it finds out for itself now."""
+    def take_waiting(self) -> list[PendingRead]:
+        """On a new leader: remove and return the reads without a read index; the leader serves them itself."""
         self._is_new = False
-        self._let_through()
-        reads = (self._question.reads if self._question is not None else []) + self._waiting
+        self._serve()
+        reads = (self._request.reads if self._request is not None else []) + self._waiting
         self.count -= len(reads)
-        self._waiting, self._question = [], None
+        self._waiting, self._request = [], None
         return reads
 
-    def answered(self, number: int, read_index: int) -> None:
+    def on_response(self, number: int, read_index: int) -> None:
         """The leader of this term says how far to have applied. To an older question that is no answer."""
-        question = self._question
-        if question is None or question.number != number or self._is_void(question):
+        request = self._request
+        if request is None or request.number != number or self._is_void(request):
             return
-        self._state.freshness.proved(question.asked_at, read_index)
-        self._answered.append((read_index, question.reads))
-        self._question, self._is_new = None, True
+        self._state.staleness.record_proof(request.asked_at, read_index)
+        self._answered.append((read_index, request.reads))
+        self._request, self._is_new = None, True
 
-    def _let_through(self) -> None:
+    def _serve(self) -> None:
         state, ready = self._state, self._state.outbox.ready.reads_ready_by_mode
         while self._answered and self._answered[0][0] <= state.last_applied:
             reads = self._answered.popleft()[1]
@@ -121,12 +123,12 @@ class Asking:
         self.count -= len(self._waiting)
         self._waiting = []
 
-    def _ask(self, question: _Question) -> None:
-        question.sent_at = self._state.now
-        self._state.send(question.leader_id, ReadIndexRequest(term=question.term, number=question.number))
+    def _send_request(self, request: _PendingRequest) -> None:
+        request.sent_at = self._state.now
+        self._state.send(request.leader_id, ReadIndexRequest(term=request.term, number=request.number))
 
-    def _is_void(self, question: _Question) -> bool:
-        return (question.leader_id, question.term) != (self._state.leader_id, self._state.term)
+    def _is_void(self, request: _PendingRequest) -> bool:
+        return (request.leader_id, request.term) != (self._state.leader_id, self._state.term)
 
-    def _is_lost(self, question: _Question) -> bool:
-        return self._state.now - question.sent_at >= self._state.config.heartbeat_interval_ns
+    def _is_lost(self, request: _PendingRequest) -> bool:
+        return self._state.now - request.sent_at >= self._state.config.heartbeat_interval_ns

@@ -194,9 +194,9 @@ class Leadership:
         self.reads.add(ticket, by_lease=by_lease)
         self.feed_wanted = True
 
-    def on_read_asked(self, peer_id: str, message: ReadIndexRequest) -> None:
+    def on_read_index_request(self, peer_id: str, message: ReadIndexRequest) -> None:
         """Another member has reads: it is told how far it must have applied, as soon as that is certain."""
-        self.reads.asks[peer_id] = message.number
+        self.reads.requests[peer_id] = message.number
         self.feed_wanted = True
 
     def _append(self, kind: EntryKind, payload: bytes) -> LogPosition:
@@ -311,23 +311,23 @@ class Leadership:
         counters = [peer.read_counter for peer in self._peers.values()]
         for ended in self.reads.confirmed_up_to(self._agreed(self.reads.counter, counters)):
             self._preferred_quorum.confirmed(self._peers, ended.counter)
-            self._state.freshness.proved(ended.began_at, ended.read_index)
-            self._answer_asks(ended.asks, ended.read_index)
+            self._state.staleness.record_proof(ended.began_at, ended.read_index)
+            self._send_responses(ended.requests, ended.read_index)
             self.feed_wanted |= self.reads.is_wanted
 
-    def _answer_asks(self, asks: dict[str, int], read_index: int) -> None:
+    def _send_responses(self, requests: dict[str, int], read_index: int) -> None:
         term = self._state.term
-        for peer_id, number in asks.items():
+        for peer_id, number in requests.items():
             self._state.send(peer_id, ReadIndexResponse(term=term, number=number, read_index=read_index))
 
-    def _let_reads_through(self) -> None:
+    def _serve_reads(self) -> None:
         """By lease, where that holds at this moment; all else in rounds."""
         reads, state = self.reads, self._state
-        if (reads.by_lease or reads.asks) and self._lease_holds():
-            state.freshness.proved(state.now, state.commit_index)
-            self._answer_asks(reads.confirm_by_lease(state.commit_index), state.commit_index)
+        if (reads.by_lease or reads.requests) and self._lease_holds():
+            state.staleness.record_proof(state.now, state.commit_index)
+            self._send_responses(reads.confirm_by_lease(state.commit_index), state.commit_index)
         reads.without_lease()
-        if (reads.waiting or reads.asks) and not reads.under_way:
+        if (reads.waiting or reads.requests) and not reads.under_way:
             self._begin_read_round()
 
     def _lease_holds(self) -> bool:
@@ -343,7 +343,7 @@ class Leadership:
         """Send what each peer's window allows, begin a read round if one is wanted, tell marks that are due."""
         self.feed_wanted = False
         if self.reads.is_wanted and self._has_committed_in_its_term:
-            self._let_reads_through()
+            self._serve_reads()
         state = self._state
         for peer_id, peer in self._peers.items():
             while (

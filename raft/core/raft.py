@@ -14,7 +14,7 @@ from typing import assert_never
 from raft.config import RaftConfig
 from raft.core.elections import Elections
 from raft.core.follower import Following
-from raft.core.follower_reads import Asking
+from raft.core.follower_reads import ReadIndexClient
 from raft.core.leader import Leadership
 from raft.core.message_validation import MessageValidation
 from raft.core.progress import PeerStatus
@@ -90,7 +90,7 @@ class RaftCore:
         self._elections = Elections(self._state)
         self._validation = MessageValidation(self._state)
         self._following = Following(self._state)
-        self._asking = Asking(self._state)
+        self._read_index_client = ReadIndexClient(self._state)
         self._leadership: Leadership | None = None
         self.leading_term: int | None = None
         """The current term while this member leads it, otherwise None. A plain attribute: asked after every event."""
@@ -169,18 +169,19 @@ class RaftCore:
         return self._leading().transfer.begin(peer_id)
 
     def request_read(self, ticket: int, mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """Ask for a read; the answer comes in `Ready`, as soon as what `mode` promises holds.
+        """Request a read; it is in a later `Ready` once what `mode` promises holds.
 
-        `ROUND` and `LEASE` are for leaders; without a lease there is a round. `age_ns_max`: for BOUNDED, how old the
-        state may be; a member that cannot prove it asks the leader. Raises NotLeader, Busy.
+        Only a leader takes READ_INDEX and LEASE; without a lease it begins a round. `age_ns_max`: for
+        BOUNDED_STALENESS, how old the state may be; a member that cannot prove it asks the leader. Raises NotLeader,
+        Busy.
         """
         match mode:
             case ReadMode.READ_INDEX | ReadMode.LEASE:
                 self._leading().request_read(ticket, by_lease=mode is ReadMode.LEASE)
             case ReadMode.FOLLOWER:
-                self._asking.add(ticket, None)
+                self._read_index_client.add(ticket, None)
             case ReadMode.BOUNDED_STALENESS:
-                self._asking.add(ticket, age_ns_max)
+                self._read_index_client.add(ticket, age_ns_max)
 
     def persisted(self, sequence: int) -> None:
         """Every `LogWrite` up to this sequence is durable: what waited for it may leave, or count."""
@@ -270,18 +271,18 @@ class RaftCore:
 
     def has_work(self) -> bool:
         """As `has_ready`, but what is only worth telling is no reason for a turn."""
-        leadership, state = self._leadership, self._state
+        leadership, state, reads = self._leadership, self._state, self._read_index_client
         if leadership is not None and leadership.feed_wanted:
             return True
-        if state.writes.pending or not state.outbox.ready.is_idle or (self._asking.count and self._asking.wants_turn):
+        if state.writes.pending or not state.outbox.ready.is_idle or (reads.count and reads.has_work):
             return True
         return state.last_applied < state.commit_index and self._may_hand_out()
 
     def take_ready(self) -> Ready:
         """All effects since the last call. The caller owes them in the order that `Ready` states."""
         state = self._state
-        if self._asking.count and self._asking.wants_turn:
-            self._serve_asking()
+        if self._read_index_client.count and self._read_index_client.has_work:
+            self._advance_follower_reads()
         if self._leadership is not None and self._leadership.feed_wanted:
             self._leadership.feed()
         ready, state.outbox.ready = state.outbox.ready, Ready()
@@ -299,13 +300,13 @@ class RaftCore:
         state = self._state
         return self._handed_out_index == state.last_applied < state.appliable_index
 
-    def _serve_asking(self) -> None:
-        """Whoever leads asks itself."""
+    def _advance_follower_reads(self) -> None:
+        """Advance the reads of a follower; a leader serves them itself."""
         leadership = self._leadership
         if leadership is None:
-            self._asking.feed()
+            self._read_index_client.advance()
             return
-        for ticket, _ in self._asking.take_waiting():
+        for ticket, _ in self._read_index_client.take_waiting():
             try:
                 leadership.request_read(ticket, by_lease=True)
             except Busy as error:
@@ -576,9 +577,9 @@ class RaftCore:
                 self._on_timeout_now(peer_id, message)
             case ReadIndexRequest():
                 if self._leadership is not None:
-                    self._leadership.on_read_asked(peer_id, message)
+                    self._leadership.on_read_index_request(peer_id, message)
             case ReadIndexResponse():
-                self._asking.answered(message.number, message.read_index)
+                self._read_index_client.on_response(message.number, message.read_index)
             case _:
                 assert_never(message)
 

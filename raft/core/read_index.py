@@ -31,13 +31,13 @@ ROUNDS_MAX = 1_000
 
 @dataclass(slots=True)
 class Round:
-    """Reads that are let through together."""
+    """Reads that are confirmed together."""
 
     counter: int
     read_index: int
     began_at: int  # Monotonic ns.
     tickets: list[int]
-    asks: dict[str, int]  # Of other members: their own number of the question.
+    requests: dict[str, int]  # By member: the number of its request for a read index.
 
 
 class ReadRounds:
@@ -48,37 +48,37 @@ class ReadRounds:
         self._reads_pending_max = reads_pending_max
         self._count = 0
         self.waiting: list[int] = []  # For a round to begin.
-        self.by_lease: list[int] = []  # For somebody to see if the lease holds.
-        self.asks: dict[str, int] = {}  # The latest question of each other member; it has one at a time.
+        self.by_lease: list[int] = []  # For a check of the lease.
+        self.requests: dict[str, int] = {}  # The latest request of each other member; it has one at a time.
         self.under_way: deque[Round] = deque()
         self.confirmed: deque[tuple[int, list[int], ReadMode]] = deque()  # (read_index, tickets, how)
 
     @property
     def is_wanted(self) -> bool:
-        """True if something waits that is not part of a round."""
-        return bool(self.waiting or self.asks or self.by_lease)
+        """True if a read or a request waits outside of a round."""
+        return bool(self.waiting or self.requests or self.by_lease)
 
     @property
     def is_lone(self) -> bool:
-        """True if one read waits for a round, and nobody else."""
-        return len(self.waiting) == 1 and not self.asks
+        """True if a single read, and no request, waits for a round."""
+        return len(self.waiting) == 1 and not self.requests
 
     def add(self, ticket: int, *, by_lease: bool = False) -> None:
-        """A read came; it joins the next round, unless it may go by lease. Raises Busy at the bound."""
+        """Take a read; it joins the next round, unless it may be served by lease. Raises Busy at the bound."""
         if self._count >= self._reads_pending_max:
             raise Busy("linearizable reads", self._reads_pending_max)
         self._count += 1
         (self.by_lease if by_lease else self.waiting).append(ticket)
 
     def begin_round(self, read_index: int, now: int) -> int:
-        """All that waits shares a round; the new counter goes into every append from now on."""
+        """Put everything that waits into one round; every append carries the new counter from now on."""
         self.counter += 1
-        self.under_way.append(Round(self.counter, read_index, now, self.waiting, self.asks))
-        self.waiting, self.asks = [], {}
+        self.under_way.append(Round(self.counter, read_index, now, self.waiting, self.requests))
+        self.waiting, self.requests = [], {}
         return self.counter
 
     def confirmed_up_to(self, counter: int) -> list[Round]:
-        """A majority has answered this round, and so every one before it. Whoever asked is to be told."""
+        """A majority has answered this round, and so every one before it. The caller responds to their requests."""
         ended = []
         while self.under_way and self.under_way[0].counter <= counter:
             ended.append(self.under_way.popleft())
@@ -87,19 +87,19 @@ class ReadRounds:
         return ended
 
     def confirm_by_lease(self, read_index: int) -> dict[str, int]:
-        """The lease holds: what may go by it is confirmed; returns the questions of other members."""
+        """The lease holds: confirm the reads that wait for it; return the requests of other members."""
         if self.by_lease:
             self.confirmed.append((read_index, self.by_lease, ReadMode.LEASE))
-        asks, self.by_lease, self.asks = self.asks, [], {}
-        return asks
+        requests, self.by_lease, self.requests = self.requests, [], {}
+        return requests
 
     def without_lease(self) -> None:
-        """It does not hold: what would have gone by it takes part in the next round."""
+        """The lease does not hold: the reads that waited for it join the next round."""
         self.waiting += self.by_lease
         self.by_lease = []
 
     def take_ready(self, last_applied: int) -> list[tuple[list[int], ReadMode]]:
-        """The confirmed reads for which the state machine is far enough."""
+        """Remove and return the confirmed reads whose read index is applied."""
         ready: list[tuple[list[int], ReadMode]] = []
         while self.confirmed and self.confirmed[0][0] <= last_applied:
             _, tickets, mode = self.confirmed.popleft()
@@ -108,13 +108,13 @@ class ReadRounds:
         return ready
 
     def take_all(self) -> list[int]:
-        """Every open read: the leadership is over."""
+        """Remove and return every open read: the leadership is over."""
         tickets = [ticket for _, group, _ in self.confirmed for ticket in group]
         tickets += [ticket for each in self.under_way for ticket in each.tickets]
         tickets += self.waiting + self.by_lease
         self.confirmed.clear()
         self.under_way.clear()
-        self.waiting, self.by_lease, self.asks, self._count = [], [], {}, 0
+        self.waiting, self.by_lease, self.requests, self._count = [], [], {}, 0
         return tickets
 
 

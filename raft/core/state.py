@@ -13,7 +13,7 @@ from raft.core.outbox import Outbox
 from raft.core.progress import PeerStatus
 from raft.core.proposals import OpenProposals
 from raft.core.quorum import Quorum
-from raft.core.staleness import Freshness
+from raft.core.staleness import StalenessTracker
 from raft.core.write_stream import WriteStream
 from raft.encoding.command_batch import batch_leader_time
 from raft.interfaces import LogStore
@@ -80,7 +80,7 @@ class CoreState:
         self.commit_index = max(snapshot.index, min(hard_state.commit_index, self.log.last_index))
         self.low_watermark = 0
         self.untold: frozenset[str] = frozenset()  # Names of events that nobody wants to hear of.
-        self.freshness = Freshness()
+        self.staleness = StalenessTracker()
         self.yielded_count, self.yielded_at = 0, now  # For members with a higher election priority.
         self.compacted_leader_time = leader_time  # ns: the greatest in entries that the log may have forgotten.
         if snapshot.term > self.term:
@@ -234,7 +234,7 @@ class CoreState:
 
     def state_age_ns(self) -> int | None:
         """How old the applied state may be now at most, in true time; None if nothing is known."""
-        as_of = self.freshness.as_of(self.last_applied)
+        as_of = self.staleness.fresh_as_of(self.last_applied)
         return None if as_of is None else self.config.true_time_max(self.now - as_of)
 
     # Saying something

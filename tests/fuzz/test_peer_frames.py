@@ -261,7 +261,7 @@ def _message(random: Random, target: OneNode, sender: str) -> Message:
     index_term = core.term_at(index)
     last_term = min(term, index_term if index_term is not None else core.term)
     counter = core._leadership.reads.counter if core._leadership is not None else 1
-    number = random.choice((0, 1, counter, max(0, core._asking._last_number)))
+    number = random.choice((0, 1, counter, max(0, core._read_index_client._last_number)))
     match random.randrange(14):
         case 0:
             return PreVoteRequest(term=term, next_term=term + 1, last_index=index, last_term=last_term)
