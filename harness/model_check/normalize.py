@@ -25,7 +25,7 @@ SILENCE_NS = CONFIG.election_timeout_max_ns
 def normalize(member: CoreHost) -> None:
     """Put clock and sequences back. Call it between events."""
     core: Any = member.core
-    state, elections, leadership = core._state, core._elections, core._leadership
+    state, elections, leadership = core._state, core._elections, core._leader
     member.now = state.now = 0
     elections.deadline = SILENCE_NS
     elections._heard_leader_at = elections._leader_lost_at = elections._timeout_at = None

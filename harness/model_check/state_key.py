@@ -28,10 +28,10 @@ LEFT_OUT: dict[str, frozenset[str]] = {
         }
     ),
     "RaftLog": frozenset({"_cache", "_cache_bytes", "_cache_bytes_max", "_sizes", "_sizes_from", "_run_starts"}),
-    "Leadership": frozenset(
+    "Leader": frozenset(
         {
-            "feed_wanted",  # Nothing is wanted any more after a flush.
-            "changing",  # Nobody changes the members.
+            "has_pending_sends",  # Nothing is wanted any more after a flush.
+            "membership",  # Nobody changes the members.
             "lease",  # Nobody reads by lease.
             "_last_append", "_last_append_bytes",  # Sent again only where the same would be made anew.
         }

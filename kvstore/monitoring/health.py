@@ -65,7 +65,7 @@ async def readiness_problem(node: Node, is_stopping: Callable[[], bool] = lambda
         return STOPPING
     if (reason := _quorum_problem(node)) is not None:
         return reason
-    mark = max(node.core.commit_index, node.core.told_commit_index)
+    mark = max(node.core.commit_index, node.core.leader_commit_index)
     with trio.move_on_after(CATCH_UP_SECONDS_MAX):
         while _lag_problem(node, mark) is not None and node.incoming_snapshot_index is None and not is_stopping():  # noqa: ASYNC110
             await trio.sleep(LOOK_AGAIN_SECONDS)  # There is no event to wait for, and a probe has time.

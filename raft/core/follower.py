@@ -1,7 +1,6 @@
-"""What a follower does with its leader's messages. Raft Figure 2, AppendEntries, receiver, and §7.
+"""The role of the follower: Raft Figure 2, AppendEntries, receiver; §7
 
-See docs/reference/specification.md#36-conflicts and
-docs/reference/specification.md#56-installing-a-snapshot.
+See docs/reference/specification.md#36-conflicts and docs/reference/specification.md#56-installing-a-snapshot.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from raft.protocol.messages import AppendEntries, AppendRejected, InstallSnapsho
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, LogPosition, Role
 
 
-class Following:
-    """Appends, heartbeats and snapshots of the leader of the current term."""
+class Follower:
+    """Handles appends, heartbeats and snapshots of the leader of the current term."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self.told_commit_index = 0
-        """The highest high-water mark that a leader has told of, be the log here long enough for it or not."""
+        self.leader_commit_index = 0
+        """The highest leaderCommit received (Raft Figure 2), even if the log here does not reach it yet."""
 
     def on_append(self, leader_id: str, message: AppendEntries) -> None:
-        """Take what fits, learn the marks, answer."""
+        """Append the entries that fit, raise the marks, and answer."""
         state = self._state
-        if message.commit_index > self.told_commit_index:
-            self.told_commit_index = message.commit_index
+        if message.commit_index > self.leader_commit_index:
+            self.leader_commit_index = message.commit_index
         ours = state.log.term_at(message.prev_index)
         if message.prev_index > state.commit_index and ours != message.prev_term:
             self._reject(leader_id, message)
@@ -41,7 +40,7 @@ class Following:
         state.acknowledge(leader_id, max(proven_index, state.appliable_index), message.read_counter)
 
     def on_snapshot_chunk(self, leader_id: str, message: InstallSnapshot) -> None:
-        """Hand the chunk on; a snapshot at or below the high-water mark brings nothing.
+        """Pass the chunk to the node, unless the snapshot is at or below the high-water mark.
 
         See docs/reference/specification.md#56-installing-a-snapshot.
         """
@@ -49,7 +48,7 @@ class Following:
         if message.snapshot_index <= state.commit_index:
             state.acknowledge(leader_id, state.commit_index)
         else:
-            self.told_commit_index = max(self.told_commit_index, message.snapshot_index)
+            self.leader_commit_index = max(self.leader_commit_index, message.snapshot_index)
             state.outbox.ready.snapshot_chunks.append((leader_id, message))
 
     def install(self, position: LogPosition, configuration: Configuration, leader_time: int) -> None:
@@ -71,7 +70,7 @@ class Following:
             state.acknowledge(state.leader_id, state.commit_index)
 
     def refuse_stale(self, peer_id: str, message: AppendEntries | InstallSnapshot) -> None:
-        """A leader whose term is over learns it from ours (Raft §5.1)."""
+        """Reject a leader of an older term; it learns the current term from the rejection (Raft §5.1)."""
         rejected_index = message.prev_index if isinstance(message, AppendEntries) else message.snapshot_index
         self._say_rejected(peer_id, rejected_index, LogPosition(0, 0), read_counter=0)
 

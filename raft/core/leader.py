@@ -1,7 +1,7 @@
-"""What a leader does. Raft Figure 2, "Rules for Servers: Leaders"; one `Leadership` lasts one term.
+"""The role of the leader: Raft Figure 2, "Rules for Servers: Leaders". One `Leader` lasts one term.
 
-Nothing is sent per event: `feed` runs once per `take_ready` and sends what has gathered, so that many proposals leave
-as one append, and many reads share one round.
+Nothing is sent per event: `send_pending` runs once per `take_ready` and sends what has gathered. So many proposals
+leave as one append, and many reads share one round.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from raft.core.leadership_transfer import LeadershipTransfer
 from raft.core.leases import Lease
-from raft.core.membership_change import Changing
+from raft.core.membership_change import MembershipChanger
 from raft.core.progress import PeerState, Progress
 from raft.core.quorum import majority_index
 from raft.core.read_index import PreferredQuorum, ReadRounds
@@ -37,10 +37,10 @@ from raft.types import (
 )
 
 DISK_SILENCES_MAX = 5
-"""Election time-outs for which the own disk may keep waiting what others have committed: slow is not dead."""
+"""Election time-outs for which the own disk may lag behind what others have committed: slow is not dead."""
 
 
-class Leadership:
+class Leader:
     """Replication, commit, reads and the low-water mark of the current term."""
 
     def __init__(self, state: CoreState, *, mark_delay_ns: int) -> None:
@@ -51,16 +51,16 @@ class Leadership:
         self._disk_heard_at = state.now  # When nothing was committed that is not durable here, or some of it became so.
         self._durable_index = state.log.durable_index
         self._own_first_index = state.log.last_index + 1
-        self.changing = Changing(state, own_first_index=self._own_first_index)
-        self._peers = self.changing.peers
+        self.membership = MembershipChanger(state, own_first_index=self._own_first_index)
+        self._peers = self.membership.peers
         self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
         self._preferred_quorum = PreferredQuorum(mark_delay_ns)
         self.lease = Lease(state)
         self.transfer = LeadershipTransfer(state, self._peers, self.lease)
-        self.feed_wanted = True  # Something happened that may let a message leave.
-        self._last_append: AppendEntries | None = None  # The next peer mostly gets the same, and it is encoded once.
+        self.has_pending_sends = True  # An event may have made a message due.
+        self._last_append: AppendEntries | None = None  # The next peer usually gets the same one, encoded once.
         self._last_append_bytes = 0
-        self._marks_due_at: int | None = None  # Monotonic ns; set while an idle peer may not know the mark.
+        self._commit_update_due_at: int | None = None  # Monotonic ns; set while an idle peer may not know the mark.
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         self._quorum_deadline = state.now + state.config.election_timeout_max_ns  # Or later: see has_lost_its_quorum.
         self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))  # Commits the rest (thesis §6.4).
@@ -87,21 +87,26 @@ class Leadership:
     def due_at(self) -> int:
         """When `tick` has something to do (monotonic ns)."""
         return min(
-            self._heartbeat_deadline, self._marks_due_at or self._heartbeat_deadline, self._preferred_quorum.over_at
+            self._heartbeat_deadline,
+            self._commit_update_due_at or self._heartbeat_deadline,
+            self._preferred_quorum.over_at,
         )
 
-    def is_calm(self) -> bool:
-        """True if nothing is due, and nothing lost, as at nearly every tick. As the three that say it one by one."""
-        now, marks_due_at = self._state.now, self._marks_due_at
+    def nothing_due(self) -> bool:
+        """True if no timer is due and neither quorum nor disk is lost, as at nearly every tick.
+
+        A shortcut for the three questions that follow.
+        """
+        now, commit_update_due_at = self._state.now, self._commit_update_due_at
         if now >= self._quorum_deadline or now >= self._heartbeat_deadline or now >= self._preferred_quorum.over_at:
             return False
-        return not (marks_due_at and now >= marks_due_at) and not self.has_lost_its_disk()
+        return not (commit_update_due_at and now >= commit_update_due_at) and not self.has_lost_its_disk()
 
     @property
     def has_lost_its_quorum(self) -> bool:
-        """No majority was heard within an election time-out: this leader must not go on (Raft thesis §6.2).
+        """True if no majority was heard within an election time-out: this leader must step down (thesis §6.2).
 
-        Moments only rise, and so does their median: before a deadline that was right once nothing need be counted.
+        The times only rise, and so does their median: before a deadline that was computed once nothing is counted.
         """
         if self._state.now < self._quorum_deadline:
             return False
@@ -109,9 +114,10 @@ class Leadership:
         return self._state.now >= self._quorum_deadline
 
     def has_lost_its_disk(self) -> bool:
-        """True if what a majority holds does not become durable here: it is never applied, and no client is answered.
+        """True if entries that a majority holds do not become durable here: they are not applied, no client is
+        answered.
 
-        To be asked at every tick. Heartbeats need no disk: without this, nobody else would be elected.
+        Called at every tick. Heartbeats need no disk: without this check no other leader would be elected.
         """
         state, durable_index = self._state, self._state.writes.durable_index
         if self._durable_index != durable_index or state.commit_index <= durable_index:
@@ -120,16 +126,16 @@ class Leadership:
         return state.now >= self._disk_heard_at + DISK_SILENCES_MAX * state.config.election_timeout_max_ns
 
     def tick(self) -> None:
-        """Send heartbeats, by which is found out what got lost, and marks that found no append, when they are due."""
+        """Send heartbeats, which reveal lost messages, and high-water marks that no append has carried, when due."""
         state = self._state
         if state.now < self._heartbeat_deadline:
-            self.feed_wanted |= self._marks_due_at is not None and state.now >= self._marks_due_at
+            self.has_pending_sends |= self._commit_update_due_at is not None and state.now >= self._commit_update_due_at
             if self._preferred_quorum.is_over(state.now):
                 self._heartbeat_to(self._preferred_quorum.others(self._peers, self.reads.counter))
             return
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
-        if self.changing.departing:
-            self.changing.let_go()
+        if self.membership.departing:
+            self.membership.drop_departed_peers()
         if self.reads.is_wanted and self._has_committed_in_its_term:
             self.reads.without_lease()
             self._begin_read_round(is_heartbeat=True)
@@ -137,7 +143,7 @@ class Leadership:
             self._begin_lease_round()
             self._heartbeat_to(self._peers)
         self.transfer.on_heartbeat()
-        if self._has_committed_in_its_term and not self.changing.is_under_way:
+        if self._has_committed_in_its_term and not self.membership.is_under_way:
             self.transfer.yield_to_preferred()
         for peer_id, peer in self._peers.items():
             if not peer.heartbeat():
@@ -146,20 +152,20 @@ class Leadership:
                 peer.probe_again()  # The log was compacted past what is on its way.
             else:
                 self._send_append(peer_id, peer.next_index - 1, ())  # Rejected if what went before was lost.
-        self.feed_wanted = True
+        self.has_pending_sends = True
 
     def _look_when_the_quorum_was_heard(self) -> None:
         self._quorum_deadline = self._quorum_heard_at() + self._state.config.election_timeout_max_ns
 
     def _quorum_heard_at(self) -> int:
-        return self._agreed(self._state.now, [peer.heard_at for peer in self._peers.values()])
+        return self._quorum_value(self._state.now, [peer.heard_at for peer in self._peers.values()])
 
-    def _agreed(self, own: int, of_peers: list[int]) -> int:
-        """What a majority of each half has reached; `of_peers` is in the order of `_peers`.
+    def _quorum_value(self, own: int, of_peers: list[int]) -> int:
+        """The value that a majority of each half has reached; `of_peers` is in the order of `_peers`.
 
-        Mostly the voters are this member and the peers: no map by id is built per event.
+        The voters are usually this member and its peers: no map by id is built per event.
         """
-        positions, halves = [own, *of_peers], self.changing.halves
+        positions, halves = [own, *of_peers], self.membership.halves
         if halves is None:
             return majority_index(positions)
         return min([majority_index([positions[place] for place in half]) for half in halves])
@@ -180,31 +186,31 @@ class Leadership:
 
     def propose_change(self, change: MembershipChange) -> LogPosition:
         """Put the configuration that begins `change` into the log; it is in force at once. ChangeRefused, Busy."""
-        configuration = self.changing.prepared(change)
+        configuration = self.membership.prepared(change)
         position = self.propose(EntryKind.CONFIGURATION, configuration.encode())
-        self._take_configuration()
+        self._configuration_appended()
         return position
 
-    def _take_configuration(self) -> None:
-        self.changing.take_configuration()
+    def _configuration_appended(self) -> None:
+        self.membership.configuration_appended()
         self._look_when_the_quorum_was_heard()
 
     def request_read(self, ticket: int, *, by_lease: bool = False) -> None:
         """By lease if it holds, else in a round. Raises Busy at the bound."""
         self.reads.add(ticket, by_lease=by_lease)
-        self.feed_wanted = True
+        self.has_pending_sends = True
 
     def on_read_index_request(self, peer_id: str, message: ReadIndexRequest) -> None:
-        """Another member has reads: it is told how far it must have applied, as soon as that is certain."""
+        """Another member requests a read index; the response leaves once the index is certain."""
         self.reads.requests[peer_id] = message.number
-        self.feed_wanted = True
+        self.has_pending_sends = True
 
     def _append(self, kind: EntryKind, payload: bytes) -> LogPosition:
         state = self._state
         entry = Entry(state.log.last_index + 1, state.term, kind, payload)
         state.append((entry,))
         state.open_proposals.proposed(entry.index, entry.term)
-        self.feed_wanted = True
+        self.has_pending_sends = True
         return LogPosition(entry.index, entry.term)
 
     # Answers
@@ -218,31 +224,31 @@ class Leadership:
         peer.accepted(message.match_index, first_index=log.base_index + 1, last_index=log.last_index)
         if was_snapshot and peer.state is not PeerState.SNAPSHOT:
             self._state.trace("snapshot_delivered", peer_id=peer_id, match_index=peer.match_index)
-        if not self.feed_wanted:
-            self.feed_wanted = self._may_be_fed(peer)
+        if not self.has_pending_sends:
+            self.has_pending_sends = self._may_send_to(peer)
         if self.transfer.current is not None:
             self.transfer.ask_if_caught_up()
-        self.marks_moved()
+        self.advance_commit()
 
     def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
         """Back up: to the last position of ours, at or before the hint, whose term is not above the hint's."""
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.rejected(message.rejected_index, self._state.log.last_at_most(message.hint_index, message.hint_term) + 1)
-        self.feed_wanted = True
-        self.marks_moved()
+        self.has_pending_sends = True
+        self.advance_commit()
 
     def on_snapshot_progress(self, peer_id: str, message: InstallSnapshotProgress) -> None:
-        """Part of a transfer arrived; the transfer itself is the node's business."""
+        """Part of a snapshot arrived; the transfer itself belongs to the node."""
         self._hear(peer_id, message.last_applied, read_counter=0)
-        self.feed_wanted = True
+        self.has_pending_sends = True
         self._state.outbox.ready.snapshot_progress.append((peer_id, message))
 
     def probe_again(self, peer_id: str, *, paused: bool) -> None:
-        """Its connection or its snapshot transfer was lost."""
+        """The connection of a peer or its snapshot transfer was lost."""
         peer = self._peers.get(peer_id)
         if peer is not None:
             peer.probe_again(paused=paused)
-            self.feed_wanted = True
+            self.has_pending_sends = True
 
     def _hear(self, peer_id: str, last_applied: int, read_counter: int) -> Progress:
         peer = self._peers[peer_id]
@@ -253,42 +259,43 @@ class Leadership:
             peer.read_counter = read_counter
         return peer
 
-    def _may_be_fed(self, peer: Progress) -> bool:
-        """True if `feed` may have something for it; not so after the last of the answers to a lone put."""
+    def _may_send_to(self, peer: Progress) -> bool:
+        """True if `send_pending` may have a message for this peer; not so after the last answer to a lone put."""
         if peer.next_index <= self._state.log.last_index or peer.state is not PeerState.REPLICATE:
             return True
-        return self._marks_due_at is None and peer.commit_told < self._state.commit_index
+        return self._commit_update_due_at is None and peer.commit_sent < self._state.commit_index
 
     # Marks
 
-    def marks_moved(self) -> None:
-        """Some position, the own included, may have risen: commit, raise the low-water mark, confirm reads.
+    def advance_commit(self) -> None:
+        """Commit, raise the low-water mark and confirm reads after some position, the own included, may have risen.
 
-        The majority median of *durable* positions, and only if that entry is of this term (Raft §5.4.2, Figure 8).
+        The commit index is the majority median of *durable* positions, if that entry is of this term (Raft §5.4.2,
+        Figure 8).
         """
         state = self._state
         if state.commit_index < state.log.last_index:
-            agreed = self._agreed(state.writes.durable_index, [peer.match_index for peer in self._peers.values()])
+            agreed = self._quorum_value(state.writes.durable_index, [peer.match_index for peer in self._peers.values()])
             if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
                 state.commit_to(agreed)
-                self.feed_wanted = True  # Peers are to know it, and a read round may begin.
+                self.has_pending_sends = True  # Peers are to know it, and a read round may begin.
         if self.reads.under_way:
             self._confirm_reads()
-        if self.changing.is_under_way and (left := self.changing.next_step()) is not None:
+        if self.membership.is_under_way and (left := self.membership.next_step()) is not None:
             self._append(EntryKind.CONFIGURATION, left.encode())
-            self._take_configuration()
+            self._configuration_appended()
         self.applied()
 
     def applied(self) -> None:
-        """As `marks_moved`, when no other position than the own `last_applied` may have risen.
+        """As `advance_commit`, when no other position than the own `last_applied` may have risen.
 
         The low-water mark is the minimum over all members, once each has reported to this leader.
 
         See docs/reference/specification.md#64-low-water-mark.
         """
         if self.reads.confirmed:
-            self.feed_wanted = True
-        state, departing, floor = self._state, self.changing.departing, self._state.low_watermark
+            self.has_pending_sends = True
+        state, departing, floor = self._state, self.membership.departing, self._state.low_watermark
         mark = state.last_applied if state.last_applied < state.writes.durable_index else state.writes.durable_index
         if mark <= floor:
             return
@@ -309,11 +316,11 @@ class Leadership:
 
     def _confirm_reads(self) -> None:
         counters = [peer.read_counter for peer in self._peers.values()]
-        for ended in self.reads.confirmed_up_to(self._agreed(self.reads.counter, counters)):
+        for ended in self.reads.confirmed_up_to(self._quorum_value(self.reads.counter, counters)):
             self._preferred_quorum.confirmed(self._peers, ended.counter)
             self._state.staleness.record_proof(ended.began_at, ended.read_index)
             self._send_responses(ended.requests, ended.read_index)
-            self.feed_wanted |= self.reads.is_wanted
+            self.has_pending_sends |= self.reads.is_wanted
 
     def _send_responses(self, requests: dict[str, int], read_index: int) -> None:
         term = self._state.term
@@ -321,7 +328,7 @@ class Leadership:
             self._state.send(peer_id, ReadIndexResponse(term=term, number=number, read_index=read_index))
 
     def _serve_reads(self) -> None:
-        """By lease, where that holds at this moment; all else in rounds."""
+        """Serve reads by lease while it holds; all others in rounds."""
         reads, state = self.reads, self._state
         if (reads.by_lease or reads.requests) and self._lease_holds():
             state.staleness.record_proof(state.now, state.commit_index)
@@ -331,17 +338,17 @@ class Leadership:
             self._begin_read_round()
 
     def _lease_holds(self) -> bool:
-        """No campaign has been asked for, and a majority keeps the promises that it made a short while ago."""
+        """True if no campaign was requested, and the promises of a majority have not expired."""
         if not self.lease.is_wanted or self.transfer.current is not None:
             return False
-        answered = self._agreed(self.reads.counter, self.lease.counters(self._peers.values()))
+        answered = self._quorum_value(self.reads.counter, self.lease.counters(self._peers.values()))
         return self.lease.holds(answered, self._peers)
 
     # Sending
 
-    def feed(self) -> None:
-        """Send what each peer's window allows, begin a read round if one is wanted, tell marks that are due."""
-        self.feed_wanted = False
+    def send_pending(self) -> None:
+        """Send what each peer's window allows, begin a read round if one is wanted, send marks that are due."""
+        self.has_pending_sends = False
         if self.reads.is_wanted and self._has_committed_in_its_term:
             self._serve_reads()
         state = self._state
@@ -351,7 +358,7 @@ class Leadership:
             ):  # It lacks something.
                 if not (peer.may_send(state.config) and self._send_entries(peer_id, peer)):
                     break
-        self._tell_marks()
+        self._send_commit_updates()
         if self.reads.confirmed:
             for tickets, mode in self.reads.take_ready(state.last_applied):
                 if mode is ReadMode.READ_INDEX:
@@ -359,20 +366,20 @@ class Leadership:
                 else:
                     state.outbox.ready.reads_ready_by_mode += [(ticket, mode) for ticket in tickets]
 
-    def _tell_marks(self) -> None:
-        """An idle peer learns the mark from an empty append, which leaves only after none with entries came along."""
+    def _send_commit_updates(self) -> None:
+        """Send an empty append to each idle peer whose mark is old, if no append with entries carried it in time."""
         state = self._state
         waiting: list[str] = []
         for peer_id, peer in self._peers.items():
-            if peer.commit_told < state.commit_index and peer.is_idle and self._can_tell_more(peer):
+            if peer.commit_sent < state.commit_index and peer.is_idle and self._can_raise_commit_of(peer):
                 waiting.append(peer_id)
         if not waiting:
-            self._marks_due_at = None
+            self._commit_update_due_at = None
             return
-        if self._marks_due_at is None:
-            self._marks_due_at = state.now + self._mark_delay_ns
-        if state.now >= self._marks_due_at:
-            self._marks_due_at = None
+        if self._commit_update_due_at is None:
+            self._commit_update_due_at = state.now + self._mark_delay_ns
+        if state.now >= self._commit_update_due_at:
+            self._commit_update_due_at = None
             for peer_id in waiting:
                 self._send_heartbeat(peer_id)
 
@@ -387,7 +394,8 @@ class Leadership:
             self._confirm_reads()  # A single voter agrees with itself.
 
     def _begin_lease_round(self) -> None:
-        """Answers to what leaves from now on prove that it had not left before."""
+        """A response to this round proves the peer acknowledged us after the round began; leases are counted from
+        then."""
         if self.lease.is_wanted:
             self.reads.counter += 1
             self.lease.sent(self.reads.counter)
@@ -402,9 +410,9 @@ class Leadership:
         match_index = self._peers[peer_id].match_index
         self._send_append(peer_id, match_index if self._state.log.term_at(match_index) is not None else 0, ())
 
-    def _can_tell_more(self, peer: Progress) -> bool:
-        """True if a heartbeat would raise the peer's mark. One that is behind our log waits for a snapshot."""
-        if peer.commit_told >= min(self._state.commit_index, peer.match_index):
+    def _can_raise_commit_of(self, peer: Progress) -> bool:
+        """True if a heartbeat would raise the peer's mark. A peer behind our log waits for a snapshot."""
+        if peer.commit_sent >= min(self._state.commit_index, peer.match_index):
             return False
         return self._state.log.term_at(peer.match_index) is not None
 
@@ -438,8 +446,8 @@ class Leadership:
         state = self._state
         peer = self._peers[peer_id]
         told = min(state.commit_index, prev_index + len(entries))
-        if told > peer.commit_told:
-            peer.commit_told = told
+        if told > peer.commit_sent:
+            peer.commit_sent = told
         same = self._last_append
         if (
             same is None

@@ -1,8 +1,8 @@
-"""A leader and the members: whom it feeds, whose answers count, and how a change goes on to its end (thesis §4).
+"""Membership changes as a leader carries them out: its peers, the voters that count, the steps of a change (thesis §4).
 
 Joint consensus (Raft §6): a configuration is in force as soon as it is in the log. While it is joint, majorities of
-both halves decide; once it is committed the leader appends what follows it, and the change is done when that is
-committed, too. Who goes is fed until it has applied that, so that it knows.
+both halves decide. Once it is committed the leader appends the configuration that follows, and the change is done when
+that one is committed, too. The leader replicates to a removed member until it has applied its own removal.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from dataclasses import replace
 from raft.core.progress import Progress
 from raft.core.state import CoreState
 from raft.errors import ChangeRefusal, ChangeRefused
-from raft.membership.change import MembershipChange, changed, left
+from raft.membership.change import MembershipChange, begin_change, leave_joint
 from raft.membership.configuration import Configuration
 
 PROMOTION_LAG_ENTRIES_MAX = 1_000
-"""What a learner may lack of the log when it becomes a voter: commits should not wait for it (thesis §4.2.1)."""
+"""How many entries a learner may lack when it becomes a voter: commits should not wait for it (thesis §4.2.1)."""
 
-TELLING_TIMEOUTS_MAX = 10
-"""Election time-outs for which a removed member is told that it is one: it may be gone for good."""
+DEPARTURE_TIMEOUTS_MAX = 10
+"""How long (in election time-outs) the leader replicates to a removed member so that it learns of its removal."""
 
 
-class Changing:
-    """One term of a leader. `own_first_index` is where its own entries begin."""
+class MembershipChanger:
+    """The members as one leader sees them, during one term. `own_first_index` is where its own entries begin."""
 
     def __init__(self, state: CoreState, *, own_first_index: int) -> None:
         self._state, self._own_first_index = state, own_first_index
         self.peers: dict[str, Progress] = {}  # In the order of ids; for ever the same object.
         self.halves: tuple[tuple[int, ...], ...] | None = None
-        """Which of the leader (0) and its `peers` (from 1) vote in each half; None if all do, as nearly always."""
+        """The voters of each half, as the leader (0) and its `peers` (from 1); None if all vote, as nearly always."""
         self.departing: frozenset[str] = frozenset()
-        """Removed members among the peers: fed, and counted nowhere."""
+        """Removed members among the peers: they still receive entries, and count nowhere."""
         self._departing_until = 0  # Monotonic ns.
-        self.is_under_way = True  # Until it is known that no change is left over from another leader.
-        self.is_over = False  # A configuration is committed in which this leader is no voter.
-        self._tell_departing_from_now_on()
-        self.take_configuration([member.node_id for each in state.configurations.all for member in each.members])
+        self.is_under_way = True  # Until it is known that no change of an earlier leader is unfinished.
+        self.is_over = False  # The leadership is: a configuration is committed in which this leader is no voter.
+        self._restart_departure_timer()
+        self.configuration_appended([member.node_id for each in state.configurations.all for member in each.members])
 
     def prepared(self, change: MembershipChange) -> Configuration:
         """The first configuration of `change`. Raises ChangeRefused."""
@@ -45,13 +45,13 @@ class Changing:
             raise ChangeRefused(ChangeRefusal.NOT_READY, "this leader has committed nothing in its term yet; try again")
         if self.is_under_way:
             raise ChangeRefused(ChangeRefusal.PENDING, "another change is under way; wait for its end")
-        configuration = changed(state.configuration, change)
+        configuration = begin_change(state.configuration, change)
         self._check_caught_up(change.promote)
         self._check_quorum(configuration.voter_ids)
         return configuration
 
-    def take_configuration(self, earlier_ids: list[str] | None = None) -> None:
-        """The newest configuration is another one: it has just been appended, or the leader is new."""
+    def configuration_appended(self, earlier_ids: list[str] | None = None) -> None:
+        """Use the newest configuration: it has just been appended, or the leader is new."""
         state = self._state
         everybody = {*self.peers, *(earlier_ids or ()), *state.peer_ids} - {state.node_id}
         next_index, now = state.log.last_index + 1, state.now
@@ -62,26 +62,29 @@ class Changing:
         self.peers.clear()
         self.peers.update(peers)
         self.departing = frozenset(everybody.difference(state.peer_ids))
-        self._count_places()
+        self._update_halves()
         self.is_under_way = True
 
     def next_step(self) -> Configuration | None:
-        """What is to be appended now: what follows a joint configuration that is committed; or, where this leader is to
-        read by lease, one in which all members promise what that needs."""
+        """The configuration to append now, or None.
+
+        A committed joint configuration is followed by the one that leaves it. A leader that is to read by lease appends
+        a configuration in which all members promise what a lease needs.
+        """
         state = self._state
         if state.commit_index < max(state.configured_at, self._own_first_index):
             return None
         if state.configuration.is_joint:
-            return left(state.configuration)
+            return leave_joint(state.configuration)
         self.is_under_way = False
         self.is_over = not state.configuration.is_voter(state.node_id)
-        self._tell_departing_from_now_on()
+        self._restart_departure_timer()
         if state.config.lease_reads and not state.configuration.lease_ns and not self.is_over:
             return replace(state.configuration, lease_ns=state.config.election_timeout_min_ns)
         return None
 
-    def let_go(self) -> None:
-        """Of removed members that know it, or have been told for long enough."""
+    def drop_departed_peers(self) -> None:
+        """Stop replicating to removed members that know of their removal, or have been given enough time."""
         state = self._state
         if self.is_under_way:
             return
@@ -91,13 +94,13 @@ class Changing:
                 del self.peers[peer_id]
                 self.departing -= {peer_id}
                 state.outbox.ready.peers_changed = True
-        self._count_places()
+        self._update_halves()
 
-    def _tell_departing_from_now_on(self) -> None:
+    def _restart_departure_timer(self) -> None:
         state = self._state
-        self._departing_until = state.now + TELLING_TIMEOUTS_MAX * state.config.election_timeout_max_ns
+        self._departing_until = state.now + DEPARTURE_TIMEOUTS_MAX * state.config.election_timeout_max_ns
 
-    def _count_places(self) -> None:
+    def _update_halves(self) -> None:
         state = self._state
         places = {node_id: place for place, node_id in enumerate([state.node_id, *self.peers])}
         halves = tuple(tuple(places[voter] for voter in half) for half in state.quorum.halves)

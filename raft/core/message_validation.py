@@ -8,7 +8,7 @@ that is well-formed and false (a vote given twice, a log made up) is beyond this
 from __future__ import annotations
 
 from raft.config import PRIORITY_MAX
-from raft.core.leader import Leadership
+from raft.core.leader import Leader
 from raft.core.state import CoreState
 from raft.encoding.command_batch import batch_leader_time
 from raft.errors import (
@@ -52,20 +52,20 @@ class MessageValidation:
         self._state = state
         self._usual_time_max = LEADER_TIME_AHEAD_NS_MAX.to_bytes(8, "big")  # Up to this no look at the log is needed.
 
-    def check(self, peer_id: str, message: Message, leadership: Leadership | None) -> None:
+    def check(self, peer_id: str, message: Message, leader: Leader | None) -> None:
         """Raise ProtocolError for what no honest peer says to this member, NewerConfiguration for a newer build's.
 
-        `leadership`: what this member has while it leads. `peer_id` has said hello, member or not. Raises
+        `leader`: what this member has while it leads. `peer_id` has said hello, member or not. Raises
         ValidationFault where a check itself is mistaken, and what the log's store raises.
         """
         try:
-            self._check(peer_id, message, leadership)
+            self._check(peer_id, message, leader)
         except (RaftError, *ENDING_ERRORS):
             raise
         except Exception as error:
             raise ValidationFault(type(message).__name__) from error
 
-    def _check(self, peer_id: str, message: Message, leadership: Leadership | None) -> None:
+    def _check(self, peer_id: str, message: Message, leader: Leader | None) -> None:
         state = self._state
         if message.term != state.term:
             if message.term < state.term:
@@ -75,29 +75,29 @@ class MessageValidation:
         match message:
             case AppendEntries():
                 if in_term:
-                    self._check_leader(peer_id, leadership)
+                    self._check_leader(peer_id, leader)
                 self._check_append(message)
             case AppendAccepted():
-                if in_term and leadership is not None:
-                    self._check_answer(message.last_applied, message.read_counter, leadership)
+                if in_term and leader is not None:
+                    self._check_answer(message.last_applied, message.read_counter, leader)
                     if message.match_index > state.log.last_index:
                         said = f"its log equals ours up to {message.match_index}"
                         raise ProtocolError(f"it says that {said}, which ends at {state.log.last_index}")
                 if message.priority > PRIORITY_MAX:
                     raise ProtocolError(f"an election priority of {message.priority}; the greatest is {PRIORITY_MAX}")
             case AppendRejected():
-                if in_term and leadership is not None:
-                    self._check_answer(message.last_applied, message.read_counter, leadership)
+                if in_term and leader is not None:
+                    self._check_answer(message.last_applied, message.read_counter, leader)
             case InstallSnapshotProgress():
-                if in_term and leadership is not None:
-                    self._check_answer(message.last_applied, 0, leadership)
+                if in_term and leader is not None:
+                    self._check_answer(message.last_applied, 0, leader)
             case InstallSnapshot():
                 if in_term:
-                    self._check_leader(peer_id, leadership)
+                    self._check_leader(peer_id, leader)
                 self._check_snapshot(message)
             case ReadIndexResponse():
                 if in_term:
-                    self._check_leader(peer_id, leadership)
+                    self._check_leader(peer_id, leader)
             case PreVoteRequest():
                 self._check_term(message.next_term)
 
@@ -108,10 +108,10 @@ class MessageValidation:
                 f"term {term}, where this member is in term {own_term}: no honest member is {TERM_AHEAD_MAX} ahead"
             )
 
-    def _check_leader(self, peer_id: str, leadership: Leadership | None) -> None:
+    def _check_leader(self, peer_id: str, leader: Leader | None) -> None:
         """Election safety (Raft Figure 3): one leader per term."""
         state = self._state
-        if leadership is not None:
+        if leader is not None:
             raise ProtocolError(f"it leads in term {state.term}, as {state.node_id} does")
         if state.leader_id not in (None, peer_id):
             raise ProtocolError(f"it leads in term {state.term}, as {state.leader_id} does")
@@ -186,13 +186,13 @@ class MessageValidation:
                 f"{state.commit_index}: terms never fall along a log"
             )
 
-    def _check_answer(self, last_applied: int, read_counter: int, leadership: Leadership) -> None:
+    def _check_answer(self, last_applied: int, read_counter: int, leader: Leader) -> None:
         """To a leader, in its term: nobody has applied what it does not have, or answered what it has not asked."""
         last_index = self._state.log.last_index
         if last_applied > last_index:
             raise ProtocolError(f"it has applied {last_applied}, it says; the log of its leader ends at {last_index}")
-        if read_counter > leadership.reads.counter:
-            asked = leadership.reads.counter
+        if read_counter > leader.reads.counter:
+            asked = leader.reads.counter
             raise ProtocolError(f"it answers read round {read_counter}; its leader has begun {asked}")
 
 

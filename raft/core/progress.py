@@ -32,7 +32,7 @@ class Progress:
         self.read_counter = 0  # The last ReadIndex round that it confirmed.
         self.last_applied: int | None = None  # None until it has reported in this term.
         self.priority = 0  # In elections, as it says itself.
-        self.commit_told = 0  # The high-water mark that it may know.
+        self.commit_sent = 0  # The high-water mark that it may know.
         self.paused = False  # A probe is under way; the next heartbeat tries again.
         self._window: deque[tuple[int, int]] = deque()  # (last_index, bytes) of each unanswered append.
         self._window_bytes = 0

@@ -13,9 +13,9 @@ from typing import assert_never
 
 from raft.config import RaftConfig
 from raft.core.elections import Elections
-from raft.core.follower import Following
+from raft.core.follower import Follower
 from raft.core.follower_reads import ReadIndexClient
-from raft.core.leader import Leadership
+from raft.core.leader import Leader
 from raft.core.message_validation import MessageValidation
 from raft.core.progress import PeerStatus
 from raft.core.quorum import Tally
@@ -89,9 +89,9 @@ class RaftCore:
         self._mark_delay_ns = mark_delay_ns
         self._elections = Elections(self._state)
         self._validation = MessageValidation(self._state)
-        self._following = Following(self._state)
+        self._follower = Follower(self._state)
         self._read_index_client = ReadIndexClient(self._state)
-        self._leadership: Leadership | None = None
+        self._leader: Leader | None = None
         self.leading_term: int | None = None
         """The current term while this member leads it, otherwise None. A plain attribute: asked after every event."""
         self._handed_out_index = self._state.last_applied  # The end of what `apply` was given.
@@ -106,29 +106,29 @@ class RaftCore:
         """
         if peer_id not in self._state.peer_ids and not self._heeds(peer_id, message):
             return
-        self._validation.check(peer_id, message, self._leadership)
+        self._validation.check(peer_id, message, self._leader)
         if message.term == self._state.term and type(message) in _OF_REPLICATION:
             self._step_in_term(peer_id, message)  # All that `_step` would do with nearly all there are.
         else:
             self._step(peer_id, message)
-        if self._leadership is not None and self._leadership.changing.is_over:
-            self._end_leadership(self._leadership)
+        if self._leader is not None and self._leader.membership.is_over:
+            self._end_leadership(self._leader)
         self._check_invariants()
 
     def tick(self, now: int) -> None:
         """Time has passed: it is `now` (monotonic ns). Timers that are due fire once."""
-        state, leadership = self._state, self._leadership
+        state, leader = self._state, self._leader
         assert now >= state.now, (now, state.now)
         state.now = now
-        if leadership is not None:
-            if leadership.is_calm():
+        if leader is not None:
+            if leader.nothing_due():
                 return  # The usual one: nothing but the time has changed.
-            if leadership.has_lost_its_quorum:
+            if leader.has_lost_its_quorum:
                 self._become_follower(reason="its quorum is silent")
-            elif leadership.has_lost_its_disk():
+            elif leader.has_lost_its_disk():
                 self._become_follower(reason="its own disk is silent")
-            elif now >= leadership.due_at:
-                leadership.tick()
+            elif now >= leader.due_at:
+                leader.tick()
         elif now < self._elections.deadline or self._elections.keeps_a_promise():
             return
         elif self._elections.waits_for_its_own_vote:
@@ -189,10 +189,10 @@ class RaftCore:
         self._state.outbox.release(sequence)
         if self._state.role is Role.CANDIDATE and self._elections.count_own_vote_if_durable() is Tally.WON:
             self._become_leader()
-        elif self._leadership is not None:
-            self._leadership.marks_moved()
-            if self._leadership.changing.is_over:
-                self._end_leadership(self._leadership)
+        elif self._leader is not None:
+            self._leader.advance_commit()
+            if self._leader.membership.is_over:
+                self._end_leadership(self._leader)
         self._check_invariants()
 
     def applied(self, index: int) -> None:
@@ -204,8 +204,8 @@ class RaftCore:
         self._state.last_applied = index
         self._state.open_proposals.applied(index)
         self._state.log.forget_sizes(index)
-        if self._leadership is not None:
-            self._leadership.applied()
+        if self._leader is not None:
+            self._leader.applied()
 
     def snapshot_saved(self, position: LogPosition) -> None:
         """A snapshot of this member's own state at `position` is durable; entries up to there may be compacted."""
@@ -230,25 +230,25 @@ class RaftCore:
         See docs/reference/specification.md#56-installing-a-snapshot.
         """
         state, members = self._state, self._state.configuration
-        self._following.install(position, configuration, leader_time)
+        self._follower.install(position, configuration, leader_time)
         self._handed_out_index = max(self._handed_out_index, self._state.last_applied)
-        if self._leadership is not None:
-            self._leadership.marks_moved()
-            if self._leadership.changing.is_over:
-                self._end_leadership(self._leadership)
+        if self._leader is not None:
+            self._leader.advance_commit()
+            if self._leader.membership.is_over:
+                self._end_leadership(self._leader)
         elif state.role is not Role.FOLLOWER and (state.configuration is not members or not state.may_campaign):
             self._become_follower(reason="its members have changed, or are certain now")
         self._check_invariants()
 
     def snapshot_transfer_failed(self, peer_id: str) -> None:
         """The transfer to this peer was given up: it is probed again at the next heartbeat."""
-        if self._leadership is not None:
-            self._leadership.probe_again(peer_id, paused=True)
+        if self._leader is not None:
+            self._leader.probe_again(peer_id, paused=True)
 
     def peer_unreachable(self, peer_id: str) -> None:
         """Its connection was lost, and with it whatever was on its way: it is probed again at the next heartbeat."""
-        if self._leadership is not None:
-            self._leadership.probe_again(peer_id, paused=True)
+        if self._leader is not None:
+            self._leader.probe_again(peer_id, paused=True)
 
     def leader_connection_lost(self, peer_id: str) -> None:
         """The peer has ended its connections with this member: if it leads, it is probably gone.
@@ -259,20 +259,20 @@ class RaftCore:
         if state.role is Role.FOLLOWER and state.leader_id == peer_id and self._elections.leader_lost():
             state.trace("leader_connection_lost", leader_id=peer_id)
 
-    def leave_untold(self, names: frozenset[str]) -> None:
-        """Make no events of these names from now on. Some come at every turn, and to make one costs 1 µs."""
-        self._state.untold = names
+    def mute_events(self, names: frozenset[str]) -> None:
+        """Stop making events of these names. Some would occur at every turn, and each costs 1 µs."""
+        self._state.muted_events = names
 
     # Effects
 
     def has_ready(self) -> bool:
-        """True if `take_ready` would give something."""
+        """True if `take_ready` would return something."""
         return bool(self._state.outbox.ready.events) or self.has_work()
 
     def has_work(self) -> bool:
-        """As `has_ready`, but what is only worth telling is no reason for a turn."""
-        leadership, state, reads = self._leadership, self._state, self._read_index_client
-        if leadership is not None and leadership.feed_wanted:
+        """As `has_ready`, but events alone are no reason for a turn."""
+        leader, state, reads = self._leader, self._state, self._read_index_client
+        if leader is not None and leader.has_pending_sends:
             return True
         if state.writes.pending or not state.outbox.ready.is_idle or (reads.count and reads.has_work):
             return True
@@ -283,8 +283,8 @@ class RaftCore:
         state = self._state
         if self._read_index_client.count and self._read_index_client.has_work:
             self._advance_follower_reads()
-        if self._leadership is not None and self._leadership.feed_wanted:
-            self._leadership.feed()
+        if self._leader is not None and self._leader.has_pending_sends:
+            self._leader.send_pending()
         ready, state.outbox.ready = state.outbox.ready, Ready()
         if state.writes.pending:
             new = HardState(state.term, state.voted_for, state.appliable_index) if state.writes.wants_state else None
@@ -302,13 +302,13 @@ class RaftCore:
 
     def _advance_follower_reads(self) -> None:
         """Advance the reads of a follower; a leader serves them itself."""
-        leadership = self._leadership
-        if leadership is None:
+        leader = self._leader
+        if leader is None:
             self._read_index_client.advance()
             return
         for ticket, _ in self._read_index_client.take_waiting():
             try:
-                leadership.request_read(ticket, by_lease=True)
+                leader.request_read(ticket, by_lease=True)
             except Busy as error:
                 self._state.outbox.ready.reads_failed.append((ticket, error))
 
@@ -366,12 +366,12 @@ class RaftCore:
     @property
     def hears_a_leader(self) -> bool:
         """True if there is one, as far as this member knows. A leader hears itself: it steps down without a quorum."""
-        return self._leadership is not None or self._elections.hears_a_leader
+        return self._leader is not None or self._elections.hears_a_leader
 
     def is_peer(self, peer_id: str) -> bool:
         """True if this is another member, or a removed one that is to be told so."""
         return peer_id in self._state.peer_ids or (
-            self._leadership is not None and peer_id in self._leadership.changing.departing
+            self._leader is not None and peer_id in self._leader.membership.departing
         )
 
     def greets(self, peer_id: str) -> bool:
@@ -387,8 +387,8 @@ class RaftCore:
         newest configuration, and removed ones that are to be told so."""
         known = {member.node_id: member for each in self._state.configurations.all for member in each.members}
         wanted = {*self._state.peer_ids, *(member.node_id for member in self.committed_configuration.members)}
-        if self._leadership is not None:
-            wanted |= self._leadership.changing.departing
+        if self._leader is not None:
+            wanted |= self._leader.membership.departing
         return tuple(known[peer_id] for peer_id in sorted(wanted - {self._state.node_id}) if peer_id in known)
 
     @property
@@ -397,10 +397,10 @@ class RaftCore:
         return self._state.commit_index
 
     @property
-    def told_commit_index(self) -> int:
+    def leader_commit_index(self) -> int:
         """The highest mark that leaders have told this member of since it was started: all up to there is committed,
         though the log here may not reach it yet. 0 if there was none."""
-        return self._following.told_commit_index
+        return self._follower.leader_commit_index
 
     @property
     def last_applied(self) -> int:
@@ -445,7 +445,7 @@ class RaftCore:
     @property
     def next_deadline(self) -> int:
         """`tick` must be called by then (monotonic ns)."""
-        return self._elections.deadline if self._leadership is None else self._leadership.next_deadline
+        return self._elections.deadline if self._leader is None else self._leader.next_deadline
 
     def term_at(self, index: int) -> int | None:
         """The term of the entry at `index`; None if the log does not hold it (any more)."""
@@ -461,7 +461,7 @@ class RaftCore:
     @property
     def successor_id(self) -> str | None:
         """To whom this leader is handing over; None if it is not."""
-        attempt = None if self._leadership is None else self._leadership.transfer.current
+        attempt = None if self._leader is None else self._leader.transfer.current
         return None if attempt is None else attempt.peer_id
 
     def status(self) -> CoreStatus:
@@ -491,7 +491,7 @@ class RaftCore:
 
     def peers_status(self) -> list[PeerStatus]:
         """Every peer as the leader sees it, in the order of ids; empty on other members."""
-        if self._leadership is None:
+        if self._leader is None:
             return []
         silent_before = self._state.now - self._state.config.election_timeout_max_ns
         return [
@@ -503,7 +503,7 @@ class RaftCore:
                 last_applied=peer.last_applied or 0,
                 recent_active=peer.heard_at > silent_before,
             )
-            for peer_id, peer in self._leadership.changing.peers.items()
+            for peer_id, peer in self._leader.membership.peers.items()
         ]
 
     @property
@@ -519,21 +519,21 @@ class RaftCore:
         It may be a leader or a candidate by a configuration that we do not have yet; what counts is its log and its
         term. Removed members are told of it by a leader, and once it is committed here nobody else hears them.
         """
-        state, leadership = self._state, self._leadership
-        if leadership is not None and peer_id in leadership.changing.departing:
+        state, leader = self._state, self._leader
+        if leader is not None and peer_id in leader.membership.departing:
             return True
         if peer_id == state.node_id or peer_id in state.committed_configuration.removed:
             return False
         return isinstance(message, _REQUESTS)
 
-    def _end_leadership(self, leadership: Leadership) -> None:
+    def _end_leadership(self, leader: Leader) -> None:
         """A leader that is removed leads until that is committed, and no longer (thesis §4.2.2)."""
-        leadership.transfer.on_removed()
+        leader.transfer.on_removed()
         self._become_follower(reason="it is no voter any more")
 
     def _step(self, peer_id: str, message: Message) -> None:
         state = self._state
-        if isinstance(message, _VOTE_REQUESTS) and self._elections.ignores(message, leads=self._leadership is not None):
+        if isinstance(message, _VOTE_REQUESTS) and self._elections.ignores(message, leads=self._leader is not None):
             # Thesis §4.2.3: a live leader is not deposed by a member that lost sight of it, term included.
             pre_vote = isinstance(message, PreVoteRequest)
             state.trace("vote_refused", peer_id=peer_id, pre_vote=pre_vote, reason="a leader is heard")
@@ -552,19 +552,19 @@ class RaftCore:
         match message:
             case AppendEntries():
                 self._hear_leader(peer_id)
-                self._following.on_append(peer_id, message)
+                self._follower.on_append(peer_id, message)
             case AppendAccepted():
-                if self._leadership is not None:
-                    self._leadership.on_accepted(peer_id, message)
+                if self._leader is not None:
+                    self._leader.on_accepted(peer_id, message)
             case AppendRejected():
-                if self._leadership is not None:
-                    self._leadership.on_rejected(peer_id, message)
+                if self._leader is not None:
+                    self._leader.on_rejected(peer_id, message)
             case InstallSnapshot():
                 self._hear_leader(peer_id)
-                self._following.on_snapshot_chunk(peer_id, message)
+                self._follower.on_snapshot_chunk(peer_id, message)
             case InstallSnapshotProgress():
-                if self._leadership is not None:
-                    self._leadership.on_snapshot_progress(peer_id, message)
+                if self._leader is not None:
+                    self._leader.on_snapshot_progress(peer_id, message)
             case VoteRequest():
                 self._elections.answer_vote(peer_id, message)
             case VoteResponse():
@@ -576,8 +576,8 @@ class RaftCore:
             case TimeoutNow():
                 self._on_timeout_now(peer_id, message)
             case ReadIndexRequest():
-                if self._leadership is not None:
-                    self._leadership.on_read_index_request(peer_id, message)
+                if self._leader is not None:
+                    self._leader.on_read_index_request(peer_id, message)
             case ReadIndexResponse():
                 self._read_index_client.on_response(message.number, message.read_index)
             case _:
@@ -586,7 +586,7 @@ class RaftCore:
     def _answer_stale(self, peer_id: str, message: Message) -> None:
         match message:  # All others answer a question of an older term: settled.
             case AppendEntries() | InstallSnapshot():
-                self._following.refuse_stale(peer_id, message)
+                self._follower.refuse_stale(peer_id, message)
             case VoteRequest():
                 self._elections.refuse_vote(peer_id, "its term is over")
             case PreVoteRequest():
@@ -632,8 +632,8 @@ class RaftCore:
 
     def _become_follower(self, *, reason: str, term: int | None = None) -> None:
         state, old_role = self._state, self._state.role
-        if self._leadership is not None:
-            tickets, self._leadership = self._leadership.reads.take_all(), None
+        if self._leader is not None:
+            tickets, self._leader = self._leader.reads.take_all(), None
             self.leading_term = None
             state.trace("stepped_down", reason=reason)
             state.follow(None)
@@ -679,25 +679,25 @@ class RaftCore:
         state.role = Role.LEADER
         state.trace("became_leader", last_index=state.log.last_index)
         state.follow(state.node_id)
-        self._leadership = Leadership(state, mark_delay_ns=self._mark_delay_ns)
+        self._leader = Leader(state, mark_delay_ns=self._mark_delay_ns)
         self.leading_term = state.term
 
-    def _leading(self) -> Leadership:
-        if self._leadership is None:
+    def _leading(self) -> Leader:
+        if self._leader is None:
             raise NotLeader(self._state.node_id, self._state.leader_id)
-        return self._leadership
+        return self._leader
 
     def _check_invariants(self) -> None:
-        state, log, leadership, end = self._state, self._state.log, self._leadership, self._state.log.last_index
+        state, log, leader, end = self._state, self._state.log, self._leader, self._state.log.last_index
         assert log.base_index <= state.snapshot_index <= state.last_applied <= state.commit_index <= end, self
         assert state.writes.durable_index <= end, self
         assert log.last_term <= state.term, self
-        if leadership is None:
+        if leader is None:
             assert self.leading_term is None and state.role is not Role.LEADER, self  # noqa: PT018
         else:
             assert (state.role, self.leading_term) == (Role.LEADER, state.term), self
             assert state.leader_id == state.voted_for == state.node_id, self
-            leadership.check_invariants()
+            leader.check_invariants()
 
     def __repr__(self) -> str:
         state = self._state

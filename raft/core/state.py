@@ -79,7 +79,7 @@ class CoreState:
         self.snapshot_index = self.last_applied = snapshot.index
         self.commit_index = max(snapshot.index, min(hard_state.commit_index, self.log.last_index))
         self.low_watermark = 0
-        self.untold: frozenset[str] = frozenset()  # Names of events that nobody wants to hear of.
+        self.muted_events: frozenset[str] = frozenset()  # Names of events that nobody wants to hear of.
         self.staleness = StalenessTracker()
         self.yielded_count, self.yielded_at = 0, now  # For members with a higher election priority.
         self.compacted_leader_time = leader_time  # ns: the greatest in entries that the log may have forgotten.
@@ -160,7 +160,7 @@ class CoreState:
         assert self.commit_index < index <= self.log.last_index, (self.commit_index, index, self.log)
         was_pending = self.commit_index < self.configured_at <= index
         self.commit_index = index
-        if "commit_advanced" not in self.untold:  # Nearly always: it would be made for nobody at each put.
+        if "commit_advanced" not in self.muted_events:  # Nearly always: it would be made for nobody at each put.
             self.trace("commit_advanced", commit_index=index)
         if was_pending:
             self.outbox.ready.peers_changed = True
@@ -171,7 +171,7 @@ class CoreState:
         """The low-water mark never goes back (docs/reference/specification.md#64-low-water-mark)."""
         if index > self.low_watermark:
             self.low_watermark = index
-            if "low_watermark_advanced" not in self.untold:
+            if "low_watermark_advanced" not in self.muted_events:
                 self.trace("low_watermark_advanced", low_watermark=index)
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -259,6 +259,6 @@ class CoreState:
 
     def trace(self, name: str, **fields: Any) -> None:
         """Tell observers; nothing depends on it."""
-        if name not in self.untold:
+        if name not in self.muted_events:
             fields["term"] = self.term
             self.outbox.ready.events.append(TraceEvent(name, fields))

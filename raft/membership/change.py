@@ -1,7 +1,7 @@
-"""A change of the members: what is asked, what it makes of a configuration, and what no cluster may do (thesis §4).
+"""A membership change: the request, the configurations it leads to, and the changes that are refused (thesis §4).
 
-Voters change through a joint configuration always, one or many at a time: there is one way to be right about. Learners
-come and go, and addresses change, in one step, since no majority changes by it.
+Voters always change through a joint configuration, one or many at a time, so there is only one procedure to prove.
+Learners come and go, and addresses change, in one step, because no majority changes by it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ class MembershipChange:
     """Members whose addresses are these from now on; their incarnations are named, if they were not."""
 
 
-def changed(configuration: Configuration, change: MembershipChange) -> Configuration:
-    """What `change` makes of `configuration`, which is not joint: a joint one if the voters change. ChangeRefused."""
+def begin_change(configuration: Configuration, change: MembershipChange) -> Configuration:
+    """The first configuration of `change`: joint if the voters change, else final. Raises ChangeRefused.
+
+    `configuration` is not joint.
+    """
     assert not configuration.is_joint, configuration
     _check(configuration, change)
     updates = {member.node_id: _updated(configuration, member) for member in change.update}
@@ -77,8 +80,8 @@ def naming_new_voters(
     return replace(change, update=(*updates, *named.values()))
 
 
-def left(configuration: Configuration) -> Configuration:
-    """What follows a joint configuration: the outgoing voters that do not stay are members no more."""
+def leave_joint(configuration: Configuration) -> Configuration:
+    """The configuration that follows a joint one: outgoing voters that do not stay are removed."""
     assert configuration.is_joint, configuration
     gone = [node_id for node_id in configuration.outgoing_ids if node_id not in configuration.voter_ids]
     return replace(configuration, outgoing=(), removed=_remembered(configuration.removed, gone))

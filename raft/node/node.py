@@ -231,9 +231,9 @@ class Node:
         """Build a snapshot of the applied state at the next flush, however little the log has grown."""
         self._snapshots.want()
 
-    def leave_untold(self, event_names: frozenset[str]) -> None:
+    def mute_events(self, event_names: frozenset[str]) -> None:
         """Tell no events of these names from now on."""
-        self._core.leave_untold(event_names)
+        self._core.mute_events(event_names)
 
     def transfer_leadership(self, peer_id: str | None = None) -> str:
         """Make `peer_id` the leader, or the peer that is fittest for it; returns who that is.

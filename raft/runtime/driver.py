@@ -97,7 +97,7 @@ class Driver:
         """`start_io` begins what the node's storage has been asked for since; True if its end was told already."""
         self.node = node
         self._seconds = trio.current_time  # Until it runs: then that of the clock, which need not be asked for.
-        node.leave_untold(TOLD_TO_NOBODY)
+        node.mute_events(TOLD_TO_NOBODY)
         self._completions = completions
         self._application = application
         self._transport = transport

@@ -231,7 +231,7 @@ def _is_own_entry_forged(error: AssertionError) -> bool:
 def _is_refused(target: OneNode, sender: str, message: Message) -> bool:
     core = target.node.core
     try:
-        core._validation.check(sender, message, core._leadership)
+        core._validation.check(sender, message, core._leader)
     except ProtocolError:
         return sender in core._state.peer_ids or core._heeds(sender, message)
     except NewerBuildNeeded:
@@ -242,7 +242,7 @@ def _is_refused(target: OneNode, sender: str, message: Message) -> bool:
 def _state(target: OneNode) -> tuple[object, ...]:
     core = target.node.core
     return (
-        core.term, core.voted_for, core.role, core.leader_id, core.commit_index, core.told_commit_index,
+        core.term, core.voted_for, core.role, core.leader_id, core.commit_index, core.leader_commit_index,
         core.low_watermark, core.last_index, core.first_index, core.next_deadline, core.status().messages_waiting,
         core.configuration, core.has_ready(), len(target.disk.waiting), tuple(core.peers_status()), target.node.failure,
     )  # fmt: skip
@@ -260,7 +260,7 @@ def _message(random: Random, target: OneNode, sender: str) -> Message:
     index = max(0, random.choice(near))
     index_term = core.term_at(index)
     last_term = min(term, index_term if index_term is not None else core.term)
-    counter = core._leadership.reads.counter if core._leadership is not None else 1
+    counter = core._leader.reads.counter if core._leader is not None else 1
     number = random.choice((0, 1, counter, max(0, core._read_index_client._last_number)))
     match random.randrange(14):
         case 0:

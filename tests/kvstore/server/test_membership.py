@@ -27,7 +27,7 @@ from kvstore.protocol.messages import Request, RequestKind, Response
 from kvstore.server.status import part_of
 from raft import ChangeRefusal, Configuration, Member, MembershipChange, ProtocolError, decode_item, encode_item
 from raft import ChangeRefused as RefusedByRaft
-from raft.membership.change import changed, left
+from raft.membership.change import begin_change, leave_joint
 from tests.kvstore.support.in_memory_cluster import SECOND, Cluster, SimClient
 
 
@@ -358,8 +358,8 @@ class Agreed(MemberCalls):
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
         field: object = 5
         if request.kind is RequestKind.CHANGE:
-            made = changed(self.configuration, read_change(decode_item(encode_item(list(request.items)))))
-            self.configuration = left(made) if made.is_joint else made
+            made = begin_change(self.configuration, read_change(decode_item(encode_item(list(request.items)))))
+            self.configuration = leave_joint(made) if made.is_joint else made
         else:
             now = self.configuration
             parts = {each: part_of(now, each.node_id) for each in now.members}

@@ -103,7 +103,7 @@ WAITS_US = st.one_of(st.sampled_from([0, 400, 1_000, 2_500, 5_000]), st.integers
 def test_a_leader_that_is_calm_has_nothing_to_do_at_a_tick(steps: list[tuple[str, int]]) -> None:
     """Its quorum, its disk and its deadlines say so one by one: for heartbeats, marks, and reads without answer."""
     bench = a_leader_with_commits(mark_delay_ns=5 * MILLISECOND_NS)
-    leadership = bench.core._leadership
+    leadership = bench.core._leader
     assert leadership is not None
     bench.core.request_read(-1)
     bench.flush()
@@ -120,7 +120,7 @@ def test_a_leader_that_is_calm_has_nothing_to_do_at_a_tick(steps: list[tuple[str
             bench.persist()
         bench.now += microseconds * MILLISECOND_NS // 1_000
         bench.core._state.now = bench.now
-        if leadership.is_calm():
+        if leadership.nothing_due():
             assert bench.core._state.now < leadership.due_at
             assert not leadership.has_lost_its_disk()
             assert not leadership.has_lost_its_quorum

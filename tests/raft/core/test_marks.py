@@ -271,23 +271,23 @@ def test_no_setting_makes_a_message_that_a_peers_frame_cannot_hold(name: str) ->
 def test_the_mark_that_a_leader_told_is_known_before_the_log_has_it() -> None:
     """For whoever asks how far behind this member is: it can prove less than it was told. It never falls."""
     follower = a_follower(term=1)
-    assert follower.core.told_commit_index == 0
+    assert follower.core.leader_commit_index == 0
 
     follower.step("s2", append(1, (0, 0), [1], commit_index=5))
-    assert (follower.core.commit_index, follower.core.told_commit_index) == (1, 5)
+    assert (follower.core.commit_index, follower.core.leader_commit_index) == (1, 5)
 
     follower.step("s2", append(1, (6, 1), [1], commit_index=6))  # Rejected: what comes before it is missing.
-    assert (follower.core.commit_index, follower.core.told_commit_index) == (1, 6)
+    assert (follower.core.commit_index, follower.core.leader_commit_index) == (1, 6)
 
     chunk = InstallSnapshot(
         term=1, transfer_id=1, snapshot_index=8, snapshot_term=1, total_bytes=3, offset=0, data=b"all"
     )
     follower.step("s2", chunk)
     follower.step("s2", append(1, (1, 1), [], commit_index=7))
-    assert (follower.core.commit_index, follower.core.told_commit_index) == (1, 8)
+    assert (follower.core.commit_index, follower.core.leader_commit_index) == (1, 8)
 
     follower.step("s3", append(2, (1, 1), [], commit_index=1))
-    assert follower.core.told_commit_index == 8
+    assert follower.core.leader_commit_index == 8
 
 
 def test_members_are_changed_by_a_change_only() -> None:

@@ -14,7 +14,7 @@ from raft import (
     VoteRequest,
     VoteResponse,
 )
-from raft.core.membership_change import TELLING_TIMEOUTS_MAX
+from raft.core.membership_change import DEPARTURE_TIMEOUTS_MAX
 from tests.raft.support.core_cluster import (
     JOINT,
     Group,
@@ -146,7 +146,7 @@ def test_a_removed_member_that_is_gone_is_not_told_for_ever() -> None:
     s1 = group["s1"]
     assert s1.core.is_peer("s3")
 
-    for _ in range(TELLING_TIMEOUTS_MAX * CONFIG.election_timeout_max_ns // CONFIG.heartbeat_interval_ns + 1):
+    for _ in range(DEPARTURE_TIMEOUTS_MAX * CONFIG.election_timeout_max_ns // CONFIG.heartbeat_interval_ns + 1):
         group.heartbeat()
 
     assert not s1.core.is_peer("s3")

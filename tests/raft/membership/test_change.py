@@ -17,7 +17,7 @@ from raft import (
     derive_cluster_id,
     encode_item,
 )
-from raft.membership.change import changed, left
+from raft.membership.change import begin_change, leave_joint
 from raft.membership.configuration import REMOVED_IDS_MAX
 from tests.raft.support.core_cluster import adding, configuration, describe, members, promoting, removing
 
@@ -31,8 +31,8 @@ def test_voters_change_through_a_joint_configuration_always() -> None:
     """Raft §6: one voter or several, there is one way. What follows is without the second half."""
     start = configuration(["s1", "s2", "s3"], learners=["s4", "s5"])
 
-    joint = changed(start, MembershipChange(promote=("s4",), remove=("s1", "s2")))
-    after = left(joint)
+    joint = begin_change(start, MembershipChange(promote=("s4",), remove=("s1", "s2")))
+    after = leave_joint(joint)
 
     assert describe(joint) == ("s3 s4", "s1 s2 s3", "s5")
     assert describe(after) == ("s3 s4", "", "s5")
@@ -41,8 +41,8 @@ def test_voters_change_through_a_joint_configuration_always() -> None:
 
 def test_learners_come_and_go_in_one_step() -> None:
     """No majority changes by it."""
-    with_two = changed(THREE, adding("s5", "s4"))
-    with_one = changed(with_two, removing("s4"))
+    with_two = begin_change(THREE, adding("s5", "s4"))
+    with_one = begin_change(with_two, removing("s4"))
 
     assert describe(with_two) == ("s1 s2 s3", "", "s4 s5")
     assert describe(with_one) == ("s1 s2 s3", "", "s5")
@@ -51,7 +51,7 @@ def test_learners_come_and_go_in_one_step() -> None:
 
 def test_a_new_address_needs_no_majority_of_others() -> None:
     """A store of one that grows is given the address at which the others find it."""
-    found = changed(configuration(["s1"]), MembershipChange(update=(Member("s1", "a:1", "a:2", b"i" * 16),)))
+    found = begin_change(configuration(["s1"]), MembershipChange(update=(Member("s1", "a:1", "a:2", b"i" * 16),)))
 
     assert found == Configuration((Member("s1", "a:1", "a:2", b"i" * 16),))
 
@@ -60,7 +60,7 @@ def test_who_moves_keeps_the_incarnation_that_is_known_of_it() -> None:
     """It is the authority for all members, also those who have never heard of this one."""
     start = Configuration((Member("s1", "a:1", "a:2", b"i" * 16),))
 
-    found = changed(start, MembershipChange(update=(Member("s1", "b:1", "b:2"),)))
+    found = begin_change(start, MembershipChange(update=(Member("s1", "b:1", "b:2"),)))
 
     assert found == Configuration((Member("s1", "b:1", "b:2", b"i" * 16),))
 
@@ -74,7 +74,7 @@ def test_nobody_comes_back_with_another_data_folder(node_id: str) -> None:
     start = Configuration((Member("s1"), Member("s2", "", "", b"a" * 16)), (), (Member("s3", "", "", b"a" * 16),))
 
     with pytest.raises(ChangeRefused, match="forgotten") as caught:
-        changed(start, MembershipChange(update=(Member(node_id, "", "", b"b" * 16),)))
+        begin_change(start, MembershipChange(update=(Member(node_id, "", "", b"b" * 16),)))
 
     assert caught.value.reason is ChangeRefusal.USED_ID
 
@@ -107,7 +107,7 @@ def test_a_change_that_no_cluster_may_make_is_refused_with_its_reason(
     start = Configuration(members("s1", "s2", "s3"), (), (Member("s4", "host:1"),), ("s0",))
 
     with pytest.raises(ChangeRefused) as caught:
-        changed(start, change)
+        begin_change(start, change)
 
     assert caught.value.reason is reason
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
@@ -117,14 +117,14 @@ def test_voters_may_go_and_others_take_their_place_at_once() -> None:
     """The last voter is not lost when another one becomes a voter with the same change."""
     start = configuration(["s1"], learners=["s2"])
 
-    assert describe(changed(start, MembershipChange(promote=("s2",), remove=("s1",)))) == ("s2", "s1", "")
+    assert describe(begin_change(start, MembershipChange(promote=("s2",), remove=("s1",)))) == ("s2", "s1", "")
 
 
 def test_so_many_removed_ids_are_remembered_and_no_more() -> None:
     """REMOVED_IDS_MAX, the latest ones."""
     many = [f"old-{n}" for n in range(REMOVED_IDS_MAX)]
 
-    found = changed(configuration(["s1"], learners=["s2"], removed=many), removing("s2"))
+    found = begin_change(configuration(["s1"], learners=["s2"], removed=many), removing("s2"))
 
     assert (found.removed[0], found.removed[-1], len(found.removed)) == ("old-1", "s2", REMOVED_IDS_MAX)
 

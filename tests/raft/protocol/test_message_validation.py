@@ -44,7 +44,7 @@ GREATEST = 2**63 - 1
 def state_of(core: RaftCore) -> list[Any]:
     """All that a message could change and that somebody could see."""
     return [
-        core.term, core.voted_for, core.role, core.leader_id, core.commit_index, core.told_commit_index,
+        core.term, core.voted_for, core.role, core.leader_id, core.commit_index, core.leader_commit_index,
         core.low_watermark, core.last_index, core.term_at(core.last_index), core.next_deadline, core.peers_status(),
         core.status().messages_waiting, core.has_ready(), core.configuration,
     ]  # fmt: skip
