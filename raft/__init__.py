@@ -15,13 +15,13 @@ from raft.effects import (
     Applied,
     AppliedBatch,
     Completion,
+    CompletionBatch,
     Effects,
     ReadReady,
     ReadsReady,
     Refused,
-    Told,
     Unknown,
-    one_by_one,
+    flatten,
 )
 from raft.encoding.cbor import DEPTH_MAX, INT64_MAX, INT64_MIN, SEPARATOR_BYTES, decode_item, decode_joined, encode_item
 from raft.encoding.command_batch import BATCH_OVERHEAD_BYTES, batch_leader_time, batch_size, encode_batch
@@ -69,9 +69,9 @@ from raft.membership.configuration import (
     Member,
     derive_cluster_id,
 )
-from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange, LevelRefusal, LevelRefused
+from raft.node.feature_levels import INITIAL_LEVELS, LevelRange, LevelRefusal, LevelRefused
 from raft.node.node import Node
-from raft.node.peer_identity import DiskForgotten, PeerRefused
+from raft.node.peer_identity import IncarnationReplaced, PeerRefused
 from raft.node.status import NodeStatus
 from raft.protocol.codec import decode_message, encode_message
 from raft.protocol.hello import HELLO_MAGIC, PROTOCOL_VERSION, Hello, HelloRole, Refusal, decode_hello
@@ -110,9 +110,9 @@ __all__ = [
     "FRAME_BYTES_MAX_CLIENT",
     "FRAME_BYTES_MAX_PEER",
     "HELLO_MAGIC",
+    "INITIAL_LEVELS",
     "INT64_MAX",
     "INT64_MIN",
-    "LEVELS_AT_FIRST",
     "MEMBERS_MAX",
     "MIB",
     "MILLISECOND_NS",
@@ -132,8 +132,8 @@ __all__ = [
     "ChangeRefused",
     "Compacted",
     "Completion",
+    "CompletionBatch",
     "Configuration",
-    "DiskForgotten",
     "DiskFull",
     "Done",
     "Effects",
@@ -144,6 +144,7 @@ __all__ = [
     "Hello",
     "HelloRole",
     "Identity",
+    "IncarnationReplaced",
     "InstallSnapshot",
     "InstallSnapshotProgress",
     "InvalidConfiguration",
@@ -194,7 +195,6 @@ __all__ = [
     "StoreFailed",
     "Tally",
     "TimeoutNow",
-    "Told",
     "TooLarge",
     "TooStale",
     "TraceEvent",
@@ -213,7 +213,7 @@ __all__ = [
     "encode_batch",
     "encode_item",
     "encode_message",
+    "flatten",
     "frame",
     "naming_new_voters",
-    "one_by_one",
 ]

@@ -30,7 +30,7 @@ class ReadReady:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Certain: the request had no effect and will have none."""
+    """The request certainly had no effect and will have none."""
 
     ticket: int
     error: RaftError
@@ -38,7 +38,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The command may have been, or may yet be, applied: no one can say.
+    """The command may have been, or may yet be, applied: its outcome is unknown.
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """
@@ -49,9 +49,9 @@ class Unknown:
 
 @dataclass(slots=True)
 class AppliedBatch:
-    """`Applied` for each of `tickets`, whose results are at the same places in `results`: the commands of one entry.
+    """`Applied` for the commands of one entry: `tickets`, with their results in the same order in `results`.
 
-    One object per batch, not per command: making one costs as much as applying a small command.
+    There is one object per batch, not per command: to make one costs as much as to apply a small command.
     """
 
     tickets: Sequence[int]
@@ -61,7 +61,7 @@ class AppliedBatch:
 
 @dataclass(slots=True)
 class ReadsReady:
-    """`ReadReady` for each of `tickets`: they were asked for together."""
+    """`ReadReady` for `tickets`, which were requested together."""
 
     tickets: Sequence[int]
     mode: ReadMode = ReadMode.READ_INDEX
@@ -70,17 +70,17 @@ class ReadsReady:
 Completion = Applied | ReadReady | Refused | Unknown
 """How one ticket ended."""
 
-Told = AppliedBatch | ReadsReady | Completion
-"""What a node tells: what ended together is told together."""
+CompletionBatch = AppliedBatch | ReadsReady | Completion
+"""The end of one ticket, or of several that ended together."""
 
 
-def one_by_one(told: Iterable[Told]) -> Iterator[Completion]:
-    """What a node tells, per ticket and in order: for whoever has no need to be quick.
+def flatten(batches: Iterable[CompletionBatch]) -> Iterator[Completion]:
+    """The completions one ticket at a time and in order, for callers that need not be fast.
 
     >>> list(one_by_one([AppliedBatch([1, 2], 7, ["a", "b"]), ReadsReady([3])]))[:2]
     [Applied(ticket=1, index=7, result='a'), Applied(ticket=2, index=7, result='b')]
     """
-    for each in told:
+    for each in batches:
         match each:
             case AppliedBatch(tickets, index, results):
                 for ticket, result in zip(tickets, results, strict=True):
@@ -94,10 +94,10 @@ def one_by_one(told: Iterable[Told]) -> Iterator[Completion]:
 
 @dataclass(slots=True)
 class Effects:
-    """What the host must do after a flush: send, tell the application, and stop if `failure` is set."""
+    """The work of the host after a flush: send, hand completions over, and stop if `failure` is set."""
 
     send: list[tuple[str, Message]] = field(default_factory=list)
-    completions: list[Told] = field(default_factory=list)  # In order.
+    completions: list[CompletionBatch] = field(default_factory=list)  # In order.
     events: list[TraceEvent] = field(default_factory=list)
     failure: NodeStopped | None = None
     peers_changed: bool = False  # `Node.peers` are others, or have other addresses: connect to them, before `send`.

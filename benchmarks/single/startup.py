@@ -27,7 +27,7 @@ from benchmarks.measure.usage import peak_bytes
 from kvstore.protocol.commands import Put, RegisterSession, encode_command
 from kvstore.store.machine import KvMachine
 from raft import Configuration, Entry, EntryKind, HardState, Identity, LogWrite, Member, encode_batch
-from raft.node.apply import apply_run
+from raft.node.apply import apply_batch
 from storage import InlineFiles, OpenedStorage, Operation, SyncFile, SyncFolder, create_data_folder, open_storage
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "startup.json"
@@ -157,7 +157,7 @@ def measure(folder: Path, what: str, count: int) -> StartupRow:
         reading += time.process_time() - began
         waiting = deque(entries)
         while waiting:
-            apply_run(machine, waiting, READ_BYTES)
+            apply_batch(machine, waiting, READ_BYTES)
         index = entries[-1].index + 1
     laps.append(time.process_time())
     files.close()

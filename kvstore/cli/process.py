@@ -26,7 +26,7 @@ from kvstore.protocol.commands import UnreadablePayload
 from kvstore.resources.out_of_memory import is_out_of_memory
 from kvstore.store import gc_tuning
 from kvstore.store.snapshot_codec import InvalidSnapshot, UnsupportedFeatureLevel
-from raft import DiskForgotten, InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError
+from raft import IncarnationReplaced, InvalidConfiguration, NewerConfiguration, NodeStopped, RaftError
 from storage import (
     CorruptLog,
     CorruptMeta,
@@ -235,7 +235,7 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             hint = "nothing acknowledged is lost; start it again once its disk is well"
             if isinstance(error.__cause__, CorruptLog | CorruptSnapshot):
                 hint = REPLACE
-            elif isinstance(error.__cause__, DiskForgotten):
+            elif isinstance(error.__cause__, IncarnationReplaced):
                 hint = FORGOTTEN
             elif isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EFBIG:
                 hint = FILES_TOO_SMALL

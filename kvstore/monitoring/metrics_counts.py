@@ -21,6 +21,7 @@ from raft import (
     Busy,
     ChangeRefused,
     Compacted,
+    CompletionBatch,
     DiskFull,
     LevelRefused,
     NoDescriptors,
@@ -30,7 +31,6 @@ from raft import (
     RaftError,
     ReadsReady,
     Refused,
-    Told,
     TooLarge,
     TooStale,
     TraceEvent,
@@ -150,7 +150,7 @@ class CountingApplication:
     def __init__(self, application: Application, counts: Counts) -> None:
         self._application, self._counts = application, counts
 
-    def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent]) -> None:
+    def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
         """Count, and hand on."""
         counts = self._counts
         for told in completions:

@@ -14,7 +14,7 @@ import trio
 
 from kvstore.resources.connection_places import IN_PROCESS, ConnectionPlace, ConnectionPlaces, origin_of
 from kvstore.server.service import Service
-from raft import Told, TraceEvent
+from raft import CompletionBatch, TraceEvent
 from raft.runtime import Acceptor, receive_at_once, send_at_once
 
 logger = logging.getLogger("kvstore.client_port")
@@ -119,7 +119,7 @@ class ClientListener:
         """
         self._wake, self._flush_node, self._turn = wake, flush, turn
 
-    def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent]) -> None:
+    def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
         """From the driver, after each flush that has something to tell."""
         if self._service.complete(completions, events):
             self._wake()

@@ -225,7 +225,7 @@ class KvMachine:
             self._on_applied(len(results))
         return results
 
-    def apply_run(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
+    def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
         """`apply` each of several, in order: the same for less, above all where each has few commands.
 
         They are decoded together: the caller bounds their number. If it raises, those before that entry are applied.

@@ -398,8 +398,10 @@ class RaftCore:
 
     @property
     def leader_commit_index(self) -> int:
-        """The highest mark that leaders have told this member of since it was started: all up to there is committed,
-        though the log here may not reach it yet. 0 if there was none."""
+        """The highest leaderCommit received since the start (Raft Figure 2), 0 if there was none.
+
+        Everything up to it is committed, though the log here may not reach it yet.
+        """
         return self._follower.leader_commit_index
 
     @property

@@ -1,4 +1,4 @@
-"""Committed entries on their way into the state machine, several at a time where it takes that."""
+"""Applying committed entries to the state machine, several at a time where the machine supports batches."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from raft.interfaces import StateMachine
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry
 
 RUN_MAX, RUN_BYTES_MAX = 64, 16 * 1024
-"""Entries handed over at once, or fewer if they are larger. By then they share what a call costs; what is made of more
-leaves the processor's cache before it is used, and is looked at by the garbage collector."""
+"""The bounds of one batch. With so many entries the cost of a call is shared; the results of more leave the processor's
+cache before they are used, and are traversed by the garbage collector."""
 
 ENTRY_AS_COMMANDS = 8
-"""What an entry costs besides its commands, 0.7 µs each: 5 µs, and 10 where it has just come."""
+"""The cost of an entry besides its commands, in commands of 0.7 µs: 5 µs, and 10 µs for an entry just received."""
 
 
-class TakesRuns(StateMachine, Protocol):
-    """A machine to which several entries cost less than each alone. It need not be one."""
+class BatchStateMachine(StateMachine, Protocol):
+    """An optional extension of `StateMachine`: several entries in one call cost less than one call for each."""
 
-    def apply_run(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
+    def apply_batch(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
         """`apply` each, in order: the results are the same, and so is the state, even when it raises at one of them."""
         ...
 
 
-def apply_run(machine: StateMachine | TakesRuns, waiting: deque[Entry], bytes_max: int) -> Iterable[tuple[Entry, Any]]:
+def apply_batch(
+    machine: StateMachine | BatchStateMachine, waiting: deque[Entry], bytes_max: int
+) -> Iterable[tuple[Entry, Any]]:
     """Take entries off the front of `waiting` and apply them: each, and its results.
 
     At least one; up to the one that reaches `bytes_max`, if a run holds so many.
@@ -38,6 +40,6 @@ def apply_run(machine: StateMachine | TakesRuns, waiting: deque[Entry], bytes_ma
         entry = waiting.popleft()
         run.append(entry)
         bytes_max -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
-    several = getattr(machine, "apply_run", None)
+    several = getattr(machine, "apply_batch", None)
     results = several(run) if several is not None else [machine.apply(entry) for entry in run]
     return zip(run, results, strict=True)

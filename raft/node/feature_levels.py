@@ -1,8 +1,9 @@
-"""Feature levels: what a build can apply, and when a cluster may use more of it (docs/reference/versions.md).
+"""Feature levels: what a build can apply, and which level a cluster may use (docs/reference/versions.md).
 
-The level *in force* is replicated state: a command in the log raises it, and it never falls. It is raised only when
-every member's build knows the new one, which each says in its hello; before that nothing of the new level is proposed.
-So a member never meets what it cannot apply, unless it was given an older build behind everybody's back: then it stops.
+The level *in force* is replicated state: a command in the log raises it, and it never falls. It is raised only when the
+build of every member knows the new level, which each member states in its hello; before that no command of the new
+level is proposed. So a member never meets a command that it cannot apply, unless its build was replaced by an older
+one: then it stops.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -39,8 +40,8 @@ class LevelRange:
         return f"{self.lowest} to {self.highest}" if self.lowest < self.highest else str(self.lowest)
 
 
-LEVELS_AT_FIRST = LevelRange()
-"""What a build knows that does not say it."""
+INITIAL_LEVELS = LevelRange()
+"""The levels of a build that does not state any."""
 
 
 class LevelRefusal(enum.Enum):
@@ -49,11 +50,11 @@ class LevelRefusal(enum.Enum):
     UNKNOWN_LEVEL = "unknown_level"
     """The leader's own build does not know it."""
     OLD_MEMBER = "old_member"
-    """A member, voter or learner, does not know it."""
+    """The build of a member, voter or learner, does not know it."""
     SILENT_MEMBER = "silent_member"
-    """A member was not heard lately: what it knows is not known."""
+    """A member was not heard lately, so its build is not known."""
     CHANGING = "changing"
-    """Who the members are is just being changed."""
+    """A membership change is under way."""
 
 
 class LevelRefused(RaftError):
@@ -67,15 +68,15 @@ class LevelRefused(RaftError):
         return f"the feature level is not raised: {self.text}"
 
 
-class MemberLevels:
-    """What the builds of this member and of its peers know, as far as each has said."""
+class PeerFeatureLevels:
+    """The feature levels that the builds of this member and of its peers know, as stated in their hellos."""
 
     def __init__(self, own: LevelRange) -> None:
         self.own = own
-        self._said: dict[str, LevelRange] = {}  # In the newest hello, until its connection is lost.
+        self._said: dict[str, LevelRange] = {}  # By peer: from its newest hello, until its connection is lost.
 
-    def greeted(self, peer_id: str, levels: LevelRange, in_force: int) -> None:
-        """A peer said what it knows. Raises PeerRefused if it could not apply what is in the log already."""
+    def on_hello(self, peer_id: str, levels: LevelRange, in_force: int) -> None:
+        """Take the levels of a peer's hello. Raises PeerRefused if it could not apply the log as it is."""
         if levels.highest < in_force:
             raise PeerRefused(
                 peer_id,
@@ -85,12 +86,12 @@ class MemberLevels:
             )
         self._said[peer_id] = levels
 
-    def lost(self, peer_id: str) -> None:
-        """A peer's connection is gone: it may come back as another build."""
+    def on_disconnect(self, peer_id: str) -> None:
+        """Forget the levels of a peer whose connection is gone: it may come back with another build."""
         self._said.pop(peer_id, None)
 
     def check_raise(self, level: int, core: RaftCore) -> None:
-        """Whether every member, learners included, can apply `level`. On the leader. Raises LevelRefused."""
+        """Check on the leader that every member, learners included, can apply `level`. Raises LevelRefused."""
         if level > self.own.highest:
             text = f"{core.node_id} knows {self.own}, not {level}; upgrade every member first"
             raise LevelRefused(LevelRefusal.UNKNOWN_LEVEL, text)

@@ -1,9 +1,10 @@
-"""One sync at a time, and everything that gathers meanwhile goes into the next (group commit).
+"""Group commit: one sync at a time, and everything that gathers meanwhile goes into the next one.
 
-It also holds back what may leave only when a step of the write stream is durable, and proves the last
-batch with an empty frame once the node is idle (docs/reference/specification.md#49-proof-of-the-last-frame).
+It also holds messages back until the step of the write stream that they depend on is durable, and proves the last batch
+with an empty frame once the node is idle.
 
-See docs/reference/specification.md#31-messages-wait-for-the-disk.
+See docs/reference/specification.md#49-proof-of-the-last-frame,
+docs/reference/specification.md#31-messages-wait-for-the-disk.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """One member, sans-I/O: events in, effects out. The simulator and the trio driver run this same class.
 
-The node owns the core and everything that a decision of production depends on: the order of durability, group commit,
-batching, admission and bounds, outcomes, pins, snapshots. It has no clock and starts no I/O of its own: storage is
-handed in in submit/complete form, and a completion may be called at any time *between* events; it only changes state.
-What follows from it comes out of the next `take_effects`, which is the only place where anything happens:
-1. what is pending becomes one entry, unless a log write is under way (then more gathers);
+The node owns the core and everything else that decides about production behaviour: the order of durability, group
+commit, batching, admission and bounds, outcomes, pins, snapshots. It has no clock and starts no I/O of its own. Storage
+is handed in in submit/complete form; a completion may be called at any time *between* events and only changes state.
+All effects come out of the next `take_effects`:
+1. pending commands become one entry, unless a log write is under way (then more gathers);
 2. the core's effects are carried out in the order that `Ready` states;
 3. committed entries go to a leader's state machine, a bounded slice at a time;
 4. messages that waited for the last sync leave.
@@ -29,11 +29,11 @@ from raft.errors import ENDING_ERRORS, Busy, Compacted, NodeStopped, NotCommitte
 from raft.interfaces import LogStore, PinStore, SnapshotInfo, SnapshotStore, StateMachine
 from raft.membership.change import MembershipChange
 from raft.membership.configuration import Identity, Member
-from raft.node.apply import ENTRY_AS_COMMANDS, apply_run
+from raft.node.apply import ENTRY_AS_COMMANDS, apply_batch
 from raft.node.disk_health import DiskHealth, DiskSpaceProbe
-from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange, MemberLevels
+from raft.node.feature_levels import INITIAL_LEVELS, LevelRange, PeerFeatureLevels
 from raft.node.group_commit import GroupCommit
-from raft.node.peer_identity import REMOVED, PeerPins, PeerRefused
+from raft.node.peer_identity import REMOVED, KnownIncarnations, PeerRefused
 from raft.node.requests import OpenCommands, OpenReads, PendingCommands
 from raft.node.status import NodeStatus, node_status
 from raft.protocol.messages import Message, TimeoutNow
@@ -66,7 +66,7 @@ class Node:
         machine: StateMachine,
         random: Random,
         now: int,
-        levels: LevelRange = LEVELS_AT_FIRST,
+        levels: LevelRange = INITIAL_LEVELS,
     ) -> None:
         latest = snapshots.latest()
         machine.restore(latest.header.machine, snapshots.chunks(latest))
@@ -91,8 +91,8 @@ class Node:
         self._leading_term: int | None = None
         self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
         self._disk_health = DiskHealth(config, self._core, self._commit, log)
-        self._pins = PeerPins(pins, self._fail, is_blank=log.last_index == 0)
-        self._levels = MemberLevels(levels)
+        self._incarnations = KnownIncarnations(pins, self._fail, is_blank=log.last_index == 0)
+        self._levels = PeerFeatureLevels(levels)
         self._pending = PendingCommands(config)
         self._open_commands = OpenCommands()
         self._reads = OpenReads(config.reads_pending_max)
@@ -116,7 +116,7 @@ class Node:
 
     # Events in.
 
-    def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = LEVELS_AT_FIRST) -> None:
+    def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = INITIAL_LEVELS) -> None:
         """A peer said who it is; its messages are used once its pin is durable. Raises PeerRefused.
 
         See docs/reference/specification.md#13-incarnations-and-pins.
@@ -131,15 +131,18 @@ class Node:
         if not self._core.greets(peer_id):
             members = ", ".join(member.node_id for member in self._core.configuration.members)
             raise PeerRefused(peer_id, "not_a_member", f"it is not a member of this cluster, which has: {members}")
-        if self.failure is None:  # Who hears no leader may not have heard of all members, either.
-            self._pins.check(peer_id, incarnation_id, known=member.incarnation_id if member is not None else b"")
-        self._levels.greeted(peer_id, levels, self._machine.feature_level)  # Of the one that is meant, and no other.
+        # Without a leader our configuration may be stale, so an unknown peer is checked against its pin only.
+        if self.failure is None:
+            self._incarnations.check(
+                peer_id, incarnation_id, known=member.incarnation_id if member is not None else b""
+            )
+        self._levels.on_hello(peer_id, levels, self._machine.feature_level)  # Of the one that is meant, and no other.
 
     def receive(self, peer_id: str, message: Message) -> None:
         """Take one message of a peer. Dropped unless its pin is durable. What only newer builds know ends the node."""
         if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
             return  # It would never be quiet.
-        if self.failure or not self._pins.is_pinned(peer_id):
+        if self.failure or not self._incarnations.is_pinned(peer_id):
             return  # Whom of the others it heeds, the core decides.
         if isinstance(message, TimeoutNow) and self._disk_health.is_unfit_to_lead:
             return  # A campaign would wait for the disk, and begin when it is of no use any more; or no write is taken.
@@ -148,7 +151,7 @@ class Node:
 
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to a peer was lost."""
-        self._levels.lost(peer_id)
+        self._levels.on_disconnect(peer_id)
         if self.failure is None and self._on_core(self._core.peer_unreachable, peer_id):
             self._snapshots.peer_unreachable(peer_id, self._now)
 
@@ -161,13 +164,13 @@ class Node:
             self._on_core(self._core.leader_connection_lost, peer_id)
 
     def peer_refused(self, peer_id: str, code: str) -> None:
-        """A peer does not take our connection, and says why with `code` (`PeerRefused`).
+        """A peer refuses our connection, with the `code` of its `PeerRefused`.
 
-        `removed` is final: it is said of what is committed only. Who was away while it was told learns it so.
+        `removed` is final: only a committed removal is stated so. A member that was away learns of its removal here.
         """
         if self._core.is_peer(peer_id):
             self._is_told_removed |= code == REMOVED
-            self._pins.refused_by(peer_id, code)
+            self._incarnations.refused_by(peer_id, code)
 
     def tick(self, now: int) -> None:
         """Time has passed: `now` is monotonic ns. To be called by `next_deadline`, and before other events."""
@@ -232,7 +235,7 @@ class Node:
         self._snapshots.want()
 
     def mute_events(self, event_names: frozenset[str]) -> None:
-        """Tell no events of these names from now on."""
+        """Make no events of these names from now on."""
         self._core.mute_events(event_names)
 
     def transfer_leadership(self, peer_id: str | None = None) -> str:
@@ -329,12 +332,12 @@ class Node:
 
     @property
     def is_removed(self) -> bool:
-        """For certain, by the own log or the word of a peer: it is no member any more, and never will be again."""
+        """True if this node is certainly and finally removed, by its own log or by the refusal of a peer."""
         return self._core.is_removed or self._is_told_removed
 
     def pinned_incarnation(self, peer_id: str) -> bytes:
-        """Of a peer that has said hello here, 16 bytes; none of others."""
-        return self._pins.of(peer_id)
+        """The incarnation id (16 bytes) pinned for this peer, or b"" if it never connected."""
+        return self._incarnations.of(peer_id)
 
     @property
     def reads_by_lease(self) -> bool:
@@ -353,7 +356,7 @@ class Node:
 
     @property
     def peers(self) -> tuple[Member, ...]:
-        """Everybody to whom this node wants a connection, in the order of ids. `Effects.peers_changed` tells of it."""
+        """The peers that this node wants connections to, in the order of ids. `Effects.peers_changed`: they changed."""
         return self._core.peers()
 
     def read_log(self, from_index: int, bytes_max: int) -> list[Entry]:
@@ -507,7 +510,7 @@ class Node:
                 self._notice_leadership()
 
     def _handle(self, ready: Ready) -> bool:
-        """Carry out one Ready, in the order of its fields. True if the core may have more: it was told something."""
+        """Carry out one Ready, in the order of its fields. True if the core may have more: it was called."""
         effects = self._effects
         if ready.write is not None:
             self._commit.append(ready.write)
@@ -522,19 +525,19 @@ class Node:
             effects.completions += [Refused(each, error) for each in self._reads.close(ticket)]
         for end in ready.ended:
             effects.completions += self._open_commands.ended(end, self._not_leader())
-        tells_the_core = ready.is_about_snapshots
-        if tells_the_core:
+        calls_core = ready.is_about_snapshots
+        if calls_core:
             self._snapshots.handle(ready, self._now)
         effects.events += ready.events
         if ready.peers_changed:
             effects.peers_changed = True
-        return tells_the_core
+        return calls_core
 
     def _apply_slice(self) -> None:
         """Give committed entries to the state machine, so many, or so much, at most before others get their turn."""
         budget, budget_bytes = self._config.apply_commands_max, self._config.apply_bytes_max
         while self._to_apply and budget > 0 and budget_bytes > 0:
-            for entry, results in apply_run(self._machine, self._to_apply, budget_bytes):
+            for entry, results in apply_batch(self._machine, self._to_apply, budget_bytes):
                 self._snapshots.applied(entry)
                 if entry.kind is _CONFIGURATION:
                     members = self._core.configuration_at(entry.index)

@@ -1,8 +1,10 @@
-"""Which incarnation of each peer this node talks to (docs/reference/specification.md#13-incarnations-and-pins).
+"""The identity of peers: the incarnation of each peer that this node talks to.
 
 A pin is durable before any vote, append or acknowledgement of that peer is used. A member that comes back with
 another incarnation has lost its disk and forgotten its votes: it is refused until it is replaced as a new member.
-What a configuration says of incarnations is the authority: the cluster has agreed on it.
+An incarnation named in the configuration overrides a pin: the cluster has agreed on it.
+
+See docs/reference/specification.md#13-incarnations-and-pins.
 """
 
 from __future__ import annotations
@@ -13,21 +15,21 @@ from raft.errors import RaftError
 from raft.interfaces import PinStore
 
 PINS_MAX = 1_024
-"""Ids that ever said hello here: all members of a long life, removed ones included. Each costs 100 bytes of a file."""
+"""The bound of pins: all members of a long life, removed ones included. Each costs 100 bytes of a file."""
 
 
 SHORT_BYTES = 4
-"""What a refusal tells of an incarnation."""
+"""The bytes of an incarnation id that a refusal shows."""
 
 REMOVED = "removed"
-"""The code of a refusal that is final: it was a member, and is none for ever."""
+"""The code of a final refusal: the peer was removed from the cluster."""
 
 WRONG_INCARNATION = "wrong_incarnation"
-"""The code of a refusal: it was known with another data folder, and so has forgotten what it promised."""
+"""The code of a refusal: the peer was known with another data folder, so it has forgotten its promises."""
 
 
 class PeerRefused(RaftError):
-    """This peer's messages are not used. `code` is a stable word, `reason` says why and what to do."""
+    """The messages of this peer are not used. `code` is a stable word, `reason` says why and what to do."""
 
     def __init__(self, peer_id: str, code: str, reason: str) -> None:
         super().__init__(peer_id, code, reason)
@@ -37,10 +39,10 @@ class PeerRefused(RaftError):
         return f"peer {self.peer_id} is refused: {self.reason}"
 
 
-class DiskForgotten(RaftError):
-    """This member began with nothing, and was refused by a peer that knows it with another data folder.
+class IncarnationReplaced(RaftError):
+    """This member began with an empty log, and a peer that knows it with another data folder refused it.
 
-    Its folder was lost and made anew. What it voted and acknowledged before is forgotten, so it must not promise again.
+    Its folder was lost and made anew. Its earlier votes and acknowledgements are forgotten, so it must promise nothing.
     """
 
     def __init__(self, peer_id: str) -> None:
@@ -54,8 +56,8 @@ class DiskForgotten(RaftError):
         )
 
 
-class PeerPins:
-    """The durable pins, and those that are on their way to the disk. `is_blank`: this node began with an empty log."""
+class KnownIncarnations:
+    """The pins of one node: the durable ones, and those being written. `is_blank`: its log was empty at the start."""
 
     def __init__(self, store: PinStore, failed: Callable[[str, BaseException], None], *, is_blank: bool) -> None:
         self._store = store
@@ -69,13 +71,14 @@ class PeerPins:
         return peer_id in self._durable
 
     def of(self, peer_id: str) -> bytes:
-        """Its incarnation as far as it is known here; none if it never said hello."""
+        """The known incarnation id of this peer, or b"" if it never connected."""
         return self._durable.get(peer_id) or self._under_way.get(peer_id, b"")
 
     def check(self, peer_id: str, incarnation_id: bytes, *, known: bytes = b"") -> None:
-        """Accept a peer's hello; start to pin it when it is new. `known`: what the configuration says, if it does.
+        """Accept a peer's hello; begin to pin a new peer. `known`: its incarnation in the configuration, if it is
+        there.
 
-        Raises PeerRefused for another incarnation, and where PINS_MAX others have said hello.
+        Raises PeerRefused for another incarnation, and beyond PINS_MAX peers.
         """
         assert len(incarnation_id) == 16, incarnation_id
         pinned = self._durable.get(peer_id, self._under_way.get(peer_id))
@@ -97,9 +100,9 @@ class PeerPins:
             )
 
     def refused_by(self, peer_id: str, code: str) -> None:
-        """A member refused this node. If it is blank and was known before, it ends, lest somebody new believe it."""
+        """A member refused this node. A blank node that was known before ends, so that no new member believes it."""
         if code == WRONG_INCARNATION and self._is_blank:
-            self._failed(f"its hello to {peer_id}", DiskForgotten(peer_id))
+            self._failed(f"its hello to {peer_id}", IncarnationReplaced(peer_id))
 
     def _pinned(self, peer_id: str, incarnation_id: bytes, error: BaseException | None) -> None:
         if error is not None:
@@ -109,5 +112,5 @@ class PeerPins:
 
 
 def _short(incarnation_id: bytes) -> str:
-    """Enough to tell data folders apart, and too little to come as one: whoever calls is told it."""
+    """A prefix that tells data folders apart, and is too short to impersonate one: every caller sees it."""
     return f"{incarnation_id[:SHORT_BYTES].hex()}…"

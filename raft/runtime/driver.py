@@ -11,9 +11,9 @@ from typing import Protocol
 
 import trio
 
-from raft.effects import Told
+from raft.effects import CompletionBatch
 from raft.errors import NodeStopped
-from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange
+from raft.node.feature_levels import INITIAL_LEVELS, LevelRange
 from raft.node.node import Node
 from raft.protocol.messages import Message
 from raft.runtime.completions import CompletionQueue
@@ -73,7 +73,7 @@ def now_ns() -> int:
 class Application(Protocol):
     """What is built on the node, and is told how its requests ended."""
 
-    def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent]) -> None:
+    def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
         """Called synchronously after each flush that has something to tell, in order. It may call the node again."""
         ...
 
@@ -306,7 +306,7 @@ class Driver:
 
     # What the transport tells.
 
-    def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = LEVELS_AT_FIRST) -> None:
+    def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = INITIAL_LEVELS) -> None:
         """A peer said who it is, and what its build knows. Raises PeerRefused."""
         self.node.tick(self._read_clock())
         self.node.peer_hello(peer_id, incarnation_id, levels)

@@ -12,7 +12,7 @@ import trio
 from raft.encoding.frames import FrameSplitter, frame
 from raft.errors import ProtocolError, RaftError, ValidationFault
 from raft.membership.configuration import Identity
-from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange
+from raft.node.feature_levels import INITIAL_LEVELS, LevelRange
 from raft.node.peer_identity import PeerRefused
 from raft.protocol.codec import decode_message
 from raft.protocol.hello import PROTOCOL_VERSION, Hello, HelloRole, Refusal, decode_hello
@@ -33,12 +33,12 @@ class PeerHello:
     node_id: str
     incarnation_id: bytes
     peer_address: str = ""  # Where it says that it is to be dialled.
-    levels: LevelRange = LEVELS_AT_FIRST  # What feature levels its build can apply.
+    levels: LevelRange = INITIAL_LEVELS  # What feature levels its build can apply.
     process_id: bytes = b""  # Another one in each life; empty if its build says none.
 
 
 def own_hello(
-    identity: Identity, peer_address: str = "", levels: LevelRange = LEVELS_AT_FIRST, process_id: bytes = b""
+    identity: Identity, peer_address: str = "", levels: LevelRange = INITIAL_LEVELS, process_id: bytes = b""
 ) -> bytes:
     """The frame that says who this member is, where it is to be dialled, which feature levels it can apply, and by
     `process_id` that it is this process of it."""

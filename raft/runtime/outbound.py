@@ -16,7 +16,7 @@ import trio
 
 from raft.errors import RaftError, ValidationFault
 from raft.membership.configuration import Identity
-from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange
+from raft.node.feature_levels import INITIAL_LEVELS, LevelRange
 from raft.node.peer_identity import PeerRefused
 from raft.runtime.addresses import parse_address
 from raft.runtime.connection_log import ConnectionLog
@@ -64,7 +64,7 @@ class Outbound:
         refused: Callable[[str, str, str], None] = lambda *_: None,
         own_address: Callable[[], str] = lambda: "",
         bytes_max: int = OUTBOUND_BYTES_MAX,
-        levels: LevelRange = LEVELS_AT_FIRST,
+        levels: LevelRange = INITIAL_LEVELS,
         process_id: bytes = b"",
         log: ConnectionLog | None = None,
     ) -> None:

@@ -19,7 +19,7 @@ import trio
 from raft.encoding.frames import FRAME_BYTES_MAX_PEER, FrameSplitter, frame
 from raft.errors import ProtocolError, ValidationFault
 from raft.membership.configuration import Configuration, Identity, Member
-from raft.node.feature_levels import LEVELS_AT_FIRST, LevelRange
+from raft.node.feature_levels import INITIAL_LEVELS, LevelRange
 from raft.node.peer_identity import PeerRefused
 from raft.protocol.codec import encode_message
 from raft.protocol.hello import PROCESS_ID_BYTES

@@ -37,7 +37,7 @@ from raft import (
     TimeoutNow,
     TraceEvent,
     VoteRequest,
-    one_by_one,
+    flatten,
 )
 from storage import OpenedStorage
 

@@ -33,7 +33,7 @@ from raft import (
     ReadReady,
     Refused,
     TooLarge,
-    one_by_one,
+    flatten,
 )
 
 PROBE_PAUSE_NS = 20_000_000
@@ -175,7 +175,7 @@ class DirectLoad:
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
         """See what became of the calls on this member."""
-        for completion in one_by_one(effects.completions):
+        for completion in flatten(effects.completions):
             call = self._open.get(completion.ticket)
             require(
                 call is not None and (call.member, call.life) == (member.node_id, member.life),

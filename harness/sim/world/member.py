@@ -20,7 +20,6 @@ from harness.sim.world.probes import LOG_FOLDER, LogProbe, MachineProbe, NodePro
 from harness.sim.world.process import ProcessScheduler
 from kvstore import KvMachine, Service, UnsupportedFeatureLevel, initial_header
 from raft import (
-    DiskForgotten,
     Effects,
     Identity,
     LevelRange,

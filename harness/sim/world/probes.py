@@ -255,7 +255,7 @@ class MachineProbe:
         for end, entry in enumerate(entries, start=1):
             if end == len(entries) or entry.index % self._looks_every == 0:
                 run = entries[first:end]
-                run_results = self._machine.apply_run(run)
+                run_results = self._machine.apply_batch(run)
                 for each, each_results in zip(run, run_results, strict=True):
                     self._watcher.applying(each)
                     self._watcher.applied(each, each_results)

@@ -14,7 +14,7 @@ from kvstore.cli.common import ExitCode
 from kvstore.cli.process import failure_of_member
 from kvstore.protocol.commands import UnreadablePayload
 from kvstore.server.request_errors import RequestErrors
-from raft import DiskForgotten, NewerConfiguration, NodeStopped
+from raft import IncarnationReplaced, NewerConfiguration, NodeStopped
 from storage import CreateFile, DiskFailing, InlineFiles, NotCarriedOut, Write, is_disk_full
 
 
@@ -48,7 +48,7 @@ def test_whatever_ends_a_member_is_one_line_a_hint_and_an_exit_code(tmp_path: Pa
     later = failure_of_member(NewerConfiguration(4, 3), tmp_path)
 
     anew = NodeStopped("s2", "its hello to s1 failed")
-    anew.__cause__ = DiskForgotten("s1")
+    anew.__cause__ = IncarnationReplaced("s1")
 
     assert "hwm member replace" in failure_of_member(anew, tmp_path).hint
     assert [each.exit_code for each in (disk, broken, newer, later)] == [6, 6, 6, 6]

@@ -18,7 +18,7 @@ from kvstore.protocol.messages import (
     encode_request,
     read_request,
 )
-from raft import RaftConfig, frame, one_by_one
+from raft import RaftConfig, flatten, frame
 from tests.kvstore.server.test_service import RawClient
 from tests.kvstore.support.in_memory_cluster import Cluster
 
@@ -136,7 +136,7 @@ def test_what_is_told_of_many_tickets_is_answered_as_if_told_of_each(
     quick = answers(cluster, 1, together=True)
     service = cluster.hosts["s1"].service
     complete = service.complete
-    monkeypatch.setattr(service, "complete", lambda told, events: complete(list(one_by_one(told)), events))
+    monkeypatch.setattr(service, "complete", lambda told, events: complete(list(flatten(told)), events))
 
     assert answers(cluster, 2, together=True) == quick
 

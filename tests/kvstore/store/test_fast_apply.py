@@ -40,7 +40,7 @@ SESSIONS = 3
 class SlowMachine(KvMachine):
     """No hot loop, no look ahead at what may expire, one entry at a time."""
 
-    def apply_run(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
+    def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
         return [self.apply(entry) for entry in entries]
 
     def apply(self, entry: Entry) -> list[ResultItem]:
@@ -183,7 +183,7 @@ def outcome(machine: KvMachine, log: list[Entry], cuts: list[int]) -> tuple[Any,
     stopped: Any = None
     try:
         for start, end in itertools.pairwise([0, *sorted(cuts), len(log)]):
-            answers += machine.apply_run(log[start:end])
+            answers += machine.apply_batch(log[start:end])
     except UnreadablePayload as error:
         stopped, answers = (error.index, error.reason), []
     machine.check()
@@ -298,5 +298,5 @@ def test_what_is_usual_about_lone_clients_takes_no_other_way() -> None:
     hot, slow = KvMachine(), SlowMachine()
     hot.apply(log[0])
     with mock.patch.object(KvMachine, "_apply_batches", side_effect=AssertionError):
-        hot.apply_run(log[1:])
+        hot.apply_batch(log[1:])
     assert outcome(hot, [], [])[1:] == outcome(slow, log, [])[1:]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft import Entry, EntryKind
-from raft.node.apply import RUN_MAX, apply_run
+from raft.node.apply import RUN_MAX, apply_batch
 from tests.raft.support.memory_stores import ListMachine
 
 
@@ -33,7 +33,7 @@ class Plain(ListMachine):
 class InRuns(Plain):
     """It takes several."""
 
-    def apply_run(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
+    def apply_batch(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
         assert 1 <= len(entries) <= RUN_MAX
         return [self.apply(entry) for entry in entries]
 
@@ -55,7 +55,7 @@ def test_a_slice_holds_the_same_entries_however_many_are_handed_over_at_once(
     machine, waiting, budget_bytes = kind(), deque(log), bytes_max
     applied: list[Entry] = []
     while waiting and budget_bytes > 0:
-        for entry, results in apply_run(machine, waiting, budget_bytes):
+        for entry, results in apply_batch(machine, waiting, budget_bytes):
             assert results == [entry.index] * len(entry.payload)
             applied.append(entry)
             budget_bytes -= entry.size_bytes
@@ -69,5 +69,5 @@ def test_a_slice_holds_the_same_entries_however_many_are_handed_over_at_once(
 def test_what_comes_before_an_entry_that_stops_the_machine_is_applied(kind: type[Plain]) -> None:
     machine = kind(refused_index=3)
     with pytest.raises(ValueError, match="3"):
-        apply_run(machine, deque(a_log([1] * 5)), 1000)
+        apply_batch(machine, deque(a_log([1] * 5)), 1000)
     assert machine.seen == [1, 2]

@@ -7,12 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from raft import (
-    DiskForgotten,
-    PeerRefused,
-    RaftConfig,
-    VoteRequest,
-)
+from raft import IncarnationReplaced, PeerRefused, RaftConfig, VoteRequest
 from tests.raft.support.core_fixture import heartbeat
 from tests.raft.support.node_cluster import OneNode, World, incarnation_of
 
@@ -71,7 +66,7 @@ def test_a_member_that_began_empty_and_was_known_before_promises_nothing_more() 
     failure = s2.flush().failure
     assert failure is not None
     assert "s1 knows this member with another data folder" in str(failure)
-    assert isinstance(failure.__cause__, DiskForgotten)
+    assert isinstance(failure.__cause__, IncarnationReplaced)
     s2.node.receive("s3", VoteRequest(term=5, last_index=0, last_term=0, transfer=False))
     assert not s2.flush().send
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from raft import Node, NodeStopped, RaftConfig, Role, Told, TraceEvent
+from raft import CompletionBatch, Node, NodeStopped, RaftConfig, Role, TraceEvent
 from raft.runtime import CompletionQueue, Driver
 from raft.runtime.driver import ROUNDS_MAX, ROUNDS_NS_MAX, SECOND_NS, TOLD_TO_NOBODY
 from tests.raft.support.machines import Machine, until
@@ -74,7 +74,7 @@ async def test_an_application_that_asks_for_a_flush_within_a_flush_gets_the_next
             depth, depths = 0, []
             tell = machine.recorder.complete
 
-            def complete(completions: Sequence[Told], events: Sequence[TraceEvent]) -> None:
+            def complete(completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
                 nonlocal depth
                 depth += 1
                 depths.append(depth)

@@ -13,6 +13,7 @@ import trio
 from raft import (
     Applied,
     Completion,
+    CompletionBatch,
     Configuration,
     HardState,
     Hello,
@@ -22,11 +23,10 @@ from raft import (
     Node,
     RaftConfig,
     Role,
-    Told,
     TraceEvent,
     encode_item,
+    flatten,
     frame,
-    one_by_one,
 )
 from raft.runtime import CompletionQueue, Driver, Transport, now_ns
 from tests.raft.support.memory_stores import Disk, ListMachine, MemoryLog, MemoryPins, MemorySnapshots
@@ -57,8 +57,8 @@ class Recorder:
         self.events: list[TraceEvent] = []
         self.something = trio.Event()
 
-    def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent]) -> None:
-        self.completions += one_by_one(completions)
+    def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
+        self.completions += flatten(completions)
         self.events += events
         self.something.set()
 

@@ -26,7 +26,7 @@ from raft import (
     decode_message,
     encode_item,
     encode_message,
-    one_by_one,
+    flatten,
 )
 from tests.raft.support.memory_stores import Disk, ListMachine, MemoryLog, MemoryPins, MemorySnapshots
 
@@ -100,7 +100,7 @@ class OneNode:
 
     def flush(self) -> Effects:
         effects = self.node.take_effects()
-        self.completions += one_by_one(effects.completions)
+        self.completions += flatten(effects.completions)
         self.events += effects.events
         self.sent += effects.send
         self.node.begin_sync()
