@@ -27,11 +27,11 @@ from kvstore.member.config import MemberConfig
 from kvstore.member.member import RunningMember, run_member
 from kvstore.store import gc_tuning
 from raft import Member, RaftConfig
-from raft.snapshots.builder import SnapshotBuild
-from raft.snapshots.installer import Installing
-from raft.snapshots.manager import Snapshotting
-from raft.snapshots.receiver import IncomingTransfer
-from raft.snapshots.sender import OutgoingTransfers
+from raft.snapshots.builder import SnapshotBuilder
+from raft.snapshots.installer import SnapshotInstaller
+from raft.snapshots.manager import SnapshotManager
+from raft.snapshots.receiver import SnapshotReceiver
+from raft.snapshots.sender import SnapshotSender
 
 LOOK_SECONDS = 0.005
 LONG_MS = 3.0
@@ -39,16 +39,16 @@ YARDSTICK = range(25_000)
 """To add up in as long as a slice takes."""
 
 PARTS = {
-    "build": (SnapshotBuild, "pump"),
-    "send": (OutgoingTransfers, "_chunk"),
-    "receive": (IncomingTransfer, "pump"),
-    "install": (Installing, "step"),
+    "build": (SnapshotBuilder, "advance"),
+    "send": (SnapshotSender, "_chunk"),
+    "receive": (SnapshotReceiver, "advance"),
+    "install": (SnapshotInstaller, "step"),
 }
 """Of a slice: what is done in it, each where there is something to do."""
 
 
 class Slices:
-    """Every step of `Snapshotting.pump` that did something: building, reading and sending chunks, installing."""
+    """Every step of `SnapshotManager.advance` that did something: building, reading and sending chunks, installing."""
 
     def __init__(self) -> None:
         self.clock_ms: list[float] = []
@@ -62,7 +62,7 @@ class Slices:
     def install(self) -> None:
         """Measure from now on. The methods are wrapped: what is measured is the product's own."""
         gc.callbacks.append(self._see_collection)
-        self._wrap(Snapshotting, "pump", self.cpu_ms, self.clock_ms, self.long)
+        self._wrap(SnapshotManager, "advance", self.cpu_ms, self.clock_ms, self.long)
         for name, (owner, method) in PARTS.items():
             self._wrap(owner, method, self.parts[name], [])
 

@@ -37,7 +37,7 @@ from raft.node.peer_identity import REMOVED, KnownIncarnations, PeerRefused
 from raft.node.requests import OpenCommands, OpenReads, PendingCommands
 from raft.node.status import NodeStatus, node_status
 from raft.protocol.messages import Message, TimeoutNow
-from raft.snapshots.manager import Snapshotting
+from raft.snapshots.manager import SnapshotManager
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition, ReadMode, Role
 
 _LEADER_MODES = (ReadMode.READ_INDEX, ReadMode.LEASE)
@@ -103,7 +103,7 @@ class Node:
         self._stop_by: int | None = None  # Monotonic ns; set when this node was asked to stop.
         self._stopped = False
         self._is_told_removed = False
-        self._snapshots = Snapshotting(
+        self._snapshots = SnapshotManager(
             core=self._core,
             config=config,
             log=log,
@@ -457,7 +457,7 @@ class Node:
         if self._to_apply and self._leading_term is not None:
             self._apply_slice()  # On others it is not urgent: their leader waits for what is to be sent or synced.
         if self._snapshots.has_work:
-            self._snapshots.pump(self._effects, self._now)
+            self._snapshots.advance(self._effects, self._now)
             self._drain_core()
         if self.failure is None:
             self._prove_when_idle()

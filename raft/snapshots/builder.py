@@ -1,6 +1,6 @@
 """Building a snapshot of this node's own state, chunk by chunk, while other work goes on (Raft §7).
 
-It keeps to `snapshot_bytes_per_second`: to encode a chunk takes a few ms, in which nothing else happens.
+The rate is limited to `snapshot_bytes_per_second`: to encode a chunk takes a few ms, in which nothing else happens.
 """
 
 from __future__ import annotations
@@ -8,24 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raft.interfaces import SnapshotHeader, SnapshotInfo, SnapshotStore, SnapshotWriter, StateSnapshot
-from raft.snapshots.rate_limit import ByteRate
+from raft.snapshots.rate_limit import RateLimiter
 
 
 @dataclass(slots=True)
 class _Build:
     index: int
-    picture: StateSnapshot
+    state: StateSnapshot
     writer: SnapshotWriter
     busy: bool = False  # One submission is under way.
     finishing: bool = False
 
 
-class SnapshotBuild:
-    """At most one build at a time, one submission at a time. Chunks are made one per `pump`."""
+class SnapshotBuilder:
+    """Builds at most one snapshot at a time, with one submission at a time and one chunk per `advance`."""
 
     def __init__(self, snapshots: SnapshotStore, bytes_per_second: int) -> None:
         self._snapshots = snapshots
-        self._rate = ByteRate(bytes_per_second)
+        self._rate = RateLimiter(bytes_per_second)
         self._build: _Build | None = None
         self._finished: SnapshotInfo | None = None
         self._given_up: BaseException | None = None
@@ -38,21 +38,21 @@ class SnapshotBuild:
 
     @property
     def due_at(self) -> int | None:
-        """When `pump` may make the next chunk, monotonic ns; None if it waits for the disk, or for nothing."""
+        """When `advance` may make the next chunk, monotonic ns; None if it waits for the disk, or nothing is built."""
         return self._rate.due_at if self._build is not None and not self._build.busy else None
 
-    def begin(self, header: SnapshotHeader, picture: StateSnapshot) -> None:
-        """Start to write `picture`, which is the state at `header.index`."""
+    def begin(self, header: SnapshotHeader, state: StateSnapshot) -> None:
+        """Start to write `state`, which is the state at `header.index`."""
         assert not self.is_under_way
-        self._build = _Build(header.index, picture, self._snapshots.create(header))
+        self._build = _Build(header.index, state, self._snapshots.create(header))
 
-    def pump(self, now: int) -> None:
+    def advance(self, now: int) -> None:
         """Submit the next chunk, or the end of the file, if none is under way and the rate allows it."""
         build = self._build
         if build is None or build.busy or not self._rate.is_due(now):
             return
         build.busy = True
-        chunk = next(build.picture.chunks, None)
+        chunk = next(build.state.chunks, None)
         if chunk is not None:
             self._rate.spend(len(chunk), now)
             build.writer.write(chunk, lambda error: self._written(build, error))
@@ -64,7 +64,7 @@ class SnapshotBuild:
         """Give the build up, unless its file is being finished."""
         if self._build is not None and not self._build.finishing:
             self._build.writer.abandon()
-            self._build.picture.close()
+            self._build.state.close()
             self._build = None
 
     def take_finished(self) -> SnapshotInfo | None:
@@ -73,7 +73,7 @@ class SnapshotBuild:
         return finished
 
     def take_given_up(self) -> BaseException | None:
-        """Why a build was given up without harm, such as a full disk: nothing depends on it yet."""
+        """The error, such as a full disk, with which a build was given up. Nothing depended on that snapshot yet."""
         given_up, self._given_up = self._given_up, None
         return given_up
 

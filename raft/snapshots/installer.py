@@ -1,7 +1,7 @@
-"""A received snapshot on its way into the state machine, slice by slice: its member hears its leader meanwhile.
+"""Installing a received snapshot into the state machine, slice by slice, so that the member keeps hearing its leader.
 
-The machine stays what it was until all is read; then it becomes the snapshot in one step. A crash before that loses
-nothing: the file is durable and has its name, so the next start begins from it.
+The machine keeps its old state until the whole snapshot is read; then it takes the new state in one step. A crash
+before that loses nothing: the file is durable and has its name, so the next start begins from it.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from raft.interfaces import SnapshotInfo, SnapshotStore, StateMachine, StateRestore
-from raft.snapshots.rate_limit import ByteRate
+from raft.snapshots.rate_limit import RateLimiter
 
 
-class RestoresInSlices(StateMachine, Protocol):
-    """A machine that becomes what a snapshot describes in small steps. It need not be one."""
+class IncrementalStateMachine(StateMachine, Protocol):
+    """An optional extension of `StateMachine`: a machine that restores a snapshot in small steps."""
 
     def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> StateRestore:
-        """Begin to read a state aside. Raises if the header makes no sense, as the steps do for the chunks."""
+        """Begin to read a state beside the current one. Raises for an impossible header, as the steps do for chunks."""
         ...
 
 
-class Installing:
-    """At most one snapshot at a time. One slice per call of `step`, no two of them in the same moment."""
+class SnapshotInstaller:
+    """Installs at most one snapshot at a time. Each call of `step` does one slice; no two happen at the same time."""
 
     def __init__(
-        self, machine: StateMachine | RestoresInSlices, snapshots: SnapshotStore, bytes_per_second: int
+        self, machine: StateMachine | IncrementalStateMachine, snapshots: SnapshotStore, bytes_per_second: int
     ) -> None:
         self._machine = machine
         self._snapshots = snapshots
-        self._rate = ByteRate(bytes_per_second)
+        self._rate = RateLimiter(bytes_per_second)
         self._info: SnapshotInfo | None = None
         self._restore: StateRestore | None = None
         self._tidying: list[StateRestore] = []  # Over; what they left behind is freed in slices.
@@ -38,7 +38,7 @@ class Installing:
 
     @property
     def snapshot_index(self) -> int | None:
-        """What the machine is about to become, or None."""
+        """The index of the snapshot that is being installed, or None."""
         return self._info.header.index if self._info else None
 
     @property
@@ -54,7 +54,9 @@ class Installing:
         begin = getattr(self._machine, "begin_restore", None)
         chunks = self._counted(self._snapshots.chunks(info))
         self._restore = (
-            _AtOnce(self._machine, info.header.machine, chunks) if begin is None else begin(info.header.machine, chunks)
+            _BlockingInstaller(self._machine, info.header.machine, chunks)
+            if begin is None
+            else begin(info.header.machine, chunks)
         )
         self._info = info
 
@@ -80,7 +82,7 @@ class Installing:
         return became
 
     def give_up(self) -> None:
-        """The log was faster: the machine stays what it is."""
+        """The log was faster: the machine keeps its state."""
         if self._restore is not None:
             self._restore.give_up()
             self._tidying.append(self._restore)
@@ -92,8 +94,8 @@ class Installing:
             yield chunk
 
 
-class _AtOnce:
-    """The restore of a machine that knows no slices."""
+class _BlockingInstaller:
+    """Restores a machine without slices, in one step."""
 
     def __init__(self, machine: StateMachine, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
         self._machine, self._header, self._chunks = machine, header, chunks

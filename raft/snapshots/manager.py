@@ -1,4 +1,4 @@
-"""Everything about snapshots and forgetting in one node: building, sending, receiving, compaction.
+"""The snapshots of one node: building, sending, receiving, installing, and log compaction.
 
 See docs/reference/specification.md#5-snapshots.
 """
@@ -16,10 +16,10 @@ from raft.core.ready import Ready
 from raft.effects import Effects
 from raft.interfaces import LogStore, SnapshotHeader, SnapshotInfo, SnapshotStore, StateMachine
 from raft.protocol.messages import AppendAccepted, InstallSnapshot, InstallSnapshotProgress, Message
-from raft.snapshots.builder import SnapshotBuild
-from raft.snapshots.installer import Installing
-from raft.snapshots.receiver import IncomingTransfer
-from raft.snapshots.sender import OutgoingTransfers
+from raft.snapshots.builder import SnapshotBuilder
+from raft.snapshots.installer import SnapshotInstaller
+from raft.snapshots.receiver import SnapshotReceiver
+from raft.snapshots.sender import SnapshotSender
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition, Role, TraceEvent
 
 LOG_BYTES_MIN = 4 * MIB
@@ -31,7 +31,7 @@ often, and a member that starts has little to apply; a large one is written seld
 
 
 class Host(Protocol):
-    """What the node does for its snapshots."""
+    """The services of the node that its snapshots need."""
 
     def send_when_durable(self, peer_id: str, message: Message) -> None:
         """Send once all that was appended so far is durable: the message carries the current term.
@@ -41,12 +41,12 @@ class Host(Protocol):
         ...
 
     def state_replaced(self, index: int) -> None:
-        """The state machine now is what a received snapshot up to `index` describes."""
+        """The state machine has the state of a received snapshot up to `index` now."""
         ...
 
 
-class Snapshotting:
-    """Owned and driven by one node: `handle` with each Ready, `pump` at the end of each flush."""
+class SnapshotManager:
+    """Owned and driven by one node: `handle` with each Ready, `advance` at the end of each flush."""
 
     def __init__(
         self,
@@ -67,21 +67,21 @@ class Snapshotting:
         self._machine = machine
         self._host = host
         self._failed = failed
-        self._build = SnapshotBuild(store, config.snapshot_bytes_per_second)
-        self._outgoing = OutgoingTransfers(store, config, random)
-        self._incoming = IncomingTransfer(store)
-        self._installing = Installing(machine, store, config.snapshot_bytes_per_second)
+        self._builder = SnapshotBuilder(store, config.snapshot_bytes_per_second)
+        self._sender = SnapshotSender(store, config, random)
+        self._receiver = SnapshotReceiver(store)
+        self._installer = SnapshotInstaller(machine, store, config.snapshot_bytes_per_second)
         self._log_bytes = 0  # Applied since the newest snapshot.
         self._wanted_log_bytes = self._log_bytes_allowed()
         self._wanted = False
         self._drop_older = False
         self._kept: frozenset[str] = frozenset()  # Older files that somebody may still ask for.
-        self.next_step_at: int | None = None  # When `pump` has more to do, in monotonic ns, whatever else happens.
+        self.next_step_at: int | None = None  # When `advance` has more to do, in monotonic ns, whatever else happens.
         self._is_building = self._is_receiving = self.is_sending = False  # Or its end was not looked at yet.
 
     @property
     def has_work(self) -> bool:
-        """True if `pump` would do something. It rarely would; to find that out in there took 7 % of an event."""
+        """True if `advance` would do something. It rarely would; a call to find that out took 7 % of an event."""
         if self._wanted or self._is_building or self._is_receiving or self.is_sending or self._drop_older:
             return True
         if self._kept or self.next_step_at is not None:
@@ -93,17 +93,17 @@ class Snapshotting:
     @property
     def next_deadline(self) -> int | None:
         """When `tick` has something to do, in monotonic ns."""
-        return self._outgoing.next_deadline if self.is_sending else None
+        return self._sender.next_deadline if self.is_sending else None
 
     @property
     def buffered_bytes(self) -> int:
         """Chunks of a received snapshot that wait for the disk."""
-        return self._incoming.buffered_bytes
+        return self._receiver.buffered_bytes
 
     @property
     def incoming_index(self) -> int | None:
         """The end of the snapshot that is being received or installed; None if there is none."""
-        return self._incoming.snapshot_index
+        return self._receiver.snapshot_index
 
     def _log_bytes_allowed(self) -> int:
         """How far the log may grow behind the newest snapshot before another one is built."""
@@ -120,11 +120,11 @@ class Snapshotting:
 
     def leadership_changed(self) -> None:
         """A period of leadership began or ended: transfers belong to one."""
-        self._outgoing.cancel_all()
+        self._sender.cancel_all()
 
     def peer_unreachable(self, peer_id: str, now: int) -> None:
         """The connection to a peer was lost: a transfer to it ends; the next one resumes where it was."""
-        if self._outgoing.break_off(peer_id, now):
+        if self._sender.break_off(peer_id, now):
             self._core.snapshot_transfer_failed(peer_id)
 
     def stepped(self, peer_id: str, message: Message) -> None:
@@ -132,44 +132,44 @@ class Snapshotting:
         if self.is_sending and isinstance(message, AppendAccepted):
             states = {peer.peer_id: peer.state for peer in self._core.peers_status()}
             if states.get(peer_id) != PeerState.SNAPSHOT.value:
-                self._outgoing.cancel(peer_id)
-            elif self._outgoing.is_installed(peer_id, message.match_index):
-                self._outgoing.cancel(peer_id)  # The log was cut behind this snapshot meanwhile: it needs a newer one.
+                self._sender.cancel(peer_id)
+            elif self._sender.is_installed(peer_id, message.match_index):
+                self._sender.cancel(peer_id)  # The log was cut behind this snapshot meanwhile: it needs a newer one.
                 self._core.snapshot_transfer_failed(peer_id)
 
     def tick(self, now: int) -> None:
         """Send again what was not answered; give up where nobody answers."""
-        for peer_id in self._outgoing.tick(now):
+        for peer_id in self._sender.tick(now):
             self._core.snapshot_transfer_failed(peer_id)
 
     def handle(self, ready: Ready, now: int) -> None:
         """The part of a Ready that is about snapshots."""
         for peer_id in ready.snapshot_wanted if self._core.role is Role.LEADER else ():
-            self._outgoing.start(peer_id, now, self._core.first_index)
+            self._sender.start(peer_id, now, self._core.first_index)
             self.is_sending = True
         for peer_id, progress in ready.snapshot_progress:
-            if not self._outgoing.progress(peer_id, progress, now):
+            if not self._sender.progress(peer_id, progress, now):
                 self._core.snapshot_transfer_failed(peer_id)
         for peer_id, chunk in ready.snapshot_chunks:
             self._take_chunk(peer_id, chunk)
 
-    def pump(self, effects: Effects, now: int) -> None:
-        """Let every piece of work go on by one step, and hand out what came of it."""
+    def advance(self, effects: Effects, now: int) -> None:
+        """Advance every piece of work by one step, and hand out the results."""
         self._build_own(effects, now)
         self._receive(now)
-        if self._core.role is Role.LEADER and self._outgoing:
-            effects.send.extend(self._outgoing.chunks(self._core.term, now))
+        if self._core.role is Role.LEADER and self._sender:
+            effects.send.extend(self._sender.chunks(self._core.term, now))
         self._forget_files(now)
-        self.is_sending = len(self._outgoing) > 0
+        self.is_sending = len(self._sender) > 0
         self._compact(effects)
-        steps_at = (self._build.due_at, self._installing.due_at, self._outgoing.next_chunk_at)
+        steps_at = (self._builder.due_at, self._installer.due_at, self._sender.next_chunk_at)
         self.next_step_at = min((max(at, now + 1) for at in steps_at if at is not None), default=None)
 
     def _forget_files(self, now: int) -> None:
         """Keep the newest, those that are being sent, and those that a peer was getting when it was lost."""
         if not (self._drop_older or self._kept):
             return
-        kept = self._outgoing.names_in_use(now) - {self.store.latest().name}
+        kept = self._sender.names_in_use(now) - {self.store.latest().name}
         if self._drop_older or not self._kept <= kept:
             self._drop_older, self._kept = False, kept
             self.store.drop_older(kept)
@@ -177,19 +177,19 @@ class Snapshotting:
     # Own snapshots.
 
     def _build_own(self, effects: Effects, now: int) -> None:
-        if (failure := self._build.take_failure()) is not None:
+        if (failure := self._builder.take_failure()) is not None:
             self._failed("writing a snapshot", failure)
             return
         if (error := self._build.take_given_up()) is not None:
             self._wanted_log_bytes = self._log_bytes + self._log_bytes_allowed() // 4  # Not at once again.
             effects.events.append(TraceEvent("snapshot_given_up", {"reason": str(error)}))
-        if (info := self._build.take_finished()) is not None:
+        if (info := self._builder.take_finished()) is not None:
             self._own_finished(info, effects)
-        self._is_building = self._build.is_under_way
+        self._is_building = self._builder.is_under_way
         grown = self._log_bytes >= self._wanted_log_bytes
-        if (grown or self._wanted) and not self._build.is_under_way and self._incoming.snapshot_index is None:
+        if (grown or self._wanted) and not self._builder.is_under_way and self._receiver.snapshot_index is None:
             self._begin_build()
-        self._build.pump(now)
+        self._builder.advance(now)
 
     def _begin_build(self) -> None:
         self._wanted = False
@@ -197,10 +197,10 @@ class Snapshotting:
         term = self._core.term_at(index)
         if index <= self._core.snapshot_index or term is None:
             return
-        picture = self._machine.snapshot()
+        state = self._machine.snapshot()
         members = self._core.configuration_at(index)
-        header = SnapshotHeader(index=index, term=term, configuration=members, machine=picture.header)
-        self._build.begin(header, picture)
+        header = SnapshotHeader(index=index, term=term, configuration=members, machine=state.header)
+        self._builder.begin(header, state)
         self._is_building = True
         self._log_bytes, self._wanted_log_bytes = 0, self._log_bytes_allowed()
 
@@ -221,24 +221,24 @@ class Snapshotting:
         if chunk.snapshot_index <= self._core.commit_index:
             # Ignored; the core answers with what it has (docs/reference/specification.md#56-installing-a-snapshot).
             return
-        self._incoming.chunk(peer_id, chunk)
-        self._build.abandon()  # It would be of an older state, and the disk is to have room for one of the two.
+        self._receiver.chunk(peer_id, chunk)
+        self._builder.abandon()  # It would be of an older state, and the disk is to have room for one of the two.
         self._is_receiving = True
 
     def _receive(self, now: int) -> None:
-        if (failure := self._incoming.take_failure()) is not None:
+        if (failure := self._receiver.take_failure()) is not None:
             self._failed("receiving a snapshot", failure)
             return
-        if (info := self._incoming.take_finished()) is not None:
-            self._installing.begin(info)
-        index = self._incoming.snapshot_index
+        if (info := self._receiver.take_finished()) is not None:
+            self._installer.begin(info)
+        index = self._receiver.snapshot_index
         if index is not None and index <= self._core.commit_index:
             self._log_was_faster()
-        if self._installing.due_at is not None and (info := self._installing.step(now)) is not None:
+        if self._installer.due_at is not None and (info := self._installer.step(now)) is not None:
             self._installed(info)
-        self._is_receiving = self._incoming.snapshot_index is not None
-        self._incoming.pump()
-        for peer_id, transfer_id, next_offset in self._incoming.take_answers():
+        self._is_receiving = self._receiver.snapshot_index is not None
+        self._receiver.advance()
+        for peer_id, transfer_id, next_offset in self._receiver.take_answers():
             answer = InstallSnapshotProgress(
                 term=self._core.term,
                 transfer_id=transfer_id,
@@ -248,14 +248,14 @@ class Snapshotting:
             self._host.send_when_durable(peer_id, answer)
 
     def _log_was_faster(self) -> None:
-        self._incoming.abandon()
-        if self._installing.snapshot_index is not None:
-            self._installing.give_up()
-            self._incoming.installed()
+        self._receiver.abandon()
+        if self._installer.snapshot_index is not None:
+            self._installer.give_up()
+            self._receiver.installed()
             self._drop_older = True  # What was received is the newest all the same.
 
     def _installed(self, info: SnapshotInfo) -> None:
-        """The machine has become this snapshot: from here to the end nothing else happens."""
+        """The machine has the state of this snapshot: from here to the end nothing else happens."""
         header = info.header
         self._incoming.installed()
         self._log_bytes, self._wanted_log_bytes = 0, self._log_bytes_allowed()

@@ -1,15 +1,15 @@
-"""So many bytes per second, without a clock: the time comes in."""
+"""A limit of bytes per second, without a clock of its own: callers pass the time."""
 
 from __future__ import annotations
 
 SECOND_NS = 1_000_000_000
 
 AHEAD_NS_MAX = 1_000_000
-"""What is worth less time may be spent in one moment: pieces that are too small to matter need not wait one by one."""
+"""Pieces worth less time than this in sum may be spent at once, so that small ones need not wait one by one."""
 
 
-class ByteRate:
-    """Whoever has spent some bytes waits as long as they are worth. Nothing is saved up while nothing is spent."""
+class RateLimiter:
+    """Delays the next bytes for as long as the last ones are worth. Time without bytes is not saved up."""
 
     def __init__(self, bytes_per_second: int) -> None:
         """`bytes_per_second` ≥ 1."""
@@ -26,5 +26,5 @@ class ByteRate:
         return now >= self.due_at
 
     def spend(self, size_bytes: int, now: int) -> None:
-        """So many leave now."""
+        """Account for `size_bytes` that leave now."""
         self._worth_until = max(self._worth_until, now) + size_bytes * SECOND_NS // self._bytes_per_second

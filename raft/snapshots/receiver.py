@@ -1,8 +1,8 @@
-"""A snapshot on its way from the leader (Raft §7): one transfer at a time, one write at a time.
+"""Receiving a snapshot from the leader (Raft §7): one transfer at a time, one write at a time.
 
-Chunks of two transfers never mix: (leader, term, transfer id) names one. A chunk that does not continue what is here
-is answered with how far the file has been written, so within one life these answers only rise; repeats are harmless.
-A transfer is over when the state machine has become what came, until then its leader is told that all is here.
+Chunks of two transfers never mix: (leader, term, transfer id) names a transfer. The answer to a chunk that does not
+continue the file is the written length, so within one life these answers only rise, and repeats are harmless. A
+transfer is over when the state machine has the received state; until then the answer is the full length.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -19,14 +19,14 @@ from raft.snapshots.sender import WINDOW_CHUNKS_MAX
 from raft.types import LogPosition
 
 CHUNKS_WAITING_MAX = 2 * WINDOW_CHUNKS_MAX
-"""Chunks in memory that wait for the disk: a sender's window fits, a flood does not."""
+"""Chunks in memory that wait for the disk: the window of a sender fits, a flood does not."""
 
 CANNOT_TAKE = -1
 """The `next_offset` that tells the leader to give a transfer up and start another."""
 
 
 @dataclass(slots=True)
-class _Transfer:
+class _IncomingTransfer:
     key: tuple[str, int, int]
     snapshot_index: int
     snapshot_term: int
@@ -39,12 +39,12 @@ class _Transfer:
     finishing: bool = False
 
 
-class IncomingTransfer:
+class SnapshotReceiver:
     """Gathers chunks into a file. `take_answers`, `take_finished` and `take_failure` hand out what came of it."""
 
     def __init__(self, snapshots: SnapshotStore) -> None:
         self._snapshots = snapshots
-        self._transfer: _Transfer | None = None
+        self._transfer: _IncomingTransfer | None = None
         self._answers: list[tuple[str, int, int]] = []
         self._finished: SnapshotInfo | None = None
         self._failure: BaseException | None = None
@@ -86,7 +86,7 @@ class IncomingTransfer:
             transfer.waiting.append(message.data)
             transfer.received += len(message.data)
 
-    def pump(self) -> None:
+    def advance(self) -> None:
         """Submit the next write, or the end of the file, if none is under way."""
         transfer = self._transfer
         if transfer is None or transfer.busy:
@@ -106,11 +106,11 @@ class IncomingTransfer:
             self._transfer = None
 
     def installed(self) -> None:
-        """What was taken by `take_finished` is installed, or not wanted any more."""
+        """The snapshot that `take_finished` returned is installed, or not wanted any more."""
         self._transfer = None
 
     def take_answers(self) -> list[tuple[str, int, int]]:
-        """(peer_id, transfer_id, next_offset) to be told to the leader."""
+        """The answers (peer_id, transfer_id, next_offset) to send to the leader."""
         answers, self._answers = self._answers, []
         return answers
 
@@ -120,15 +120,15 @@ class IncomingTransfer:
         return finished
 
     def take_failure(self) -> BaseException | None:
-        """What ends this node: a sync failed, or only a newer build could read what comes.
+        """The error that ends this node: a failed sync, or a snapshot that only newer builds know.
 
         See docs/reference/specification.md#37-failed-sync.
         """
         failure, self._failure = self._failure, None
         return failure
 
-    def _begin(self, key: tuple[str, int, int], message: InstallSnapshot) -> _Transfer:
-        self._transfer = _Transfer(
+    def _begin(self, key: tuple[str, int, int], message: InstallSnapshot) -> _IncomingTransfer:
+        self._transfer = _IncomingTransfer(
             key=key,
             snapshot_index=message.snapshot_index,
             snapshot_term=message.snapshot_term,
@@ -139,7 +139,7 @@ class IncomingTransfer:
         )
         return self._transfer
 
-    def _written(self, transfer: _Transfer, size_bytes: int, error: BaseException | None) -> None:
+    def _written(self, transfer: _IncomingTransfer, size_bytes: int, error: BaseException | None) -> None:
         transfer.busy = False
         if transfer is not self._transfer:
             return  # It was abandoned meanwhile.
@@ -153,7 +153,7 @@ class IncomingTransfer:
         transfer.written += size_bytes
         self._answers.append((transfer.key[0], transfer.key[2], transfer.written))
 
-    def _done(self, transfer: _Transfer, result: SnapshotInfo | BaseException) -> None:
+    def _done(self, transfer: _IncomingTransfer, result: SnapshotInfo | BaseException) -> None:
         assert transfer is self._transfer
         if isinstance(result, BaseException):
             self._transfer = None
@@ -166,6 +166,6 @@ class IncomingTransfer:
             assert (result.header.index, result.header.term) == announced, (result.header, announced)
             self._finished = result
 
-    def _give_up(self, transfer: _Transfer) -> None:
+    def _give_up(self, transfer: _IncomingTransfer) -> None:
         self._answers.append((transfer.key[0], transfer.key[2], CANNOT_TAKE))
         self.abandon()

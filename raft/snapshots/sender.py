@@ -1,9 +1,11 @@
-"""Snapshots on their way to members that are behind the log (Raft §7, docs/reference/specification.md#57-transfer).
+"""Sending snapshots to members that are behind the log (Raft §7).
 
-A transfer has an id and a window of chunks. The receiver says how far it has come; what it misses is sent again, at
-once for a gap and after `election_timeout_min_ns` for silence. The first chunk goes alone: its answer says how much the
-receiver has of an earlier connection. All transfers together keep to `snapshot_bytes_per_second`. A file is kept while
-it is being sent, and for a while after its connection broke.
+A transfer has an id and a window of chunks. The receiver answers with its progress; missing chunks are sent again, at
+once after a gap and after `election_timeout_min_ns` of silence. The first chunk goes alone: its answer says how much
+the receiver has from an earlier connection. All transfers together keep to `snapshot_bytes_per_second`. A file is kept
+while it is being sent, and for a while after its connection broke.
+
+See docs/reference/specification.md#57-transfer.
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ from random import Random
 from raft.config import RaftConfig
 from raft.interfaces import SnapshotInfo, SnapshotStore
 from raft.protocol.messages import InstallSnapshot, InstallSnapshotProgress
-from raft.snapshots.rate_limit import ByteRate
+from raft.snapshots.rate_limit import RateLimiter
 
 WINDOW_CHUNKS_MAX = 4
 """Unanswered chunks of one transfer: enough to hide a round trip, few enough that commits do not wait behind them."""
 
 SILENCES_MAX = 20
-"""Resends without any answer before a transfer is given up; so long is its file kept for a peer that was lost, too."""
+"""Resends without any answer before a transfer is given up. The file of a lost peer is kept for as long."""
 
 
 @dataclass(slots=True)
-class _Transfer:
+class _OutgoingTransfer:
     transfer_id: int
     info: SnapshotInfo
     deadline: int  # Monotonic ns: what is unanswered by then is sent again.
@@ -38,16 +40,16 @@ class _Transfer:
     held: bool = False  # The peer could not take the last one: its disk may be full. Wait for `deadline`.
 
 
-class OutgoingTransfers:
-    """At most one transfer per peer; all of them belong to one term of leadership."""
+class SnapshotSender:
+    """Sends at most one snapshot to each peer; all transfers belong to one term of leadership."""
 
     def __init__(self, snapshots: SnapshotStore, config: RaftConfig, random: Random) -> None:
         self._snapshots = snapshots
         self._chunk_bytes = config.snapshot_chunk_bytes
         self._resend_ns = config.election_timeout_min_ns
         self._random = random
-        self._rate = ByteRate(config.snapshot_bytes_per_second)
-        self._transfers: dict[str, _Transfer] = {}
+        self._rate = RateLimiter(config.snapshot_bytes_per_second)
+        self._transfers: dict[str, _OutgoingTransfer] = {}
         self._broken_off: dict[str, tuple[SnapshotInfo, int]] = {}  # By peer: of which file, and until when it is kept.
         self._refused_by: set[str] = set()
         self._ids: dict[str, int] = {}  # By file, for as long as this node leads: a peer that reconnects resumes.
@@ -66,7 +68,7 @@ class OutgoingTransfers:
         return self._rate.due_at if any(map(self._may_send, self._transfers.values())) else None
 
     def names_in_use(self, now: int) -> frozenset[str]:
-        """Of files that are being sent, or may soon be again."""
+        """The names of the files that are being sent, or may soon be again."""
         broken_off = {info.name for info, until in self._broken_off.values() if now < until}
         return frozenset(broken_off.union(transfer.info.name for transfer in self._transfers.values()))
 
@@ -81,7 +83,7 @@ class OutgoingTransfers:
         if now >= kept_until or info.header.index < log_first_index - 1:
             info, kept_until = self._snapshots.latest(), 0
         held = peer_id in self._refused_by
-        self._transfers[peer_id] = _Transfer(
+        self._transfers[peer_id] = _OutgoingTransfer(
             self._id_of(info), info, now + self._resend_ns, held=held, kept_until=kept_until
         )
         self._refused_by.discard(peer_id)
@@ -160,7 +162,7 @@ class OutgoingTransfers:
                 self._rate.spend(len(message.data), now)
                 yield peer_id, message
 
-    def _take_newest(self, transfer: _Transfer) -> None:
+    def _take_newest(self, transfer: _OutgoingTransfer) -> None:
         """Nothing of it has arrived yet: an older file would only be followed by a newer one."""
         transfer.info = self._snapshots.latest()
         transfer.transfer_id = self._id_of(transfer.info)
@@ -168,12 +170,12 @@ class OutgoingTransfers:
     def _id_of(self, info: SnapshotInfo) -> int:
         return self._ids.setdefault(info.name, self._random.getrandbits(62))
 
-    def _may_send(self, transfer: _Transfer) -> bool:
+    def _may_send(self, transfer: _OutgoingTransfer) -> bool:
         window = WINDOW_CHUNKS_MAX if transfer.is_answered else 1
         window_end = min(transfer.info.size_bytes, transfer.acked + window * self._chunk_bytes)
         return not transfer.held and transfer.sent < window_end
 
-    def _chunk(self, transfer: _Transfer, term: int) -> InstallSnapshot:
+    def _chunk(self, transfer: _OutgoingTransfer, term: int) -> InstallSnapshot:
         data = self._snapshots.read(transfer.info, transfer.sent, self._chunk_bytes)
         assert data, (transfer.info.name, transfer.sent)
         message = InstallSnapshot(

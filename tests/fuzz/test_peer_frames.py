@@ -358,7 +358,7 @@ def _chunk(random: Random, target: OneNode, term: int) -> InstallSnapshot:
 
 
 def _transfer_id(target: OneNode) -> int:
-    transfers = target.node._snapshots._outgoing._transfers.values()
+    transfers = target.node._snapshots._sender._transfers.values()
     return next((transfer.transfer_id for transfer in transfers), 1)
 
 

@@ -25,11 +25,11 @@ async def a_slow_transfer(lives: Lives) -> tuple[Life, str]:
     for first in range(0, 1_000, 100):
         leader.propose_many(first, 100)
         await leader.recorder.wait_for(lambda last=first + 100: len(leader.recorder.applied) == last)  # type: ignore[misc]
-    await until(lambda: not leader.node._snapshots._build.is_under_way)
+    await until(lambda: not leader.node._snapshots._builder.is_under_way)
     leader.node.snapshot_now()  # So that it is of all there is, and no newer one comes.
     leader.driver.wake()
     await until(lambda: leader.node.core.first_index == leader.node.core.last_index + 1)
-    leader.node._snapshots._outgoing._rate._bytes_per_second = 100 * CHUNK_BYTES
+    leader.node._snapshots._sender._rate._bytes_per_second = 100 * CHUNK_BYTES
     return leader, away
 
 

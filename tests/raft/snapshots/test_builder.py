@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raft import RaftError, SnapshotHeader, StateSnapshot
-from raft.snapshots.builder import SnapshotBuild
+from raft.snapshots.builder import SnapshotBuilder
 from tests.raft.support.core_fixture import configuration_of
 from tests.raft.support.memory_stores import Disk, MemorySnapshots
 
@@ -20,7 +20,7 @@ class Building:
     def __init__(self) -> None:
         self.disk = Disk()
         self.snapshots = MemorySnapshots(self.disk, MEMBERS, {})
-        self.build = SnapshotBuild(self.snapshots, RATE)
+        self.build = SnapshotBuilder(self.snapshots, RATE)
         self.closed = self.now = 0
         picture = StateSnapshot(header={}, chunks=iter([b"1", b"2", b"3"]), close=self._close)
         self.build.begin(SnapshotHeader(index=1, term=1, configuration=MEMBERS, machine={}), picture)
@@ -35,7 +35,7 @@ class Building:
 
     def go_on(self, submissions: int) -> None:
         for _ in range(submissions):
-            self.build.pump(self.turn())
+            self.build.advance(self.turn())
             self.disk.complete_one()
 
 
@@ -53,7 +53,7 @@ def test_a_build_that_is_abandoned_closes_its_picture(written: int) -> None:
 
 def test_a_build_without_room_on_the_disk_closes_its_picture() -> None:
     building = Building()
-    building.build.pump(building.turn())
+    building.build.advance(building.turn())
 
     building.disk.complete_one(NO_SPACE)
 
@@ -65,7 +65,7 @@ def test_a_build_without_room_on_the_disk_closes_its_picture() -> None:
 def test_a_build_on_a_disk_that_fails_closes_its_picture_and_says_so() -> None:
     """Each MiB is synced as it is written: what fails there fails as a sync at the end does."""
     building = Building()
-    building.build.pump(building.turn())
+    building.build.advance(building.turn())
     failing = OSError(5, "Input/output error")
 
     building.disk.complete_one(failing)
@@ -79,7 +79,7 @@ def test_a_build_whose_file_is_being_finished_is_not_abandoned_any_more() -> Non
     """Its picture was read to the end, and is over by itself."""
     building = Building()
     building.go_on(3)
-    building.build.pump(building.turn())
+    building.build.advance(building.turn())
 
     building.build.abandon()
     building.disk.complete_all()

@@ -153,7 +153,7 @@ def test_a_transfer_that_its_rate_holds_back_is_not_taken_for_a_silent_one() -> 
     """A chunk in 2 s: nothing is sent again, and nothing is given up."""
     world = World(**SMALL_CHUNKS)
     leader, lagging = a_member_behind_the_log(world)
-    leader.node._snapshots._outgoing._rate._bytes_per_second = 20
+    leader.node._snapshots._sender._rate._bytes_per_second = 20
 
     after = chunks_after_long(world)
 
@@ -173,9 +173,9 @@ def chunks_after_long(world: World) -> list[InstallSnapshot]:
 def a_member_that_is_installing(world: World) -> tuple[OneNode, OneNode]:
     """All of the snapshot is there and durable; its first slices were read."""
     leader, lagging = a_member_behind_the_log(world)
-    world.run(lambda: lagging.node._snapshots._installing.snapshot_index is not None)
+    world.run(lambda: lagging.node._snapshots._installer.snapshot_index is not None)
     world.run_for(30)
-    assert lagging.node._snapshots._installing.snapshot_index is not None
+    assert lagging.node._snapshots._installer.snapshot_index is not None
     assert "snapshot_installed" not in lagging.event_names()
     return leader, lagging
 
@@ -207,7 +207,7 @@ def test_a_leader_that_asks_for_the_end_is_told_that_all_has_arrived() -> None:
     """It must not begin anew, nor give up, however long the installing takes."""
     world = World(**SMALL_CHUNKS)
     _, lagging = a_member_behind_the_log(world)
-    lagging.node._snapshots._installing._rate._bytes_per_second = 30
+    lagging.node._snapshots._installer._rate._bytes_per_second = 30
     seen = count_chunks(world)
     world.run(lambda: caught_up(world), milliseconds=100_000)
 
@@ -273,9 +273,9 @@ def test_a_snapshot_that_the_log_overtakes_while_it_is_installed_is_given_up() -
     world.run_for(100)
     header = follower.snapshots.latest().header
     ahead = type(header)(index=8, term=1, configuration=header.configuration, machine={"leader_time": 0})
-    installing = follower.node._snapshots._installing
+    installing = follower.node._snapshots._installer
     installing.begin(follower.snapshots.add(ahead, [b"\x80"] * 50))
-    follower.node._snapshots._incoming._transfer = _Received()  # type: ignore[assignment]
+    follower.node._snapshots._receiver._transfer = _Received()  # type: ignore[assignment]
 
     fill(world, leader, 10, first_ticket=100)
     world.run_for(200)
