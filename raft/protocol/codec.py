@@ -85,10 +85,10 @@ def encode_message(group_id: int, message: Message) -> bytes:
 
 def decode_message(body: bytes) -> tuple[int, Message]:
     """Return (group_id, message). Raises ProtocolError for whatever `encode_message` of some version does not write."""
-    return decode_usual(body) or decode_any(body)
+    return decode_fast(body) or decode_message_general(body)
 
 
-def decode_any(body: bytes) -> tuple[int, Message]:
+def decode_message_general(body: bytes) -> tuple[int, Message]:
     """As `decode_message`."""
     item = decode_item(body)
     if type(item) is not list or len(item) < 3:
@@ -102,11 +102,11 @@ def decode_any(body: bytes) -> tuple[int, Message]:
     return group_id, decode(term, reader)
 
 
-def decode_usual(body: bytes) -> tuple[int, Message] | None:
-    """As `decode_any`, of what a lone put is made of, in a fifth of the calls: an acknowledgement, or a request with
-    one short entry of the sender's term.
+def decode_fast(body: bytes) -> tuple[int, Message] | None:
+    """As `decode_message_general` in a fifth of the calls, for the messages of a lone put.
 
-    None for everything else, and wherever a byte is not as expected: what is wrong with it, that one finds out.
+    These are an acknowledgement, and a request with one short entry of the sender's term. None for everything else, and
+    wherever a byte is not as expected: `decode_message_general` finds out what is wrong.
     """
     count = _NUMBERS_OF_USUAL.get(body[:2])
     if count is None:

@@ -14,7 +14,7 @@ from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureA
 from raft.runtime.inbound_places import CONNECTIONS_MAX
 from raft.runtime.metrics import Histogram, MeasuredDriver
 from raft.runtime.outbound import OUTBOUND_BYTES_MAX
-from raft.runtime.peer_routes import PeerWays
+from raft.runtime.peer_routes import PeerConnections
 from raft.runtime.sockets import receive_at_once, send_at_once
 from raft.runtime.transport import PeerEvents, Transport
 
@@ -32,8 +32,8 @@ __all__ = [
     "InsecureAddress",
     "InvalidAddress",
     "MeasuredDriver",
+    "PeerConnections",
     "PeerEvents",
-    "PeerWays",
     "Transport",
     "descriptor_limit",
     "is_loopback",

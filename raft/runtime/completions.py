@@ -1,4 +1,4 @@
-"""The way from the threads that do I/O back to the one loop that owns the node."""
+"""The queue of completions from the threads that do I/O to the one loop that owns the node."""
 
 from __future__ import annotations
 

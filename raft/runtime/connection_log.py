@@ -1,7 +1,7 @@
-"""What happens to a member's connections, as the log tells it: words for people, and an event with fields for machines.
+"""The log of a member's connections: a sentence for people, and an event with fields for machines.
 
-A hello that this member refuses is counted, too. What is misconfigured is tried again every second: it is a warning
-only the first time, and after that for whoever looks closely.
+Hellos that this member refuses are counted, too. A misconfigured peer tries again every second, so the same words are a
+warning only the first time, and for debugging after that.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from raft.errors import ValidationFault
 
 logger = logging.getLogger("raft.transport")
 
-COMPLAINTS_MAX = 100
-"""Different complaints about callers that are remembered, so that each is a warning only once in a while."""
+WARNINGS_MAX = 100
+"""How many different warnings are remembered, so that each is a warning only once in a while."""
 
 HELLO_REFUSALS = frozenset(
     {
@@ -27,37 +27,37 @@ HELLO_REFUSALS = frozenset(
 
 
 class ConnectionLog:
-    """Of one member. Everything here is synchronous and never fails."""
+    """The log of one member's connections. Every method is synchronous and never fails."""
 
     def __init__(self, node_id: str) -> None:
         self._node_id = node_id
-        self._complaints: set[str] = set()  # Said before.
+        self._warned: set[str] = set()  # The words of earlier warnings.
         self.refused = Counter[str]()  # Hellos that this member did not take, by code.
         self.validation_faults = 0  # Inputs of peers on which validation itself failed.
 
-    def tell(self, level: int, event: str, words: str, **fields: object) -> None:
-        """Log one event, with `level` of `logging`. `words` are what people read behind the id of this member."""
+    def event(self, level: int, event: str, words: str, **fields: object) -> None:
+        """Log one event at a `level` of `logging`. `words` are the sentence for people, after the id of this member."""
         if logger.isEnabledFor(level):
             told = {"node_id": self._node_id, "event": event, "fields": fields, "message": words}
             logger.log(level, "%(node_id)s: %(message)s", told)
 
-    def complain(self, event: str, words: str, **fields: object) -> None:
-        """As `tell`: a warning the first time, and then only for debugging."""
-        self.tell(logging.DEBUG if words in self._complaints else logging.WARNING, event, words, **fields)
+    def warn_once(self, event: str, words: str, **fields: object) -> None:
+        """As `event`: a warning the first time, and then only for debugging."""
+        self.event(logging.DEBUG if words in self._warned else logging.WARNING, event, words, **fields)
         self._remember(words)
 
     def _remember(self, words: str) -> None:
-        if len(self._complaints) >= COMPLAINTS_MAX:
-            self._complaints.clear()
-        self._complaints.add(words)
+        if len(self._warned) >= WARNINGS_MAX:
+            self._warned.clear()
+        self._warned.add(words)
 
     def validation_failed(self, peer_id: str | None, fault: ValidationFault) -> None:
-        """A mistake of this build in judging what a peer, or a stranger, sent: with a traceback the first time."""
+        """Validation itself failed on a message of a peer, or a stranger: log it, with a traceback the first time."""
         self.validation_faults += 1
         cause = fault.__cause__
         where = traceback.extract_tb(cause.__traceback__)[-1:] if cause is not None else []
         words = f"{type(cause).__name__} at {''.join(f'{at.filename}:{at.lineno}' for at in where)}"
-        level = logging.DEBUG if words in self._complaints else logging.ERROR
+        level = logging.DEBUG if words in self._warned else logging.ERROR
         self._remember(words)
         if logger.isEnabledFor(level):
             message = f"what {peer_id or 'a stranger'} sent is not taken, its connection is closed: {fault}"

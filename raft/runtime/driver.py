@@ -1,6 +1,6 @@
-"""The one loop that runs a node: time, messages and completions in; messages and completions out.
+"""The loop that runs a node: time, messages and completions in; messages and completions out.
 
-Nothing happens per request here: whatever has gathered since the last turn is one flush.
+Nothing happens per request here: everything that has gathered since the last turn is one flush.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raft.types import TraceEvent
 
 logger = logging.getLogger("raft.driver")
 
-TOLD_TO_PEOPLE = frozenset(
+INFO_EVENTS = frozenset(
     {
         "became_leader",
         "leader_connection_lost",
@@ -41,14 +41,14 @@ TOLD_TO_PEOPLE = frozenset(
         "descriptors_found",
     }
 )
-TROUBLES = frozenset({"disk_full", "descriptors_lack", "disk_hangs", "snapshot_given_up"})
-"""Somebody should look: told unless warnings are not wanted."""
+WARNING_EVENTS = frozenset({"disk_full", "descriptors_lack", "disk_hangs", "snapshot_given_up"})
+"""Events that need attention: logged as warnings."""
 
-OF_ROOM = frozenset({"disk_full", "disk_has_room"})
-"""Told with what takes the room."""
+DISK_SPACE_EVENTS = frozenset({"disk_full", "disk_has_room"})
+"""Events that are logged together with the log's disk usage."""
 
-TOLD_TO_NOBODY = frozenset({"commit_advanced", "low_watermark_advanced", "read_round"})
-"""Happen all the time, and are in the status; only the simulator follows each of them."""
+MUTED_EVENTS = frozenset({"commit_advanced", "low_watermark_advanced", "read_round"})
+"""Events that occur all the time and are visible in the status; only the simulator follows each of them."""
 
 SECOND_NS = 1_000_000_000
 
@@ -58,11 +58,11 @@ ROUNDS_NS_MAX = 5_000_000
 slice, and peers and the clock want their turn before a second one."""
 
 REMOVED_SECONDS = 0.3
-"""A member that knows of its removal runs on for some heartbeats: by their answers its leader learns that it knows, and
-need not look for it any longer."""
+"""A member that knows of its removal keeps running for some heartbeats: from its answers the leader learns that it
+knows, and stops replicating to it."""
 
 ALARM_NEAR_NS = 3_000_000
-"""An alarm so near goes off before there is another turn, or so it seems: lone puts come every 1 to 3 ms."""
+"""An alarm so near will probably go off before another turn: lone puts come every 1 to 3 ms."""
 
 
 def now_ns() -> int:
@@ -71,10 +71,10 @@ def now_ns() -> int:
 
 
 class Application(Protocol):
-    """What is built on the node, and is told how its requests ended."""
+    """The application on top of the node, which receives the completions of its requests."""
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
-        """Called synchronously after each flush that has something to tell, in order. It may call the node again."""
+        """Called synchronously, in order, after each flush with completions or events. It may call the node again."""
         ...
 
 
@@ -97,7 +97,7 @@ class Driver:
         """`start_io` begins what the node's storage has been asked for since; True if its end was told already."""
         self.node = node
         self._seconds = trio.current_time  # Until it runs: then that of the clock, which need not be asked for.
-        node.mute_events(TOLD_TO_NOBODY)
+        node.mute_events(MUTED_EVENTS)
         self._completions = completions
         self._application = application
         self._transport = transport
@@ -142,7 +142,7 @@ class Driver:
             self.wake()
         else:
             self._scope = scope
-            self._look_ahead(scope)
+            self._set_alarm(scope)
 
     def request_stop(self) -> None:
         """Take no more requests, finish and prove what was written, then let `run` return."""
@@ -194,7 +194,7 @@ class Driver:
             await trio.lowlevel.checkpoint()  # Let readers gather more.
         else:
             self._scope = scope
-            self._look_ahead(scope)
+            self._set_alarm(scope)
             try:
                 await self._woken.wait()
             finally:
@@ -202,11 +202,9 @@ class Driver:
         if not self._is_over:
             self._woken = trio.Event()
 
-    def _look_ahead(self, scope: trio.CancelScope) -> None:
-        """Set the alarm. One that is too early is only moved when it is about to go off: that costs ten times as much.
-
-        A lone put leaves a deadline of 5 ms, which the next put makes void.
-        """
+    def _set_alarm(self, scope: trio.CancelScope) -> None:
+        """Set the alarm. An alarm that is too early is moved only shortly before it goes off: a move costs ten times as
+        much as a check, and a lone put leaves a deadline of 5 ms that the next put makes void."""
         deadline = self.node.next_alarm / SECOND_NS  # Whoever leaves work has woken this.
         set_to = scope.deadline
         if deadline < set_to or (deadline > set_to and set_to * SECOND_NS - self._now < ALARM_NEAR_NS):
@@ -265,7 +263,7 @@ class Driver:
             self._application.complete(effects.completions, effects.events)
         if effects.failure is not None:
             reason = effects.failure.reason
-            self._tell(logging.ERROR, "failed", f"has stopped: {reason}", reason=reason)
+            self._log_event(logging.ERROR, "failed", f"has stopped: {reason}", reason=reason)
         self._failure = effects.failure
         # If it has failed since these were taken, the next ones tell, and end what is open.
         self._is_over = effects.failure is not None or (self.node.is_stopped and self.node.failure is None)
@@ -274,20 +272,20 @@ class Driver:
     def _log(self, events: Sequence[TraceEvent]) -> None:
         is_wanted = logger.isEnabledFor(logging.INFO)
         for event in events:
-            is_trouble = event.name in TROUBLES
+            is_trouble = event.name in WARNING_EVENTS
             if is_wanted or is_trouble:
-                level = logging.DEBUG if event.name not in TOLD_TO_PEOPLE else logging.INFO
+                level = logging.DEBUG if event.name not in INFO_EVENTS else logging.INFO
                 level = logging.WARNING if is_trouble else level
-                fields = self._where() if event.name in OF_ROOM else {}
+                fields = self._where() if event.name in DISK_SPACE_EVENTS else {}
                 told = {"node_id": self.node.identity.node_id, "event": event.name, "fields": event.fields | fields}
                 logger.log(level, "%(node_id)s: %(event)s %(fields)s", told)
 
     def _where(self) -> dict[str, object]:
-        """What somebody who has to make room wants to know: how much the log takes, and what keeps it from less."""
+        """The facts for an operator who has to make room: the size of the log, and what keeps it from shrinking."""
         status = self.node.status()
         return {"log_bytes": status.log_bytes, "log_held_by": status.log_held_by, "last_index": status.last_index}
 
-    def _tell(self, level: int, event: str, words: str, **fields: object) -> None:
+    def _log_event(self, level: int, event: str, words: str, **fields: object) -> None:
         told = {"node_id": self.node.identity.node_id, "event": event, "fields": fields, "message": words}
         logger.log(level, "%(node_id)s: %(message)s", told)
 
@@ -298,13 +296,13 @@ class Driver:
             self._removed.set()
 
     async def _leave_when_removed(self) -> None:
-        """Who is removed for certain is of no use any more: it ends as if it had been asked to, and cleanly."""
+        """Stop cleanly once this member is certainly removed, as if it had been asked to stop."""
         await self._removed.wait()
         with trio.move_on_after(REMOVED_SECONDS):
             await self._refused.wait()
         self.request_stop()
 
-    # What the transport tells.
+    # Events from the transport.
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = INITIAL_LEVELS) -> None:
         """A peer said who it is, and what its build knows. Raises PeerRefused."""
@@ -344,6 +342,6 @@ class Driver:
         if self.node.failure is not None:
             self.wake()  # It was known with another data folder: there is to be no further word of it.
         if self.node.is_removed and not self._is_over:
-            self._tell(logging.WARNING, "removed", f"peer {peer_id}: {reason}", peer_id=peer_id, reason=reason)
+            self._log_event(logging.WARNING, "removed", f"peer {peer_id}: {reason}", peer_id=peer_id, reason=reason)
             self._removed.set()
             self._refused.set()

@@ -1,8 +1,8 @@
-"""The connections of each peer to this member: one that brings messages, and at most one newer that brought none yet.
+"""The inbound connections of each peer: one that brings messages, and at most one newer that has brought none yet.
 
-A peer that connects anew has mostly lost its old connection, which this side need not have noticed. But its call may
-also be a mistake: it meant somebody who was at this address before, and hangs up when it hears who answers. So the old
-connection is ended by the first message on the new one, not by the call.
+A peer that connects again has usually lost its old connection, which this side need not have noticed. But it may also
+have dialled by mistake: it meant a member that was at this address before, and disconnects when it sees who answers. So
+the first message on the new connection ends the old one, not the connect.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import trio
 
 
-class Inbound:
-    """By peer, the scopes of its connections, oldest first: two at most. All is synchronous."""
+class InboundConnections:
+    """The scopes of the connections by peer, oldest first, two at most. Every method is synchronous."""
 
     def __init__(self) -> None:
         self._scopes: dict[str, list[trio.CancelScope]] = {}
 
     def begin(self, peer_id: str, scope: trio.CancelScope) -> None:
-        """A connection that has brought nothing yet. Another such one is ended: the peer has given it up."""
+        """Add a connection that has brought nothing yet. It ends another such one, which the peer has given up."""
         scopes = self._scopes.setdefault(peer_id, [])
         for silent in scopes[1:]:
             silent.cancel()
@@ -28,7 +28,7 @@ class Inbound:
         return scope in self._scopes.get(peer_id, [])[1:]
 
     def replace_older(self, peer_id: str, scope: trio.CancelScope) -> None:
-        """It has brought a message: what there was before is a ghost."""
+        """The connection has brought a message: end the older one, which is dead."""
         if self.has_older(peer_id, scope):
             self._scopes[peer_id].pop(0).cancel()
 
@@ -37,7 +37,7 @@ class Inbound:
         return peer_id in self._scopes
 
     def forget(self, peer_id: str, scope: trio.CancelScope) -> bool:
-        """It is over; True if it was the last one of its peer."""
+        """The connection is over; True if it was the last one of its peer."""
         scopes = self._scopes.get(peer_id, [])
         if scope not in scopes:
             return False  # Another one has replaced it.
@@ -47,6 +47,6 @@ class Inbound:
         return not scopes
 
     def end(self, peer_id: str) -> None:
-        """Hang up."""
+        """End all connections of a peer."""
         for scope in self._scopes.get(peer_id, []):
             scope.cancel()

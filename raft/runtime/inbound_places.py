@@ -1,7 +1,7 @@
-"""Who may keep a connection to this member's peer port: strangers never take a place that a member needs.
+"""Admission of connections to this member's peer port: strangers never take a place that a member needs.
 
-A caller begins as unidentified. When there are too many of those, the one that has waited longest goes: whoever wants
-to say hello does so within milliseconds. Members are not counted against anybody; `Inbound` bounds them by their ids.
+A caller begins as unidentified. When there are too many of those, the one that has waited longest is evicted: an honest
+caller says hello within milliseconds. Members need no place here; `InboundConnections` bounds them by their ids.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a driver measures if somebody wants to know: how long entries take to commit. Otherwise it costs nothing."""
+"""Measurements of a driver: how long entries take to commit. A driver without them pays nothing."""
 
 from __future__ import annotations
 

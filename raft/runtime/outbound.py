@@ -1,7 +1,7 @@
-"""One connection to one peer, for sending only: dialled again and again, with a queue that is bounded in bytes.
+"""One outbound connection to one peer, for sending only: dialled again and again, with a queue bounded in bytes.
 
-Each side dials the other, so every pair of members has two connections, one per direction: nobody has to decide which
-of two crossing connections stays.
+Each side dials the other, so every pair of members has two connections, one per direction. So there is no choice to
+make between two crossing connections.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, own_hello, receive_hel
 from raft.runtime.sockets import end_when_unanswered, send_at_once
 
 OUTBOUND_BYTES_MAX = 32 * 1024 * 1024
-"""What waits for one peer: a full window of appends and of snapshot chunks, several times over. Beyond it messages
-are dropped; Raft sends again what matters."""
+"""The bound of the queue to one peer: several full windows of appends and of snapshot chunks. Messages beyond it are
+dropped; Raft repeats those that matter."""
 
 SEND_BYTES = 1024 * 1024
 """About as much leaves in one send; a larger frame leaves alone."""
@@ -40,7 +40,7 @@ CONNECT_SECONDS_MAX = 2.0
 """One of several addresses may lead nowhere, and say nothing: so long, and the next one has its turn. A lost first
 segment is sent again after one second."""
 
-HURRIED_SECONDS_MAX = 0.25
+DIAL_NOW_SECONDS_MAX = 0.25
 """What an attempt may still take when the peer has called meanwhile: it is there, so it answers in one turn of the
 network, or the attempt began before it came, or went to where it is no more."""
 
@@ -49,7 +49,7 @@ BACKOFF_SECONDS_MAX = 1.0
 
 
 class Outbound:
-    """The way to one peer. `send` is synchronous; `run` owns the connection."""
+    """The outbound side to one peer. `send` is synchronous; `run` owns the connection."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Outbound:
         self._is_ended_by_peer = False
         self._own_address, self._said_address = own_address, ""
         self._log = log or ConnectionLog(identity.node_id)
-        self._hurry = trio.Event()  # Set to dial before the pause is over.
+        self._dial_requested = trio.Event()  # Set to dial before the pause is over.
         self._bytes_max = bytes_max
         self._frames: deque[bytes] = deque()
         self._something = trio.Event()
@@ -91,7 +91,7 @@ class Outbound:
         self._is_pumping = False  # A send is under way: nothing may overtake it.
         self._connected = trio.CancelScope()  # The connection, or none yet.
         self._dialling: trio.CancelScope | None = None  # From an attempt to its connection, without the hellos.
-        self._last_complaint = ""
+        self._last_words = ""
         self.works_at = ""  # The address of the last connection that worked.
         self.is_connected = False
         self.queued_bytes = 0
@@ -117,20 +117,20 @@ class Outbound:
             self.queued_bytes += len(item)
         self._something.set()
 
-    def hurry(self) -> None:
+    def dial_now(self) -> None:
         """Dial now, and the best address first: the peer is there.
 
         That ends a pause, and soon an attempt to which nothing was answered yet.
         """
-        self._hurry.set()
+        self._dial_requested.set()
         if self._dialling is not None:
-            self._dialling.deadline = min(self._dialling.deadline, trio.current_time() + HURRIED_SECONDS_MAX)
+            self._dialling.deadline = min(self._dialling.deadline, trio.current_time() + DIAL_NOW_SECONDS_MAX)
 
-    def say_where(self) -> None:
-        """If our address is another one than was said on this connection, connect anew and say it."""
+    def announce_address(self) -> None:
+        """Connect again and announce our address, if it differs from the one announced on this connection."""
         if self._stream is not None and self._own_address() != self._said_address:
             self._connected.cancel()
-            self._hurry.set()
+            self._dial_requested.set()
 
     async def run(self) -> None:
         """Dial until cancelled; back off with jitter, from a fast start to a second, and anew when the peer calls."""
@@ -139,26 +139,26 @@ class Outbound:
             try:
                 stream = await self._connect()
             except ConnectionRefusedByPeer as refusal:
-                self._complain("refused_by_peer", str(refusal), code=refusal.code, reason=refusal.text)
+                self._log_once("refused_by_peer", str(refusal), code=refusal.code, reason=refusal.text)
                 self._refused(self._peer_id, refusal.code, refusal.text)
             except PeerRefused as refused:
                 self._log.count_refusal(refused.code)
-                self._complain("refused", str(refused), code=refused.code, reason=refused.reason)
+                self._log_once("refused", str(refused), code=refused.code, reason=refused.reason)
             except ValidationFault as fault:
                 self._log.validation_failed(self._peer_id, fault)
             except (OSError, UnicodeError, RaftError) as error:
-                self._complain("not_connected", str(error))
+                self._log_once("not_connected", str(error))
             except trio.TooSlowError:
-                self._complain("not_connected", "it does not answer")
+                self._log_once("not_connected", "it does not answer")
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._complain("not_connected", "the connection broke before a hello")
+                self._log_once("not_connected", "the connection broke before a hello")
             else:
                 backoff_seconds = BACKOFF_SECONDS_MIN
                 await self._use(stream)
             with trio.move_on_after(backoff_seconds * self._random.uniform(0.5, 1.0)):
-                await self._hurry.wait()
-            if self._hurry.is_set():
-                self._hurry, self._attempt, backoff_seconds = trio.Event(), 0, BACKOFF_SECONDS_MIN
+                await self._dial_requested.wait()
+            if self._dial_requested.is_set():
+                self._dial_requested, self._attempt, backoff_seconds = trio.Event(), 0, BACKOFF_SECONDS_MIN
             else:
                 backoff_seconds = min(2 * backoff_seconds, BACKOFF_SECONDS_MAX)
 
@@ -203,15 +203,15 @@ class Outbound:
         with self._connection(stream):
             async with stream, trio.open_nursery() as nursery:
                 self._connected = nursery.cancel_scope
-                self.say_where()  # It may have changed since the hello.
+                self.announce_address()  # It may have changed since the hello.
                 nursery.start_soon(self._watch, stream, nursery.cancel_scope)
                 nursery.start_soon(self._pump, stream, nursery.cancel_scope)
 
     @contextmanager
     def _connection(self, stream: trio.SocketStream) -> Iterator[None]:
         self.is_connected, self._stream, self._is_pumping, self._is_ended_by_peer = True, stream, False, False
-        self._last_complaint = ""
-        self._log.tell(logging.INFO, "connected", f"connected to {self._peer_id}", peer_id=self._peer_id)
+        self._last_words = ""
+        self._log.event(logging.INFO, "connected", f"connected to {self._peer_id}", peer_id=self._peer_id)
         try:
             yield
         finally:
@@ -227,10 +227,10 @@ class Outbound:
         try:
             data = await stream.receive_some(1)
             self._is_ended_by_peer = not data  # Bytes are a refusal, or nonsense.
-            self._complain("disconnected", "it sent bytes where none belong" if data else "it closed the connection")
+            self._log_once("disconnected", "it sent bytes where none belong" if data else "it closed the connection")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._is_ended_by_peer = isinstance(error, trio.BrokenResourceError)
-            self._complain("disconnected", "the connection broke")
+            self._log_once("disconnected", "the connection broke")
         scope.cancel()
 
     async def _pump(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
@@ -244,10 +244,10 @@ class Outbound:
                         await stream.send_all(self._take())
                 self._is_pumping = False
         except trio.TooSlowError:
-            self._complain("disconnected", f"it took nothing for {SEND_SECONDS_MAX:g} s")
+            self._log_once("disconnected", f"it took nothing for {SEND_SECONDS_MAX:g} s")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._is_ended_by_peer |= isinstance(error, trio.BrokenResourceError)
-            self._complain("disconnected", "the connection broke")
+            self._log_once("disconnected", "the connection broke")
         scope.cancel()
 
     def _take(self) -> bytes:
@@ -260,9 +260,9 @@ class Outbound:
         self.queued_bytes -= size_bytes
         return b"".join(taken) if len(taken) > 1 else taken[0]
 
-    def _complain(self, event: str, words: str, **fields: object) -> None:
+    def _log_once(self, event: str, words: str, **fields: object) -> None:
         """Log it once, not once per attempt."""
-        level = logging.DEBUG if words == self._last_complaint else logging.WARNING
-        self._last_complaint = words
+        level = logging.DEBUG if words == self._last_words else logging.WARNING
+        self._last_words = words
         fields = {"peer_id": self._peer_id, "reason": words} | fields
-        self._log.tell(level, event, f"peer {self._peer_id}: {words}", **fields)
+        self._log.event(level, event, f"peer {self._peer_id}: {words}", **fields)

@@ -1,7 +1,7 @@
-"""The members' network on trio: listens for peers, dials each of them, moves frames. It decides nothing.
+"""The network between members on trio: listens for peers, dials each of them, moves frames. It decides nothing.
 
-Garbage, oversized frames and strangers close one connection; a connection that is refused is told why, so that both
-sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it): batches are made above, not by the kernel.
+Garbage, oversized frames and strangers close one connection. A refusal carries its reason, so that both sides can log
+it. `TCP_NODELAY` is on (trio's `SocketStream` sets it): batches are made above, not by the kernel.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from raft.runtime.handshake import (
     receive_hello,
     send_refusal,
 )
-from raft.runtime.inbound import Inbound
+from raft.runtime.inbound import InboundConnections
 from raft.runtime.inbound_places import UNIDENTIFIED_MAX, InboundPlaces
 from raft.runtime.outbound import Outbound
-from raft.runtime.peer_routes import PeerWays
+from raft.runtime.peer_routes import PeerConnections
 from raft.runtime.sockets import host_of, receive_at_once
 
 RECEIVE_BYTES = 256 * 1024
@@ -55,11 +55,11 @@ A read may bring thousands, when this member has to catch up."""
 
 
 STREAM_ENDS = (ProtocolError, ConnectionRefusedByPeer)
-"""What a peer may have sent after which the stream has no meaning: nonsense, or that it does not want us."""
+"""Errors after which a stream has no meaning: a violation of the protocol, or a refusal by the peer."""
 
 
 class PeerEvents(Protocol):
-    """What the transport tells. All calls are synchronous, on the loop."""
+    """The receiver of the transport's events. All calls are synchronous, on the loop."""
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange) -> None:
         """A peer said who it is, and what its build knows. Raises PeerRefused."""
@@ -143,7 +143,7 @@ class Transport:
         self._events = events
         async with trio.open_nursery() as nursery:
             await nursery.start(Acceptor("peers").serve, self._serve, listeners)
-            await nursery.start(self._ways.run)
+            await nursery.start(self._peers.run)
             task_status.started(self.port)
 
     def connect_to(self, peers: Sequence[Member]) -> None:
@@ -151,18 +151,18 @@ class Transport:
 
         The own address may be another one than before: then all are told.
         """
-        for peer_id in self._ways.want(peers):
+        for peer_id in self._peers.want(peers):
             self._inbound.end(peer_id)
             self._duplicates.forget(peer_id)
-        for outbound in self._ways.all.values():
-            outbound.say_where()
+        for outbound in self._peers.all.values():
+            outbound.announce_address()
 
     def send(self, messages: Sequence[tuple[str, Message]]) -> None:
         """Send what the node wants sent; never blocks. What has no room or no connection is dropped."""
         by_peer: dict[Outbound, list[bytes]] = {}
         encoded, encoded_frame = None, b""
         for peer_id, message in messages:
-            outbound = self._ways.get(peer_id)  # None: a stranger that did not say where it is.
+            outbound = self._peers.get(peer_id)  # None: a stranger that did not say where it is.
             if outbound is None or not outbound.is_connected:
                 continue  # Not worth encoding.
             if message is not encoded:  # An append mostly goes to all peers.
@@ -174,22 +174,22 @@ class Transport:
     @property
     def peer_ids(self) -> frozenset[str]:
         """To whom there is a way, connected or not: those of `connect_to`, and strangers that are answered."""
-        return frozenset(self._ways.all)
+        return frozenset(self._peers.all)
 
     @property
     def connected(self) -> frozenset[str]:
         """Peers that can be sent to now."""
-        return frozenset(peer_id for peer_id, outbound in self._ways.all.items() if outbound.is_connected)
+        return frozenset(peer_id for peer_id, outbound in self._peers.all.items() if outbound.is_connected)
 
     @property
     def queued_bytes(self) -> dict[str, int]:
         """Bytes that wait for each peer; bound: OUTBOUND_BYTES_MAX."""
-        return {peer_id: outbound.queued_bytes for peer_id, outbound in self._ways.all.items()}
+        return {peer_id: outbound.queued_bytes for peer_id, outbound in self._peers.all.items()}
 
     @property
     def dropped(self) -> dict[str, int]:
         """Messages for each peer that found no room, for as long as this process lives."""
-        return {peer_id: outbound.dropped for peer_id, outbound in self._ways.all.items()}
+        return {peer_id: outbound.dropped for peer_id, outbound in self._peers.all.items()}
 
     @property
     def hellos_refused(self) -> Mapping[str, int]:
@@ -206,16 +206,16 @@ class Transport:
         """Inputs on which validation failed by a mistake of this build; each cost its sender the connection."""
         return self._log.validation_faults
 
-    def _way_to(self, peer_id: str, addresses: Callable[[], Sequence[str]]) -> Outbound:
+    def _open_outbound(self, peer_id: str, addresses: Callable[[], Sequence[str]]) -> Outbound:
         return Outbound(
             identity=self._identity,
             peer_id=peer_id,
             addresses=addresses,
             random=self._random,
-            hello=lambda *hello: self._told.peer_hello(*hello),
-            lost=lambda lost_id: self._told.peer_unreachable(lost_id),
+            hello=lambda *hello: self._peer_events.peer_hello(*hello),
+            lost=lambda lost_id: self._peer_events.peer_unreachable(lost_id),
             ended=self._ended_by_peer,
-            refused=lambda *refusal: self._told.peer_refused(*refusal),
+            refused=lambda *refusal: self._peer_events.peer_refused(*refusal),
             own_address=self._own_address,
             levels=self._levels,
             process_id=self._process_id,
@@ -223,7 +223,7 @@ class Transport:
         )
 
     @property
-    def _told(self) -> PeerEvents:
+    def _peer_events(self) -> PeerEvents:
         assert self._events is not None, "it does not run yet"
         return self._events
 
@@ -244,19 +244,19 @@ class Transport:
         place = self._places.enter(host_of(stream))
         if self._places.evicted > evicted:
             words = "too many connections of strangers; the oldest is closed"
-            self._log.complain("too_many_connections", words, limit=UNIDENTIFIED_MAX)
+            self._log.warn_once("too_many_connections", words, limit=UNIDENTIFIED_MAX)
         try:
             async with stream:
                 with place.scope:
                     peer = await self._greet(stream)
                     if peer is not None:
-                        self._places.identify(place, is_member=self._ways.wants(peer.node_id))
+                        self._places.identify(place, is_member=self._peers.wants(peer.node_id))
                         await self._receive_newest(stream, peer)
                 if place.scope.cancelled_caught:
                     await self._places.hold_back()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             words = f"an inbound connection broke: {error}"
-            self._log.tell(logging.DEBUG, "caller_lost", words, reason=str(error))
+            self._log.event(logging.DEBUG, "caller_lost", words, reason=str(error))
         finally:
             self._places.leave(place)
 
@@ -265,7 +265,7 @@ class Transport:
         try:
             with trio.fail_after(HANDSHAKE_SECONDS_MAX):
                 peer = await receive_hello(stream, self._identity)
-                self._told.peer_hello(peer.node_id, peer.incarnation_id, peer.levels)
+                self._peer_events.peer_hello(peer.node_id, peer.incarnation_id, peer.levels)
                 await stream.send_all(own_hello(self._identity, self._own_address(), self._levels, self._process_id))
                 return peer
         except PeerRefused as refused:
@@ -275,18 +275,18 @@ class Transport:
         except ProtocolError as error:
             await self._refuse(stream, "not_a_hello", str(error), None)
         except ConnectionRefusedByPeer as error:
-            self._log.complain(
+            self._log.warn_once(
                 "refused_by_peer", f"a caller closed: {error}", peer_id=None, code=error.code, reason=error.text
             )
         except trio.TooSlowError:
             words = "a connection said no hello in time; it is closed"
-            self._log.complain("no_hello", words, limit_s=HANDSHAKE_SECONDS_MAX)
+            self._log.warn_once("no_hello", words, limit_s=HANDSHAKE_SECONDS_MAX)
         return None
 
     async def _refuse(self, stream: trio.SocketStream, code: str, text: str, peer_id: str | None) -> None:
         self._log.count_refusal(code)
         words = f"a connection is refused ({code}): {text}"
-        self._log.complain("refused", words, peer_id=peer_id, code=code, reason=text)
+        self._log.warn_once("refused", words, peer_id=peer_id, code=code, reason=text)
         await send_refusal(stream, code, text)
 
     async def _receive_newest(self, stream: trio.SocketStream, peer: PeerHello) -> None:
@@ -294,7 +294,7 @@ class Transport:
         peer_id = peer.node_id
         with trio.CancelScope() as scope:
             self._inbound.begin(peer_id, scope)
-            self._ways.called(peer_id, self._usable(peer))
+            self._peers.on_inbound(peer_id, self._usable(peer))
             is_ended_by_peer = False
             try:
                 await self._receive(stream, peer, scope)
@@ -303,22 +303,22 @@ class Transport:
                 is_ended_by_peer = True
                 raise
             except STREAM_ENDS as error:
-                self._complain_of(peer_id, error)
+                self._log_stream_end(peer_id, error)
             finally:
                 if self._inbound.forget(peer_id, scope):
-                    self._ways.hung_up(peer_id)
+                    self._peers.on_disconnect(peer_id)
                 if scope.cancel_called and trio.current_time() >= scope.deadline:
                     words = (
                         f"peer {peer_id} did not end a frame within {FRAME_SECONDS_MAX:g} s; its connection is closed"
                     )
-                    self._log.complain("slow_frame", words, peer_id=peer_id, limit_s=FRAME_SECONDS_MAX)
+                    self._log.warn_once("slow_frame", words, peer_id=peer_id, limit_s=FRAME_SECONDS_MAX)
                 if is_ended_by_peer:
                     self._ended_by_peer(peer_id)
 
     def _note_process(self, peer: PeerHello, host: str) -> None:
         """Its connection has taken over from another one of that member, which may be of another process."""
         peer_id = peer.node_id
-        if self._ways.wants(peer_id) and (
+        if self._peers.wants(peer_id) and (
             hosts := self._duplicates.took_over(peer_id, peer.process_id, host, monotonic())
         ):
             words = (
@@ -326,23 +326,23 @@ class Transport:
                 f"{', '.join(hosts)}. Stop all but one at once: together they may break promises of {peer_id}. If it "
                 f"is not known which of them is the older one, stop all, and replace {peer_id} by a new member"
             )
-            self._log.tell(logging.WARNING, "duplicate_member", words, peer_id=peer_id, hosts=list(hosts))
+            self._log.event(logging.WARNING, "duplicate_member", words, peer_id=peer_id, hosts=list(hosts))
 
     def _usable(self, peer: PeerHello) -> str:
         """Where the peer says that it is to be dialled; empty if that is nowhere, or if it does not say."""
         if not peer.peer_address or is_dialable(peer.peer_address):
             return peer.peer_address
         words = f"peer {peer.node_id} says that it is at {peer.peer_address!r}, which nobody can dial; it is ignored"
-        self._log.complain("bad_address", words, peer_id=peer.node_id, reason=peer.peer_address)
+        self._log.warn_once("bad_address", words, peer_id=peer.node_id, reason=peer.peer_address)
         return ""
 
     def _ended_by_peer(self, peer_id: str) -> None:
         """The peer ended one of the two connections. It is gone only with both: one that gets another address, or whose
         caller made a mistake, ends one. What it said is read by then, for that came on one of these.
         """
-        outbound = self._ways.get(peer_id)
+        outbound = self._peers.get(peer_id)
         if not self._inbound.has(peer_id) and (outbound is None or not outbound.is_connected):
-            self._told.peer_gone(peer_id)
+            self._peer_events.peer_gone(peer_id)
 
     async def _receive(self, stream: trio.SocketStream, peer: PeerHello, scope: trio.CancelScope) -> None:
         peer_id, splitter = peer.node_id, FrameSplitter(FRAME_BYTES_MAX_PEER)
@@ -378,17 +378,17 @@ class Transport:
                 self._told.receive(peer_id, messages)
                 await trio.lowlevel.checkpoint()
                 messages, entries = [], 0
-        self._told.receive(peer_id, messages)
+        self._peer_events.receive(peer_id, messages)
 
-    def _complain_of(self, peer_id: str, error: ProtocolError | ConnectionRefusedByPeer) -> None:
+    def _log_stream_end(self, peer_id: str, error: ProtocolError | ConnectionRefusedByPeer) -> None:
         if isinstance(error, ValidationFault):
             self._log.validation_failed(peer_id, error)
         elif isinstance(error, ConnectionRefusedByPeer):
             words = f"peer {peer_id}: {error}"
-            self._log.complain("refused_by_peer", words, peer_id=peer_id, code=error.code, reason=error.text)
+            self._log.warn_once("refused_by_peer", words, peer_id=peer_id, code=error.code, reason=error.text)
         else:
             words = f"peer {peer_id} broke the protocol: {error}"
-            self._log.complain("protocol_broken", words, peer_id=peer_id, reason=str(error))
+            self._log.warn_once("protocol_broken", words, peer_id=peer_id, reason=str(error))
 
     def _decode(self, body: bytes) -> Message:
         return decode_peer_message(body, self._identity.group_id)

@@ -29,7 +29,7 @@ from kvstore.monitoring.metrics_http import method_and_path
 from kvstore.protocol.commands import Put
 from raft import Busy, DiskFull, LevelRange, NodeStopped, NotLeader, RaftConfig, Refused, TooLarge, TraceEvent
 from raft.runtime import HELLO_REFUSALS, CompletionQueue, Histogram, MeasuredDriver, Transport
-from raft.runtime.driver import TOLD_TO_PEOPLE, TROUBLES
+from raft.runtime.driver import INFO_EVENTS, WARNING_EVENTS
 from tests.kvstore.support.in_memory_cluster import Cluster, Host
 
 pytestmark = pytest.mark.timeout(30)
@@ -204,9 +204,9 @@ def test_the_table_of_events_says_which_metric_counts_each_and_from_which_level_
     counted = {event: metric.removesuffix("_total") for event, _, metric in rows if event in EVENTS}
     assert counted == EVENTS
     assert {metric for _, _, metric in rows if metric} <= documented
-    assert set(levels) >= TOLD_TO_PEOPLE | TROUBLES
-    for event in TOLD_TO_PEOPLE | set(EVENTS):
-        told_from = "warning" if event in TROUBLES else "info" if event in TOLD_TO_PEOPLE else "debug"
+    assert set(levels) >= INFO_EVENTS | WARNING_EVENTS
+    for event in INFO_EVENTS | set(EVENTS):
+        told_from = "warning" if event in WARNING_EVENTS else "info" if event in INFO_EVENTS else "debug"
         assert levels[event] == told_from, event
 
 

@@ -14,7 +14,7 @@ import trio.testing
 
 from raft import CompletionBatch, Node, NodeStopped, RaftConfig, Role, TraceEvent
 from raft.runtime import CompletionQueue, Driver
-from raft.runtime.driver import ROUNDS_MAX, ROUNDS_NS_MAX, SECOND_NS, TOLD_TO_NOBODY
+from raft.runtime.driver import MUTED_EVENTS, ROUNDS_MAX, ROUNDS_NS_MAX, SECOND_NS
 from tests.raft.support.machines import Machine, until
 
 pytestmark = pytest.mark.timeout(30)
@@ -219,7 +219,7 @@ async def test_marks_that_move_are_told_to_nobody() -> None:
 
             names = {event.name for event in machine.recorder.events}
             assert "became_leader" in names
-            assert not names & TOLD_TO_NOBODY
+            assert not names & MUTED_EVENTS
 
 
 async def test_what_somebody_should_look_after_is_a_warning_and_all_else_is_news(

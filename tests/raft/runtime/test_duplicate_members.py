@@ -12,9 +12,9 @@ from raft import Configuration, Identity, Member
 from raft.protocol.hello import PROCESS_ID_BYTES
 from raft.runtime.duplicate_members import DUPLICATE_SECONDS, PROCESSES_MAX, DuplicateMembers
 from raft.runtime.transport import Transport
+from tests.raft.runtime.test_connection_log import events
 from tests.raft.runtime.test_hostile_callers import a_member, greeted
 from tests.raft.runtime.test_inbound import lead
-from tests.raft.runtime.test_telling import events
 from tests.raft.support.machines import until
 
 pytestmark = pytest.mark.timeout(30)

@@ -14,7 +14,7 @@ import raft.runtime.handshake
 from raft import Message, VoteResponse, encode_message, frame
 from raft.protocol.hello import FEATURE_LEVEL_SAID_MAX
 from raft.runtime.addresses import is_dialable
-from tests.raft.runtime.test_telling import events
+from tests.raft.runtime.test_connection_log import events
 from tests.raft.support.core_fixture import heartbeat
 from tests.raft.support.machines import Machine, a_listener, peer_hello, until
 

@@ -11,8 +11,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from raft import Refusal, encode_message, frame
-from raft.runtime.inbound import Inbound
-from tests.raft.runtime.test_telling import events
+from raft.runtime.inbound import InboundConnections
+from tests.raft.runtime.test_connection_log import events
 from tests.raft.support.core_fixture import heartbeat
 from tests.raft.support.machines import Machine, a_listener, peer_hello, until
 
@@ -99,7 +99,7 @@ async def test_messages_that_come_in_pieces_and_together_on_a_new_connection_are
 
 async def test_of_connections_that_brought_nothing_the_newest_stays() -> None:
     """Two for each peer, however often it calls."""
-    inbound = Inbound()
+    inbound = InboundConnections()
     scopes = [trio.CancelScope() for _ in range(4)]
     for scope in scopes:
         inbound.begin("s2", scope)

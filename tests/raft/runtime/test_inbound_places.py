@@ -22,8 +22,8 @@ from raft.runtime.inbound_places import (
 )
 from raft.runtime.peer_routes import STRANGERS_MAX
 from raft.runtime.transport import FRAME_SECONDS_MAX
+from tests.raft.runtime.test_connection_log import events
 from tests.raft.runtime.test_hostile_callers import a_member, greeted, is_closed, says
-from tests.raft.runtime.test_telling import events
 from tests.raft.support.core_fixture import heartbeat
 from tests.raft.support.machines import Machine, until
 

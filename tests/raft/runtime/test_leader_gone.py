@@ -102,7 +102,7 @@ async def test_a_leader_that_calls_anew_before_its_old_connection_ends_is_not_mi
 
 
 async def _say_another_address(outbound: Outbound) -> None:
-    outbound.say_where()
+    outbound.announce_address()
 
 
 async def _close_the_way(outbound: Outbound) -> None: ...

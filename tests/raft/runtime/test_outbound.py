@@ -157,7 +157,7 @@ def drop_what_comes_to(stream: trio.SocketStream) -> None:
 async def test_a_call_of_the_peer_ends_an_attempt_to_which_nothing_was_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """HURRIED_SECONDS_MAX: its machine was gone when it was dialled, and is there again."""
+    """DIAL_NOW_SECONDS_MAX: its machine was gone when it was dialled, and is there again."""
     open_tcp_stream, tried = trio.open_tcp_stream, list[int]()
 
     async def open_slowly(host: str, port: int) -> trio.SocketStream:
@@ -168,7 +168,7 @@ async def test_a_call_of_the_peer_ends_an_attempt_to_which_nothing_was_answered(
 
     monkeypatch.setattr(trio, "open_tcp_stream", open_slowly)
     monkeypatch.setattr("raft.runtime.outbound.HANDSHAKE_SECONDS_MAX", 1000.0)
-    monkeypatch.setattr("raft.runtime.outbound.HURRIED_SECONDS_MAX", 0.01)
+    monkeypatch.setattr("raft.runtime.outbound.DIAL_NOW_SECONDS_MAX", 0.01)
     with trio.fail_after(20):
         listener, address = await a_listener()
         peer, outbound = Peer(listener), outbound_to(address, [])
@@ -176,7 +176,7 @@ async def test_a_call_of_the_peer_ends_an_attempt_to_which_nothing_was_answered(
             nursery.start_soon(outbound.run)
             await until(lambda: len(tried) == 1)
 
-            outbound.hurry()
+            outbound.dial_now()
 
             async with await peer.accept():
                 await until(lambda: outbound.is_connected)
@@ -185,7 +185,7 @@ async def test_a_call_of_the_peer_ends_an_attempt_to_which_nothing_was_answered(
 
 async def test_a_call_of_the_peer_does_not_end_an_attempt_that_it_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two who call each other at the same moment would otherwise stop each other."""
-    monkeypatch.setattr("raft.runtime.outbound.HURRIED_SECONDS_MAX", 0.0)
+    monkeypatch.setattr("raft.runtime.outbound.DIAL_NOW_SECONDS_MAX", 0.0)
     with trio.fail_after(20):
         listener, address = await a_listener()
         outbound = outbound_to(address, [])
@@ -194,7 +194,7 @@ async def test_a_call_of_the_peer_does_not_end_an_attempt_that_it_has_answered(m
             async with await listener.accept() as calling:
                 assert await calling.receive_some()
 
-                outbound.hurry()
+                outbound.dial_now()
 
                 await calling.send_all(peer_hello("s2"))
                 await until(lambda: outbound.is_connected)
@@ -262,12 +262,12 @@ async def test_a_connection_is_made_anew_to_say_another_address_than_on_the_last
             nursery.start_soon(outbound.run)
             async with await peer.accept() as first:
                 await until(lambda: outbound.is_connected)
-                outbound.say_where()
+                outbound.announce_address()
                 await wait_all_tasks_blocked()
                 assert outbound.is_connected
 
                 own[0] = "new:1"
-                outbound.say_where()
+                outbound.announce_address()
                 assert await first.receive_some() == b""
             async with await peer.accept():
                 await until(lambda: outbound.is_connected)

@@ -38,7 +38,7 @@ from raft.runtime import (
     is_loopback,
     parse_address,
 )
-from raft.runtime.connection_log import COMPLAINTS_MAX
+from raft.runtime.connection_log import WARNINGS_MAX
 from raft.runtime.handshake import HELLO_BYTES_MAX
 from tests.raft.support.machines import CLUSTER_ID, Machine, a_cluster, a_listener, peer_hello, the_leader, until
 
@@ -341,7 +341,7 @@ async def test_a_silent_stranger_does_not_hold_up_anybody(monkeypatch: pytest.Mo
 
 
 async def test_a_stranger_cannot_make_a_member_keep_much() -> None:
-    """HELLO_BYTES_MAX before it said who it is; COMPLAINTS_MAX different complaints remembered."""
+    """HELLO_BYTES_MAX before it said who it is; WARNINGS_MAX different complaints remembered."""
     with trio.fail_after(20):
         async with a_cluster(1) as machines:
             transport = machines[0].transport
@@ -350,10 +350,10 @@ async def test_a_stranger_cannot_make_a_member_keep_much() -> None:
             answer = await first_answer(transport.port, (HELLO_BYTES_MAX + 1).to_bytes(4, "big"))
             assert isinstance(answer, Refusal)
             assert answer.code == "not_a_hello"
-            for number in range(COMPLAINTS_MAX + 5):
+            for number in range(WARNINGS_MAX + 5):
                 answer = await first_answer(transport.port, peer_hello(f"stranger-{number}"))
                 assert isinstance(answer, Refusal)
-                assert len(transport._log._complaints) <= COMPLAINTS_MAX
+                assert len(transport._log._complaints) <= WARNINGS_MAX
 
 
 async def test_a_failed_sync_stops_the_driver_after_telling_the_application() -> None:

@@ -140,7 +140,7 @@ def test_what_is_misconfigured_is_a_warning_once(caplog: pytest.LogCaptureFixtur
     log = ConnectionLog("s1")
 
     for _ in range(3):
-        log.complain("refused", "a connection is refused", peer_id="s9", code="not_a_member")
+        log.warn_once("refused", "a connection is refused", peer_id="s9", code="not_a_member")
 
     assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG", "DEBUG"]
 

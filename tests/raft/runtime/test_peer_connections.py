@@ -22,7 +22,7 @@ from raft import (
     encode_message,
     frame,
 )
-from raft.runtime import PeerWays
+from raft.runtime import PeerConnections
 from raft.runtime.outbound import Outbound
 from raft.runtime.peer_routes import STRANGERS_MAX
 from tests.raft.support.core_fixture import heartbeat
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(30)
 IDENTITY = Identity(cluster_id=CLUSTER_ID, group_id=0, node_id="s1", incarnation_id=bytes(16))
 
 
-def some_ways(**dial: str) -> PeerWays:
+def some_ways(**dial: str) -> PeerConnections:
     def way(peer_id: str, addresses: Callable[[], Sequence[str]]) -> Outbound:
         return Outbound(
             identity=IDENTITY,
@@ -44,7 +44,7 @@ def some_ways(**dial: str) -> PeerWays:
             lost=lambda _: None,
         )
 
-    return PeerWays(way, dial)
+    return PeerConnections(way, dial)
 
 
 def members(**addresses: str) -> list[Member]:
@@ -97,13 +97,13 @@ def test_the_word_of_a_peer_that_is_here_comes_before_the_configuration() -> Non
     """Either may be behind: both are tried. Without its connection its word counts no more."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
-    ways.called("s2", "b:1")
+    ways.on_inbound("s2", "b:1")
     assert ways.addresses_of("s2") == ("b:1", "a:1")
 
     ways.want(members(s2="b:1"))
     assert ways.addresses_of("s2") == ("b:1",)
     ways.want(members(s2="a:1"))
-    ways.hung_up("s2")
+    ways.on_disconnect("s2")
 
     assert ways.addresses_of("s2") == ("a:1",)
 
@@ -113,11 +113,11 @@ def test_a_stranger_is_answered_at_its_own_word_while_it_is_here() -> None:
     ways = some_ways()
     ways.want(members(s2="a:1"))
 
-    ways.called("s9", "x:9")
+    ways.on_inbound("s9", "x:9")
     assert (sorted(ways.all), ways.addresses_of("s9")) == (["s2", "s9"], ("x:9",))
-    ways.called("s8", "")  # It does not say where it is.
+    ways.on_inbound("s8", "")  # It does not say where it is.
     assert sorted(ways.all) == ["s2", "s9"]
-    ways.hung_up("s9")
+    ways.on_disconnect("s9")
 
     assert sorted(ways.all) == ["s2"]
 
@@ -125,14 +125,14 @@ def test_a_stranger_is_answered_at_its_own_word_while_it_is_here() -> None:
 def test_a_stranger_that_becomes_a_member_keeps_its_way_when_it_hangs_up() -> None:
     """And so it does if it comes back from elsewhere: a way that works is left alone."""
     ways = some_ways()
-    ways.called("s9", "x:9")
+    ways.on_inbound("s9", "x:9")
     way = ways.get("s9")
 
     ways.want(members(s9="x:9"))
-    ways.hung_up("s9")
+    ways.on_disconnect("s9")
     assert ways.get("s9") is way
 
-    ways.called("s9", "elsewhere:9")
+    ways.on_inbound("s9", "elsewhere:9")
     assert ways.get("s9") is way
     assert ways.addresses_of("s9") == ("elsewhere:9", "x:9")
 
@@ -141,7 +141,7 @@ def test_the_own_route_counts_more_than_any_other_word() -> None:
     """`dial`: a proxy between members. Nothing else is dialled, whatever a peer says: it may not lead around it."""
     ways = some_ways(s2="proxy:1")
     ways.want(members(s2="a:1"))
-    ways.called("s2", "b:1")
+    ways.on_inbound("s2", "b:1")
 
     assert ways.addresses_of("s2") == ("proxy:1",)
 
@@ -150,7 +150,7 @@ def test_strangers_that_are_answered_are_bounded() -> None:
     """STRANGERS_MAX: each costs a connection, and anybody can call."""
     ways = some_ways()
     for number in range(STRANGERS_MAX + 5):
-        ways.called(f"x{number}", f"x:{number}")
+        ways.on_inbound(f"x{number}", f"x:{number}")
 
     assert len(ways.all) == STRANGERS_MAX
 
