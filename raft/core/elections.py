@@ -1,6 +1,6 @@
-"""Votes: who may ask, who grants, who has won. Raft §5.2, §5.4.1; pre-vote and stickiness: thesis §9.6, §4.2.3.
+"""Elections: votes, timers and campaigns. Raft §5.2, §5.4.1; pre-vote and stickiness: thesis §9.6, §4.2.3.
 
-Becoming something is decided in `core`; this file only counts and answers.
+Changes of role are decided in `raft.core.raft`; this file only counts and answers.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from raft.protocol.messages import PreVoteRequest, PreVoteResponse, VoteRequest,
 from raft.types import LogPosition
 
 LEADER_LOSS_SPREAD_NS = 5 * MILLISECOND_NS
-"""A campaign after the loss of the leader's connection begins so much later at most, at random: members with different
-priorities may have the same place in the order, and most of the others notice the loss within this time."""
+"""The maximum random delay of a campaign after the loss of the leader's connection. Members with different priorities
+may have the same place in the order, and most of the others notice the loss within this time."""
 
 RETRIES_PER_HEARTBEAT = 5
-"""The first pause before such a campaign asks again: 10 ms with the usual heartbeat. Each is twice the one before.
-A member that has not noticed the loss yet does not answer."""
+"""The first pause before such a campaign asks again: 10 ms with the usual heartbeat. Each pause is twice the one
+before. A member that has not noticed the loss yet does not answer."""
 
 
 def drawn(random: Random, below: int) -> int:
-    """As `random.randrange(below)`, at least 1: the same number, in a third of the calls. Followers draw per append."""
+    """The same number as `random.randrange(below)`, in a third of the calls: followers draw at every append."""
     assert below > 0, below
     bits = below.bit_length()
     number = random.getrandbits(bits)
@@ -66,11 +66,11 @@ class Elections:
         self.restart_timer()
 
     def leader_lost(self) -> bool:
-        """The connections with the leader have ended: campaign soon. False if this loss is not heeded.
+        """The connections with the leader have ended: campaign soon. False if this hint is ignored.
 
-        It is a hint, which may be wrong. The pre-vote (thesis §9.6) makes it harmless: who hears the leader ignores it.
-        At most one hint is heeded per election time-out, so that a bad network begins few campaigns; and none where
-        leaders read by lease, for there a member owes its leader silence for as long as it has promised.
+        The hint may be wrong. The pre-vote (thesis §9.6) makes it harmless: members that hear the leader ignore it. At
+        most one hint counts per election time-out, so that a bad network begins few campaigns. None counts where
+        leaders read by lease, because there a member has promised its leader not to campaign for a while.
         """
         state, config = self._state, self._state.config
         if not config.leader_loss_hint or state.configuration.lease_ns:
@@ -99,13 +99,14 @@ class Elections:
 
     @property
     def campaigns_early(self) -> bool:
-        """True while the timer goes off because the leader's connection was lost, and would not without that."""
+        """True while the timer goes off only because the leader's connection was lost."""
         return self._timeout_at is not None and self._state.now < self._timeout_at
 
     def keeps_a_promise(self) -> bool:
-        """True if the timer went off too soon; then it is set to when the promise ends. Its own vote is promised, too.
+        """True if the timer went off before the promise to a leader ends; then it is set to that end.
 
-        The timer was set when the leader was heard, and what it was promised came with what it said.
+        The promise covers the own vote, too. The timer was set when the leader was heard, and the promise may have come
+        with that message.
         """
         if self._heard_leader_at is None or not self._is_bound:
             return False
@@ -124,10 +125,11 @@ class Elections:
         return self._state.now - self._heard_leader_at < self._promise_ns
 
     def ignores(self, request: PreVoteRequest | VoteRequest, *, leads: bool) -> bool:
-        """True if a request for votes is not heard at all, its term included: a leader is heard, or, where leaders read
-        by lease, one was heard a short while ago, or may have been before this member was started.
+        """True if a request for votes is ignored, its term included, because a leader is heard.
 
-        A leader that asks for a campaign itself has no lease any more: that breaks all promises but forgotten ones.
+        Where leaders read by lease, it is also ignored shortly after a leader was heard, or may have been heard before
+        this member was started. A leader that requests a campaign has no lease any more: that ends all promises except
+        forgotten ones.
         """
         state = self._state
         if state.now < self._silent_until:
@@ -138,13 +140,13 @@ class Elections:
 
     @property
     def _promise_ns(self) -> int:
-        """For how long others are not heard after a leader was."""
+        """How long requests for votes are ignored after a leader was heard."""
         own_ns, lease_ns = self._state.config.election_timeout_min_ns, self._state.configuration.lease_ns
         return own_ns if own_ns > lease_ns else lease_ns
 
     @property
     def _is_bound(self) -> bool:
-        """True if a leader that may read by lease was heard too short a while ago, whatever the term is now."""
+        """True while the promise to a leader that may read by lease lasts, whatever the term is now."""
         if self._heard_leader_at is None:
             return False
         return self._state.now < self._heard_leader_at + self._state.configuration.lease_ns
@@ -179,8 +181,11 @@ class Elections:
             state.outbox.send(peer_id, request, after=self._own_vote_sequence)
 
     def count_vote(self, peer_id: str, *, granted: bool) -> Tally:
-        """Note one answer to the campaign under way. A second answer of the same member changes nothing, and neither
-        does one of somebody who is no voter, be it this member itself."""
+        """Count one answer to the campaign under way.
+
+        A second answer of the same member changes nothing; neither does an answer of a member that is no voter, even of
+        this member itself.
+        """
         self._votes.setdefault(peer_id, granted)
         return self._state.quorum.tally(self._votes)
 
@@ -212,7 +217,7 @@ class Elections:
         self.restart_timer()
 
     def _begin_early(self) -> None:
-        """The regular time-out stays when it was drawn to be: a hint never delays a campaign."""
+        """Begin early. The regular time-out stays where it was drawn: a hint never delays a campaign."""
         assert self._timeout_at is not None
         self.end_campaign()
         self.deadline = min(self._state.now + self._retry_ns, self._timeout_at)
@@ -221,10 +226,10 @@ class Elections:
     # Answers to others
 
     def answer_pre_vote(self, peer_id: str, request: PreVoteRequest) -> None:
-        """Grant if a real vote could be granted in `next_term`. Nothing here changes by it, the timer included.
+        """Grant if a real vote could be granted in `next_term`. This changes nothing here, not even the timer.
 
-        Whoever is asked answers, members and others alike, and the asker's configuration says whose answer counts: ours
-        may be older, so that we do not know yet that we vote, or whom the others made a voter (thesis §4.2.2).
+        Every member that is asked answers, and the candidate's configuration says whose answer counts. Our own may be
+        older, so that we do not know yet that we vote, or that the candidate is a voter (thesis §4.2.2).
         """
         state = self._state
         granted = request.next_term > state.term and self._is_up_to_date(request)
@@ -247,7 +252,7 @@ class Elections:
             state.send(peer_id, VoteResponse(term=state.term, granted=True))
 
     def refuse_vote(self, peer_id: str, reason: str) -> None:
-        """Say no, with our term."""
+        """Refuse the vote, with our term."""
         state = self._state
         state.trace("vote_refused", peer_id=peer_id, pre_vote=False, reason=reason)
         state.send(peer_id, VoteResponse(term=state.term, granted=False))

@@ -1,9 +1,9 @@
-"""Until when a leader may read its own state without asking the others (thesis §6.4.1).
+"""Leases: until when a leader may read its own state without a round (thesis §6.4.1).
 
-Every member whose log says `lease_ns` promises each leader that it hears: no vote for anybody else for so long, by its
-own clock, even if it is started anew meanwhile (`elections`). So a majority that has answered a round of messages keeps
-every other leader away for `lease_ns` after the moment at which the round was *sent*: when it came, nobody here can
-know. What clocks may differ by is taken off (`RaftConfig.lease_of`).
+Every member whose log has `lease_ns` promises each leader that it hears: no vote for another member for so long, by its
+own clock, even across a restart (`elections`). So a majority that has answered a round of messages keeps every other
+leader away for `lease_ns` after the round was *sent*; the time of its arrival is not known here. The possible
+difference of clocks is subtracted (`RaftConfig.lease_of`).
 
 The setting is agreed in the log, never guessed: a leader that is to read by lease appends a configuration with
 `lease_ns` first, and a member's answers count once it has acknowledged that entry, which it cannot forget any more.
@@ -32,20 +32,20 @@ class Lease:
 
     @property
     def is_wanted(self) -> bool:
-        """True if rounds are worth counting: this leader is to read by lease, and the members have agreed."""
+        """True if rounds count: this leader may read by lease, and the members have agreed on it."""
         state = self._state
         leased_from = state.configurations.leased_from if state.config.lease_reads else None
         return leased_from is not None and leased_from <= state.commit_index
 
     def sent(self, counter: int) -> None:
-        """Messages with this counter leave from now on, and none has left before."""
+        """Messages with this counter leave from now on, and none has left earlier."""
         now, promise_ns = self._state.now, self._state.committed_configuration.lease_ns
         self._rounds.append((counter, now))
         while len(self._rounds) > 1 and self._rounds[1][1] + promise_ns <= now:
             self._rounds.popleft()  # Of no use any more, whoever answers it.
 
     def asked_to_campaign(self, peer_id: str) -> None:
-        """Before it is asked: from here on its campaign may break every promise."""
+        """Called before the peer is asked: from then on its campaign may break every promise."""
         self._asked[peer_id] = self._state.log.last_index
 
     def counters(self, peers: Iterable[Progress]) -> list[int]:
@@ -54,7 +54,7 @@ class Lease:
         return [peer.read_counter if peer.match_index >= leased_from else 0 for peer in peers]
 
     def holds(self, agreed_counter: int, peers: Mapping[str, Progress]) -> bool:
-        """True if nobody else can lead now, a majority having answered rounds up to `agreed_counter`."""
+        """True if no other member can lead now, given that a majority has answered rounds up to `agreed_counter`."""
         state = self._state
         if any(peer_id not in peers or peers[peer_id].match_index <= index for peer_id, index in self._asked.items()):
             return False

@@ -1,7 +1,7 @@
-"""The log as the core sees it: terms of everything retained, recent entries in memory, older ones in the `LogStore`.
+"""The log as the core sees it: all retained terms, recent entries in memory, older ones in the `LogStore`.
 
-`base_index` is the position right before the first entry: where the log was compacted, or a snapshot's end. Its term
-is known after a compaction or a reset; after a start with entries retained *behind* the snapshot it is not.
+`base_index` is the position right before the first entry: where the log was compacted, or the end of a snapshot. Its
+term is known after a compaction or a reset, but not after a start with entries retained *before* the snapshot.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from raft.interfaces import LogStore
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition
 
 CACHE_KEPT_EIGHTHS = 7
-"""An eviction goes down to this part of the bound, so that its cost is shared by many appends."""
+"""An eviction empties the cache down to this part of the bound, so that many appends share its cost."""
 
 EVICTED_AT_ONCE = 4_096
-"""Entries that a step takes out of memory, in 1 ms; the others go with the next appends. There may be 300,000."""
+"""How many entries one step evicts, in 1 ms; the next appends evict the others. There may be 300,000."""
 
 CACHED_OBJECT_BYTES = 112
-"""What an entry takes in memory besides its `size_bytes`: the object, the header of its payload, its index, its place.
-Counted with the cache's bound: entries of 100 bytes would take twice as much as the bound says."""
+"""The memory of an entry besides its `size_bytes`: the object, the header of its payload, its index, its list slot. It
+counts towards the bound of the cache: entries of 100 bytes would otherwise take twice as much as the bound says."""
 
 SIZES_FORGOTTEN_AT_ONCE = 1024
-"""Deleting from the front of a list costs its length: not for every applied entry."""
+"""A deletion from the front of a list costs its length, so it is not done for every applied entry."""
 
 
 class RaftLog:
@@ -42,7 +42,9 @@ class RaftLog:
         self._run_starts = [run.index for run in self._runs]
         self._cache: list[Entry] = []  # The newest entries; all that is not durable is among them.
         self._cache_bytes = 0
-        self._left_behind: list[Entry] = []  # By a reset: nobody asks for them, and to free all at once takes long.
+        self._left_behind: list[
+            Entry
+        ] = []  # By a reset: they are freed in steps, because to free all at once takes long.
         self._sizes_from = store.last_index  # _sizes[k]: bytes of all entries after this index, up to it + k.
         self._sizes = [0]
         self.last_term = self._find_last_term()
@@ -62,7 +64,7 @@ class RaftLog:
 
     @property
     def cached_bytes(self) -> int:
-        """What the entries in memory take there, about; bounded by `log_cache_bytes_max` plus what is not durable."""
+        """About the memory of the cached entries; bounded by `log_cache_bytes_max` plus the entries not yet durable."""
         return self._cache_bytes
 
     @property
@@ -192,20 +194,20 @@ class RaftLog:
         self._evict()
 
     def forget_sizes(self, index: int) -> None:
-        """Sizes at or below `index` are asked for no more (it is applied)."""
+        """Forget the sizes at or below `index`, which is applied."""
         passed = min(index, self.last_index) - self._sizes_from
         if passed > SIZES_FORGOTTEN_AT_ONCE or 0 < passed == len(self._sizes) - 1:
             del self._sizes[:passed]
             self._sizes_from += passed
 
     def _find_last_term(self) -> int:
-        """After each change of `_runs` but a gain: the core asks for it at every event."""
+        """The last term, computed after each change of `_runs` except an append: the core reads it at every event."""
         term = self._runs[-1].term if self._runs else self.base_term
         assert term is not None, self.last_index
         return term
 
     def _evict(self) -> None:
-        """Take the oldest entries out of memory: those that were compacted, and others while there are too many."""
+        """Evict the oldest entries: those that were compacted, and others while the cache is over its bound."""
         bytes_left = self._cache_bytes
         goal = self._cache_bytes_max * CACHE_KEPT_EIGHTHS // 8 if bytes_left > self._cache_bytes_max else bytes_left
         compacted = len(self._cache) - (self.last_index - self.base_index)

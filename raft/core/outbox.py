@@ -1,7 +1,7 @@
 """Messages that wait for the disk: each leaves once the write that it depends on is durable.
 
-What a later event made untrue never leaves: an acknowledgement of entries that were cut, a message of a term that is
-over, a request for votes in a campaign that was given up.
+A message that a later event made untrue never leaves: an acknowledgement of entries that were cut, a message of a term
+that is over, a request for votes in a campaign that was given up.
 
 See docs/reference/specification.md#31-messages-wait-for-the-disk.
 """
@@ -54,20 +54,20 @@ class Outbox:
         self._waiting = still_waiting
 
     def drop_terms_before(self, term: int) -> None:
-        """The member moved to `term`: what it still wanted to say in an older one no longer leaves."""
+        """The member moved to `term`: drop its waiting messages of older terms."""
         self._keep(lambda message: message.term >= term)
 
     def drop_acknowledgements(self) -> None:
-        """A snapshot has replaced the log: nothing that speaks of the old one leaves any more."""
+        """A snapshot has replaced the log: drop the waiting acknowledgements of the old one."""
         self._keep(lambda message: not isinstance(message, AppendAccepted))
 
     def check_acknowledges_before(self, index: int) -> None:
-        """The log was cut before `index` for a leader of a later term, and what was acknowledged in others is gone."""
+        """Assert that no acknowledgement of entries from `index` on waits: the log was cut there, in a later term."""
         for _, peer_id, message in self._waiting:
             assert not isinstance(message, AppendAccepted) or message.match_index < index, (index, peer_id, message)
 
     def drop_campaign(self) -> None:
-        """The campaign was given up, or begins anew."""
+        """Drop the waiting requests for votes: the campaign was given up, or begins anew."""
         self._keep(lambda message: not isinstance(message, PreVoteRequest | VoteRequest))
 
     def _keep(self, wanted: Callable[[Message], bool]) -> None:
@@ -76,9 +76,9 @@ class Outbox:
 
 
 def _joined(older: Message, newer: Message) -> Message:
-    """One message of a kind per peer and write is enough, so that a slow disk makes no queue without an end.
+    """Merge two messages: one of a kind per peer and write is enough, so that a slow disk causes no unbounded queue.
 
-    Acknowledgements and read counters are cumulative; of everything else the newest holds.
+    Acknowledgements and read counters are cumulative; of all other fields the newest value holds.
     """
     assert older.term == newer.term, (older, newer)
     if isinstance(older, AppendAccepted) and isinstance(newer, AppendAccepted):

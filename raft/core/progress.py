@@ -1,7 +1,7 @@
-"""How far one peer is, in its leader's eyes, and how much may be on its way there (Raft Figure 2, leader's state).
+"""The progress of one peer as its leader sees it, and the window of messages in flight (Raft Figure 2, leader's state).
 
 `PROBE`: one append at a time, until one is accepted. `REPLICATE`: a window in messages, entries and bytes.
-`SNAPSHOT`: the log cannot help; a transfer is under way, and only heartbeats are sent.
+`SNAPSHOT`: the log does not reach back far enough; a transfer is under way, and only heartbeats are sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raft.config import RaftConfig
 
 
 class PeerState(enum.Enum):
-    """How a peer is fed."""
+    """The mode of replication to a peer."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -22,7 +22,7 @@ class PeerState(enum.Enum):
 
 
 class Progress:
-    """One peer of a leader, during one term. Only what the peer itself said in this term counts."""
+    """One peer of a leader, during one term. Only reports of the peer itself in this term count."""
 
     def __init__(self, *, next_index: int, now: int) -> None:
         self.state = PeerState.PROBE

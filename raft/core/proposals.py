@@ -1,7 +1,7 @@
-"""What this member once appended as leader and has not applied yet: did it happen?
+"""The open proposals of a member: entries that it appended as leader and has not applied yet.
 
-Truncation alone proves nothing. A proposal certainly had no effect only when another term is *committed* at its index;
-when a snapshot goes past it nobody can tell any more.
+Truncation alone proves nothing. A proposal certainly had no effect only when another term is *committed* at its index.
+Once a snapshot goes past that index the outcome is unknown.
 
 See docs/reference/specification.md#96-end-of-a-proposal.
 """
@@ -41,7 +41,7 @@ class OpenProposals:
             self._ranges.append(_Range(term, index, index, index - 1))
 
     def committed(self, commit_index: int) -> None:
-        """The high-water mark rose: what another term took the place of certainly does not happen."""
+        """The high-water mark rose: a proposal that an entry of another term replaced certainly has no effect."""
         if not self._ranges:
             return  # A follower's: nothing is its own.
         has_ended = False
@@ -60,7 +60,7 @@ class OpenProposals:
             self._forget_empty()
 
     def applied(self, index: int) -> None:
-        """The state machine gave its results up to `index`: their end is known elsewhere."""
+        """The state machine gave its results up to `index`: those proposals have ended."""
         if not self._ranges:
             return
         for proposals in self._ranges:
@@ -71,7 +71,7 @@ class OpenProposals:
             self._forget_empty()
 
     def passed_by_snapshot(self, index: int) -> None:
-        """A snapshot replaced the state up to `index`: it has no results in it."""
+        """A snapshot, which holds no results, replaced the state up to `index`."""
         for proposals in self._ranges:
             last_index = min(proposals.last_index, index)
             for passed in range(proposals.first_index, last_index + 1):

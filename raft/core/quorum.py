@@ -1,4 +1,4 @@
-"""What a majority of the voters agrees on: one small value for votes, commit, reads and the activity check."""
+"""Majorities of the voters: one small value for votes, commit, reads and the activity check."""
 
 from __future__ import annotations
 

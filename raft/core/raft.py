@@ -425,7 +425,7 @@ class RaftCore:
         return self._state.log.first_index
 
     @property
-    def holds_what_its_snapshot_has(self) -> bool:
+    def has_compactable_entries(self) -> bool:
         """True if the log has entries that the newest durable snapshot makes superfluous."""
         return self._state.snapshot_index > self._state.log.base_index
 

@@ -1,4 +1,4 @@
-"""What the core asks for, in one structure. The comments are the ordering law.
+"""The effects that the core wants, in one structure. The comments are the ordering law.
 
 See docs/reference/specification.md#3-order-of-durability.
 """
@@ -15,7 +15,7 @@ from raft.types import Entry, ReadMode, TraceEvent
 
 
 class Certainty(enum.Enum):
-    """How a proposal that will not be applied by this node's own promise ended.
+    """The outcome of a proposal that is not applied here.
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """
@@ -28,7 +28,7 @@ class Certainty(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProposalEnded:
-    """The entry (index, term) that this node once appended as leader ended otherwise than by being applied here."""
+    """The entry (index, term), which this node appended as leader, ended without being applied here."""
 
     index: int
     term: int
@@ -55,10 +55,10 @@ class Ready:
     snapshot_chunks: list[tuple[str, InstallSnapshot]]  # From the leader, term checked.
     snapshot_progress: list[tuple[str, InstallSnapshotProgress]]  # From followers.
     events: list[TraceEvent]
-    peers_changed: bool  # Whom to talk to. Comes along with something else.
+    peers_changed: bool  # The set of peers to connect to has changed; never the only field set.
 
     def __init__(self) -> None:
-        """Empty. Written out, for every event makes one or two: 0.32 instead of 0.57 µs."""
+        """Empty. Written out, because every event makes one or two: 0.32 instead of 0.57 µs."""
         self.write, self.peers_changed = None, False
         self.send, self.apply, self.events, self.ended = [], [], [], []
         self.reads_ready, self.reads_ready_by_mode, self.reads_failed = [], [], []
@@ -71,7 +71,7 @@ class Ready:
 
     @property
     def is_idle(self) -> bool:
-        """True if there is nothing to do in it. Asked many times per event: to compare with a new one takes longer."""
+        """True if there is nothing to do. Read many times per event: a comparison with a new one takes longer."""
         return not (  # The usual ones first.
             self.send
             or self.apply

@@ -1,4 +1,4 @@
-"""What all parts of the core share: term, vote, marks, log and outbox, each changed in one place only."""
+"""The state that all parts of the core share: term, vote, marks, log and outbox, each changed in one place only."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CoreStatus:
 
 
 class CoreState:
-    """Raft Figure 2, "State", and the marks. Reads no clock: `now` (monotonic ns) is told.
+    """Raft Figure 2, "State", and the marks. It reads no clock: the caller sets `now` (monotonic ns).
 
     See docs/reference/specification.md#6-marks.
     """
@@ -113,20 +113,20 @@ class CoreState:
 
     @property
     def committed_configuration(self) -> Configuration:
-        """What the members are for certain."""
+        """The newest committed configuration."""
         return self.configurations.at(self.commit_index)
 
     @property
     def is_removed(self) -> bool:
-        """True once it is committed that this member is none any more."""
+        """True once the removal of this member is committed."""
         return self.node_id in self.committed_configuration.removed
 
     @property
     def may_campaign(self) -> bool:
-        """True for voters. Learners wait to become ones, and strangers to be told of a configuration that has them.
+        """True for voters. Learners wait for a vote, and strangers for a configuration that names them.
 
-        Who is no voter by an entry that is not known to be committed may be the only one who has that entry, and who
-        can be elected therefore (thesis §4.2.2, Figure 4.6): it stands, and does not count its own vote.
+        A member removed by an uncommitted entry may be the only electable one, because it alone may hold that entry
+        (thesis §4.2.2, Figure 4.6): it campaigns, and does not count its own vote.
         """
         return self.configuration.is_voter(self.node_id) or self.committed_configuration.is_voter(self.node_id)
 
@@ -183,7 +183,7 @@ class CoreState:
                 self._configuration_moved()
 
     def reset_log(self, position: LogPosition, configuration: Configuration) -> None:
-        """All of the log goes: it begins anew after a snapshot at `position`, in which this is the configuration."""
+        """Drop the whole log: it begins anew after a snapshot at `position` with this configuration."""
         self.outbox.drop_acknowledgements()
         self.log.reset(position)
         self.configurations.reset(position.index, configuration)
@@ -192,7 +192,7 @@ class CoreState:
         self.configured_at = self.configurations.latest_index
 
     def know_configuration(self, index: int, configuration: Configuration) -> None:
-        """A snapshot at `index` says so. Who has joined may have begun with another idea of it."""
+        """Take the configuration of a snapshot at `index`. A joining member may have begun with another one."""
         self.configurations.forget_before(index)
         if self.configurations.at(index) != configuration:
             self.configurations.correct_first(configuration)
@@ -233,21 +233,21 @@ class CoreState:
         return self.compacted_leader_time
 
     def state_age_ns(self) -> int | None:
-        """How old the applied state may be now at most, in true time; None if nothing is known."""
+        """The maximum age of the applied state now, in true time; None if nothing is known."""
         as_of = self.staleness.fresh_as_of(self.last_applied)
         return None if as_of is None else self.config.true_time_max(self.now - as_of)
 
-    # Saying something
+    # Messages and events
 
     def send(self, peer_id: str, message: Message) -> None:
-        """Send as soon as this term and vote are durable: nothing carries a new term before.
+        """Send once this term and vote are durable: no message carries a new term earlier.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """
         self.outbox.send(peer_id, message, after=self.writes.barrier_sequence)
 
     def acknowledge(self, leader_id: str, match_index: int, read_counter: int = 0) -> None:
-        """Tell the leader that the logs are equal up to `match_index`, once they are so on disk."""
+        """Acknowledge to the leader that the logs are equal up to `match_index`, once they are so on disk."""
         message = AppendAccepted(
             term=self.term,
             match_index=match_index,
@@ -258,7 +258,7 @@ class CoreState:
         self.outbox.send(leader_id, message, after=self.writes.sequence_for(match_index))
 
     def trace(self, name: str, **fields: Any) -> None:
-        """Tell observers; nothing depends on it."""
+        """Make an event for observers; nothing depends on it."""
         if name not in self.muted_events:
             fields["term"] = self.term
             self.outbox.ready.events.append(TraceEvent(name, fields))

@@ -1,8 +1,7 @@
-"""The ordered write stream: what has to be durable, numbered, and what each number proves.
+"""The ordered write stream: numbered log writes, and what the durability of each number proves.
 
-All changes since the last `take` become one `LogWrite`. A *claim* (sequence, index) says: when that write is durable,
-the log is durable up to this index. A truncation clips the claims that reach past it: the entries which a write still
-under way carries may be gone from the log before it is done.
+All changes since the last `take` become one `LogWrite`. A truncation clips the claims that reach past it: the entries
+that a write under way carries may be gone from the log before the write is done.
 
 See docs/reference/specification.md#3-order-of-durability.
 """
@@ -14,6 +13,9 @@ from collections import deque
 from raft.interfaces import LogWrite
 from raft.types import Entry, HardState, LogPosition
 
+DurabilityClaim = tuple[int, int]
+"""(sequence, index): once the write `sequence` is durable, the log is durable up to `index`."""
+
 
 class WriteStream:
     """Gathers the next `LogWrite` and knows how far the log is durable."""
@@ -21,10 +23,10 @@ class WriteStream:
     def __init__(self, *, durable_index: int) -> None:
         self.durable_index = durable_index
         self.durable_sequence = 0
-        self.issued_sequence = 0  # The last one that was taken.
-        self.pending = False  # There is something that no `LogWrite` carries yet.
-        self._claims: deque[tuple[int, int]] = deque()  # (sequence, index), rising in both.
-        self.barrier_sequence = 0  # The last change of term or vote, and the last reset: everything said waits for it.
+        self.issued_sequence = 0  # The last write that was taken.
+        self.pending = False  # There are changes that no `LogWrite` carries yet.
+        self._claims: deque[DurabilityClaim] = deque()  # Rising in both.
+        self.barrier_sequence = 0  # The last change of term or vote, and the last reset: every message waits for it.
         self._hard_state_changed = False
         self._reset: LogPosition | None = None
         self._replace_from: int | None = None
@@ -36,7 +38,7 @@ class WriteStream:
         return self.issued_sequence + 1 if self.pending else self.issued_sequence
 
     def sequence_for(self, index: int) -> int:
-        """The write after which the term, the vote and the log up to `index` are durable; it may be done already."""
+        """The write after which term, vote and the log up to `index` are durable; it may be durable already."""
         if index <= self.durable_index:
             return self.barrier_sequence
         for sequence, claimed_index in self._claims:
@@ -46,7 +48,7 @@ class WriteStream:
 
     @property
     def wants_state(self) -> bool:
-        """True if the next `take` is to be given term and vote: they have changed."""
+        """True if the next `take` needs term and vote: they have changed."""
         return self._hard_state_changed
 
     def change_hard_state(self) -> None:
@@ -61,10 +63,10 @@ class WriteStream:
             assert entries[0].index == self._entries[-1].index + 1, (entries[0], self._entries[-1])
         self._entries.extend(entries)
         self.pending = True
-        self._claim(entries[-1].index)
+        self._add_claim(entries[-1].index)
 
     def truncate_from(self, index: int) -> None:
-        """Cut the log before `index`; what replaces it goes into the same write.
+        """Cut the log before `index`; the replacing entries go into the same write.
 
         See docs/reference/specification.md#34-cut-and-replacement.
         """
@@ -80,7 +82,7 @@ class WriteStream:
         self._claims = deque((sequence, min(claimed, index - 1)) for sequence, claimed in self._claims)
 
     def reset(self, position: LogPosition) -> None:
-        """The whole log gives way to a durable snapshot at `position`, which holds everything up to it.
+        """Replace the whole log by a durable snapshot at `position`, which holds everything up to it.
 
         See docs/reference/specification.md#56-installing-a-snapshot.
         """
@@ -121,7 +123,7 @@ class WriteStream:
             if index > self.durable_index:
                 self.durable_index = index
 
-    def _claim(self, index: int) -> None:
+    def _add_claim(self, index: int) -> None:
         sequence = self.issued_sequence + 1
         if self._claims and self._claims[-1][0] == sequence:
             self._claims.pop()

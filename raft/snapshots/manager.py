@@ -88,7 +88,7 @@ class SnapshotManager:
             return True
         if self._log_bytes >= self._wanted_log_bytes:
             return True
-        return self._core.holds_what_its_snapshot_has and self._may_compact
+        return self._core.has_compactable_entries and self._may_compact
 
     @property
     def next_deadline(self) -> int | None:
@@ -269,7 +269,7 @@ class SnapshotManager:
     @property
     def _may_compact(self) -> bool:
         """True if the log holds entries that `_compact` would forget."""
-        if not self._core.holds_what_its_snapshot_has:
+        if not self._core.has_compactable_entries:
             return False
         if self._core.low_watermark >= self._core.first_index:
             return True

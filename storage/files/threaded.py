@@ -69,7 +69,7 @@ SHORT_BYTES_MAX = 32 * 1024
 """The longest append that the node waits for: beyond it writing takes as long as syncing."""
 
 
-class _Submission:
+class _Task:
     """Some operations and their callback. Either the thread or the waiting node takes `end` first, and calls it."""
 
     __slots__ = ("done", "end", "error", "operations")
@@ -95,11 +95,11 @@ class RealFiles:
         self._carry_out = self._disk.carry_out
         self._post = post
         self._is_closed = False
-        self._held: list[_Submission] | None = None  # Since `hold`: what waits for `start`.
+        self._held: list[_Task] | None = None  # Since `hold`: what waits for `start`.
         self._untold = 0  # Handed over to the thread, and their end was not told yet.
         self._sync_latency = SyncLatencyTracker()
         self._wait_seconds_max = wait_ns_max / 1e9
-        self._submissions: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
+        self._submissions: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._answered = threading.Lock()  # Given back by the thread when it has done what is waited for.
         self._answered.acquire()
         self._thread = threading.Thread(target=self._run, name=f"files of {folder}", daemon=True)
@@ -113,7 +113,7 @@ class RealFiles:
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         """Start `operations`; `done(None)` when all are carried out, `done(OSError)` at the first that failed."""
         assert not self._is_closed, "closed"
-        submission = _Submission(operations, done)
+        submission = _Task(operations, done)
         if self._held is None:
             self._hand_over(submission)
         else:
@@ -159,7 +159,7 @@ class RealFiles:
             self._hand_over(submission)
         return False
 
-    def _wait_for(self, submission: _Submission) -> bool:
+    def _wait_for(self, submission: _Task) -> bool:
         """Hand it over, and tell of its end here if it comes in time; otherwise as of any other, with True or False.
 
         The thread has it, not this one, for a disk may hang: then peers and the clock get their turn.
@@ -211,7 +211,7 @@ class RealFiles:
         self._disk.close()
         return True
 
-    def _hand_over(self, submission: _Submission) -> None:
+    def _hand_over(self, submission: _Task) -> None:
         self._untold += 1
         self._submissions.put(submission)
 
@@ -223,7 +223,7 @@ class RealFiles:
             elif not self._is_closed:
                 self._post(partial(self._tell, submission))
 
-    def _tell(self, submission: _Submission) -> None:
+    def _tell(self, submission: _Task) -> None:
         self._untold -= 1
         if not self._is_closed:  # It may have been closed after this was posted.
             submission.done(submission.error)
