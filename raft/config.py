@@ -22,7 +22,7 @@ class RaftConfig:
     election_timeout_min_ns: int = 300 * MILLISECOND_NS  # Six heartbeats: one lost or late one elects nobody.
     election_timeout_max_ns: int = 600 * MILLISECOND_NS  # Spread: split votes are rare among up to nine members.
 
-    batch_bytes_max: int = MIB  # What one entry gathers; larger only if a single command is.
+    batch_bytes_max: int = MIB  # Commands of one entry; larger only if a single command is.
     pending_bytes_max: int = 32 * MIB  # Commands waiting to be proposed.
     uncommitted_bytes_max: int = 64 * MIB  # The leader's tail above the high-water mark.
     unapplied_bytes_max: int = 64 * MIB  # A follower's tail above last_applied; more is not taken.
@@ -45,7 +45,7 @@ class RaftConfig:
     retention_bytes_max: int = 256 * MIB
     room_search_ns: int = 2_000 * MILLISECOND_NS  # How often a full disk is asked for room: it costs a MiB of writing.
     lease_reads: bool = False  # A leader may answer reads while its lease holds, without asking the others.
-    clock_drift_ppm_max: int = 10_000  # Of each clock against true time. Clocks that NTP steers keep to 600.
+    clock_drift_ppm_max: int = 10_000  # Of each clock against true time. NTP keeps clocks within 600.
     leader_loss_hint: bool = True  # A follower whose connections with its leader end campaigns soon after.
     election_priority: int = 0  # 0 to PRIORITY_MAX: a member with more campaigns earlier, and is handed the leadership.
 
@@ -68,16 +68,19 @@ class RaftConfig:
                 raise InvalidConfiguration(f"{name} must not exceed {ENTRY_PAYLOAD_BYTES_MAX}")
 
     def lease_of(self, promise_ns: int) -> int:
-        """How long by the own clock, from the sending of a message, a promise of `promise_ns` lasts that was made when
-        it came, if the own clock is as slow, and that of whoever promised as quick, as clocks may be."""
+        """How long a promise of `promise_ns` lasts by the own clock, counted from the sending of a message.
+
+        The promise was made when the message arrived. The own clock may be as slow, and the other as fast, as the bound
+        allows.
+        """
         return promise_ns * (MILLION - self.clock_drift_ppm_max) // (MILLION + self.clock_drift_ppm_max)
 
     def true_time_max(self, elapsed_ns: int) -> int:
-        """How much time has passed at most while the own clock shows `elapsed_ns`."""
+        """The longest true time that may have passed while the own clock shows `elapsed_ns`."""
         return -(-elapsed_ns * MILLION // (MILLION - self.clock_drift_ppm_max))
 
     @property
     def campaign_latest_ns(self) -> int:
-        """Time-outs are drawn up to here: who has the highest priority draws from the first quarter only."""
+        """The upper end of the drawn time-outs: the highest priority draws from the first quarter only."""
         spread_ns = self.election_timeout_max_ns - self.election_timeout_min_ns
         return self.election_timeout_max_ns - (spread_ns - 1) * 3 * self.election_priority // (4 * PRIORITY_MAX)

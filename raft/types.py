@@ -1,4 +1,4 @@
-"""The small values that everything else passes around: log entries, positions, the hard state, roles."""
+"""The small values that every part passes around: log entries, positions, the hard state, roles, read modes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ENTRY_OVERHEAD_BYTES = 32
-"""What an entry costs in every byte bound besides its payload, so that empty entries are not free."""
+"""The cost of an entry in every byte bound besides its payload, so that empty entries are not free."""
 
 ENTRY_PAYLOAD_BYTES_MAX = 8 * 1024 * 1024
 """A constant of the protocol: the largest payload of an entry. No frame bound may be below it.
@@ -17,15 +17,15 @@ See docs/reference/specification.md#24-size-of-an-entry.
 
 
 LEADER_TIME_NS_MAX = 2**62
-"""The greatest leader_time of an entry, 146 years of leadership: at it the replicated clock stands still.
-The state machine may add as much to it again without leaving 64 bits.
+"""The greatest leader_time of an entry, 146 years of leadership: there the replicated clock stops. The state machine
+may add as much to it again without leaving 64 bits.
 
 See docs/reference/specification.md#812-leader-time.
 """
 
 
 class EntryKind(enum.IntEnum):
-    """What an entry's payload is. These numbers are on disks already: add a kind, never change one.
+    """The kind of an entry's payload. These numbers are on disks: add a kind, never change one.
 
     See docs/reference/specification.md#21-entries.
     """
@@ -51,7 +51,7 @@ class Entry:
     payload: bytes
 
     def __init__(self, index: int, term: int, kind: EntryKind, payload: bytes) -> None:
-        """Written out, because a start makes every entry of the log again: 0.28 instead of 0.49 µs."""
+        """Written out, because a start makes every entry of the log: 0.28 instead of 0.49 µs."""
         _set_index(self, index)
         _set_term(self, term)
         _set_kind(self, kind)
@@ -59,7 +59,7 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
-        """What this entry counts for in every bound in bytes."""
+        """The cost of this entry in every byte bound."""
         return len(self.payload) + ENTRY_OVERHEAD_BYTES
 
 
@@ -78,7 +78,7 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a member must never forget (Raft Figure 2, persistent state).
+    """The state that a member must never forget (Raft Figure 2, persistent state).
 
     `commit_index` is only a hint, `min(commit_index, durable_index)` when it was written.
 
@@ -101,7 +101,7 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """Something worth telling: `name` is a stable word (`became_leader`, `truncated`, …), `fields` its values."""
+    """An event for observers: `name` is a stable word (`became_leader`, `truncated`, …), `fields` its values."""
 
     name: str
     fields: dict[str, Any]

@@ -185,7 +185,7 @@ class Leader:
         return self._append(kind, payload)
 
     def propose_change(self, change: MembershipChange) -> LogPosition:
-        """Put the configuration that begins `change` into the log; it is in force at once. ChangeRefused, Busy."""
+        """Put the first configuration of `change` into the log; it is in force at once. Raises ChangeRefused, Busy."""
         configuration = self.membership.prepared(change)
         position = self.propose(EntryKind.CONFIGURATION, configuration.encode())
         self._configuration_appended()
@@ -196,7 +196,7 @@ class Leader:
         self._look_when_the_quorum_was_heard()
 
     def request_read(self, ticket: int, *, by_lease: bool = False) -> None:
-        """By lease if it holds, else in a round. Raises Busy at the bound."""
+        """Take a read, served by lease if it holds, else in a round. Raises Busy at the bound."""
         self.reads.add(ticket, by_lease=by_lease)
         self.has_pending_sends = True
 
@@ -231,7 +231,7 @@ class Leader:
         self.advance_commit()
 
     def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
-        """Back up: to the last position of ours, at or before the hint, whose term is not above the hint's."""
+        """Back up to our last position, at or before the hint, whose term is not above that of the hint."""
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.rejected(message.rejected_index, self._state.log.last_at_most(message.hint_index, message.hint_term) + 1)
         self.has_pending_sends = True
@@ -287,7 +287,7 @@ class Leader:
         self.applied()
 
     def applied(self) -> None:
-        """As `advance_commit`, when no other position than the own `last_applied` may have risen.
+        """As `advance_commit`, when only the own `last_applied` may have risen.
 
         The low-water mark is the minimum over all members, once each has reported to this leader.
 
@@ -384,7 +384,7 @@ class Leader:
                 self._send_heartbeat(peer_id)
 
     def _begin_read_round(self, *, is_heartbeat: bool = False) -> None:
-        """Only after a commit of this term: before it, the mark may be behind what others saw (thesis §6.4)."""
+        """Begin a round, only after a commit of this term: before it the mark may be too low (thesis §6.4)."""
         is_lone = self.reads.is_lone and not is_heartbeat
         counter = self.reads.begin_round(self._state.commit_index, self._state.now)
         self.lease.sent(counter)
@@ -406,7 +406,7 @@ class Leader:
             self._send_heartbeat(peer_id)
 
     def _send_heartbeat(self, peer_id: str) -> None:
-        """An empty append behind what the peer has confirmed: it proves that much, and is answered without a disk."""
+        """Send an empty append behind the confirmed entries: it proves these, and is answered without a disk."""
         match_index = self._peers[peer_id].match_index
         self._send_append(peer_id, match_index if self._state.log.term_at(match_index) is not None else 0, ())
 

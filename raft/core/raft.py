@@ -50,8 +50,8 @@ _OF_REPLICATION = (AppendEntries, AppendAccepted)
 class RaftCore:
     """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. Owned and called by one `Node` only.
 
-    Events accumulate their effects until `take_ready`. `log_store` is read here, never written: that is the caller's,
-    who gives each `Ready.write` to it *before* the next event. What it holds at start is durable.
+    Events accumulate their effects until `take_ready`. The core only reads `log_store`; the caller gives each
+    `Ready.write` to it *before* the next event. Everything that it holds at the start is durable.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class RaftCore:
         now: int,
         mark_delay_ns: int = 0,
     ) -> None:
-        """`leader_time` (ns) is the state machine's at `snapshot`; `now` is monotonic, in ns.
+        """`leader_time` (ns) is that of the state machine at `snapshot`; `now` is monotonic, in ns.
 
-        `configuration`: the one at `snapshot`; later ones are in the log. A member that is in none of them waits.
+        `configuration`: that of `snapshot`; later ones are in the log. A member that is in none of them waits.
         `mark_delay_ns`: how long a leader lets a new high-water mark wait for an append to ride on, per idle peer.
 
         Raises InvalidConfiguration if the log has one that this version does not know.
@@ -93,16 +93,19 @@ class RaftCore:
         self._read_index_client = ReadIndexClient(self._state)
         self._leader: Leader | None = None
         self.leading_term: int | None = None
-        """The current term while this member leads it, otherwise None. A plain attribute: asked after every event."""
+        """The current term while this member leads it, otherwise None.
+
+        A plain attribute, because it is read after every event.
+        """
         self._handed_out_index = self._state.last_applied  # The end of what `apply` was given.
         self._check_invariants()
 
     # Events
 
     def step(self, peer_id: str, message: Message) -> None:
-        """Feed one message from a peer. Of a stranger only some are heard.
+        """Take one message from a peer. Of a stranger only some kinds are used.
 
-        Raises ProtocolError if no honest peer could say it, NewerConfiguration; then nothing is changed.
+        Raises ProtocolError if no honest peer could send it, NewerConfiguration; then nothing has changed.
         """
         if peer_id not in self._state.peer_ids and not self._heeds(peer_id, message):
             return
@@ -141,7 +144,7 @@ class RaftCore:
         self._check_invariants()
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
-        """Put one entry into the log and return where. It ends applied, or in `Ready.ended`, or stays open.
+        """Put one entry into the log and return its position. It ends applied, or in `Ready.ended`, or stays open.
 
         Raises NotLeader, Busy (the uncommitted tail is full) or TooLarge: then it certainly had no effect.
         """
@@ -152,9 +155,9 @@ class RaftCore:
         return position
 
     def propose_change(self, change: MembershipChange) -> LogPosition:
-        """Begin to change the members; returns where the first configuration of the change is in the log.
+        """Begin a membership change; return the log position of its first configuration.
 
-        If that one is joint, it is left once it is committed, by whoever leads then. Raises NotLeader, ChangeRefused,
+        If that one is joint, the leader of that time leaves it once it is committed. Raises NotLeader, ChangeRefused,
         Busy: then nothing has changed.
         """
         position = self._leading().propose_change(change)
@@ -162,9 +165,10 @@ class RaftCore:
         return position
 
     def transfer_leadership(self, peer_id: str | None = None) -> str:
-        """Make `peer_id` the leader, or the peer that is fittest for it; returns who that is (thesis §3.10).
+        """Begin to make `peer_id`, or else the fittest peer, the leader; return its id (thesis §3.10).
 
-        Nothing is proposed until it has worked, or an election time-out is over. Raises NotLeader, TransferRefused.
+        Nothing is proposed until the transfer has succeeded, or an election time-out is over. Raises NotLeader,
+        TransferRefused.
         """
         return self._leading().transfer.begin(peer_id)
 
@@ -184,7 +188,7 @@ class RaftCore:
                 self._read_index_client.add(ticket, age_ns_max)
 
     def persisted(self, sequence: int) -> None:
-        """Every `LogWrite` up to this sequence is durable: what waited for it may leave, or count."""
+        """Every `LogWrite` up to this sequence is durable: messages that waited for it leave, and its entries count."""
         self._state.writes.persisted(sequence)
         self._state.outbox.release(sequence)
         if self._state.role is Role.CANDIDATE and self._elections.count_own_vote_if_durable() is Tally.WON:
@@ -223,9 +227,9 @@ class RaftCore:
         self._check_invariants()
 
     def snapshot_installed(self, position: LogPosition, configuration: Configuration, leader_time: int = 0) -> None:
-        """A received snapshot file is durable, and the state machine becomes it now.
+        """A received snapshot file is durable, and the state machine takes its state now.
 
-        `leader_time` is the one in the snapshot. One at or below `commit_index` changes nothing.
+        `leader_time` is that of the snapshot. A snapshot at or below `commit_index` changes nothing.
 
         See docs/reference/specification.md#56-installing-a-snapshot.
         """
@@ -246,14 +250,14 @@ class RaftCore:
             self._leader.probe_again(peer_id, paused=True)
 
     def peer_unreachable(self, peer_id: str) -> None:
-        """Its connection was lost, and with it whatever was on its way: it is probed again at the next heartbeat."""
+        """Its connection was lost with the messages in flight: it is probed again at the next heartbeat."""
         if self._leader is not None:
             self._leader.probe_again(peer_id, paused=True)
 
     def leader_connection_lost(self, peer_id: str) -> None:
         """The peer has ended its connections with this member: if it leads, it is probably gone.
 
-        Not to be told of connections that this member ended, or that end with a refusal.
+        Not called for connections that this member ended, or that ended with a refusal.
         """
         state = self._state
         if state.role is Role.FOLLOWER and state.leader_id == peer_id and self._elections.leader_lost():
@@ -296,7 +300,7 @@ class RaftCore:
         return ready
 
     def _may_hand_out(self) -> bool:
-        """One batch to apply at a time, so that other events get their turn."""
+        """True if a batch may be handed out: one at a time, so that other events get their turn."""
         state = self._state
         return self._handed_out_index == state.last_applied < state.appliable_index
 
@@ -331,7 +335,7 @@ class RaftCore:
 
     @property
     def voted_for(self) -> str | None:
-        """Who got this member's vote in the current term."""
+        """The candidate that got this member's vote in the current term."""
         return self._state.voted_for
 
     @property
@@ -341,50 +345,53 @@ class RaftCore:
 
     @property
     def configuration(self) -> Configuration:
-        """The members, by the newest configuration in the log, which may not be committed."""
+        """The newest configuration in the log, committed or not."""
         return self._state.configuration
 
     @property
     def committed_configuration(self) -> Configuration:
-        """The members for certain."""
+        """The newest committed configuration."""
         return self._state.committed_configuration
 
     def configuration_at(self, index: int) -> Configuration:
-        """What the members are once the entry at `index`, not below the newest snapshot, is applied."""
+        """The configuration once the entry at `index`, not below the newest snapshot, is applied."""
         return self._state.configurations.at(index)
 
     @property
     def is_changing(self) -> bool:
-        """True while a change of the members is under way."""
+        """True while a membership change is under way."""
         return self._state.configuration.is_joint or self._state.configured_at > self._state.commit_index
 
     @property
     def is_removed(self) -> bool:
-        """True once it is committed that this member is none any more: it can be switched off."""
+        """True once the removal of this member is committed: it can be switched off."""
         return self._state.is_removed
 
     @property
     def hears_a_leader(self) -> bool:
-        """True if there is one, as far as this member knows. A leader hears itself: it steps down without a quorum."""
+        """True if this member hears a leader. A leader counts as hearing itself: it steps down without a quorum."""
         return self._leader is not None or self._elections.hears_a_leader
 
     def is_peer(self, peer_id: str) -> bool:
-        """True if this is another member, or a removed one that is to be told so."""
+        """True if this is another member, or a removed one that still receives entries."""
         return peer_id in self._state.peer_ids or (
             self._leader is not None and peer_id in self._leader.membership.departing
         )
 
     def greets(self, peer_id: str) -> bool:
-        """True if this peer may say hello: it is known, or it may lead by a configuration that has not come here yet.
+        """True if the hello of this peer is accepted: it is known, or may lead by a configuration that is not here yet.
 
-        Somebody else is told to wait by whoever hears a leader. The leader itself has to be called, to be answered.
+        A member that hears a leader refuses all other peers. The leader's own hello is accepted, so that it can be
+        answered.
         """
         is_known = self._state.configuration.member(peer_id) is not None or self.is_peer(peer_id)
         return is_known or not self.hears_a_leader or peer_id == self.leader_id
 
     def peers(self) -> tuple[Member, ...]:
-        """Everybody else to whom there should be a connection, in the order of ids: members for certain, members by the
-        newest configuration, and removed ones that are to be told so."""
+        """The peers to connect to, in the order of ids.
+
+        They are the members of the committed and of the newest configuration, and removed members that still receive
+        entries."""
         known = {member.node_id: member for each in self._state.configurations.all for member in each.members}
         wanted = {*self._state.peer_ids, *(member.node_id for member in self.committed_configuration.members)}
         if self._leader is not None:
@@ -406,7 +413,7 @@ class RaftCore:
 
     @property
     def last_applied(self) -> int:
-        """The end of what the state machine has applied."""
+        """The last index that the state machine has applied."""
         return self._state.last_applied
 
     @property
@@ -421,12 +428,12 @@ class RaftCore:
 
     @property
     def first_index(self) -> int:
-        """The oldest entry that was not compacted away."""
+        """The oldest entry that is not compacted."""
         return self._state.log.first_index
 
     @property
     def has_compactable_entries(self) -> bool:
-        """True if the log has entries that the newest durable snapshot makes superfluous."""
+        """True if the newest durable snapshot covers entries that are still in the log."""
         return self._state.snapshot_index > self._state.log.base_index
 
     @property
@@ -441,7 +448,7 @@ class RaftCore:
 
     @property
     def appliable_index(self) -> int:
-        """The end of what is both committed and durable here."""
+        """The last index that is both committed and durable here."""
         return self._state.appliable_index
 
     @property
@@ -462,7 +469,7 @@ class RaftCore:
 
     @property
     def successor_id(self) -> str | None:
-        """To whom this leader is handing over; None if it is not."""
+        """The peer that takes over from this leader in the transfer under way, or None."""
         attempt = None if self._leader is None else self._leader.transfer.current
         return None if attempt is None else attempt.peer_id
 
@@ -510,16 +517,17 @@ class RaftCore:
 
     @property
     def state_age_ns(self) -> int | None:
-        """How old the applied state is at most, at the time of the last event; None if nothing is known of it."""
+        """The maximum age of the applied state at the time of the last event; None if nothing is known."""
         return self._state.state_age_ns()
 
     # Messages
 
     def _heeds(self, peer_id: str, message: Message) -> bool:
-        """True if a message of somebody who is not in our newest configuration is for us (thesis §4.1).
+        """True if a message of a member outside of our newest configuration is used (thesis §4.1).
 
-        It may be a leader or a candidate by a configuration that we do not have yet; what counts is its log and its
-        term. Removed members are told of it by a leader, and once it is committed here nobody else hears them.
+        It may be a leader or a candidate by a configuration that we do not have yet; its log and its term count. A
+        leader answers removed members until they know of their removal; the others ignore them once it is committed
+        here.
         """
         state, leader = self._state, self._leader
         if leader is not None and peer_id in leader.membership.departing:
@@ -529,7 +537,7 @@ class RaftCore:
         return isinstance(message, _REQUESTS)
 
     def _end_leadership(self, leader: Leader) -> None:
-        """A leader that is removed leads until that is committed, and no longer (thesis §4.2.2)."""
+        """A removed leader leads until its removal is committed, and no longer (thesis §4.2.2)."""
         leader.transfer.on_removed()
         self._become_follower(reason="it is no voter any more")
 
@@ -614,9 +622,9 @@ class RaftCore:
                 self._become_follower(reason="a majority refused its pre-vote")
 
     def _on_timeout_now(self, peer_id: str, message: TimeoutNow) -> None:
-        """Thesis §3.10: as if the election time-out had passed, and without a pre-vote. Only its leader may say so.
+        """Thesis §3.10: campaign as after an election time-out, without a pre-vote. Only the own leader may request it.
 
-        Where the log has gone on since, that leader has thought better of it: it may read by lease again.
+        The request is void if the log has grown since: that leader has given the transfer up, and may read by lease.
         """
         state, is_void = self._state, message.last_index not in (-1, self._state.log.last_index)
         if state.leader_id == peer_id and state.role is Role.FOLLOWER and state.may_campaign and not is_void:
@@ -653,8 +661,8 @@ class RaftCore:
     def _become_pre_candidate(self) -> None:
         """Thesis §9.6: ask first, so that a member which cannot win disturbs nobody's term.
 
-        A campaign that begins only because a connection was lost forgets no leader, which may be there: reads that were
-        asked of it go on.
+        A campaign that begins only because a connection was lost does not forget the leader, which may still be there:
+        requests for read indexes continue.
         """
         state, is_early = self._state, self._elections.campaigns_early
         state.role = Role.PRE_CANDIDATE
@@ -665,7 +673,7 @@ class RaftCore:
             self._become_candidate()
 
     def _become_candidate(self, *, transfer: bool = False) -> None:
-        """Raft §5.2: a new term and a vote for oneself, both durable before anyone hears of them."""
+        """Raft §5.2: a new term and a vote for itself, both durable before any message carries them."""
         state = self._state
         self._elections.end_campaign()
         state.move_to_term(state.term + 1)

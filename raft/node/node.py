@@ -49,9 +49,8 @@ MARK_DELAYS_PER_HEARTBEAT = 10  # To tell an idle peer each mark at once made tw
 class Node:
     """A member of one Raft group.
 
-    `machine` is restored from the newest snapshot before anything else; entries that are committed behind it are
-    applied again. `now` is monotonic, in ns. `levels`: those that `machine` can apply. All methods are called from one
-    thread.
+    `machine` is restored from the newest snapshot first; committed entries after it are applied again. `now` is
+    monotonic, in ns. `levels`: those that `machine` can apply. All methods are called from one thread.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Node:
     # Events in.
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = INITIAL_LEVELS) -> None:
-        """A peer said who it is; its messages are used once its pin is durable. Raises PeerRefused.
+        """A peer identified itself; its messages are used once its pin is durable. Raises PeerRefused.
 
         See docs/reference/specification.md#13-incarnations-and-pins.
         """
@@ -139,7 +138,10 @@ class Node:
         self._levels.on_hello(peer_id, levels, self._machine.feature_level)  # Of the one that is meant, and no other.
 
     def receive(self, peer_id: str, message: Message) -> None:
-        """Take one message of a peer. Dropped unless its pin is durable. What only newer builds know ends the node."""
+        """Take one message of a peer; it is dropped unless the pin is durable.
+
+        A message of a newer build's form ends the node.
+        """
         if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
             return  # It would never be quiet.
         if self.failure or not self._incarnations.is_pinned(peer_id):
@@ -158,7 +160,7 @@ class Node:
     def peer_gone(self, peer_id: str) -> None:
         """Both connections with a peer have ended, and the peer, or its machine, ended the last one.
 
-        A member that is being stopped takes over from nobody.
+        A member that is being stopped does not campaign.
         """
         if self.failure is None and self._stop_by is None:
             self._on_core(self._core.leader_connection_lost, peer_id)
@@ -173,7 +175,7 @@ class Node:
             self._incarnations.refused_by(peer_id, code)
 
     def tick(self, now: int) -> None:
-        """Time has passed: `now` is monotonic ns. To be called by `next_deadline`, and before other events."""
+        """Time has passed: `now` is monotonic ns. Called by `next_deadline` at the latest, and before other events."""
         assert now >= self._now, (now, self._now)
         self._now = now
         if self.failure is not None or self._stopped or not self._on_core(self._core.tick, now):
@@ -190,7 +192,7 @@ class Node:
             self._effects.completions += self._open_commands.expire(now)
 
     def propose(self, command: bytes, ticket: int) -> None:
-        """Replicate one command, which is one raw CBOR item. Its end is told as a completion of `ticket`.
+        """Replicate one command, which is one raw CBOR item. It ends with a completion of `ticket`.
 
         Raises NotLeader, Busy (DiskFull), TooLarge, NodeStopped: in each case it certainly has no effect.
         """
@@ -203,7 +205,7 @@ class Node:
         self._pending.add_all(commands, tickets)
 
     def propose_change(self, change: MembershipChange, ticket: int) -> None:
-        """Begin to change the members. `Applied(ticket, index, configuration)` says that it is done: all of it.
+        """Begin a membership change. It is completely done with `Applied(ticket, index, configuration)`.
 
         Raises NotLeader, ChangeRefused, Busy (DiskFull), NodeStopped: in each case nothing has changed.
         """
@@ -211,12 +213,12 @@ class Node:
         self._open_commands.opened(self._core.propose_change(change), [ticket])
 
     def check_raise(self, level: int) -> None:
-        """Ask before the command that raises the feature level. Raises NotLeader, LevelRefused, NodeStopped."""
+        """Check before the command that raises the feature level. Raises NotLeader, LevelRefused, NodeStopped."""
         self._check_takes_requests()
         self._levels.check_raise(level, self._core)
 
     def read(self, ticket: int) -> None:
-        """Ask for a linearizable read: `ReadReady(ticket)` says when. Raises NotLeader, Busy, NodeStopped."""
+        """Request a linearizable read; it is served at `ReadReady(ticket)`. Raises NotLeader, Busy, NodeStopped."""
         self.read_all((ticket,))
 
     def read_all(self, tickets: Sequence[int], mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
@@ -239,19 +241,20 @@ class Node:
         self._core.mute_events(event_names)
 
     def transfer_leadership(self, peer_id: str | None = None) -> str:
-        """Make `peer_id` the leader, or the peer that is fittest for it; returns who that is.
+        """Begin to make `peer_id`, or else the fittest peer, the leader; return its id.
 
-        Commands wait until it has ended. Raises NotLeader, TransferRefused, NodeStopped.
+        Commands wait until the transfer has ended. Raises NotLeader, TransferRefused, NodeStopped.
         """
         self._check_takes_requests()
         return self._core.transfer_leadership(peer_id)
 
     def begin_stop(self) -> None:
-        """Take no more requests, end the open ones, prove the last batch, so that the next start finds no doubt.
+        """Take no more requests, end the open ones, and prove the last batch, so that the next start has no doubt.
 
-        A leader hands over first, so that the others need not wait for a time-out.
+        A leader transfers the leadership first, so that the others need not wait for a time-out. Requests still open
+        after `outcome_wait_ns` end as unknown.
 
-        What is still open after `outcome_wait_ns` is unknown (docs/reference/specification.md#96-end-of-a-proposal).
+        See docs/reference/specification.md#96-end-of-a-proposal.
         """
         if self._stop_by is None:
             self._stop_by = self._now + self._config.outcome_wait_ns
@@ -259,7 +262,10 @@ class Node:
     # Effects out.
 
     def take_effects(self) -> Effects:
-        """Carry out what the events since the last call ask for. After any event or completion; then `begin_sync`."""
+        """Carry out the effects of the events since the last call.
+
+        Called after any event or completion, then `begin_sync`.
+        """
         if self.failure is None and not self._stopped:
             try:
                 self._flush()
@@ -270,7 +276,7 @@ class Node:
         return effects
 
     def begin_sync(self) -> bool:
-        """Start the next sync, if one is due; else a follower has time to apply: True, for that may ask for more."""
+        """Start the next sync if one is due; else let a follower apply, which may cause more work: then True."""
         if self.failure is None and self._commit.has_work:
             self._on_core(self._commit.start, self._core.appliable_index, self._now)
         elif self._to_apply and self._leading_term is None and not self.is_stopped:
@@ -282,7 +288,7 @@ class Node:
 
     @property
     def has_more(self) -> bool:
-        """True if the next `take_effects` has work to do whatever happens."""
+        """True if the next `take_effects` certainly has work to do."""
         has_gathered = bool(self._to_apply or self._effects.completions)
         return has_gathered or self._core.has_work() or self._commit.is_waited_for
 
@@ -293,7 +299,7 @@ class Node:
 
     @property
     def wants_turn(self) -> bool:
-        """True if `take_effects` may have something to do. Not so after the last of the answers to a lone put."""
+        """True if `take_effects` may have work to do. Not so after the last answer to a lone put."""
         return self.has_more or self._snapshots.has_work or self.failure is not None or self._stop_by is not None
 
     @property
@@ -308,12 +314,12 @@ class Node:
 
     @property
     def next_deadline(self) -> int:
-        """Monotonic ns by which `tick` and `take_effects` want to be called; not later than now if work is left."""
+        """The time (monotonic ns) of the next call of `tick` and `take_effects`; not later than now if work is left."""
         return self._now if self.has_more else self.next_alarm
 
     @property
     def next_alarm(self) -> int:
-        """As `next_deadline`, when nothing is left to do but to wait."""
+        """As `next_deadline`, when no work is left."""
         alarm, snapshots = self._core.next_deadline, self._snapshots
         sending = snapshots.next_deadline if snapshots.is_sending else None
         step_at, prove_at, room_at = snapshots.next_step_at, self._prove_at, self._disk_space.next_at
@@ -346,7 +352,7 @@ class Node:
 
     @property
     def core(self) -> RaftCore:
-        """The protocol's own state, to look at: marks, role, term. Only the node may change it."""
+        """The consensus core, to read marks, role and term. Only the node may change it."""
         return self._core
 
     @property
@@ -375,7 +381,7 @@ class Node:
 
     @property
     def incoming_snapshot_index(self) -> int | None:
-        """The end of the snapshot that is sent to this member, or that it is installing; None if there is none."""
+        """The index of the snapshot that this member is receiving or installing, or None."""
         return self._snapshots.incoming_index
 
     def newest_snapshot(self) -> SnapshotInfo:
@@ -407,7 +413,7 @@ class Node:
         self._commit.send_after(self._commit.appended_sequence, peer_id, message)
 
     def state_replaced(self, index: int) -> None:
-        """A received snapshot up to `index` is installed: what waited to be applied is in it."""
+        """A received snapshot up to `index` is installed: it includes the entries that waited to be applied."""
         assert all(entry.index <= index for entry in self._to_apply), (index, self._to_apply[-1].index)
         self._to_apply.clear()
 
@@ -436,7 +442,7 @@ class Node:
         return NotLeader(self.identity.node_id, self._core.leader_id)
 
     def _on_core(self, event: Callable[..., None], *arguments: object) -> bool:
-        """Have the core take an event, which may change who leads. Any may use the store; False if the node fails."""
+        """Let the core take an event, which may change the leader and may use the store. False if the node fails."""
         try:
             event(*arguments)
         except ENDING_ERRORS as error:
@@ -475,7 +481,7 @@ class Node:
         self._leading_term = self._core.leading_term
 
     def _poll_disk_space(self) -> None:
-        """Without room what waits is refused, which is certain: it was appended nowhere."""
+        """Without room, refuse the pending commands, which certainly have no effect: they were appended nowhere."""
         change = self._disk_space.poll(self._now)
         if self._disk_space.next_at is not None:
             self._refuse_pending(self._disk_space.refusal(self.identity.node_id))
@@ -488,7 +494,7 @@ class Node:
         self._effects.completions += [Refused(ticket, error) for ticket in self._pending.drain()]
 
     def _propose_pending(self) -> None:
-        """Group commit: while a log write is under way, more gathers; then all of it leaves at once."""
+        """Group commit: commands gather while a log write is under way; then all of them are proposed at once."""
         while self._pending.size_bytes:
             commands, tickets = self._pending.next_batch()
             payload = encode_batch(self._core.leader_time_now(), commands)
@@ -534,7 +540,7 @@ class Node:
         return calls_core
 
     def _apply_slice(self) -> None:
-        """Give committed entries to the state machine, so many, or so much, at most before others get their turn."""
+        """Give a bounded number of committed entries to the state machine, so that others get their turn."""
         budget, budget_bytes = self._config.apply_commands_max, self._config.apply_bytes_max
         while self._to_apply and budget > 0 and budget_bytes > 0:
             for entry, results in apply_batch(self._machine, self._to_apply, budget_bytes):
@@ -551,7 +557,7 @@ class Node:
                 self._drain_core()  # May bring the next ones, and reads that waited for these.
 
     def _prove_when_idle(self) -> None:
-        """An idle node syncs once more, so that its last batch is proven; a closing node does so at once."""
+        """Sync once more when idle, so that the last batch is proven; a closing node does so at once."""
         commit = self._commit  # The first two: not `is_quiet`.
         if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:
             self._prove_at = None
@@ -562,14 +568,14 @@ class Node:
             self._commit.prove(self._core.appliable_index, self._now)
 
     def _hand_over(self) -> None:
-        """To whoever can take over, once all that was taken is proposed: a member that stops need not be missed."""
+        """Transfer the leadership of a stopping member once all pending commands are proposed."""
         if self._pending.size_bytes or self._core.successor_id is not None or self._stop_is_overdue:
             return
         with suppress(TransferRefused):  # Nobody can: then it just stops.
             self._core.transfer_leadership()
 
     def _stop_when_done(self) -> None:
-        """The end of `begin_stop`: every open request gets its end."""
+        """Finish `begin_stop`: every open request has ended."""
         if self._stopped or not self._commit.is_proven or (self._core.successor_id and not self._stop_is_overdue):
             return
         if self._stop_is_overdue or not (self._pending or self._open_commands.count or self._reads.count):
@@ -577,7 +583,7 @@ class Node:
             self._end_all(NodeStopped(self.identity.node_id, "it was stopped"))
 
     def _end_all(self, error: NodeStopped) -> None:
-        """What was not proposed certainly had no effect; what was proposed may have."""
+        """End all requests: commands that were not proposed certainly had no effect; the others may have."""
         self._refuse_pending(error)
         self._effects.completions += [Refused(ticket, error) for ticket in self._reads.close_all()]
         self._effects.completions += self._open_commands.give_up(error.reason)
