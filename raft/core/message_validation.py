@@ -1,8 +1,9 @@
-"""What no honest peer can say: every message is checked against itself and against this member before it is taken.
+"""Validation of messages: every message is checked against itself and against this member before it is used.
 
-A message that fails changes nothing and costs its sender the connection (`ProtocolError`). So whatever the sender is,
-a member neither persists a number that would harm it for ever nor stops at an assertion about its own state. A message
-that is well-formed and false (a vote given twice, a log made up) is beyond this: Raft assumes that members do not lie.
+A message that no honest peer can send changes nothing and costs its sender the connection (`ProtocolError`). So no
+sender can make a member persist a number that would harm it for ever, or fail an assertion about its own state. A
+well-formed and false message (a vote given twice, an invented log) is out of scope: Raft assumes that members do not
+lie.
 """
 
 from __future__ import annotations
@@ -33,27 +34,27 @@ from raft.protocol.messages import (
 from raft.types import LEADER_TIME_NS_MAX, Entry, EntryKind
 
 TERM_AHEAD_MAX = 2**32
-"""How far the term of a message may be above the own one. A term rises once per election: with a campaign per second,
-without a pause, a cluster takes 136 years for so many, and a member that was away, or comes back from an old copy, lags
-by no more. Terms end at 2**63 - 1, where nobody can campaign; to get there takes 2**31 forged messages, not one."""
+"""How far the term of a message may be above the own one. A term rises once per election: with a campaign per second a
+cluster takes 136 years for so many, and a member that was away, or comes back from an old copy, lags by no more. Terms
+end at 2**63 - 1, where no member can campaign; to get there takes 2**31 forged messages, not one."""
 
 LEADER_TIME_AHEAD_NS_MAX = 2**58
-"""How far the leader_time of an entry may be above those before it in the log: nine years. It stands still while nobody
-leads and grows with the clock while somebody does, so a larger step needs an idle leader for as long."""
+"""How far the leader_time of an entry may be above those before it in the log: nine years. It grows with the clock of a
+leader and stops without one, so a larger step needs an idle leader for as long."""
 
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
 _U64 = 27  # The additional information of a CBOR head that is followed by 8 bytes.
 
 
 class MessageValidation:
-    """The checks of one member; changes nothing of its state."""
+    """The checks of one member; they change nothing of its state."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._usual_time_max = LEADER_TIME_AHEAD_NS_MAX.to_bytes(8, "big")  # Up to this no look at the log is needed.
 
     def check(self, peer_id: str, message: Message, leader: Leader | None) -> None:
-        """Raise ProtocolError for what no honest peer says to this member, NewerConfiguration for a newer build's.
+        """Raise ProtocolError for what no honest peer sends to this member, NewerConfiguration for a newer build's.
 
         `leader`: what this member has while it leads. `peer_id` has said hello, member or not. Raises
         ValidationFault where a check itself is mistaken, and what the log's store raises.

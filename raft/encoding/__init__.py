@@ -1,4 +1,4 @@
-"""How values become bytes: the profile of CBOR, frames, and the payload of an entry that carries commands.
+"""The encoding of values: the CBOR profile, frames, and the payload of an entry that carries commands.
 
-What the bytes of a *message* mean belongs to `protocol`.
+The meaning of the bytes of a *message* belongs to `protocol`.
 """

@@ -33,7 +33,7 @@ _BYTE = tuple(bytes((value,)) for value in range(256))
 _DECODER_ERRORS = (cbor2.CBORError, ValueError, TypeError, OverflowError, MemoryError, RecursionError)
 
 SEPARATOR_BYTES = 16
-"""Of what `decode_joined` puts between bodies."""
+"""The length of the separator that `decode_joined` puts between bodies."""
 
 _SEPARATOR_HEAD = bytes((BYTES | SEPARATOR_BYTES,))
 
@@ -41,7 +41,7 @@ _IDLE_MAX = 4  # Decoders kept for reuse: one per thread that decodes at the sam
 
 
 class _EveryTagRefused(Mapping[int, Callable[..., NoReturn]]):
-    """Claims a decoder for every tag, so that none of the library's own ever runs."""
+    """Claims a decoder for every tag, so that no decoder of the library ever runs."""
 
     def __getitem__(self, tag: int) -> Callable[..., NoReturn]:
         def refuse(*_: object) -> NoReturn:
@@ -60,7 +60,7 @@ _EVERY_TAG_REFUSED = _EveryTagRefused()
 
 
 class _Source:
-    """Bytes as the file that the decoder wants. What it read ahead it gives back, so `offset` is what it used."""
+    """A file over bytes, as the decoder wants it. Bytes read ahead are given back, so `offset` is the used length."""
 
     __slots__ = ("body", "offset")
 
@@ -115,7 +115,7 @@ _idle: list[_ReusedDecoder] = []  # `pop` and `append` of a list are atomic: saf
 def decode_item(body: bytes) -> Any:
     """Decode the one item in `body`. Cost: about 1 µs for a small request.
 
-    Raises ProtocolError, and nothing else, for whatever the profile does not allow.
+    Raises ProtocolError, and nothing else, for everything that the profile does not allow.
     """
     try:
         decoder = _idle.pop()

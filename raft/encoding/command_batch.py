@@ -1,7 +1,7 @@
 """The payload of a `commands` or `no_op` entry: a CBOR array `[leader_time, command, ...]`.
 
-Each command is one raw CBOR item, joined as it came: a batch is never decoded to be built. `leader_time` in ns is
-first, so that it can be read without decoding the rest.
+Each command is one raw CBOR item, joined as received: building a batch decodes nothing. `leader_time` in ns is first,
+so that it can be read without decoding the rest.
 
 See docs/reference/specification.md#22-batches.
 """
@@ -14,7 +14,7 @@ from raft.encoding.cbor import ARRAY, UNSIGNED, encode_head
 from raft.errors import ProtocolError
 
 BATCH_OVERHEAD_BYTES = 5 + 9
-"""The most that array head and leader time take in a batch."""
+"""The maximum size of array head and leader time in a batch."""
 
 
 def encode_batch(leader_time: int, commands: Sequence[bytes]) -> bytes:

@@ -1,4 +1,4 @@
-"""Who the members are: a configuration, the configurations of one log, and what a change makes of one.
+"""The members of a cluster: a configuration, the history of configurations of one log, and membership changes.
 
 How a leader carries a change out belongs to `core`.
 """

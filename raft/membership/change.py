@@ -23,9 +23,9 @@ class MembershipChange:
     promote: tuple[str, ...] = ()
     """Learners that become voters."""
     remove: tuple[str, ...] = ()
-    """Members that go, voters or learners; their ids are never used again."""
+    """Removed members, voters or learners; their ids are never used again."""
     update: tuple[Member, ...] = ()
-    """Members whose addresses are these from now on; their incarnations are named, if they were not."""
+    """Members with new addresses; their incarnations are named, if they were not."""
 
 
 def begin_change(configuration: Configuration, change: MembershipChange) -> Configuration:
@@ -61,12 +61,12 @@ def begin_change(configuration: Configuration, change: MembershipChange) -> Conf
 def naming_new_voters(
     change: MembershipChange, configuration: Configuration, incarnation_of: Callable[[str], bytes]
 ) -> MembershipChange:
-    """`change`, in which each new voter is named with the data folder from which the proposer has heard it, if it has.
+    """`change`, with each new voter named by the data folder from which the proposer has heard it, if it has.
 
-    From then on that folder alone is meant, whatever others had this id while they waited to be added. Named in the
-    entry that makes it a voter: so no promise of another one ever counts without a majority of those who were voters
-    before. `incarnation_of`: `Node.pinned_incarnation` of the leader, which was acknowledged by that folder, or refuses
-    the change.
+    From then on only that folder is this member, even if others used this id while they waited to be added. The folder
+    is named in the entry that makes the member a voter, so no promise of another folder counts without a majority of
+    the earlier voters. `incarnation_of`: `Node.pinned_incarnation` of the leader, which that folder has acknowledged,
+    or which refuses the change.
     """
     named = dict[str, Member]()
     for node_id in change.promote:
@@ -129,7 +129,7 @@ def _check(configuration: Configuration, change: MembershipChange) -> None:
 
 
 def _updated(configuration: Configuration, member: Member) -> Member:
-    """Who moves to another address is the same as before."""
+    """A member that moves to another address keeps its incarnation."""
     known = configuration.member(member.node_id)
     return replace(member, incarnation_id=member.incarnation_id or (known.incarnation_id if known else b""))
 

@@ -17,12 +17,12 @@ from raft.errors import InvalidConfiguration, NewerConfiguration, ProtocolError
 
 NODE_ID_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 MEMBERS_MAX = 9
-"""More members than this, learners included, make commits slower and no safer; the bound keeps every per-peer buffer
-bounded in sum. Two halves of a joint configuration together stay within it, too."""
+"""More members, learners included, make commits slower and no safer. The bound also limits the sum of all per-peer
+buffers. It holds for the two halves of a joint configuration together, too."""
 
 REMOVED_IDS_MAX = 256
-"""Ids that are remembered as used, 16 KiB at most in each snapshot. Behind it the pins of those who knew
-the old member still refuse a new one of the same name.
+"""The number of used ids that are remembered, 16 KiB at most in each snapshot. Beyond it the pins of members that knew
+the old one still refuse a new one of the same name.
 
 See docs/reference/specification.md#14-removed-ids.
 """
@@ -33,9 +33,9 @@ _VOTER, _OUTGOING, _LEARNER = 1, 2, 4
 
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
-    """One member as all the others know it. Addresses are `host:port` as *advertised*; empty where nobody dials it.
+    """One member as the others know it. Addresses are `host:port` as *advertised*; empty if no peer dials it.
 
-    `incarnation_id` has 16 bytes, or none: then the first hello of each member decides.
+    `incarnation_id` has 16 bytes, or none: then the first hello of the member decides.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -56,12 +56,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Who belongs to the cluster, each part in canonical order (by node id).
+    """The members of the cluster, each part in canonical order (by node id).
 
     `voters` decide. While `outgoing` is not empty the configuration is *joint* (Raft §6): a majority of each half must
-    agree, and the outgoing voters go when it is left. `learners` have the log and decide nothing. `removed`: ids that
-    were members once, oldest first; they never come back. `lease_ns` (0: none) is what every member promises to each
-    leader that it hears: no vote for anybody else for so long, though it be started anew. Once set it stays.
+    agree, and the outgoing voters leave with it. `learners` have the log and decide nothing. `removed`: ids of former
+    members, oldest first; they never come back. `lease_ns` (0: none) is the promise of every member to each leader that
+    it hears: no vote for another member for so long, even across a restart. Once set it stays.
     """
 
     voters: tuple[Member, ...]
@@ -100,17 +100,17 @@ class Configuration:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """Everybody, in the order of ids."""
+        """All members, in the order of ids."""
         return tuple(sorted({*self.voters, *self.outgoing, *self.learners}))
 
     @property
     def voter_ids(self) -> tuple[str, ...]:
-        """The ids of all voters, in canonical order; those who are only outgoing are not among them."""
+        """The ids of all voters, in canonical order, without those that are only outgoing."""
         return tuple(member.node_id for member in self.voters)
 
     @property
     def outgoing_ids(self) -> tuple[str, ...]:
-        """The ids of the voters of the other half, in canonical order."""
+        """The ids of the outgoing voters, in canonical order."""
         return tuple(member.node_id for member in self.outgoing)
 
     @property
@@ -183,7 +183,7 @@ def derive_cluster_id(token: str | bytes, configuration: Configuration) -> bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a data folder belongs to; said in every hello and every file header.
+    """The owner of a data folder, stated in every hello and every file header.
 
     See docs/reference/specification.md#11-ids.
     """
@@ -218,33 +218,33 @@ class ConfigurationHistory:
 
     @property
     def latest_index(self) -> int:
-        """Where its entry is; if there is none in the log, an index that is long committed."""
+        """The index of its entry; without one in the log, an index that is long committed."""
         return self._indexes[-1]
 
     @property
     def leased_from(self) -> int | None:
-        """From which index on members have promised `lease_ns` to their leaders; None if nobody has."""
+        """The index from which on members have promised `lease_ns` to their leaders; None if they have not."""
         return next((i for i, each in zip(self._indexes, self._configurations, strict=True) if each.lease_ns), None)
 
     @property
     def all(self) -> tuple[Configuration, ...]:
-        """Every one that is still known, oldest first."""
+        """Every configuration that is still known, oldest first."""
         return tuple(self._configurations)
 
     def at(self, index: int) -> Configuration:
-        """The one that the log up to `index` makes. `index` is not below the first that is known."""
+        """The configuration of the log up to `index`, which is not below the first known one."""
         place = bisect_right(self._indexes, index) - 1
         assert place >= 0, (index, self._indexes)
         return self._configurations[place]
 
     def append(self, index: int, configuration: Configuration) -> None:
-        """The log has gained an entry of this kind."""
+        """The log has gained a configuration entry."""
         assert index > self._indexes[-1], (index, self._indexes)
         self._indexes.append(index)
         self._configurations.append(configuration)
 
     def cut_from(self, index: int) -> bool:
-        """The log was cut before `index`. True if another one is in force now."""
+        """The log was cut before `index`. True if that put another configuration in force."""
         kept = bisect_right(self._indexes, index - 1)
         assert kept > 0, (index, self._indexes)
         is_other = kept < len(self._indexes)
@@ -256,11 +256,11 @@ class ConfigurationHistory:
         self._indexes, self._configurations = [index], [configuration]
 
     def forget_before(self, index: int) -> None:
-        """Nobody asks any more for what was in force below `index`."""
+        """Forget the configurations that were only in force below `index`."""
         passed = bisect_right(self._indexes, index) - 1
         if passed > 0:
             del self._indexes[:passed], self._configurations[:passed]
 
     def correct_first(self, configuration: Configuration) -> None:
-        """The first one that is known was not what it was taken for."""
+        """Replace the first known configuration, which was wrong."""
         self._configurations[0] = configuration

@@ -1,1 +1,3 @@
-"""What members say to each other: messages, the hello, their bytes, and which of them no honest peer can send."""
+"""The protocol between members: messages, the hello, and their bytes.
+
+Which messages a member accepts belongs to `core`."""

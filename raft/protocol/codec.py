@@ -48,12 +48,12 @@ from raft.protocol.messages import (
 from raft.types import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind
 
 APPEND_ENTRIES_MAX = ENTRY_PAYLOAD_BYTES_MAX // ENTRY_OVERHEAD_BYTES
-"""As many as the largest `append_bytes_max` lets a leader put into one request, each counted with its overhead."""
+"""The most entries that the largest `append_bytes_max` lets a leader put into one request, each with its overhead."""
 
 _ENTRY_KINDS = {int(kind): kind for kind in EntryKind}
 _NEWEST = max(_ENTRY_KINDS)
 
-_NUMBERS_OF_USUAL = {b"\x86\x06": 5, b"\x89\x05": 7}  # By the heads of array and kind: how many follow the kind.
+_NUMBERS_OF_FAST = {b"\x86\x06": 5, b"\x89\x05": 7}  # By the heads of array and kind: how many follow the kind.
 _ONE_ENTRY = b"\x81\x83"  # The heads of an array of one, and of that one.
 
 
@@ -84,7 +84,7 @@ def encode_message(group_id: int, message: Message) -> bytes:
 
 
 def decode_message(body: bytes) -> tuple[int, Message]:
-    """Return (group_id, message). Raises ProtocolError for whatever `encode_message` of some version does not write."""
+    """Return (group_id, message). Raises ProtocolError for bytes that `encode_message` of no version writes."""
     return decode_fast(body) or decode_message_general(body)
 
 
@@ -108,7 +108,7 @@ def decode_fast(body: bytes) -> tuple[int, Message] | None:
     These are an acknowledgement, and a request with one short entry of the sender's term. None for everything else, and
     wherever a byte is not as expected: `decode_message_general` finds out what is wrong.
     """
-    count = _NUMBERS_OF_USUAL.get(body[:2])
+    count = _NUMBERS_OF_FAST.get(body[:2])
     if count is None:
         return None
     numbers, places, at = [], [], 2
@@ -131,7 +131,7 @@ def decode_fast(body: bytes) -> tuple[int, Message] | None:
                 return None
             numbers.append(number)
         if body[1] == 5:
-            return _usual_append(body, at, numbers, body[places[1] : places[2]])
+            return _fast_append(body, at, numbers, body[places[1] : places[2]])
     except IndexError:
         return None
     if at != len(body):
@@ -142,7 +142,7 @@ def decode_fast(body: bytes) -> tuple[int, Message] | None:
     )
 
 
-def _usual_append(body: bytes, at: int, numbers: list[int], term_bytes: bytes) -> tuple[int, Message] | None:
+def _fast_append(body: bytes, at: int, numbers: list[int], term_bytes: bytes) -> tuple[int, Message] | None:
     """`at`: where the entries begin; `term_bytes`: the sender's term, which is to be the entry's."""
     group_id, term, prev_index, prev_term, commit_index, low_watermark, read_counter = numbers
     start = _ONE_ENTRY + term_bytes
@@ -230,7 +230,7 @@ def _fields(message: _Other) -> tuple[int, list[Any]]:
 
 
 class _Fields:
-    """Takes the items of one message in order, each with its type and range checked."""
+    """Reads the items of one message in order, and checks the type and range of each."""
 
     def __init__(self, items: list[Any]) -> None:
         self._items = items

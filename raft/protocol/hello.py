@@ -1,15 +1,15 @@
-"""The first frame each way: who is there, and which protocol versions it speaks.
+"""The first frame in each direction: the identity of the sender, and its protocol versions.
 
     hello:   ["HWM", version_min, version_max, features, cluster_id, group_id, node_id, incarnation_id, role,
               peer_address, level_min, level_max, process_id, ...]
     refusal: ["HWM-REFUSED", code, text, ...]
 
-Arrays grow only at their end; further items are ignored. A side that does not go on answers with a refusal, so that
-the other can say why, and closes. A client that does not know them leaves cluster, node and incarnation empty.
-`peer_address`: where the sender, a member, is to be dialled, `host:port` as advertised; who answers somebody of whom no
-configuration tells it (yet) has no other address. Empty, or not there in a hello of an earlier build: it does not say.
-The levels are the feature levels that the sender's build can apply; one that knows only the first need not say it.
-`process_id`: 8 random bytes of each process of a member, by which two of them with copies of one folder are told apart.
+Arrays grow only at their end; further items are ignored. A side that rejects the connection answers with a refusal, so
+that the other can log the reason, and closes. A client may leave cluster, node and incarnation empty. `peer_address`:
+the address of the sending member, `host:port` as advertised; for a peer outside of the own configuration there is no
+other address to answer at. It is empty, or missing in a hello of an earlier build, if the sender states none. The
+levels are the feature levels that the sender's build can apply; a build that knows only the first need not state it.
+`process_id`: 8 random bytes of each process of a member, which distinguish two processes with copies of one folder.
 
 See docs/reference/specification.md#74-hello.
 """
@@ -32,11 +32,11 @@ REFUSAL_TEXT_CHARACTERS_MAX = 1000
 PROCESS_ID_BYTES = 8
 
 FEATURE_LEVEL_SAID_MAX = 2**16
-"""A release adds a level at most, so no build ever knows so many."""
+"""A release adds one level at most, so no build ever knows so many."""
 
 
 class HelloRole(enum.IntEnum):
-    """What the sender of a hello is. These numbers are on wires already: add one, never change one."""
+    """The role of the sender of a hello. These numbers are on wires: add one, never change one."""
 
     PEER = 1
     CLIENT = 2
@@ -44,7 +44,10 @@ class HelloRole(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """Who I am. `cluster_id` and `incarnation_id` have 16 bytes, or none where a client does not know them."""
+    """The identity of the sender.
+
+    `cluster_id` and `incarnation_id` have 16 bytes; a client may not know them (none).
+    """
 
     cluster_id: bytes
     group_id: int
@@ -77,7 +80,7 @@ class Hello:
         )
 
     def _later_items(self) -> list[Any]:
-        """What the first hellos did not have, as far as there is something to say."""
+        """The items that later versions added, up to the last one with a value."""
         if self.process_id:
             return [self.peer_address, self.level_min, self.level_max, self.process_id]
         if self.level_max > 1:
@@ -91,7 +94,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """I do not go on with this connection. `code` is a stable word for programs, `text` is for people."""
+    """The rejection of a connection. `code` is a stable word for programs, `text` is for people."""
 
     code: str
     text: str

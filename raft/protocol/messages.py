@@ -1,4 +1,4 @@
-"""What members say to each other: one frozen class per kind, so that impossible combinations cannot be written.
+"""The messages between members: one frozen class per kind, so that impossible combinations cannot be written.
 
 Every message carries the sender's `term`. Indexes start at 1; 0 means "before the log".
 """
@@ -12,7 +12,7 @@ from raft.types import Entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreVoteRequest:
-    """Would you vote for me in `next_term`? Never moves a term (thesis §9.6).
+    """Candidate → voter: would you vote for me in `next_term`? It never moves a term (thesis §9.6).
 
     See docs/reference/specification.md#78-elections.
     """
@@ -26,7 +26,7 @@ class PreVoteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreVoteResponse:
-    """A grant names the wished `next_term` and moves nothing; a refusal's `term` moves the asker like any message."""
+    """A grant names the requested `next_term` and moves no term; the `term` of a refusal counts as in any message."""
 
     term: int  # The responder's own current term.
     next_term: int  # The wish that is answered.
@@ -138,7 +138,7 @@ class TimeoutNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadIndexRequest:
-    """Member → leader: how far must I have applied, to show all that was told before now? Later numbers are newer."""
+    """Member → leader: which index must I have applied to show every acknowledged write? Later numbers are newer."""
 
     term: int
     number: int
@@ -146,7 +146,7 @@ class ReadIndexRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadIndexResponse:
-    """Leader → member, once it is certain that it led after it was asked: so far (thesis §6.4)."""
+    """Leader → member: the read index, once it is certain that the leader led after the request (thesis §6.4)."""
 
     term: int
     number: int

@@ -1,6 +1,6 @@
 """Accepting connections when file descriptors run out.
 
-`trio.serve_listeners` logs a traceback ten times a second then, and leaves the callers in the queue of the kernel.
+In that case `trio.serve_listeners` logs a traceback ten times a second, and leaves callers in the kernel's queue.
 """
 
 from __future__ import annotations

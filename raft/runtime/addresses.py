@@ -1,4 +1,4 @@
-"""`host:port` texts, and which of them only this machine can reach."""
+"""Addresses as `host:port` texts, and which of them only this machine can reach."""
 
 from __future__ import annotations
 

@@ -94,7 +94,10 @@ class Driver:
         transport: Transport | None = None,
         start_io: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`start_io` begins what the node's storage has been asked for since; True if its end was told already."""
+        """`start_io` begins the submitted operations of the node's storage; True if one has completed already.
+
+        `lingerer`, if nothing else has to happen on this loop, polls for more when all work is done.
+        """
         self.node = node
         self._seconds = trio.current_time  # Until it runs: then that of the clock, which need not be asked for.
         node.mute_events(MUTED_EVENTS)
@@ -115,13 +118,13 @@ class Driver:
         return int(self._seconds() * SECOND_NS)
 
     def wake(self) -> None:
-        """Ask for a flush soon: in the next turn of the loop, so that whatever comes in this one is part of it."""
+        """Request a flush in the next turn of the loop, so that it includes everything that comes in this one."""
         self._woken.set()
 
     def flush(self) -> None:
-        """A flush now, in the task of whoever brings something: to wake another task for it costs a turn of the loop.
+        """Flush now, in the task of the caller: to wake another task for it would cost a turn of the loop.
 
-        Not while one is under way, or due in the next turn anyway: that one will do it all.
+        A flush that is under way, or due in the next turn anyway, does it all instead.
         """
         if self._is_asleep:
             self._catch_up()
@@ -135,7 +138,7 @@ class Driver:
         return self._scope is not None and not self._woken.is_set()
 
     def _flush_here(self) -> None:
-        """In another task than the driver's, which sleeps until the deadline of its scope. After `_catch_up`."""
+        """Flush in another task than the driver's, which sleeps until the deadline of its scope. After `_catch_up`."""
         scope, self._scope = self._scope, None
         assert scope is not None, "a flush is under way"
         if self._flush():
@@ -186,9 +189,9 @@ class Driver:
             self._scope = None
 
     async def _wait(self, scope: trio.CancelScope) -> None:
-        """Until something happens, or `scope` is cancelled because time is up.
+        """Wait until something happens, or `scope` is cancelled because time is up.
 
-        It serves many turns, for one for each would cost 10 µs, as would to move its deadline in each.
+        One scope serves many turns: a new one for each, or a new deadline in each, would cost 10 µs.
         """
         if self._woken.is_set():
             await trio.lowlevel.checkpoint()  # Let readers gather more.
@@ -217,9 +220,9 @@ class Driver:
                 self.flush()
 
     def _catch_up(self) -> bool:
-        """What the disk has done comes before the time: it was not silent if it is only this loop that was late.
+        """Take completions of the disk, then the time: the disk was not silent if only this loop was late.
 
-        True if it has done anything.
+        True if there were completions.
         """
         has_run = not self._is_over and self._completions.run_pending() > 0
         self._now = self._read_clock()
@@ -232,9 +235,9 @@ class Driver:
             self._flush()
 
     def _flush(self) -> bool:
-        """After `_catch_up`: all there is to do, and what follows from what the disk does at once; True if it is over.
+        """Do all work after `_catch_up`, and the work caused by immediate completions; True if the node has ended.
 
-        The disk comes last: peers and clients wait for what was sent to them, and it may be waited for.
+        The disk comes last: peers and clients wait for messages, and the loop may wait for the disk.
         """
         node, began = self.node, self._now
         for _ in range(ROUNDS_MAX):
@@ -250,7 +253,7 @@ class Driver:
         return False
 
     def _carry_out(self) -> bool:
-        """The only place in which effects happen; True if it was the last time."""
+        """Carry out all effects; True if it was the last time."""
         self.turns += 1
         effects = self.node.take_effects()
         if effects.peers_changed:
@@ -305,7 +308,7 @@ class Driver:
     # Events from the transport.
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = INITIAL_LEVELS) -> None:
-        """A peer said who it is, and what its build knows. Raises PeerRefused."""
+        """A peer stated its identity and the levels of its build. Raises PeerRefused."""
         self.node.tick(self._read_clock())
         self.node.peer_hello(peer_id, incarnation_id, levels)
         self.wake()
@@ -336,7 +339,7 @@ class Driver:
         self.wake()
 
     def peer_refused(self, peer_id: str, code: str, reason: str) -> None:
-        """A peer does not take our connection."""
+        """A peer rejected our connection."""
         self.node.tick(self._read_clock())
         self.node.peer_refused(peer_id, code)
         if self.node.failure is not None:

@@ -1,9 +1,10 @@
-"""Two processes that run as one member: a copy of a data folder was started, a cloned machine for instance.
+"""Duplicate members: two processes that run as one member because a copy of a data folder, or of a machine, was
+started.
 
-Both say the same node id and incarnation, so each takes the other's connections over, for ever. A random id that each
-process says in its hello tells them apart. A member that is restarted comes with a new one, and the former never comes
-back; one that comes back after another has taken over runs beside it. Nothing is ended here: which of the two has kept
-the promises of the member, only its operator can know.
+Both state the same node id and incarnation, so each takes over the connections of the other, again and again. A random
+id of each process in its hello tells them apart. A restarted member has a new id, and the old id never comes back. An
+id that comes back after another one took over belongs to a second running process. No connection is ended for it: only
+the operator can know which of the two has kept the promises of the member.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 PROCESSES_MAX = 4
-"""Of one member, so many of its latest processes are remembered: with more at once, two of them are."""
+"""How many of the latest processes of a member are remembered: of more at once, two of them are."""
 
 DUPLICATE_SECONDS = 60.0
 """For so long a member counts as a duplicate after its processes were last seen to alternate, which happens at each
@@ -26,7 +27,7 @@ class _Processes:
 
 
 class DuplicateMembers:
-    """By member, which of its processes have sent messages to this one. Synchronous; times are monotonic seconds."""
+    """The processes of each member that have sent messages to this one. Synchronous; times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._members: dict[str, _Processes] = {}

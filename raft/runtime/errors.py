@@ -1,4 +1,4 @@
-"""What can go wrong around the sockets of a member."""
+"""The errors of a member's sockets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CannotListen(RaftError):
 
 
 class ConnectionRefusedByPeer(RaftError):
-    """The other side does not go on with this connection, and said why."""
+    """The other side rejected this connection with a reason."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(code, text)

@@ -1,4 +1,4 @@
-"""Hello both ways: is this the member that I think it is, and does it want to talk to me?
+"""The handshake of a connection: a hello in both directions, which checks identity and acceptance.
 
 See docs/reference/specification.md#74-hello.
 """
@@ -20,15 +20,15 @@ from raft.protocol.messages import Message
 from raft.runtime.errors import ConnectionRefusedByPeer
 
 HELLO_BYTES_MAX = 8 * 1024
-"""A stranger makes us keep no more than this before it has said who it is."""
+"""The most bytes that are buffered for a caller before its hello is complete."""
 
 HANDSHAKE_SECONDS_MAX = 5.0
-"""From connection to hello; a paused member may take long, a silent stranger must not hold a place for ever."""
+"""The time from connection to hello: a paused member may take long, a silent caller must not hold a place for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerHello:
-    """Who the other side is, checked against what this member knows of itself."""
+    """The identity of the other side, checked against this member's own."""
 
     node_id: str
     incarnation_id: bytes

@@ -14,19 +14,19 @@ from raft.membership.configuration import MEMBERS_MAX
 from raft.runtime.peer_routes import STRANGERS_MAX
 
 UNIDENTIFIED_MAX = 30
-"""Connections that have said no hello yet, or none that was taken. With all members started at once, several times what
-there is for a few milliseconds. Each keeps HELLO_BYTES_MAX at most."""
+"""The bound of connections without an accepted hello: several times the number when all members start at once. Each
+buffers HELLO_BYTES_MAX at most."""
 
 UNIDENTIFIED_PER_ADDRESS_MAX = UNIDENTIFIED_MAX // 2
-"""Of one address: a crowd from one machine hangs up on itself, not on those who call from elsewhere."""
+"""The same bound per address: a crowd from one machine evicts its own connections, not those from elsewhere."""
 
 HELD_BACK_MAX = 64
 HELD_BACK_SECONDS = 2.0
-"""A stranger that has lost its place is hung up on after so long, if no more than HELD_BACK_MAX others wait for that. A
-crowd of the usual size that calls again at once took all of the loop otherwise, and filled the kernel's queue."""
+"""An evicted connection is closed only after so long, if no more than HELD_BACK_MAX others wait for that. Otherwise a
+crowd that connects again at once takes all of the loop, and fills the kernel's queue."""
 
 CONNECTIONS_MAX = UNIDENTIFIED_MAX + STRANGERS_MAX + 2 * MEMBERS_MAX + HELD_BACK_MAX
-"""All inbound connections: 128. Of a member there may be two, and one of everybody else whose hello was taken."""
+"""The bound of all inbound connections, 128: two of each member, one of each other caller with an accepted hello."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +38,7 @@ class Place:
 
 
 class InboundPlaces:
-    """Oldest first in each of its two queues. All but `hold_back` is synchronous."""
+    """The places of inbound connections: two queues, oldest first. All methods but `hold_back` are synchronous."""
 
     def __init__(self) -> None:
         self._unidentified: dict[Place, None] = {}

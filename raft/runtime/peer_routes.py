@@ -29,12 +29,13 @@ class _Connection:
 
 
 class PeerConnections:
-    """`wanted` and `strangers` in, connections out. Synchronous; `run` lends it a nursery while it lasts."""
+    """Keeps the outbound connections to wanted peers and to strangers. Synchronous; `run` provides the nursery."""
 
     def __init__(
         self, open_connection: Callable[[str, Callable[[], Sequence[str]]], Outbound], dial: Mapping[str, str]
     ) -> None:
-        """`open_connection` makes the way to a peer from its id and its addresses; `dial` has some that count alone."""
+        """`open_connection` makes the outbound side to a peer from its id and its addresses; `dial` has fixed
+        routes."""
         self._open_connection, self._dial = open_connection, dial
         self._connections: dict[str, _Connection] = {}
         self._wanted: dict[str, str] = {}  # Addresses by id.
@@ -42,7 +43,7 @@ class PeerConnections:
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the ways open until cancelled."""
+        """Keep the connections open until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             for connection in self._connections.values():

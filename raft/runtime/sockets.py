@@ -1,4 +1,4 @@
-"""Bytes in and out of a stream by the shortest way, where it is a plain TCP socket; any other stream is used as it is.
+"""Direct reads and writes of a plain TCP socket; any other stream is used through its own methods.
 
 `SocketStream` costs a checkpoint and an attempt that fails for each read, and a task to be woken for each write: some
 20 µs each, which is as much as ten small requests.

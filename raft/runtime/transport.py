@@ -46,12 +46,12 @@ from raft.runtime.sockets import host_of, receive_at_once
 RECEIVE_BYTES = 256 * 1024
 
 FRAME_SECONDS_MAX = 60.0
-"""From the first byte of a frame to its last, however slowly it trickles: the largest one takes 16 MiB of memory until
-then, and passes within that time at 2.5 Mbit/s."""
+"""The time from the first byte of a frame to its last: the largest frame takes 16 MiB of memory until then, and passes
+within that time at 2.5 Mbit/s."""
 
 TURN_ENTRIES_MAX = 128
-"""Of what was read at once, so many entries are decoded and taken before the others on the loop get their turn: 1 ms.
-A read may bring thousands, when this member has to catch up."""
+"""How many entries of one read are decoded and taken before others on the loop get their turn: 1 ms. One read may bring
+thousands when this member has to catch up."""
 
 
 STREAM_ENDS = (ProtocolError, ConnectionRefusedByPeer)
@@ -62,7 +62,7 @@ class PeerEvents(Protocol):
     """The receiver of the transport's events. All calls are synchronous, on the loop."""
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange) -> None:
-        """A peer said who it is, and what its build knows. Raises PeerRefused."""
+        """A peer stated its identity and the levels of its build. Raises PeerRefused."""
         ...
 
     def receive(self, peer_id: str, messages: Sequence[Message]) -> None:
@@ -76,23 +76,22 @@ class PeerEvents(Protocol):
     def peer_gone(self, peer_id: str) -> None:
         """No connection with a peer stands in either direction, and the peer, or its machine, ended the last one.
 
-        A peer may be gone so and live: something between the two may have ended the connections.
+        The peer may still be running: something between the two may have ended the connections.
         """
         ...
 
     def peer_refused(self, peer_id: str, code: str, reason: str) -> None:
-        """A peer does not take our connection, and said why. It is tried again, with pauses."""
+        """A peer rejected our connection with a reason. It is tried again, with pauses."""
         ...
 
 
 class Transport:
-    """The sockets of one member. Raises InsecureAddress where other machines could reach it, unless `insecure` is said.
+    """The sockets of one member. Raises InsecureAddress if other machines could reach it, unless `insecure` is set.
 
-    `configuration`: whom to talk to until `connect_to` says otherwise. `dial` gives addresses that differ from those in
-    the configuration (a proxy between members). `own_address`: where others are to dial this member, if nothing else
-    tells them; it is asked for each hello. `listeners`, if given, are served instead of opening
-    `listen_host`:`listen_port`; they are closed at the end either way. `levels`: what this build can apply, which every
-    peer is told.
+    `configuration`: the peers until the first `connect_to`. `dial` has addresses that replace those in the
+    configuration (a proxy between members). `own_address` returns the address at which others dial this member, for
+    each hello. `listeners`, if given, are served instead of opening `listen_host`:`listen_port`; they are closed at the
+    end either way. `levels`: the feature levels of this build, stated in each hello.
     """
 
     def __init__(
@@ -147,9 +146,9 @@ class Transport:
             task_status.started(self.port)
 
     def connect_to(self, peers: Sequence[Member]) -> None:
-        """Be connected to these, and to nobody else but strangers that are answered. Who goes is hung up on.
+        """Connect to `peers`, besides strangers that are answered, and disconnect all others.
 
-        The own address may be another one than before: then all are told.
+        If the own address has changed, it is announced to all.
         """
         for peer_id in self._peers.want(peers):
             self._inbound.end(peer_id)
@@ -158,7 +157,7 @@ class Transport:
             outbound.announce_address()
 
     def send(self, messages: Sequence[tuple[str, Message]]) -> None:
-        """Send what the node wants sent; never blocks. What has no room or no connection is dropped."""
+        """Send messages; never blocks. A message without room or connection is dropped."""
         by_peer: dict[Outbound, list[bytes]] = {}
         encoded, encoded_frame = None, b""
         for peer_id, message in messages:
@@ -173,7 +172,7 @@ class Transport:
 
     @property
     def peer_ids(self) -> frozenset[str]:
-        """To whom there is a way, connected or not: those of `connect_to`, and strangers that are answered."""
+        """The peers with an outbound side, connected or not: those of `connect_to`, and strangers that are answered."""
         return frozenset(self._peers.all)
 
     @property
@@ -193,12 +192,12 @@ class Transport:
 
     @property
     def hellos_refused(self) -> Mapping[str, int]:
-        """Hellos that this member did not take, of callers and of peers it called, by code (`HELLO_REFUSALS`)."""
+        """Hellos that this member refused, of callers and of peers it dialled, by code (`HELLO_REFUSALS`)."""
         return self._log.refused
 
     @property
     def duplicate_members(self) -> tuple[str, ...]:
-        """Members as which two processes at once have called within the last minute."""
+        """Members as which two processes at once have connected within the last minute."""
         return self._duplicates.found(monotonic())
 
     @property
@@ -261,7 +260,7 @@ class Transport:
             self._places.leave(place)
 
     async def _greet(self, stream: trio.SocketStream) -> PeerHello | None:
-        """Who is it? None, with the reason logged and said, if it is nobody we talk to."""
+        """Exchange hellos. Return the peer, or None if it is refused, with the reason logged and sent."""
         try:
             with trio.fail_after(HANDSHAKE_SECONDS_MAX):
                 peer = await receive_hello(stream, self._identity)
@@ -290,7 +289,8 @@ class Transport:
         await send_refusal(stream, code, text)
 
     async def _receive_newest(self, stream: trio.SocketStream, peer: PeerHello) -> None:
-        """Take messages until the end, or until the same peer sends them on a newer connection: this one is a ghost."""
+        """Take messages until the end, or until a newer connection of the same peer brings some: then this one is
+        dead."""
         peer_id = peer.node_id
         with trio.CancelScope() as scope:
             self._inbound.begin(peer_id, scope)
@@ -316,7 +316,7 @@ class Transport:
                     self._ended_by_peer(peer_id)
 
     def _note_process(self, peer: PeerHello, host: str) -> None:
-        """Its connection has taken over from another one of that member, which may be of another process."""
+        """Note the process behind a connection that replaced another one of that member, which may run elsewhere."""
         peer_id = peer.node_id
         if self._peers.wants(peer_id) and (
             hosts := self._duplicates.took_over(peer_id, peer.process_id, host, monotonic())
@@ -329,7 +329,7 @@ class Transport:
             self._log.event(logging.WARNING, "duplicate_member", words, peer_id=peer_id, hosts=list(hosts))
 
     def _usable(self, peer: PeerHello) -> str:
-        """Where the peer says that it is to be dialled; empty if that is nowhere, or if it does not say."""
+        """The address that the peer announces; empty if it announces none, or one that cannot be dialled."""
         if not peer.peer_address or is_dialable(peer.peer_address):
             return peer.peer_address
         words = f"peer {peer.node_id} says that it is at {peer.peer_address!r}, which nobody can dial; it is ignored"
@@ -337,8 +337,10 @@ class Transport:
         return ""
 
     def _ended_by_peer(self, peer_id: str) -> None:
-        """The peer ended one of the two connections. It is gone only with both: one that gets another address, or whose
-        caller made a mistake, ends one. What it said is read by then, for that came on one of these.
+        """The peer ended one of the two connections. It is gone only with both.
+
+        A peer that gets another address, or that dialled by mistake, ends only one. All its messages are read by then,
+        because they came on one of these.
         """
         outbound = self._peers.get(peer_id)
         if not self._inbound.has(peer_id) and (outbound is None or not outbound.is_connected):
