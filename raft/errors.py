@@ -1,4 +1,4 @@
-"""What can go wrong, by who can do something about it. Fields are kept and text is made late, so that errors pickle."""
+"""The errors of the engine. Fields are kept and the text is made late, so that errors pickle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class InvalidConfiguration(RaftError, ValueError):
 
 
 class NewerBuildNeeded(Exception):
-    """Base of what is said of something that only newer builds know, be it in a file or sent by a peer.
+    """Base of errors about something that only newer builds know, in a file or sent by a peer.
 
     It is sound, so to ask for it again is of no use: a member that is sent it promises no more and ends, and the newer
     build goes on from the same folder. What is new is sent only where the feature level has it
@@ -23,7 +23,7 @@ class NewerBuildNeeded(Exception):
 
 
 class NewerConfiguration(InvalidConfiguration, NewerBuildNeeded):
-    """A member list in a form that only newer builds know: it is not guessed at."""
+    """A member list in a form that only newer builds know."""
 
     def __init__(self, found: int, supported: int) -> None:
         super().__init__(found, supported)
@@ -37,13 +37,13 @@ class NewerConfiguration(InvalidConfiguration, NewerBuildNeeded):
 
 
 class ProtocolError(RaftError):
-    """A peer sent what the protocol does not allow. The connection is closed; the node goes on."""
+    """A peer violated the protocol. The connection is closed; the node continues."""
 
 
 class ValidationFault(ProtocolError):
-    """Validation itself failed on what a peer sent: a mistake in this build, which `__cause__` shows.
+    """Validation itself failed on a message of a peer: a mistake in this build, which `__cause__` shows.
 
-    Nothing had been changed yet, so only the connection is closed. `what`: what was being validated.
+    Nothing had changed yet, so only the connection is closed. `what`: the thing being validated.
     """
 
     def __init__(self, what: str) -> None:
@@ -94,9 +94,9 @@ class DiskFull(Busy):
 
 
 class NoDescriptors(DiskFull):
-    """As `DiskFull`, but what lacks is a file descriptor: the log needs another file, and cannot open it.
+    """As `DiskFull`, but for want of a file descriptor: the log needs another file, and cannot open it.
 
-    `words` are the system's, with the limit if it is this process's own.
+    `words` are the system's message, with the limit if it is this process's own.
     """
 
     def __init__(self, node_id: str, words: str) -> None:
@@ -112,7 +112,7 @@ class NoDescriptors(DiskFull):
 
 
 class TransferUnderWay(Busy):
-    """The leader is handing over: nothing is proposed until that has ended, one way or the other."""
+    """A leadership transfer is under way: nothing is proposed until it has succeeded or failed."""
 
     def __init__(self, peer_id: str) -> None:
         super().__init__("leadership transfer", 1)
@@ -124,7 +124,7 @@ class TransferUnderWay(Busy):
 
 
 class TransferRefused(RaftError):
-    """Leadership was not handed over, and nothing has changed. `reason`: not_a_peer, not_ready or under_way."""
+    """The leadership was not transferred, and nothing has changed. `reason`: not_a_peer, not_ready or under_way."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(reason, text)
@@ -135,35 +135,35 @@ class TransferRefused(RaftError):
 
 
 class ChangeRefusal(enum.Enum):
-    """Why a change of the members was refused. The values are stable words."""
+    """The reason why a membership change was refused. The values are stable words."""
 
     PENDING = "pending"
     """Another change is not finished: one at a time (Raft §6)."""
     NOT_READY = "not_ready"
-    """The leader has committed nothing in its term yet: an older change may still come out of its log."""
+    """The leader has committed nothing in its term yet: its log may hold an unfinished older change."""
     LAST_VOTER = "last_voter"
     DUPLICATE = "duplicate"
-    """Who should come is there already, or something is named twice."""
+    """The new member is there already, or something is named twice."""
     UNKNOWN_MEMBER = "unknown_member"
     USED_ID = "used_id"
-    """A removed member had this id; it may have voted, and is forgotten by nobody.
+    """A removed member had this id; it may have voted, and every member remembers it.
 
     See docs/reference/specification.md#14-removed-ids.
     """
     BEHIND = "behind"
-    """A learner that should vote lacks too much of the log, or is silent."""
+    """A learner to be promoted lacks too much of the log, or is silent."""
     NO_QUORUM = "no_quorum"
-    """Of those who would be voters no majority was heard lately: the change could not be committed."""
+    """No majority of the new voters was heard lately: the change could not be committed."""
     TOO_MANY = "too_many"
     NOTHING = "nothing"
     INVALID = "invalid"
-    """An id or an address that no member can have. Said before the leader is asked."""
+    """An id or an address that no member can have. It is refused before the leader is asked."""
     UNREACHABLE = "unreachable"
-    """A member that is there already has no address at which others could find it. Said by whoever knows of sockets."""
+    """An existing member has no address at which others could reach it. The server of a member refuses this."""
 
 
 class ChangeRefused(RaftError):
-    """A change of the members was not begun, and nothing has changed. `text` says what stands against it.
+    """A membership change was not begun, and nothing has changed. `text` says what prevents it.
 
     `lag`: entries that a learner lacks, where that is the reason (BEHIND).
     """
@@ -188,9 +188,10 @@ class TooLarge(RaftError):
 
 
 class TooStale(RaftError):
-    """A read of bounded age was not answered: nobody could be asked, and this member's state may be older than that.
+    """A read of bounded staleness was not served: no leader could be asked, and the own state may be older than the
+    bound.
 
-    `age_ns`: how old it may be at most; None if nothing is known of it.
+    `age_ns`: the maximum age of the own state; None if nothing is known.
     """
 
     def __init__(self, node_id: str, age_ns: int | None, age_ns_max: int) -> None:
@@ -204,7 +205,7 @@ class TooStale(RaftError):
 
 
 class NotCommitted(RaftError):
-    """`read_log` was asked for an index above the high-water mark, which is never shown.
+    """`read_log` was called for an index above the high-water mark, which is never shown.
 
     See docs/reference/specification.md#66-reading-the-log.
     """
@@ -218,7 +219,7 @@ class NotCommitted(RaftError):
 
 
 class Compacted(RaftError):
-    """`read_log` was asked for an index that the log has forgotten."""
+    """`read_log` was called for an index that the log has forgotten."""
 
     def __init__(self, index: int, first_index: int) -> None:
         super().__init__(index, first_index)
@@ -229,9 +230,11 @@ class Compacted(RaftError):
 
 
 class StoreFailed(Exception):
-    """Base of what a `LogStore` or `SnapshotStore` raises when it is damaged, or has failed: nothing may rest on it.
+    """Base of the errors of a `LogStore` or `SnapshotStore` that is damaged or has failed.
 
-    The node then makes no more promises, as after an OSError (docs/reference/specification.md#37-failed-sync).
+    The node then makes no more promises, as after an OSError.
+
+    See docs/reference/specification.md#37-failed-sync.
     """
 
 
@@ -240,7 +243,7 @@ ENDING_ERRORS = (OSError, StoreFailed, NewerBuildNeeded)
 
 
 class NodeStopped(RaftError):
-    """The node made its last promise: a sync failed or an invariant broke. Only a restart can help.
+    """The node makes no more promises: a sync failed or an invariant broke. Only a restart helps.
 
     See docs/reference/specification.md#37-failed-sync.
     """

@@ -1,8 +1,8 @@
-"""What the engine needs from the outside, as small protocols: a log, a snapshot store, pins, a state machine.
+"""The interfaces that the engine needs from outside: a log, a snapshot store, a pin store, a state machine.
 
 All I/O is in submit/complete form: a call returns at once, `done` is called later, never from inside the call, and
 always on the caller's own thread or loop. `done(None)` is success; `done(error)` is not.
-Reads of what was written are synchronous: they come from memory or the page cache.
+Reads are synchronous: they come from memory or the page cache.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ Done = Callable[[BaseException | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogWrite:
-    """One step of the ordered write stream: what must be durable before `persisted(sequence)` may be said.
+    """One step of the ordered write stream: it must be durable before `persisted(sequence)` is called.
 
     Carried out in this order: hard state; then `reset` (the log is dropped and begins after that position), or
-    `replace_from` (entries from this index on are cut); then `entries`. A truncation and what replaces it are
-    never apart (docs/reference/specification.md#34-cut-and-replacement).
+    `replace_from` (entries from this index on are cut); then `entries`. A truncation and the replacing entries are
+    never apart.
+
+    See docs/reference/specification.md#34-cut-and-replacement.
     """
 
     sequence: int
@@ -34,7 +36,7 @@ class LogWrite:
 
 
 class LogStore(Protocol):
-    """The write-ahead log of one node, opened and already proven durable up to `last_index`.
+    """The write-ahead log of one node: opened, and proven durable up to `last_index`.
 
     See docs/reference/specification.md#35-recovery.
     """
@@ -56,15 +58,15 @@ class LogStore(Protocol):
 
     @property
     def is_disk_full(self) -> bool:
-        """True while there is room for little more than votes and compaction: nothing else should be appended.
+        """True while there is only room for votes and compaction: nothing else should be appended.
 
-        Also while the log waits for a file that it cannot open: then `lacks_descriptors` is not empty.
+        Also true while the log waits for a file that it cannot open: then `lacks_descriptors` is not empty.
         """
         ...
 
     @property
     def lacks_descriptors(self) -> str:
-        """What the system said when too many files were open for another one of the log; empty if nothing waits."""
+        """The system's message if the log waits because too many files are open; empty otherwise."""
         ...
 
     @property
@@ -77,11 +79,11 @@ class LogStore(Protocol):
         ...
 
     def configuration_indexes(self) -> Sequence[int]:
-        """Where the retained log holds entries of kind `configuration`, in order. Asked once, after the open."""
+        """The indexes of entries of kind `configuration` in the retained log, in order. Called once, after the open."""
         ...
 
     def append(self, write: LogWrite) -> None:
-        """Take one step of the write stream into memory. Nothing is durable before a `sync` started later is done."""
+        """Take one step of the write stream into memory. It is durable once a `sync` that started later is done."""
         ...
 
     def sync(self, commit_hint: int, done: Done) -> None:
@@ -99,7 +101,7 @@ class LogStore(Protocol):
         ...
 
     def look_for_room(self) -> None:
-        """Find out, in the background, whether `is_disk_full` still holds. To be called now and then, not often."""
+        """Find out in the background whether `is_disk_full` still holds. To be called from time to time, not often."""
         ...
 
     def drop_before(self, index: int) -> None:
@@ -109,7 +111,7 @@ class LogStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotHeader:
-    """What a snapshot says of itself. `machine` is the state machine's own header, a CBOR map.
+    """The header of a snapshot. `machine` is the state machine's own header, a CBOR map.
 
     See docs/reference/specification.md#53-state-of-the-store.
     """
@@ -130,9 +132,9 @@ class SnapshotInfo:
 
 
 class SnapshotWriter(Protocol):
-    """A snapshot in the making: written aside, one operation at a time, invisible until `finish` is done.
+    """A snapshot that is being written: aside, one operation at a time, invisible until `finish` is done.
 
-    An OSError that `done` is told is a disk that fails. Any other error is harmless: nothing depends on this snapshot.
+    An OSError passed to `done` is a failing disk. Any other error is harmless: nothing depends on this snapshot.
     """
 
     def write(self, chunk: bytes, done: Done) -> None:
@@ -144,7 +146,7 @@ class SnapshotWriter(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Give it up; what was written aside is deleted when convenient."""
+        """Give the snapshot up; its file is deleted when convenient."""
         ...
 
 
@@ -160,27 +162,27 @@ class SnapshotStore(Protocol):
         ...
 
     def receive(self, total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
-        """Begin one that comes from the leader; `write` takes the bytes of its file.
+        """Begin a snapshot that comes from the leader; `write` takes the bytes of its file.
 
-        With `position`, a file that turns out to be at another one is refused at `finish`, and never seen.
+        With `position`, `finish` refuses a file at another position, which never becomes visible.
         """
         ...
 
     def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """Bytes of the file, to send them; shorter only at its end."""
+        """Bytes of the file to send; shorter only at its end."""
         ...
 
     def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:
-        """The state machine's chunks, each verified, to restore from. Raises the store's error if one is damaged."""
+        """The chunks of the state machine, each verified. Raises the store's error if one is damaged."""
         ...
 
     def drop_older(self, keep: Collection[str] = ()) -> None:
-        """Delete those before the newest, when convenient, but for the names in `keep`."""
+        """Delete the snapshots before the newest, when convenient, except the names in `keep`."""
         ...
 
 
 class PinStore(Protocol):
-    """Which incarnation of each peer this node has accepted.
+    """The accepted incarnation of each peer.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -190,7 +192,7 @@ class PinStore(Protocol):
         ...
 
     def pin(self, peer_id: str, incarnation_id: bytes, done: Done) -> None:
-        """Make one more pin durable; one that was there of the same peer gives way to it."""
+        """Make a pin durable; it replaces an older pin of the same peer."""
         ...
 
 
@@ -200,10 +202,10 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
-    """A consistent picture of a state machine at the moment it was taken, however late its chunks are read.
+    """A consistent snapshot of a state machine at the moment it was taken, however late its chunks are read.
 
-    Whoever took it reads them to the end or calls `close`, once or more often: until then the machine may have to keep
-    for it what changes. No chunk is read after that.
+    The owner reads the chunks to the end or calls `close`, once or more often. Until then the machine may have to keep
+    old values. No chunk is read after that.
     """
 
     header: Mapping[str, Any]
@@ -212,19 +214,19 @@ class StateSnapshot:
 
 
 class StateRestore(Protocol):
-    """A state that is read aside, slice by slice, while the machine stays what it is until all of it is there."""
+    """A state that is read aside, slice by slice, while the machine keeps its own until all of it is there."""
 
     @property
     def is_restored(self) -> bool:
-        """True once the machine has become it, or it was given up: what is left is to free what was there before."""
+        """True once the machine has the new state, or the restore was given up: only freeing the rest remains."""
         ...
 
     def step(self) -> bool:
-        """Do one slice, of a few ms at most; False if nothing is left to do. Raises if the chunks make no sense."""
+        """Do one slice of a few ms at most; False if nothing is left to do. Raises if the chunks are impossible."""
         ...
 
     def give_up(self) -> None:
-        """The machine stays what it is. Further steps only free what was read."""
+        """Keep the machine as it is. Further steps only free what was read."""
         ...
 
 
@@ -250,13 +252,13 @@ class StateMachine(Protocol):
         ...
 
     def snapshot(self) -> StateSnapshot:
-        """Take a picture, in no time that grows with the state: whoever asks has an election time-out to keep."""
+        """Take a snapshot, in a time that does not grow with the state: the caller has an election time-out to keep."""
         ...
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
-        """Become what a snapshot describes, forgetting everything before.
+        """Replace the state by that of a snapshot. Called at the start.
 
-        Asked at the start. A machine with much to read also has `begin_restore` (raft.snapshots.installer), for later.
+        A machine with a large state also has `begin_restore` (raft.snapshots.installer) for later snapshots.
         """
         ...
 
