@@ -1,4 +1,4 @@
-"""A file that is there to be given back: on a full disk its room lets hard states and compaction still be written."""
+"""The ballast: a file that is deleted on a full disk, so that its room is free for hard states and compaction."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _BLOCK = bytes(64 * 1024)
 
 
 class _Submission(NamedTuple):
-    """One `Ballast.submit`, given to each callback: functions that held each other would keep what was written until
-    a garbage collection finds them, 100 MiB and more of it under load."""
+    """One `Ballast.submit`, passed to each callback.
+
+    Closures that refer to each other would keep the written buffers until a garbage collection, 100 MiB and more under
+    load."""
 
     operations: Sequence[Operation]
     done: Done
@@ -25,9 +27,10 @@ class _Submission(NamedTuple):
 
 
 class Ballast:
-    """The spare room of one data folder. Given back when the disk is full, made again once there is room.
+    """The spare room of one data folder: released when the disk is full, and made again once there is room.
 
-    While `restore` is under way the disk may be full only because of it: what fails then is tried again behind it.
+    While `restore` is under way the disk may be full only because of it: operations that fail then are tried again
+    after it.
     """
 
     def __init__(self, files: Files, size_bytes: int) -> None:
@@ -43,12 +46,12 @@ class Ballast:
 
     @property
     def is_short(self) -> bool:
-        """True while room or descriptors lack: what nothing depends on yet is not to be written."""
+        """True while room or descriptors are lacking: data that nothing depends on yet should not be written."""
         return self.is_released or bool(self.lacks_descriptors)
 
     @property
     def snapshot_bytes_max(self) -> int:
-        """How large a snapshot may become on a full disk: two at once leave half of the room to votes."""
+        """The size that a snapshot may have on a full disk: two at once leave half of the room to votes."""
         return self._size_bytes // 4
 
     def is_present(self) -> bool:
@@ -59,7 +62,7 @@ class Ballast:
             return self._size_bytes == 0
 
     def restore(self, done: Done) -> None:
-        """Make the file if it is not there. A disk that has no room for it is no error: `is_released` tells."""
+        """Make the file if it is not there. A disk without room for it is no error: `is_released` is set then."""
         assert not self._is_restoring, "one search for room at a time"
         if self.is_present():
             self.is_released = False
@@ -86,9 +89,9 @@ class Ballast:
         self._files.submit(operations, restored)
 
     def look_for_room(self) -> None:
-        """Try again what waits; if nothing does, try to make the file again. Not while either is under way.
+        """Try the waiting operations again; without any, try to make the file again. Not while either is under way.
 
-        Raises OSError (EFBIG) if it could not be made again because no file may grow so far: there would never be room.
+        Raises OSError (EFBIG) if the file could not be made because no file may grow so far: there would never be room.
         """
         if self._file_too_large is not None:
             raise self._file_too_large
@@ -101,18 +104,21 @@ class Ballast:
             self.restore(self._restored)
 
     def _restored(self, error: BaseException | None) -> None:
-        """Whatever went wrong, `is_released` tells, and it is tried again. In vain only where files have a bound."""
+        """After any error `is_released` is set, and it is tried again.
+
+        Only a bound on file sizes makes that useless.
+        """
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
             self._file_too_large = OSError(errno.EFBIG, error.strerror, BALLAST_PATH)
 
     def submit(
         self, operations: Sequence[Operation], done: Done, again: Callable[[], Sequence[Operation]] | None = None
     ) -> None:
-        """Like `Files.submit`; if the disk is full, the ballast is given back and it is tried once more.
+        """Like `Files.submit`; if the disk is full, the ballast is released and the operations are tried once more.
 
-        With `again`, which gives the operations of a further attempt, and must not build on anything that a failed one
-        may have left, what still finds no room waits for `look_for_room` (unless the folder is just being opened). So
-        does what finds no descriptor, which the ballast's room would not help.
+        `again` returns the operations of a further attempt, which must not build on anything that a failed one may have
+        left. With it, operations that still find no room wait for `look_for_room` (unless the folder is just being
+        opened). Operations that find no descriptor wait, too; the room of the ballast would not help them.
         """
         # What fails together is tried again together.
         submission = _Submission(operations, done, again, not self.is_released or self._is_restoring)
@@ -152,12 +158,13 @@ class Ballast:
             self.lacks_descriptors = (error.strerror or str(error)).lower()
 
     def submit_snapshot(self, operations: Sequence[Operation], done: Done, size_bytes: int) -> None:
-        """Like `submit`, for a snapshot that becomes `size_bytes` large: beyond a bound it takes nothing of this room.
+        """Like `submit`, for a snapshot that becomes `size_bytes` large: beyond a bound it takes none of this room.
 
-        What it cannot have is an OSError as on any full disk. Nothing depends on a snapshot yet, on a vote everything.
+        Without room it ends with an OSError, as on any full disk: nothing depends on a snapshot yet, everything on a
+        vote.
 
-        A sync is never tried again: some file systems find out only there that they have no room, forget what was
-        written, and have nothing to say against the next one. Another snapshot may use the room that is given back.
+        A sync is never tried again. Some file systems find out only there that they have no room, drop the written
+        bytes, and succeed at the next sync. Another snapshot may use the room that is released.
         """
         if size_bytes <= self.snapshot_bytes_max and any(isinstance(each, SyncFile) for each in operations):
             self._files.submit(operations, partial(self._snapshot_synced, done))

@@ -1,4 +1,4 @@
-"""What can be wrong with a data folder. Fields are kept and text is made late, so that errors pickle.
+"""The errors of a data folder. Fields are kept and the text is made late, so that errors pickle.
 
 Each text ends with the way out.
 """
@@ -24,7 +24,7 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 def in_folder(error: _Error, folder: str) -> _Error:
-    """The same error, with the whole path where it knows only the one within the data folder."""
+    """The same error with the whole path, if it knows only the path within the data folder."""
     match error:
         case NewerFormat() | CorruptMeta() | CorruptLog() | CorruptSnapshot():
             where = f"{folder}/{error.path}"
@@ -35,7 +35,7 @@ def in_folder(error: _Error, folder: str) -> _Error:
 
 
 class NotInitialized(StorageError):
-    """The folder is missing, empty, or its first start was interrupted: there is no member in it."""
+    """The folder is missing, empty, or its first start was interrupted: it holds no member."""
 
     def __init__(self, folder: str, state: str) -> None:
         super().__init__(folder, state)
@@ -117,7 +117,7 @@ class NotWritable(StorageError):
 
 
 class DiskFailing(StorageError):
-    """The system cannot read or write the folder, and it is neither a matter of permission nor of room."""
+    """The system cannot read or write the folder, for a reason other than permission or room."""
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(folder, reason)
@@ -131,17 +131,17 @@ class DiskFailing(StorageError):
 
 
 class NotCarriedOut(OSError):
-    """A mistake of this program, where it writes to the disk: what was asked for is not done.
+    """A mistake of this program in a disk operation, which is not carried out.
 
-    To whoever waits it is a failure of the disk, after which nothing is promised; to people it is not. The mistake
-    itself is the `__cause__`.
+    Callers treat it as a failure of the disk, after which nothing is promised; its text does not blame the disk. The
+    mistake itself is the `__cause__`.
     """
 
 
 class NewerFormat(StorageError, NewerBuildNeeded):
-    """A file was written by a newer build: it is sound, and this one does not know all that is in it.
+    """A file was written by a newer build: it is sound, and this build does not know all of its content.
 
-    `what` is of number `found`; `supported` is the highest that this build knows.
+    `what` has number `found`; `supported` is the highest that this build knows.
     """
 
     def __init__(self, path: str, found: int, supported: int, what: str = "format version") -> None:
@@ -170,7 +170,7 @@ class CorruptMeta(StorageError):
 
 
 class CorruptLog(StorageError, StoreFailed):
-    """Bytes of the log that had been durable are not what was written. Never repaired silently."""
+    """Durable bytes of the log differ from what was written. They are never repaired silently."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)
@@ -184,7 +184,7 @@ class CorruptLog(StorageError, StoreFailed):
 
 
 class CorruptSnapshot(StorageError, StoreFailed):
-    """A snapshot file is not what was written, and no older one can stand in for it."""
+    """A snapshot file differs from what was written, and no older one can replace it."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)
@@ -198,7 +198,7 @@ class CorruptSnapshot(StorageError, StoreFailed):
 
 
 class SnapshotRefused(StorageError):
-    """A received snapshot is not the one that was announced, or not of this cluster. Nothing was changed."""
+    """A received snapshot is not the announced one, or not of this cluster. Nothing has changed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -209,9 +209,9 @@ class SnapshotRefused(StorageError):
 
 
 class DiskFull(StorageError):
-    """Something that nothing depends on yet found no room, and was given up: `what`.
+    """`what`, which nothing depends on yet, found no room and was given up.
 
-    `lacks_descriptors`: what the system said, if it was no room that lacked but descriptors; empty otherwise.
+    `lacks_descriptors`: the system's message, if descriptors were lacking and not room; empty otherwise.
     """
 
     def __init__(self, what: str, lacks_descriptors: str = "") -> None:
@@ -225,7 +225,7 @@ class DiskFull(StorageError):
 
 
 class LogFailed(StorageError, StoreFailed):
-    """A sync failed, so the log takes nothing more in this life. Only a restart can help.
+    """A sync failed, so the log takes nothing more in this life. Only a restart helps.
 
     See docs/reference/specification.md#37-failed-sync.
     """

@@ -1,4 +1,4 @@
-"""Bounds of what is on disk."""
+"""The bounds of files on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageLimits:
-    """How large files and frames may grow. The defaults suit a log of which a few hundred MiB are retained."""
+    """The bounds of files and frames. The defaults suit a log of which a few hundred MiB are retained."""
 
     segment_bytes_max: int = (
         16 * MIB

@@ -1,5 +1,5 @@
-"""What the disk is asked to do: the interface, the one that runs it on a thread, and what it says of the disk.
+"""File operations: the interface, its implementation on a thread, and the deletion of large files.
 
-Here belongs whatever knows of operations on files and nothing of what is in them. Formats belong to `wal`, `snapshots`
-and `folder`.
+Here belongs code that knows operations on files and nothing of their content. Formats belong to `wal`, `snapshots` and
+`folder`.
 """

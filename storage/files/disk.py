@@ -31,10 +31,10 @@ from storage.files.interface import (
 BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS: `writev` of more fails.
 OPEN_FILES_MAX = 32  # Per direction: the last segment, a snapshot in the making, and what slow peers read.
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
-"""Of what is made here: keys and values are for the member's own user. Existing folders and files keep their modes."""
+"""The modes of new folders and files: keys and values are for the member's own user. Existing ones keep their modes."""
 
 SPARE_DESCRIPTORS = 2
-"""Kept open for reads: a write that finds no descriptor waits, but a read is answered at once, or the member ends."""
+"""Descriptors kept for reads: a write without a descriptor waits, but a read without one ends the member."""
 
 NO_FILES_LEFT = "too many files are open on this machine"
 
@@ -62,9 +62,9 @@ class Disk:
         self._read = _OpenFiles(os.O_RDONLY, spares=SPARE_DESCRIPTORS)
 
     def carry_out(self, operations: Sequence[Operation]) -> OSError | None:
-        """One after the other, up to the first that fails, whose error is returned.
+        """Carry out the operations in order, up to the first that fails; return its error.
 
-        An error of the program counts as one of the disk: what was asked for is not done, and whoever waits must know.
+        A mistake of the program counts as an error of the disk: the operations are not done, and the caller must know.
         """
         try:
             if len(operations) == 2 and type(operations[0]) is Write and type(operations[1]) is SyncFile:
@@ -111,9 +111,10 @@ class Disk:
         self._read.close()
 
     def _append(self, write: Write, sync: SyncFile) -> None:
-        """Nearly all there is. Both in one hold of the file: to look for it twice took half of the program's time here.
+        """Write and sync, as nearly always, with one lookup of the file: two lookups took half of the program's time
+        here.
 
-        One call with RWF_DSYNC in the place of the two takes as long as they do, and the same CPU time.
+        One call with RWF_DSYNC instead of the two takes as long as they do, and the same CPU time.
         """
         with self._written.in_use:
             path, buffers = write.path, write.buffers
@@ -160,7 +161,7 @@ class _OpenFiles:
     """Descriptors by path, the least recently used one closed at the bound. A descriptor in use is never closed."""
 
     def __init__(self, flags: int, spares: int = 0) -> None:
-        """`spares`: so many descriptors are held back for when the system has none left."""
+        """`spares`: the number of descriptors kept for the time when the system has none left."""
         self._flags = flags
         self._spares_max = spares
         self._spares: list[int] = []
@@ -183,9 +184,9 @@ class _OpenFiles:
         return descriptor
 
     def sparing(self, opening: Callable[[], Opened]) -> Opened:
-        """What `opening` returns; if too many files are open, after a spare one or the least recently used is closed.
+        """The result of `opening`; if too many files are open, a spare one or the least recently used is closed first.
 
-        The caller holds `in_use`. Another thread may be quicker to take what was closed: then the next one is.
+        The caller holds `in_use`. If another thread takes the closed descriptor first, the next one is closed.
         """
         while True:
             try:
@@ -213,7 +214,7 @@ class _OpenFiles:
         return True
 
     def forget(self, path: str) -> None:
-        """Close the file, if it is open: its name will mean another one."""
+        """Close the file, if it is open, because its name will mean another file."""
         with self.in_use:
             self._last_path = ""
             descriptor = self._descriptors.pop(path, None)
@@ -233,7 +234,7 @@ class _OpenFiles:
 def read_all(read_at: Callable[[int, int], bytes], length: int, offset: int) -> bytes:
     """Bytes from `offset`, however little the system gives at once; shorter only at the end of the file.
 
-    `read_at(length, offset)` is `os.pread` of a file: nothing comes at the end only.
+    `read_at(length, offset)` is `os.pread` of a file: it returns nothing only at the end.
     """
     parts: list[bytes] = []
     while length > 0 and (part := read_at(length, offset)):
@@ -274,9 +275,9 @@ def sync_data(descriptor: int) -> None:
 
 
 def open_file(path: str | Path, flags: int) -> int:
-    """A descriptor of a regular file, or of a symbolic link to one. Never waits for what has the name instead.
+    """A descriptor of a regular file, or of a symbolic link to one. It never waits for a fifo or device of that name.
 
-    Raises OSError: EISDIR or ENXIO, with what it is, if it is no regular file.
+    Raises OSError: EISDIR or ENXIO, with the kind of file, if it is no regular file.
     """
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)  # A fifo would be waited for.
@@ -293,7 +294,7 @@ def open_file(path: str | Path, flags: int) -> int:
 
 
 def check_is_file(mode: int, path: str | Path) -> None:
-    """Raise OSError (EISDIR, ENXIO) unless `mode` is a regular file's; it names `path` and says what is there."""
+    """Raise OSError (EISDIR, ENXIO) unless `mode` is that of a regular file; it names `path` and the kind of file."""
     if not stat.S_ISREG(mode):
         what = _KINDS.get(stat.S_IFMT(mode), "something else")
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO

@@ -1,4 +1,4 @@
-"""The few file operations that the log and the snapshots need, in submit/complete form.
+"""The interface of file operations that the log and the snapshots need, in submit/complete form.
 
 `Files` is a folder seen through a small protocol, so that the same log runs on a real disk (`RealFiles`) and in the
 simulator. Paths are relative, with `/`. One submission is an ordered list of operations, carried out one after the
@@ -65,7 +65,7 @@ class SyncFolder:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """Give a file another name, replacing what has it."""
+    """Give a file another name, replacing the file that has it."""
 
     old_path: str
     new_path: str

@@ -1,4 +1,4 @@
-"""A node's data folder on a real disk: made once, explicitly; held by one process; known by its `meta`.
+"""The data folder of a node on a real disk: made once, explicitly; held by one process; known by its `meta`.
 
 See docs/reference/specification.md#15-data-folder.
 """
@@ -38,28 +38,28 @@ from storage.layout import INITIALIZING_NAME, LOCK_NAME
 logger = logging.getLogger("storage")
 
 DISK_ERRORS = frozenset({errno.EIO, errno.EUCLEAN})
-"""What the system says of a disk that fails, and of a file system that has found itself damaged."""
+"""The system's errors for a failing disk, and for a file system that has found itself damaged."""
 
 _NO_FOLDER_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
-"""What a file system says that does not know how to lock a folder."""
+"""The errors of a file system that cannot lock a folder."""
 
 
 class DataFolder:
     """A data folder that this process holds until `close()`."""
 
     def __init__(self, folder: Path, identity: Identity, lock: FolderLock, joins_as: Member | None = None) -> None:
-        """`joins_as`: of a member that joined a cluster, itself with the addresses that it was made with."""
+        """`joins_as`: the member that joined a cluster with this folder, with its first addresses, or None."""
         self.folder, self.identity, self.joins_as = folder, identity, joins_as
         self._lock: FolderLock | None = lock
         self._files: RealFiles | None = None
 
     def files(self, post: Callable[[Callable[[], None]], None]) -> RealFiles:
-        """Its files, with an I/O thread of their own. Closed with this folder."""
+        """The files of this folder, with an I/O thread of their own. Closed with the folder."""
         self._files = RealFiles(self.folder, post)
         return self._files
 
     def close(self) -> None:
-        """Close its files and let go of the lock: not of the lock where the disk hangs, for its thread still writes."""
+        """Close the files and release the lock. If the disk hangs the lock stays, because the thread still writes."""
         if self._files is not None and not self._files.close():
             logger.error("%s: its disk hangs; it stays locked until this process ends", self.folder)
             return
@@ -111,7 +111,7 @@ def create_data_folder(
 def open_data_folder(
     folder: Path, *, expect_cluster_id: bytes | None = None, expect_node_id: str | None = None
 ) -> DataFolder:
-    """Take hold of an existing member's folder. Nothing is changed but the process id in `LOCK`.
+    """Open and lock the folder of an existing member. Nothing is changed but the process id in `LOCK`.
 
     Raises NotInitialized, FolderLocked, NotWritable, DiskFailing, WrongCluster, WrongNode, NewerFormat, CorruptMeta.
     """
@@ -132,7 +132,7 @@ def open_data_folder(
 
 
 def holder_of(folder: Path) -> FolderLocked | None:
-    """What a process that wanted to open the folder just now would be told; None if it is free. Nothing is changed."""
+    """The error that a process would get if it opened the folder now; None if it is free. Nothing is changed."""
     with contextlib.ExitStack() as opened:
         for path, flags in ((folder, os.O_DIRECTORY), (folder / LOCK_NAME, os.O_NONBLOCK)):
             with contextlib.suppress(OSError):
@@ -144,7 +144,7 @@ def holder_of(folder: Path) -> FolderLocked | None:
 
 
 def _pid_of(folder: Path) -> int | None:
-    """What `LOCK` says; None if it is gone."""
+    """The process id in `LOCK`; None if it is gone."""
     try:
         descriptor = open_file(folder / LOCK_NAME, os.O_RDONLY)
     except OSError:
@@ -162,7 +162,7 @@ def _pid_in(descriptor: int) -> int | None:
 
 
 def _refusal(folder: Path, error: OSError) -> StorageError:
-    """Whoever is told to look after the owner of a folder should not have to find out that its disk is broken."""
+    """The error to report: a broken disk is named as such, and not as a wrong owner of the folder."""
     kind = DiskFailing if error.errno in DISK_ERRORS else NotWritable
     reason = error.strerror or str(error)
     if error.filename is not None and Path(error.filename) != folder:
@@ -183,7 +183,7 @@ def _make(folder: Path) -> None:
 
 
 def _warn_if_open_to_all(folder: Path) -> None:
-    """A folder that was there keeps its mode: a group may have been let in on purpose, or it is not ours to change."""
+    """Warn about an open mode. An existing folder keeps its mode: it may be on purpose, or not ours to change."""
     with contextlib.suppress(OSError):
         mode = stat.S_IMODE(folder.stat().st_mode)
         if mode & stat.S_IRWXO:
@@ -215,7 +215,7 @@ def _refuse_unless_new(folder: Path) -> None:
 
 
 def _refuse_unless_member(folder: Path) -> None:
-    """Tell "there never was a member" from "there is one": only the first may ever be initialised."""
+    """Distinguish "there never was a member" from "there is one": only the first may ever be initialised."""
     try:
         if not folder.exists():
             raise NotInitialized(str(folder), "there is no such folder")
@@ -236,10 +236,10 @@ def _refuse_unless_member(folder: Path) -> None:
 
 
 def _lock(folder: Path) -> FolderLock:
-    """An exclusive lock for as long as its descriptors are open, with our process id for whoever comes second.
+    """Take an exclusive lock, held while its descriptors are open, and write our process id for the next process.
 
-    The folder itself is locked first: nobody can delete what this lock hangs on while the folder is there. `LOCK` is
-    locked as well, because older builds know no other, and on a network file system only its lock reaches other hosts.
+    The folder itself is locked first: its lock cannot be deleted while the folder is there. `LOCK` is locked as well,
+    because older builds know no other, and on a network file system only its lock reaches other hosts.
     """
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise NotWritable(str(folder), "permission denied")
@@ -268,15 +268,15 @@ class FolderLock(NamedTuple):
     on_file: int
 
     def release(self) -> None:
-        """Let go of the folder. Once."""
+        """Release the folder, once."""
         os.close(self.on_file)
         os.close(self.on_folder)
 
 
 def _try_lock(descriptor: int, how: int) -> bool:
-    """True if it is locked now; False if somebody else has it. Raises OSError for anything else.
+    """True if the lock was taken; False if another process has it. Raises OSError for anything else.
 
-    Some file systems know no lock of a folder: there `LOCK` alone has to do, as it had to for older builds.
+    Some file systems cannot lock a folder: there `LOCK` alone has to suffice, as for older builds.
     """
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
 """The explicit first start: an empty log, the initial configuration as a snapshot at index 0, `meta`.
 
-`meta` is written last. Before it is there the folder is no member, and a first start may be tried again.
+`meta` is written last. Without it the folder is no member, and a first start may be tried again.
 
 See docs/reference/specification.md#12-first-start.
 """
@@ -37,11 +37,11 @@ def initialize(
     done: Done,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> None:
-    """Make an empty folder the data folder of a new member; `done(NotEmpty)` if it is anything else.
+    """Make an empty folder the data folder of a new member; `done(NotEmpty)` if it is not empty.
 
-    `machine_header` and `machine_chunks` are the state machine's initial state, the same on all members. Who joins a
-    cluster later (`joins_as`, with its own addresses) begins with a snapshot that a member of it has: `position` is
-    that of it, `configuration` the one in it. The log is empty, and the first open lets it begin there.
+    `machine_header` and `machine_chunks` are the state machine's initial state, the same on all members. A member that
+    joins a cluster later (`joins_as`, with its own addresses) begins with a snapshot of one of its members: `position`
+    and `configuration` are those of that snapshot. The log is empty, and the first open makes it begin there.
     """
     assert position.index >= 0, position
     assert position == BEGINNING or joins_as is not None, (position, identity)

@@ -1,8 +1,8 @@
-"""Looking at a data folder without changing it: what `python -m storage` prints and verifies.
+"""Inspection of a data folder without changing it: what `python -m storage` prints and verifies.
 
-No lock is needed, not even where a node is running: a segment is only written behind its last frame, everything else
-appears complete under its name. What a running node is just writing looks like a torn tail. What changes while it is
-read (a segment or snapshot deleted, a node recovering) is looked at again; damage is what stays.
+No lock is needed, even if a node is running: a segment is only written behind its last frame, and everything else
+appears complete under its name. A write in progress looks like a torn tail. Files that change while they are read (a
+segment or snapshot deleted, a node recovering) are read again; only lasting problems are damage.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LOOKS_MAX = 5  # A running node deletes a few files at a time, minutes apart.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentReport:
-    """One segment. `ignored_bytes` at its end never counted: a torn tail, or what the next segment replaced.
+    """One segment. `ignored_bytes` at its end never counted: a torn tail, or bytes that the next segment replaced.
 
-    Zeroes behind them were written ahead, and are in `size_bytes` alone.
+    Preallocated zeroes behind them are in `size_bytes` only.
     """
 
     name: str
@@ -40,7 +40,7 @@ class SegmentReport:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """All that could be read; `problems` says what is damaged."""
+    """Everything that could be read; `problems` lists the damage."""
 
     identity: Identity
     pins: dict[str, bytes] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Report:
 
 
 def inspect(files: Files) -> Report:
-    """Read and verify everything. Raises CorruptMeta if it is not known whose folder it is, NewerFormat, OSError."""
+    """Read and verify everything. Raises CorruptMeta if the owner of the folder is unknown, NewerFormat, OSError."""
     for _ in range(LOOKS_MAX - 1):
         try:
             report = _look(files)

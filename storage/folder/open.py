@@ -1,4 +1,4 @@
-"""Opening what a member left behind: recovery, and nothing is handed out before all of it is durable.
+"""Opening a member's storage: recovery, and nothing is handed out before all of it is durable.
 
 See docs/reference/specification.md#35-recovery.
 """
@@ -25,10 +25,10 @@ from storage.wal.wal import Wal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedStorage:
-    """What a node starts from.
+    """The storage that a node starts from.
 
-    `warnings`: damaged snapshots that an older one stands in for. `torn_bytes`: cut off the log's end, where a write
-    was under way when the last process ended; nothing of it had been promised.
+    `warnings`: damaged snapshots that an older one replaces. `torn_bytes`: bytes cut off the log's end, of a write that
+    was under way when the last process ended; nothing of them had been promised.
     """
 
     log: Wal
@@ -49,12 +49,11 @@ def open_storage(
 ) -> None:
     """Recover one member's storage. Reads are synchronous, writes submitted; `done` gets a StorageError or OSError.
 
-    What the log holds above its highest proven batch is copied into a new segment, the rest of the old one cut; if
-    the log ends before the newest valid snapshot, or differs from it there, it is dropped and a reset written. All of
-    it can be interrupted anywhere and done again.
+    Frames above the highest proven batch are copied into a new segment, and the rest of the old one is cut. A log that
+    ends before the newest valid snapshot, or differs from it there, is dropped and a reset written (§4, §5). All of it
+    can be interrupted anywhere and done again.
 
-    See docs/reference/specification.md#35-recovery and
-    docs/reference/specification.md#55-choice-at-start.
+    See docs/reference/specification.md#35-recovery and docs/reference/specification.md#55-choice-at-start.
     """
     opening = _Opening(files, identity, limits or StorageLimits(), random_bytes)
     try:
@@ -77,7 +76,7 @@ class _Opening:
         self._snapshot_folder = snapshot_folder(identity.group_id)
 
     def read(self) -> None:
-        """Everything that can be refused is refused here, before a byte is written."""
+        """Read everything, and refuse what can be refused, before a byte is written."""
         _check_identity(read_identity(self._files), self._identity)
         self._ballast.is_present()  # Raises OSError if no file has its name.
         self._pins = PinFile(self._files, self._identity, self._ballast)
@@ -102,7 +101,7 @@ class _Opening:
         self._agree_with_snapshot()
 
     def write(self, done: Callable[[OpenedStorage | BaseException], None]) -> None:
-        """Names first: what was found under them is built upon. Then the new segment; then what is only tidy."""
+        """Make the names durable first, because the rest builds on them; then the new segment; then the cleanup."""
 
         def names_durable(error: BaseException | None) -> None:
             if error is not None:
@@ -122,7 +121,7 @@ class _Opening:
         self._files.submit(self._tidy_operations(), names_durable)
 
     def _take_unproven(self, recovered: Recovered) -> int:
-        """Take what may only be in the page cache as if it had never been written; the highest commit hint in it."""
+        """Take frames that may only be in the page cache as new writes; return their highest commit hint."""
         hint = recovered.state.hard_state.commit_index
         for write in recovered.unproven:
             problem = self._wal.take(write)
@@ -132,7 +131,7 @@ class _Opening:
         return hint
 
     def _agree_with_snapshot(self) -> None:
-        """An install that was interrupted between the snapshot and the reset is completed here.
+        """Complete an install that was interrupted between the snapshot and the reset.
 
         See docs/reference/specification.md#55-choice-at-start.
         """

@@ -1,4 +1,4 @@
-"""The snapshots of one node: files named by position, complete and durable as soon as they have a name.
+"""The snapshot store of one node: files named by position, complete and durable once they have a name.
 
 See docs/reference/specification.md#54-writing-a-snapshot.
 """
@@ -14,10 +14,10 @@ from storage.errors import CorruptLog, CorruptSnapshot
 from storage.files.gradual_delete import PIECE_BYTES, delete_in_steps
 from storage.files.interface import Delete, Files, Operation, Rename, SyncFolder
 from storage.snapshots.format import SnapshotParser
-from storage.snapshots.writers import SnapshotBuilder, SnapshotReceiver, snapshot_name
+from storage.snapshots.writers import LocalSnapshotWriter, ReceivedSnapshotWriter, snapshot_name
 
 READ_BYTES = 128 * 1024
-"""At a time: with its checksums 0.15 ms, and two chunks of the usual size."""
+"""The bytes of one read: 0.15 ms with checksums, and two chunks of the usual size."""
 
 TEMPORARY_SUFFIX = ".tmp"
 _NAME = re.compile(r"([0-9]{16})-([0-9]{16})\.snap")
@@ -30,7 +30,7 @@ def snapshot_position(name: str) -> LogPosition | None:
 
 
 def read_chunks(files: Files, folder: str, name: str, identity: Identity) -> Iterator[bytes]:
-    """The state machine's chunks of one file, each verified, then the end. Raises CorruptSnapshot, NewerFormat."""
+    """The chunks of one file, each verified, then the end. Raises CorruptSnapshot, NewerFormat."""
     for chunks, _ in _parse(files, folder, name, identity):
         yield from chunks
 
@@ -57,7 +57,10 @@ def _parse(files: Files, folder: str, name: str, identity: Identity) -> Iterator
 
 
 class SnapshotFolder:
-    """Implements `raft.SnapshotStore`. `latest()` is known to be valid; older files are there until `drop_older`."""
+    """The snapshots of one folder.
+
+    Implements `raft.SnapshotStore`. `latest()` is valid; older files stay until `drop_older`.
+    """
 
     def __init__(self, files: Files, folder: str, *, identity: Identity, ballast: Ballast) -> None:
         self._files = files
@@ -70,7 +73,7 @@ class SnapshotFolder:
     def open(self, log_first_index: int) -> list[CorruptSnapshot]:
         """Find the newest valid snapshot from which the log continues; nothing is written.
 
-        Returns what is wrong with newer ones. Raises CorruptSnapshot or CorruptLog if there is none, NewerFormat.
+        Returns the problems of newer ones. Raises CorruptSnapshot or CorruptLog if there is none, NewerFormat.
         """
         positions = sorted(
             (position for name in self._files.names(self.folder) if (position := snapshot_position(name))), reverse=True
@@ -94,7 +97,7 @@ class SnapshotFolder:
         raise CorruptLog(self.folder, 0, f"the log begins at {log_first_index} and {newest}")
 
     def leftovers(self) -> list[Operation]:
-        """What deletes the files of unfinished snapshots."""
+        """The operations that delete the files of unfinished snapshots."""
         names = [name for name in self._files.names(self.folder) if name.endswith(TEMPORARY_SUFFIX)]
         return [Delete(f"{self.folder}/{name}") for name in names]
 
@@ -121,27 +124,27 @@ class SnapshotFolder:
 
     def create(self, header: SnapshotHeader) -> SnapshotWriter:
         """Begin a snapshot of this node's own state; `write` takes the state machine's chunks."""
-        return SnapshotBuilder(self, self._next_aside("build"), header)
+        return LocalSnapshotWriter(self, self._next_aside("build"), header)
 
     def receive(self, total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
-        """Begin one that comes from the leader; `write` takes the bytes of its file.
+        """Begin a snapshot that comes from the leader; `write` takes the bytes of its file.
 
-        With `position`, a file that turns out to be at another one is refused.
+        With `position`, a file at another position is refused.
         """
-        return SnapshotReceiver(self, self._next_aside("receive"), total_bytes, position)
+        return ReceivedSnapshotWriter(self, self._next_aside("receive"), total_bytes, position)
 
     def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """Bytes of the file, to send them; shorter only at its end. Raises FileNotFoundError if it was dropped."""
+        """Bytes of the file to send; shorter only at its end. Raises FileNotFoundError if it was dropped."""
         return self._files.read(f"{self.folder}/{info.name}", offset, length)
 
     def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:
-        """The state machine's chunks, each verified, to restore from. Raises CorruptSnapshot."""
+        """The chunks of the state machine, each verified. Raises CorruptSnapshot."""
         return read_chunks(self._files, self.folder, info.name, self.identity)
 
     def drop_older(self, keep: Collection[str] = ()) -> None:
-        """Delete those before the newest, but for the names in `keep`, and damaged ones, when convenient.
+        """Delete the snapshots before the newest, except the names in `keep`, and damaged ones, when convenient.
 
-        A newer one may be there already: it has its name on disk before `adopt` is called here.
+        A newer one may be there already: it gets its name on disk before `adopt` is called.
         """
         newest = LogPosition(self.latest().header.index, self.latest().header.term)
         found = ((name, snapshot_position(name)) for name in self._files.names(self.folder))
@@ -151,7 +154,7 @@ class SnapshotFolder:
             self._drop(names)
 
     def _drop(self, names: Sequence[str]) -> None:
-        """The large ones lose their names at once, and their room piece by piece."""
+        """Delete files: large ones lose their names at once, and their room in steps."""
         operations: list[Operation] = []
         large: dict[str, tuple[str, int]] = {}
         for name in names:

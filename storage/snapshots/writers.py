@@ -1,4 +1,4 @@
-"""Two ways in which a snapshot comes to be: built from this node's own state, or received from the leader."""
+"""The two writers of a snapshot file: one for this node's own state, one for a snapshot from the leader."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from storage.snapshots.format import SnapshotParser, encode_chunk, encode_header
 Finished = Callable[[SnapshotInfo | BaseException], None]
 
 SYNC_EVERY_BYTES = 1024 * 1024
-"""So much is synced at once, in 1 or 2 ms. The log waits for the same thread and the same disk: one sync of 150 MiB at
-the end kept it, and with it every write of the cluster, for 0.1 s."""
+"""The bytes of one sync, 1 or 2 ms. The log waits for the same thread and the same disk: one sync of 150 MiB at the end
+delayed it, and with it every write of the cluster, by 0.1 s."""
 
 
 class SnapshotHome(Protocol):
-    """What the writers need of the folder that they write for."""
+    """The services of the snapshot folder that the writers need."""
 
     folder: str
     identity: Identity
@@ -40,7 +40,7 @@ class SnapshotHome(Protocol):
 
 
 class _WriterAside:
-    """Bytes into a file that nobody takes for a snapshot yet; one operation at a time."""
+    """Writes bytes into a file that has no snapshot name yet, with one operation at a time."""
 
     def __init__(self, home: SnapshotHome, aside: str) -> None:
         self._home, self._aside = home, f"{home.folder}/{aside}"
@@ -48,7 +48,7 @@ class _WriterAside:
         self._is_created = self._is_busy = self._is_over = False
 
     def abandon(self) -> None:
-        """Give it up; what was written aside is deleted when convenient. No `done` is called any more."""
+        """Give the snapshot up; its file is deleted when convenient. No `done` is called any more."""
         self._is_over = True
         if self._is_created:
             delete_in_steps(self._home.ballast.submit, self._aside, self._size_bytes)
@@ -76,7 +76,7 @@ class _WriterAside:
         self._home.ballast.submit_snapshot([*operations, *more], put, self._size_bytes)
 
     def _name(self, header: SnapshotHeader, finished: Finished, last_buffers: tuple[bytes, ...]) -> None:
-        """Write what is left, sync, rename, sync the folder."""
+        """Write the rest, sync, rename, sync the folder."""
         existing = self._home.durable(header)
         if existing is not None:  # Equal positions hold equal states: keep the file that may be in use.
             self.abandon()
@@ -99,8 +99,8 @@ class _WriterAside:
         self._put(last_buffers, named, SyncFile(self._aside), Rename(self._aside, path), SyncFolder(self._home.folder))
 
 
-class SnapshotBuilder(_WriterAside):
-    """A snapshot of this node's own state. Implements `raft.SnapshotWriter`."""
+class LocalSnapshotWriter(_WriterAside):
+    """Writes a snapshot of this node's own state. Implements `raft.SnapshotWriter`."""
 
     def __init__(self, home: SnapshotHome, aside: str, header: SnapshotHeader) -> None:
         super().__init__(home, aside)
@@ -111,7 +111,7 @@ class SnapshotBuilder(_WriterAside):
         self._chunks = self._chunk_bytes = 0
 
     def write(self, chunk: bytes, done: Done) -> None:
-        """Add one chunk of the state machine's state. An empty one says nothing and is not written."""
+        """Add one chunk of the state machine's state. An empty one is not written."""
         buffers, self._unwritten = self._unwritten, ()
         if chunk:
             head, self._checksum = encode_chunk(chunk, self._checksum)
@@ -126,8 +126,8 @@ class SnapshotBuilder(_WriterAside):
         self._name(self._header, done, (*self._unwritten, trailer))
 
 
-class SnapshotReceiver(_WriterAside):
-    """A snapshot file that comes from the leader, verified while it comes. Implements `raft.SnapshotWriter`."""
+class ReceivedSnapshotWriter(_WriterAside):
+    """Writes a snapshot file from the leader, verified as it comes. Implements `raft.SnapshotWriter`."""
 
     def __init__(self, home: SnapshotHome, aside: str, total_bytes: int, position: LogPosition | None) -> None:
         super().__init__(home, aside)
@@ -136,7 +136,7 @@ class SnapshotReceiver(_WriterAside):
         self._problem: BaseException | None = None
 
     def write(self, chunk: bytes, done: Done) -> None:
-        """Add the next bytes of the file. What is wrong with them is said here, or at `finish` at the latest."""
+        """Add the next bytes of the file. Their errors are reported here, or at `finish` at the latest."""
         try:
             if self._problem is None:
                 if self._size_bytes + len(chunk) > self._total_bytes:
@@ -173,7 +173,7 @@ class SnapshotReceiver(_WriterAside):
 
 
 def _given_up(error: BaseException | None) -> DiskFull:
-    """Nothing depends on this snapshot: it is built, or asked for, again."""
+    """The error of a snapshot that is given up. Nothing depends on it: it is built, or requested, again."""
     lacks = error.strerror if isinstance(error, OSError) and is_short_of_descriptors(error) else None
     return DiskFull("a snapshot", (lacks or "").lower())
 

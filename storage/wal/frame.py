@@ -1,4 +1,4 @@
-"""One frame of the write-ahead log: what one sync made durable (docs/reference/specification.md#43-frames).
+"""A frame of the write-ahead log: the bytes that one sync made durable.
 
 All numbers are big-endian. A frame starts at a multiple of 8 bytes and its length is one:
 
@@ -19,6 +19,8 @@ All numbers are big-endian. A frame starts at a multiple of 8 bytes and its leng
 
 These numbers are on disks already: add a flag under a new format version, never change one.
 A salt is never zero, so a frame of zeroes is never valid.
+
+See docs/reference/specification.md#43-frames.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class NewerFrame(MalformedFrame):
 
 
 class FrameBody(NamedTuple):
-    """What a frame says, apart from its place in the chain."""
+    """The content of a frame, apart from its place in the chain."""
 
     start: LogPosition | None = None
     hard_state: HardState | None = None

@@ -69,16 +69,19 @@ class LogIndex:
         self.truncate(0)
 
     def find(self, index: int) -> tuple[FrameLocation, int | None]:
-        """The frame that holds `index`, and the first index of the next frame: what this one says from there on was
-        replaced. The caller knows that `index` is here."""
+        """The frame that holds `index`, and the first index of the next frame.
+
+        Entries of the first frame from that index on were replaced. The caller knows that `index` is here."""
         row = bisect_right(self._first_indexes, index) - 1
         assert row >= 0, index
         place = FrameLocation(self._segments[row], self._offsets[row], self._lengths[row], self._first_indexes[row])
         return place, self._first_indexes[row + 1] if row + 1 < len(self) else None
 
     def range_from(self, index: int, limit: int, bytes_max: int) -> FrameRange:
-        """The frame that holds `index`, and those after it in its segment that hold entries below `limit` and fit into
-        `bytes_max` together with it. The caller knows that all these indexes are here."""
+        """The frame that holds `index`, and later ones of its segment with entries below `limit`, in `bytes_max`
+        together.
+
+        The caller knows that all these indexes are here."""
         row = bisect_right(self._first_indexes, index) - 1
         assert row >= 0, index
         segment, offset_max = self._segments[row], self._offsets[row] + bytes_max

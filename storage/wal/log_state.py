@@ -1,4 +1,4 @@
-"""What a log says, whatever holds its bytes: its ends, its terms, its hard state, and the rules they never break."""
+"""The logical state of a log: its ends, its terms, its hard state, and the rules that they never break."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from raft import HardState, LogPosition
 class LogState:
     """The log's ends, its terms as runs, and the hard state in force.
 
-    `start` is the position before the first entry. Its term is 0 where it is not known (an entry that was dropped),
-    which only means that there is nothing to compare with.
+    `start` is the position before the first entry. Its term is 0 if it is unknown (an entry that was dropped); then
+    there is nothing to compare with.
     """
 
     def __init__(self, start: LogPosition, hard_state: HardState) -> None:
@@ -61,9 +61,9 @@ class LogState:
         first_index: int,
         terms: Sequence[int],
     ) -> str | None:
-        """Take one step in the order of `LogWrite`. Returns what is impossible about it, or None.
+        """Take one step in the order of `LogWrite`. Return what is impossible about it, or None.
 
-        After an answer other than None the state is of no further use.
+        After a result other than None the state must not be used any more.
 
         See docs/reference/specification.md#46-order-of-entries.
         """

@@ -1,4 +1,4 @@
-"""Reading a log back: what is proven, what is not, what is torn, and what is damaged.
+"""Recovery: reading a log back, and finding out what is proven, unproven, torn or damaged.
 
 See docs/reference/specification.md#47-reading-the-log-back.
 """
@@ -37,7 +37,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """A log as of its highest proven batch, and apart from it what was found above."""
+    """A log up to its highest proven batch, and separately the batches found above it."""
 
     state: LogState
     index: LogIndex
@@ -95,7 +95,7 @@ def recover_log(files: Files, folder: str, identity: Identity) -> Recovered:
 
 
 class Replay:
-    """Frames in file order in, a `Recovered` out."""
+    """Replays the frames in file order, and returns a `Recovered`."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -108,7 +108,7 @@ class Replay:
         self._torn_bytes = 0
 
     def take_segment(self, path: str, data: bytes, header: SegmentHeader, following: SegmentHeader) -> None:
-        """All but the last: every frame up to the one after which the next segment continues had been synced."""
+        """Take any segment but the last: every frame up to the one that the next segment continues had been synced."""
         scan = scan_parts(path, data, header, last_batch=following.previous_batch)
         last = scan.parts[-1]
         if last.batch != following.previous_batch:
@@ -121,7 +121,7 @@ class Replay:
         self._segments[-1].size_bytes = last.end_offset
 
     def take_last_segment(self, path: str, data: bytes, header: SegmentHeader) -> None:
-        """The last: proven up to what its frames say of each other, its first frame by the segment's name."""
+        """Take the last segment: its frames prove each other, and the segment's name proves the first frame."""
         scan = scan_parts(path, data, header)
         first, last = scan.parts[0], scan.parts[-1]
         if scan.is_torn:
@@ -194,7 +194,7 @@ class Replay:
 
 
 def _divide(part: Frame | FrameRun, batch: int, data: bytes, salt: int) -> tuple[Frame | FrameRun | None, list[Frame]]:
-    """Split into what reaches up to `batch` and the single frames after it."""
+    """Split into the part up to `batch` and the single frames after it."""
     if isinstance(part, Frame):
         return (part, []) if part.batch <= batch else (None, [part])
     frames = [parse_frame(data, offset, salt) for offset in part.offsets_after(batch)]

@@ -1,4 +1,4 @@
-"""One file of the write-ahead log (docs/reference/specification.md#41-segments): a header of 64 bytes, then frames.
+"""A segment, one file of the write-ahead log: a header of 64 bytes, then frames.
 
 All numbers are big-endian:
 
@@ -15,6 +15,8 @@ All numbers are big-endian:
 
 A segment is written aside with its first frame, synced, and only then given its name. So a named segment whose header
 or first frame is bad is damaged, never torn; and its first frame is proven by its name.
+
+See docs/reference/specification.md#41-segments.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _NAME = re.compile(r"([0-9]{16})\.wal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentHeader:
-    """Whose segment it is and where it continues."""
+    """The owner of a segment, and the frame that it continues."""
 
     group_id: int
     cluster_id: bytes
@@ -174,7 +176,7 @@ def _scan(path: str, data: bytes, header: SegmentHeader, last_batch: int | None,
 
 
 def _check_chain(path: str, frame: Frame, batch: int, checksum: int, previous_batch: int) -> None:
-    """The order in which frames were written is the order in which they stand."""
+    """Check that frames stand in the order in which they were written. Raises CorruptLog."""
     if frame.previous_checksum != checksum:
         raise CorruptLog(path, frame.offset, "the frame does not continue the one before it")
     if batch and frame.batch != batch + 1:

@@ -1,4 +1,4 @@
-"""The write-ahead log of one node: log writes in, one frame and one sync for all that gathered.
+"""The write-ahead log of one node: gathered log writes become one frame with one sync.
 
 See docs/reference/specification.md#4-write-ahead-log.
 """
@@ -34,7 +34,7 @@ READ_AHEAD_BYTES_MAX = MIB  # Of a segment, in one go for the frames that one `r
 
 
 class _Plan(NamedTuple):
-    """How one group gets to disk."""
+    """The operations that bring one group to disk."""
 
     operations: list[Operation]
     frames: list[EncodedFrame]
@@ -46,9 +46,9 @@ class _Plan(NamedTuple):
 
 
 class Wal:
-    """A log that holds everything it says durably, from the moment that `open_storage` hands it out.
+    """A log whose content is durable from the moment that `open_storage` hands it out.
 
-    Implements `raft.LogStore`. Reads of what is not yet synced come from memory, all others from disk, verified.
+    Implements `raft.LogStore`. Entries that are not yet synced are read from memory, all others from disk, verified.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Wal:
 
     @property
     def hard_state(self) -> HardState:
-        """What was appended last; after open, what is durable."""
+        """The hard state appended last; after open, the durable one."""
         return self._state.hard_state
 
     @property
@@ -107,15 +107,15 @@ class Wal:
 
     @property
     def is_disk_full(self) -> bool:
-        """True while the ballast is given back: what is written now should be votes and compaction only.
+        """True while the ballast is released: only votes and compaction should be written now.
 
-        Also while something waits for a descriptor, which `lacks_descriptors` tells.
+        Also true while an operation waits for a descriptor; then `lacks_descriptors` is not empty.
         """
         return self._ballast.is_short
 
     @property
     def lacks_descriptors(self) -> str:
-        """What the system said, while the log waits for it to open a file again; empty otherwise."""
+        """The system's message while the log waits for a descriptor; empty otherwise."""
         return self._ballast.lacks_descriptors
 
     @property
@@ -128,11 +128,11 @@ class Wal:
         return tuple(self._state.runs)
 
     def configuration_indexes(self) -> Sequence[int]:
-        """Where there are entries of kind `configuration`, in order."""
+        """The indexes of entries of kind `configuration`, in order."""
         return tuple(self._state.configuration_indexes)
 
     def continues(self, snapshot: LogPosition) -> bool:
-        """True if the log holds `snapshot`, or begins right after it. Not asked below first_index - 1.
+        """True if the log holds `snapshot`, or begins right after it. Not called below first_index - 1.
 
         See docs/reference/specification.md#55-choice-at-start.
         """
@@ -150,7 +150,7 @@ class Wal:
         assert problem is None, (problem, write)
 
     def take(self, write: LogWrite) -> str | None:
-        """As `append`, but what is impossible about the write is returned: what a damaged file says is no bug."""
+        """As `append`, but return what is impossible about the write: a damaged file may say it without a bug."""
         hard_state = write.hard_state
         if hard_state is not None:  # The hint goes to disk at a sync, when it is known what is durable.
             hard_state = replace(hard_state, commit_index=self._state.hard_state.commit_index)
@@ -170,9 +170,9 @@ class Wal:
     def sync(self, commit_hint: int, done: Done) -> None:
         """Make everything appended so far durable; with nothing appended, prove the last frame.
 
-        On a full disk the ballast is given back and the group written to a new segment: what the failed one holds
-        behind its last synced frame never counts; without room even then, it waits for `look_for_room`. Any other error
-        is final. Raises LogFailed.
+        On a full disk the ballast is released and the group written to a new segment: bytes behind the last synced
+        frame of the failed one never count. Without room even then, the group waits for `look_for_room`. Any other
+        error is final. Raises LogFailed.
 
         See docs/reference/specification.md#49-proof-of-the-last-frame.
         """
@@ -206,9 +206,10 @@ class Wal:
         return entries
 
     def look_for_room(self) -> None:
-        """Find out whether `is_disk_full` still holds, by making the ballast again. It costs one write of its size.
+        """Find out whether `is_disk_full` still holds, by making the ballast again, at the cost of one write of its
+        size.
 
-        Raises OSError if the last time no file was allowed to grow so far: no room would cure that.
+        Raises OSError if the last attempt failed because no file may grow so far: more room would not help.
         """
         if self._failure is None:
             self._ballast.look_for_room()
@@ -234,9 +235,9 @@ class Wal:
         self._delete_segments()
 
     def _run_from(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Some entries from `first_index` on, from wherever they are. At least one, none above `last_index`.
+        """Some entries from `first_index` on, from memory or disk. At least one, none above `last_index`.
 
-        From no more frames than the caller would otherwise ask for one by one, with `bytes_max` left.
+        They come from no more frames than the caller would need one by one, with `bytes_max` left.
         """
         limit = last_index + 1
         for group in (self._pending, self._flight):
@@ -251,11 +252,11 @@ class Wal:
         return self._cached[1][first_index - place.first_index : limit - place.first_index]
 
     def _load(self, first_index: int, limit: int, bytes_max: int) -> list[Entry]:
-        """Entries from `first_index` on, below `limit`, of as many frames as are fetched in one go: those needed.
+        """Entries from `first_index` on, below `limit`, of all needed frames that are fetched in one read.
 
-        An entry takes 13 bytes and its payload in a frame (ENTRY), and counts for 32 and its payload: the frames in a
-        third of `bytes_max` are needed all, so that damage is not reported early. Of frames of one entry, which take
-        more than these count for, so are those in all of it. What was cut is read with them.
+        An entry takes 13 bytes and its payload in a frame (ENTRY), and counts for 32 and its payload. So all frames in
+        a third of `bytes_max` are needed, and damage is not reported early. Frames of one entry take more bytes than
+        they count for, so all of them in `bytes_max` are needed. Cut entries are read with them.
         """
         frames = self._index.range_from(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
         if frames.ends[-1] - frames.first_indexes[0] > len(frames.offsets):
@@ -289,7 +290,7 @@ class Wal:
             done(error)
 
         def after_preallocation(error: BaseException | None) -> None:
-            """Zeroes that find no room are no reason to give the ballast back; those that found some give it back."""
+            """Zeroes without room do not release the ballast; they are given up, and their own room is released."""
             if is_disk_full(error):
                 self._may_preallocate = False
                 last = self._segments[-1]
@@ -340,10 +341,10 @@ class Wal:
         )
 
     def _append(self, last: SegmentInfo, frames: list[EncodedFrame], salt: int) -> _Plan:
-        """Frames at the end of the last segment, and zeroes behind them when those written ahead are used up.
+        """Append frames to the last segment, and zeroes behind them when the preallocated ones are used up.
 
-        A write into blocks that the file has already changes no metadata, so that its sync waits for no journal: with
-        three members on one disk an eighth to a third less. A frame of zeroes is never valid: they are the end.
+        A write into blocks that the file has already changes no metadata, so that its sync waits for no journal: an
+        eighth to a third less time with three members on one disk. A frame of zeroes is never valid: it is the end.
         """
         if len(frames) == 1:
             frames_bytes, buffers = frames[0].length, frames[0].buffers
@@ -373,7 +374,7 @@ class Wal:
         )
 
     def _written(self, plan: _Plan, group: PendingWrites, hard_state: HardState, end: LogPosition) -> None:
-        """The group is durable: what is read from now on comes from disk."""
+        """The group is durable: from now on its entries are read from disk."""
         self._flight = None
         is_new = plan.segment != self._segments[-1].number
         if is_new:
@@ -398,12 +399,12 @@ class Wal:
         self._disk_hard_state, self._disk_end = hard_state, end
 
     def _delete_segments(self) -> None:
-        """Oldest first, each made durable before the next: a crash never leaves a gap in the numbers.
+        """Delete segments, oldest first, each durably before the next: a crash never leaves a gap in the numbers.
 
-        If that fails the log takes nothing more, and the node stops at its next write: a later sync of the folder may
-        succeed without it, and with the next deletion there would be a gap.
+        If a sync fails the log takes nothing more, and the node stops at its next write: a later sync of the folder may
+        succeed without this deletion, and the next deletion would then leave a gap.
 
-        One at a time, so that a sync which comes meanwhile waits for no more than that.
+        One segment at a time, so that a sync of the log waits for no more than one.
         """
         if self._is_deleting or not self._segments_to_delete:
             return
@@ -433,6 +434,6 @@ class Wal:
 
 
 def _how_many_fit(run: Sequence[Entry], bytes_max: int, at_least: int) -> int:
-    """How many of them, from the first one on, fit into `bytes_max`; `at_least` so many are taken."""
+    """How many entries from the first one on fit into `bytes_max`; never fewer than `at_least`."""
     sizes = accumulate([entry.size_bytes for entry in run])
     return max(at_least, sum(size_bytes <= bytes_max for size_bytes in sizes))

@@ -10,8 +10,8 @@ from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, FrameBody, en
 class PendingWrites:
     """The sum of the log writes taken since the last sync began.
 
-    From `from_index` on the log is what `entries` says; below it, what was there before. A truncation that only
-    reaches entries of the same group leaves no trace on disk.
+    From `from_index` on the log consists of `entries`; below it, of the earlier ones. A truncation that only reaches
+    entries of the same group leaves no trace on disk.
     """
 
     def __init__(self, from_index: int) -> None:
@@ -64,9 +64,9 @@ class PendingWrites:
         hard_state: HardState | None,
         frame_bytes_max: int,
     ) -> list[EncodedFrame]:
-        """Lay it out as the frames `batch`, `batch + 1`, …: nearly always one, more only if it exceeds the bound.
+        """Encode the frames `batch`, `batch + 1`, …: nearly always one, more only beyond the bound.
 
-        All but entries is in the first, so a truncation is never on disk after what replaces it.
+        Everything but entries is in the first, so a truncation is never on disk after the replacing entries.
 
         See docs/reference/specification.md#34-cut-and-replacement.
         """
@@ -91,7 +91,7 @@ class PendingWrites:
         return frames
 
     def size_bytes(self) -> int:
-        """About what it takes on disk, never less than its frames without alignment, start and hard state."""
+        """The approximate size on disk, never less than the frames without alignment, start and hard state."""
         return _size_bytes(self.entries)
 
 
