@@ -353,7 +353,7 @@ async def test_a_stranger_cannot_make_a_member_keep_much() -> None:
             for number in range(WARNINGS_MAX + 5):
                 answer = await first_answer(transport.port, peer_hello(f"stranger-{number}"))
                 assert isinstance(answer, Refusal)
-                assert len(transport._log._complaints) <= WARNINGS_MAX
+                assert len(transport._log._warned) <= WARNINGS_MAX
 
 
 async def test_a_failed_sync_stops_the_driver_after_telling_the_application() -> None:

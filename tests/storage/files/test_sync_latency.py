@@ -153,7 +153,7 @@ def test_an_append_that_fails_while_it_is_waited_for_says_so(tmp_path: Path) -> 
     assert held.files.start()
     (_, error, _) = held.ends[0]
     assert isinstance(error, FileNotFoundError)
-    assert held.files._pace._typical_ns == QUICK_NS_MAX // 2  # That it failed at once says nothing of the disk.
+    assert held.files._sync_latency._typical_ns == QUICK_NS_MAX // 2  # That it failed at once says nothing of the disk.
     held.files.close()
 
 
@@ -234,7 +234,7 @@ def test_a_sync_that_fails_after_it_was_waited_for_in_vain_says_so(
 def test_what_is_done_at_the_last_moment_is_told_once(tmp_path: Path) -> None:
     """A wait of no time ends while the thread does what was waited for: some are told here, the others posted."""
     held = Held(tmp_path, wait_ns_max=0)
-    held.files._pace = Patient()
+    held.files._sync_latency = Patient()
     for number in range(200):
         held.append(str(number), 3 * number, b"abc")
         if not held.files.start():

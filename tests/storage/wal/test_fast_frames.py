@@ -109,7 +109,7 @@ def test_recovery_finds_the_same_whether_plain_frames_are_read_in_runs_or_alone(
         content += bytes(at)
 
     in_runs = found_by(files)
-    with mock.patch("storage.wal.segment.read_run", return_value=None):
+    with mock.patch("storage.wal.segment.read_frame_run", return_value=None):
         alone = found_by(files)
     assert in_runs == alone
 
@@ -133,7 +133,7 @@ def test_whatever_a_byte_says_in_the_middle_of_a_run_both_judge_it_alike(
             rechain(content, all_frames)
 
         in_runs = found_by(files)
-        with mock.patch("storage.wal.segment.read_run", return_value=None):
+        with mock.patch("storage.wal.segment.read_frame_run", return_value=None):
             assert in_runs == found_by(files), at - middle.offset
 
 
@@ -207,7 +207,7 @@ def test_frames_of_one_length_are_compared_with_each_other_and_not_parsed(step: 
         counts.append(count_uniform_frames(*arguments))
         return counts[-1]
 
-    with mock.patch("storage.wal.fast_frames.rows_alike", noted):
+    with mock.patch("storage.wal.fast_frames.count_uniform_frames", noted):
         found = [each for part in scan_parts(path, data, header).parts if isinstance(part, FrameRun)
                  for each in part.offsets]  # fmt: skip
     assert found == [frame.offset for frame in frames(files, path)][-len(found) :]
