@@ -72,7 +72,7 @@ class Follower:
     def refuse_stale(self, peer_id: str, message: AppendEntries | InstallSnapshot) -> None:
         """Reject a leader of an older term; it learns the current term from the rejection (Raft §5.1)."""
         rejected_index = message.prev_index if isinstance(message, AppendEntries) else message.snapshot_index
-        self._say_rejected(peer_id, rejected_index, LogPosition(0, 0), read_counter=0)
+        self._send_rejection(peer_id, rejected_index, LogPosition(0, 0), read_counter=0)
 
     def _take(self, message: AppendEntries) -> int:
         """Append what is new and return the last index that is proven to equal the leader's log.
@@ -126,9 +126,9 @@ class Follower:
         hint_term = state.log.term_at(hint_index)
         assert hint_term is not None, (hint_index, state.log)
         state.trace("append_rejected", prev_index=message.prev_index, hint_index=hint_index, hint_term=hint_term)
-        self._say_rejected(leader_id, message.prev_index, LogPosition(hint_index, hint_term), message.read_counter)
+        self._send_rejection(leader_id, message.prev_index, LogPosition(hint_index, hint_term), message.read_counter)
 
-    def _say_rejected(self, peer_id: str, rejected_index: int, hint: LogPosition, read_counter: int) -> None:
+    def _send_rejection(self, peer_id: str, rejected_index: int, hint: LogPosition, read_counter: int) -> None:
         state = self._state
         state.send(
             peer_id,

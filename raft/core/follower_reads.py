@@ -24,7 +24,7 @@ class _PendingRequest:
     number: int
     leader_id: str
     term: int
-    asked_at: int  # Monotonic ns, of the first time.
+    requested_at: int  # Monotonic ns, of the first time.
     sent_at: int
     reads: list[PendingRead]
 
@@ -96,7 +96,7 @@ class ReadIndexClient:
         request = self._request
         if request is None or request.number != number or self._is_void(request):
             return
-        self._state.staleness.record_proof(request.asked_at, read_index)
+        self._state.staleness.record_proof(request.requested_at, read_index)
         self._answered.append((read_index, request.reads))
         self._request, self._is_new = None, True
 

@@ -79,7 +79,7 @@ class Leader:
     def next_deadline(self) -> int:
         """When `tick` has something to do, or the check of the quorum is due (monotonic ns)."""
         if self._quorum_deadline < self._heartbeat_deadline:
-            self._look_when_the_quorum_was_heard()
+            self._update_quorum_deadline()
         due_at = self.due_at
         return due_at if due_at < self._quorum_deadline else self._quorum_deadline
 
@@ -110,7 +110,7 @@ class Leader:
         """
         if self._state.now < self._quorum_deadline:
             return False
-        self._look_when_the_quorum_was_heard()
+        self._update_quorum_deadline()
         return self._state.now >= self._quorum_deadline
 
     def has_lost_its_disk(self) -> bool:
@@ -154,7 +154,7 @@ class Leader:
                 self._send_append(peer_id, peer.next_index - 1, ())  # Rejected if what went before was lost.
         self.has_pending_sends = True
 
-    def _look_when_the_quorum_was_heard(self) -> None:
+    def _update_quorum_deadline(self) -> None:
         self._quorum_deadline = self._quorum_heard_at() + self._state.config.election_timeout_max_ns
 
     def _quorum_heard_at(self) -> int:
@@ -193,7 +193,7 @@ class Leader:
 
     def _configuration_appended(self) -> None:
         self.membership.configuration_appended()
-        self._look_when_the_quorum_was_heard()
+        self._update_quorum_deadline()
 
     def request_read(self, ticket: int, *, by_lease: bool = False) -> None:
         """Take a read, served by lease if it holds, else in a round. Raises Busy at the bound."""

@@ -105,7 +105,7 @@ class LeadershipTransfer:
 
     def _ask_to_campaign(self, attempt: TransferAttempt, *, last_index: int) -> None:
         attempt.is_asked = True
-        self._lease.asked_to_campaign(attempt.peer_id)
+        self._lease.campaign_requested(attempt.peer_id)
         self._state.send(attempt.peer_id, TimeoutNow(term=self._state.term, last_index=last_index))
 
     def on_heartbeat(self) -> None:

@@ -28,7 +28,7 @@ class Lease:
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._rounds: deque[tuple[int, int]] = deque()  # (counter, sent at: monotonic ns), both rising.
-        self._asked: dict[str, int] = {}  # Who was asked to campaign, and where the log ended.
+        self._campaign_requests: dict[str, int] = {}  # Who was asked to campaign, and where the log ended.
 
     @property
     def is_wanted(self) -> bool:
@@ -44,9 +44,9 @@ class Lease:
         while len(self._rounds) > 1 and self._rounds[1][1] + promise_ns <= now:
             self._rounds.popleft()  # Of no use any more, whoever answers it.
 
-    def asked_to_campaign(self, peer_id: str) -> None:
+    def campaign_requested(self, peer_id: str) -> None:
         """Called before the peer is asked: from then on its campaign may break every promise."""
-        self._asked[peer_id] = self._state.log.last_index
+        self._campaign_requests[peer_id] = self._state.log.last_index
 
     def counters(self, peers: Iterable[Progress]) -> list[int]:
         """The latest round that each peer has answered with a promise."""
@@ -56,7 +56,10 @@ class Lease:
     def holds(self, agreed_counter: int, peers: Mapping[str, Progress]) -> bool:
         """True if no other member can lead now, given that a majority has answered rounds up to `agreed_counter`."""
         state = self._state
-        if any(peer_id not in peers or peers[peer_id].match_index <= index for peer_id, index in self._asked.items()):
+        if any(
+            peer_id not in peers or peers[peer_id].match_index <= index
+            for peer_id, index in self._campaign_requests.items()
+        ):
             return False
         sent_at = next((at for counter, at in reversed(self._rounds) if counter <= agreed_counter), None)
         if sent_at is None:

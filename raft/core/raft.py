@@ -107,7 +107,7 @@ class RaftCore:
 
         Raises ProtocolError if no honest peer could send it, NewerConfiguration; then nothing has changed.
         """
-        if peer_id not in self._state.peer_ids and not self._heeds(peer_id, message):
+        if peer_id not in self._state.peer_ids and not self._accepts(peer_id, message):
             return
         self._validation.check(peer_id, message, self._leader)
         if message.term == self._state.term and type(message) in _OF_REPLICATION:
@@ -378,7 +378,7 @@ class RaftCore:
             self._leader is not None and peer_id in self._leader.membership.departing
         )
 
-    def greets(self, peer_id: str) -> bool:
+    def accepts_hello_from(self, peer_id: str) -> bool:
         """True if the hello of this peer is accepted: it is known, or may lead by a configuration that is not here yet.
 
         A member that hears a leader refuses all other peers. The leader's own hello is accepted, so that it can be
@@ -522,7 +522,7 @@ class RaftCore:
 
     # Messages
 
-    def _heeds(self, peer_id: str, message: Message) -> bool:
+    def _accepts(self, peer_id: str, message: Message) -> bool:
         """True if a message of a member outside of our newest configuration is used (thesis §4.1).
 
         It may be a leader or a candidate by a configuration that we do not have yet; its log and its term count. A

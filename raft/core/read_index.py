@@ -126,14 +126,14 @@ class PreferredQuorum:
         self._patience_ns = mark_delay_ns // SILENCES_PER_MARK_DELAY
         self._quick: tuple[str, ...] = ()
         self._rounds_left = 0
-        self._looks_anew = True  # All were asked: the answers will show who is quick.
+        self._needs_full_round = True  # All were asked: the answers will show who is quick.
         self.over_at = NEVER  # Monotonic ns: when the other peers are to be asked.
 
     def of(self, peers: Mapping[str, Progress], now: int, *, is_lone: bool) -> Iterable[str]:
         """The peers to ask in a round that begins now: all of them, unless the round is for one read alone."""
         self.over_at = NEVER
-        self._looks_anew |= self._rounds_left == 0 or any(peer_id not in peers for peer_id in self._quick)
-        if not is_lone or self._looks_anew or not self._patience_ns:
+        self._needs_full_round |= self._rounds_left == 0 or any(peer_id not in peers for peer_id in self._quick)
+        if not is_lone or self._needs_full_round or not self._patience_ns:
             return tuple(peers)
         self._rounds_left -= 1
         self.over_at = now + self._patience_ns
@@ -149,12 +149,12 @@ class PreferredQuorum:
         Peers already asked are excluded: they may just be slow. Requests lost with a connection are repeated by the
         next heartbeat.
         """
-        self.over_at, self._looks_anew = NEVER, True
+        self.over_at, self._needs_full_round = NEVER, True
         return tuple([each for each, peer in peers.items() if peer.read_counter < counter and each not in self._quick])
 
     def confirmed(self, peers: Mapping[str, Progress], counter: int) -> None:
         """Note which peers answered: a majority has confirmed the round `counter`."""
         self.over_at = NEVER
-        if self._looks_anew:
-            self._looks_anew, self._rounds_left = False, ROUNDS_MAX
+        if self._needs_full_round:
+            self._needs_full_round, self._rounds_left = False, ROUNDS_MAX
             self._quick = tuple([peer_id for peer_id, peer in peers.items() if peer.read_counter >= counter])

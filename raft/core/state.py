@@ -106,7 +106,7 @@ class CoreState:
         self.is_alone = voting_ids == {self.node_id}
         self.outbox.ready.peers_changed = True
 
-    def _configuration_moved(self) -> None:
+    def _configuration_changed(self) -> None:
         self._use_latest_configuration()
         now = self.configuration
         self.trace("members_changed", voters=now.voter_ids, outgoing=now.outgoing_ids, learners=now.learner_ids)
@@ -180,7 +180,7 @@ class CoreState:
         for entry in entries:
             if entry.kind is _CONFIGURATION:
                 self.configurations.append(entry.index, Configuration.decode(entry.payload))
-                self._configuration_moved()
+                self._configuration_changed()
 
     def reset_log(self, position: LogPosition, configuration: Configuration) -> None:
         """Drop the whole log: it begins anew after a snapshot at `position` with this configuration."""
@@ -188,7 +188,7 @@ class CoreState:
         self.log.reset(position)
         self.configurations.reset(position.index, configuration)
         if configuration != self.configuration:
-            self._configuration_moved()
+            self._configuration_changed()
         self.configured_at = self.configurations.latest_index
 
     def know_configuration(self, index: int, configuration: Configuration) -> None:
@@ -196,7 +196,7 @@ class CoreState:
         self.configurations.forget_before(index)
         if self.configurations.at(index) != configuration:
             self.configurations.correct_first(configuration)
-            self._configuration_moved()
+            self._configuration_changed()
 
     def truncate_from(self, index: int) -> None:
         """Cut a conflict: never at or below the high-water mark (docs/reference/specification.md#36-conflicts)."""
@@ -206,7 +206,7 @@ class CoreState:
         self.outbox.check_acknowledges_before(index)
         self.trace("truncated", from_index=index, count=count, removed_term=removed_term)
         if self.configurations.cut_from(index):
-            self._configuration_moved()
+            self._configuration_changed()
 
     @property
     def appliable_index(self) -> int:

@@ -99,7 +99,7 @@ class DiskHealth:
         since_asked = now - self._asked_for_room_at
         if now - self._full_since < self._patience_ns or since_asked < self._pause_ns(self._full_doublings):
             return
-        able = self._who_has_all()
+        able = self._caught_up_voters()
         if able:
             later = [peer_id for peer_id in able if peer_id > self._asked_for_room]
             with suppress(TransferRefused):  # A transfer is under way.
@@ -107,7 +107,7 @@ class DiskHealth:
                 self._asked_for_room, self._asked_for_room_at = (later or able)[0], now
                 self._full_doublings = min(self._full_doublings + 1, FULL_DOUBLINGS_MAX)
 
-    def _who_has_all(self) -> list[str]:
+    def _caught_up_voters(self) -> list[str]:
         """The voters that hold the whole log durably: a follower that lacks some of it may lack the room for it."""
         core, voters = self._core, self._core.configuration.voter_ids
         peers = [peer for peer in core.peers_status() if peer.peer_id in voters and peer.recent_active]

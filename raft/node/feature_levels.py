@@ -73,7 +73,7 @@ class PeerFeatureLevels:
 
     def __init__(self, own: LevelRange) -> None:
         self.own = own
-        self._said: dict[str, LevelRange] = {}  # By peer: from its newest hello, until its connection is lost.
+        self._by_peer: dict[str, LevelRange] = {}  # By peer: from its newest hello, until its connection is lost.
 
     def on_hello(self, peer_id: str, levels: LevelRange, in_force: int) -> None:
         """Take the levels of a peer's hello. Raises PeerRefused if it could not apply the log as it is."""
@@ -84,11 +84,11 @@ class PeerFeatureLevels:
                 f"its build knows feature level {levels}, and this cluster is at {in_force}, which is final. Start it "
                 "with the build of the other members",
             )
-        self._said[peer_id] = levels
+        self._by_peer[peer_id] = levels
 
     def on_disconnect(self, peer_id: str) -> None:
         """Forget the levels of a peer whose connection is gone: it may come back with another build."""
-        self._said.pop(peer_id, None)
+        self._by_peer.pop(peer_id, None)
 
     def check_raise(self, level: int, core: RaftCore) -> None:
         """Check on the leader that every member, learners included, can apply `level`. Raises LevelRefused."""
@@ -102,7 +102,7 @@ class PeerFeatureLevels:
             peer_id = member.node_id
             if peer_id == core.node_id:
                 continue
-            levels = self._said.get(peer_id)
+            levels = self._by_peer.get(peer_id)
             if levels is None or peer_id not in heard:
                 text = f"{peer_id} was not heard lately, so what it knows is not known; start it, or remove it"
                 raise LevelRefused(LevelRefusal.SILENT_MEMBER, text)

@@ -101,7 +101,7 @@ class Node:
         self._disk_space = DiskSpaceProbe(log, config.room_search_ns)
         self._stop_by: int | None = None  # Monotonic ns; set when this node was asked to stop.
         self._stopped = False
-        self._is_told_removed = False
+        self._is_removed_by_peers = False
         self._snapshots = SnapshotManager(
             core=self._core,
             config=config,
@@ -127,7 +127,7 @@ class Node:
             members = ", ".join(member.node_id for member in committed.members)
             raise PeerRefused(peer_id, REMOVED, f"it was removed from this cluster, which has: {members}")
         member = self._core.configuration.member(peer_id)
-        if not self._core.greets(peer_id):
+        if not self._core.accepts_hello_from(peer_id):
             members = ", ".join(member.node_id for member in self._core.configuration.members)
             raise PeerRefused(peer_id, "not_a_member", f"it is not a member of this cluster, which has: {members}")
         # Without a leader our configuration may be stale, so an unknown peer is checked against its pin only.
@@ -171,7 +171,7 @@ class Node:
         `removed` is final: only a committed removal is stated so. A member that was away learns of its removal here.
         """
         if self._core.is_peer(peer_id):
-            self._is_told_removed |= code == REMOVED
+            self._is_removed_by_peers |= code == REMOVED
             self._incarnations.refused_by(peer_id, code)
 
     def tick(self, now: int) -> None:
@@ -339,7 +339,7 @@ class Node:
     @property
     def is_removed(self) -> bool:
         """True if this node is certainly and finally removed, by its own log or by the refusal of a peer."""
-        return self._core.is_removed or self._is_told_removed
+        return self._core.is_removed or self._is_removed_by_peers
 
     def pinned_incarnation(self, peer_id: str) -> bytes:
         """The incarnation id (16 bytes) pinned for this peer, or b"" if it never connected."""

@@ -24,14 +24,14 @@ class CompletionQueue:
         self._callbacks: deque[Callback] = deque()  # `append` and `popleft` are atomic.
         self._lock = threading.Lock()  # No thread may write to a number that means another file by now.
         self._ends: tuple[int, int] | None = None  # Of the pipe: to read from, to write to.
-        self._is_told = False  # There is a byte in the pipe: one for any number of callbacks.
+        self._is_signalled = False  # There is a byte in the pipe: one for any number of callbacks.
 
     def post(self, callback: Callback) -> None:
         """Have `callback` run on the loop soon. Never blocks."""
         self._callbacks.append(callback)
         with self._lock:
-            if self._ends is not None and not self._is_told:
-                self._is_told = True
+            if self._ends is not None and not self._is_signalled:
+                self._is_signalled = True
                 os.write(self._ends[1], b"!")
 
     @contextmanager
@@ -44,8 +44,8 @@ class CompletionQueue:
                 os.set_blocking(end, False)
             with self._lock:
                 self._ends = ends
-                self._is_told = bool(self._callbacks)
-                if self._is_told:
+                self._is_signalled = bool(self._callbacks)
+                if self._is_signalled:
                     os.write(ends[1], b"!")
             yield
         finally:
@@ -59,7 +59,7 @@ class CompletionQueue:
         assert self._ends is not None, "not watched"
         await trio.lowlevel.wait_readable(self._ends[0])
         with self._lock:  # Whoever posts from here on tells again.
-            self._is_told = False
+            self._is_signalled = False
             os.read(self._ends[0], 1)
 
     def run_pending(self) -> int:

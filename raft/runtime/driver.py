@@ -279,11 +279,11 @@ class Driver:
             if is_wanted or is_trouble:
                 level = logging.DEBUG if event.name not in INFO_EVENTS else logging.INFO
                 level = logging.WARNING if is_trouble else level
-                fields = self._where() if event.name in DISK_SPACE_EVENTS else {}
+                fields = self._disk_usage() if event.name in DISK_SPACE_EVENTS else {}
                 told = {"node_id": self.node.identity.node_id, "event": event.name, "fields": event.fields | fields}
                 logger.log(level, "%(node_id)s: %(event)s %(fields)s", told)
 
-    def _where(self) -> dict[str, object]:
+    def _disk_usage(self) -> dict[str, object]:
         """The facts for an operator who has to make room: the size of the log, and what keeps it from shrinking."""
         status = self.node.status()
         return {"log_bytes": status.log_bytes, "log_held_by": status.log_held_by, "last_index": status.last_index}

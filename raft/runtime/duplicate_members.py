@@ -23,7 +23,7 @@ election time-out or more often; and so often the log says it."""
 class _Processes:
     addresses: dict[bytes, str] = field(default_factory=dict)  # By process id, the one that took over last at the end.
     seen_until: float = float("-inf")
-    said_until: float = float("-inf")
+    reported_until: float = float("-inf")
 
 
 class DuplicateMembers:
@@ -50,9 +50,9 @@ class DuplicateMembers:
         if not came_back:
             return ()
         member.seen_until = now + DUPLICATE_SECONDS
-        if now < member.said_until:
+        if now < member.reported_until:
             return ()
-        member.said_until = now + DUPLICATE_SECONDS
+        member.reported_until = now + DUPLICATE_SECONDS
         return tuple(known.values())
 
     def forget(self, peer_id: str) -> None:

@@ -85,13 +85,13 @@ def decode_peer_message(body: bytes, group_id: int) -> Message:
     mistaken. Nothing is changed.
     """
     try:
-        said_group_id, message = decode_message(body)
+        peer_group_id, message = decode_message(body)
     except ProtocolError as error:
         raise _refusal_in(body) or error from None
     except Exception as error:
         raise ValidationFault("a message of a peer") from error
-    if said_group_id != group_id:
-        raise ProtocolError(f"a message for group {said_group_id}")
+    if peer_group_id != group_id:
+        raise ProtocolError(f"a message for group {peer_group_id}")
     return message
 
 

@@ -81,12 +81,12 @@ class Outbound:
         self._hello = hello
         self._lost, self._ended, self._refused = lost, ended, refused
         self._is_ended_by_peer = False
-        self._own_address, self._said_address = own_address, ""
+        self._own_address, self._announced_address = own_address, ""
         self._log = log or ConnectionLog(identity.node_id)
         self._dial_requested = trio.Event()  # Set to dial before the pause is over.
         self._bytes_max = bytes_max
         self._frames: deque[bytes] = deque()
-        self._something = trio.Event()
+        self._has_frames = trio.Event()
         self._stream: trio.SocketStream | None = None  # While it is connected.
         self._is_pumping = False  # A send is under way: nothing may overtake it.
         self._connected = trio.CancelScope()  # The connection, or none yet.
@@ -115,7 +115,7 @@ class Outbound:
                 continue
             self._frames.append(item)
             self.queued_bytes += len(item)
-        self._something.set()
+        self._has_frames.set()
 
     def dial_now(self) -> None:
         """Dial now, and the best address first: the peer is there.
@@ -128,7 +128,7 @@ class Outbound:
 
     def announce_address(self) -> None:
         """Connect again and announce our address, if it differs from the one announced on this connection."""
-        if self._stream is not None and self._own_address() != self._said_address:
+        if self._stream is not None and self._own_address() != self._announced_address:
             self._connected.cancel()
             self._dial_requested.set()
 
@@ -172,8 +172,10 @@ class Outbound:
             stream = await self._open(host, port, CONNECT_SECONDS_MAX if len(addresses) > 1 else HANDSHAKE_SECONDS_MAX)
             try:
                 end_when_unanswered(stream)
-                self._said_address = self._own_address()
-                await stream.send_all(own_hello(self._identity, self._said_address, self._levels, self._process_id))
+                self._announced_address = self._own_address()
+                await stream.send_all(
+                    own_hello(self._identity, self._announced_address, self._levels, self._process_id)
+                )
                 peer = await receive_hello(stream, self._identity)
                 if peer.node_id != self._peer_id:
                     reason = f"at {host}:{port} it is {peer.node_id} that answers; check the addresses"
@@ -236,8 +238,8 @@ class Outbound:
     async def _pump(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
         try:
             while True:
-                await self._something.wait()
-                self._something = trio.Event()
+                await self._has_frames.wait()
+                self._has_frames = trio.Event()
                 self._is_pumping = True
                 while self._frames:
                     with trio.fail_after(SEND_SECONDS_MAX):

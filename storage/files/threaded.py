@@ -96,7 +96,7 @@ class RealFiles:
         self._post = post
         self._is_closed = False
         self._held: list[_Task] | None = None  # Since `hold`: what waits for `start`.
-        self._untold = 0  # Handed over to the thread, and their end was not told yet.
+        self._in_flight = 0  # Handed over to the thread, and their end was not told yet.
         self._sync_latency = SyncLatencyTracker()
         self._wait_seconds_max = wait_ns_max / 1e9
         self._submissions: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
@@ -153,7 +153,7 @@ class RealFiles:
         if not self._held:
             return False
         held, self._held = self._held, []
-        if len(held) == 1 and not self._untold and is_short(held[0].operations) and self._sync_latency.should_wait():
+        if len(held) == 1 and not self._in_flight and is_short(held[0].operations) and self._sync_latency.should_wait():
             return self._wait_for(held[0])
         for submission in held:
             self._hand_over(submission)
@@ -169,7 +169,7 @@ class RealFiles:
         self._submissions.put(submission)
         if not self._answered.acquire(timeout=self._wait_seconds_max):
             if end.acquire(blocking=False):  # It is posted when it is done.
-                self._untold += 1
+                self._in_flight += 1
                 self._sync_latency.record(time.perf_counter_ns() - began)
                 return False
             self._answered.acquire()  # It was done at the last moment.
@@ -212,7 +212,7 @@ class RealFiles:
         return True
 
     def _hand_over(self, submission: _Task) -> None:
-        self._untold += 1
+        self._in_flight += 1
         self._submissions.put(submission)
 
     def _run(self) -> None:
@@ -221,10 +221,10 @@ class RealFiles:
             if submission.end is not None and submission.end.acquire(blocking=False):
                 self._answered.release()
             elif not self._is_closed:
-                self._post(partial(self._tell, submission))
+                self._post(partial(self._complete, submission))
 
-    def _tell(self, submission: _Task) -> None:
-        self._untold -= 1
+    def _complete(self, submission: _Task) -> None:
+        self._in_flight -= 1
         if not self._is_closed:  # It may have been closed after this was posted.
             submission.done(submission.error)
 
@@ -242,7 +242,7 @@ class InlineFiles:
 
     def __init__(self, folder: Path) -> None:
         self._disk = Disk(folder)
-        self._told: deque[tuple[Done, OSError | None]] = deque()
+        self._completions: deque[tuple[Done, OSError | None]] = deque()
 
     @property
     def folder(self) -> Path:
@@ -251,12 +251,12 @@ class InlineFiles:
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         """Carry out `operations` now; `run()` calls `done`."""
-        self._told.append((done, self._disk.carry_out(operations)))
+        self._completions.append((done, self._disk.carry_out(operations)))
 
     def run(self) -> None:
         """Call every outstanding `done`, and those of what they submit."""
-        while self._told:
-            done, error = self._told.popleft()
+        while self._completions:
+            done, error = self._completions.popleft()
             done(error)
 
     def read(self, path: str, offset: int, length: int) -> bytes:
