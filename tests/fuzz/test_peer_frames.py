@@ -233,7 +233,7 @@ def _is_refused(target: OneNode, sender: str, message: Message) -> bool:
     try:
         core._validation.check(sender, message, core._leader)
     except ProtocolError:
-        return sender in core._state.peer_ids or core._heeds(sender, message)
+        return sender in core._state.peer_ids or core._accepts(sender, message)
     except NewerBuildNeeded:
         return False
     return False

@@ -58,7 +58,7 @@ async def test_a_transfer_resumes_at_its_offset_when_its_connection_was_cut(tmp_
             await until(lambda: len(offsets) >= 10)
 
             assert leader.driver._transport is not None
-            connection = leader.driver._transport._ways.all[away]._stream
+            connection = leader.driver._transport._peers.all[away]._stream
             assert connection is not None
             connection.socket.shutdown(socket.SHUT_RDWR)
             before = len(offsets)

@@ -106,9 +106,9 @@ async def test_an_address_that_nobody_can_dial_is_ignored(caplog: pytest.LogCapt
         async with await greeted(s1, peer_address="a..b:7104") as stream:
             await says(stream, heartbeat(5))
             await until(lambda: s1.node.core.leader_id == "s2")
-            assert s1.transport._ways.addresses_of("s2") == ()
+            assert s1.transport._peers.addresses_of("s2") == ()
         async with await greeted(s1, peer_address="127.0.0.1:1") as stream:
-            await until(lambda: s1.transport._ways.addresses_of("s2") == ("127.0.0.1:1",))
+            await until(lambda: s1.transport._peers.addresses_of("s2") == ("127.0.0.1:1",))
 
     assert events(caplog, "bad_address", "s1") == [{"peer_id": "s2", "reason": "a..b:7104"}]
 

@@ -15,7 +15,7 @@ from storage.wal.index import FrameLocation, LogIndex
     count=st.integers(1, 200),
     bytes_max=st.integers(0, 500),
 )
-def test_a_stretch_is_the_frames_that_follow_in_a_segment_and_fit(
+def test_a_range_is_the_frames_that_follow_in_a_segment_and_fit(
     frames: list[tuple[int, int, int]], index: int, count: int, bytes_max: int
 ) -> None:
     """Frames of so many entries each, some after a gap, some first in a new segment."""
@@ -37,7 +37,7 @@ def test_a_stretch_is_the_frames_that_follow_in_a_segment_and_fit(
         at = limit if end is None else min(limit, end)
         one_by_one.append((place, at))
 
-    frames = log_index.range_from(index, limit, bytes_max)
-    places = zip(frames.offsets, frames.lengths, frames.first_indexes, strict=True)
-    found = [FrameLocation(frames.segment, *each) for each in places]
-    assert list(zip(found, frames.ends, strict=True)) == one_by_one
+    found_frames = log_index.range_from(index, limit, bytes_max)
+    places = zip(found_frames.offsets, found_frames.lengths, found_frames.first_indexes, strict=True)
+    found = [FrameLocation(found_frames.segment, *each) for each in places]
+    assert list(zip(found, found_frames.ends, strict=True)) == one_by_one
