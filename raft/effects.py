@@ -77,7 +77,7 @@ CompletionBatch = AppliedBatch | ReadsReady | Completion
 def flatten(batches: Iterable[CompletionBatch]) -> Iterator[Completion]:
     """The completions one ticket at a time and in order, for callers that need not be fast.
 
-    >>> list(one_by_one([AppliedBatch([1, 2], 7, ["a", "b"]), ReadsReady([3])]))[:2]
+    >>> list(flatten([AppliedBatch([1, 2], 7, ["a", "b"]), ReadsReady([3])]))[:2]
     [Applied(ticket=1, index=7, result='a'), Applied(ticket=2, index=7, result='b')]
     """
     for each in batches:

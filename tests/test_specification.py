@@ -11,11 +11,11 @@ from kvstore.errors import REFUSALS, Reason
 from kvstore.limits import AdmissionLimits, StoreLimits
 from kvstore.protocol.commands import CommandKind, Comparison, Target
 from kvstore.protocol.messages import Code, Consistency, RequestKind
+from raft.core.message_validation import LEADER_TIME_AHEAD_NS_MAX, TERM_AHEAD_MAX
 from raft.errors import ChangeRefusal
 from raft.node.peer_identity import PINS_MAX
 from raft.protocol.codec import _DECODERS, APPEND_ENTRIES_MAX
 from raft.protocol.hello import HelloRole
-from raft.protocol.message_validation import LEADER_TIME_AHEAD_NS_MAX, TERM_AHEAD_MAX
 from raft.protocol.messages import Message
 from raft.runtime.connection_log import HELLO_REFUSALS
 from raft.types import EntryKind

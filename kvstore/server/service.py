@@ -53,6 +53,7 @@ from raft import (
     AppliedBatch,
     Busy,
     Completion,
+    CompletionBatch,
     Configuration,
     FrameSplitter,
     MembershipChange,
@@ -62,10 +63,8 @@ from raft import (
     ReadMode,
     ReadReady,
     ReadsReady,
-    ReadWay,
     Refusal,
     Refused,
-    Told,
     TraceEvent,
     Unknown,
     decode_joined,
@@ -191,7 +190,7 @@ class Service:
         self._serve(connection)
         return True
 
-    def complete(self, completions: Sequence[Told], events: Sequence[TraceEvent] = ()) -> bool:
+    def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent] = ()) -> bool:
         """The node was flushed: send the responses to requests that have ended.
 
         True if requests that had waited for room were taken up: flush the node again.
@@ -203,11 +202,11 @@ class Service:
             if isinstance(told, AppliedBatch):
                 self._batcher.applied(told)
             elif isinstance(told, ReadsReady):
-                if told.way is ReadWay.ROUND:
+                if told.mode is ReadMode.READ_INDEX:
                     self._batcher.reads_ready(told, self._machine, self.limits.unsent_bytes_max)
                 else:
                     for ticket in told.tickets:
-                        self._answer(self._open.by_ticket.pop(ticket), ReadReady(ticket, told.way))
+                        self._answer(self._open.by_ticket.pop(ticket), ReadReady(ticket, told.mode))
             elif (opened := self._open.take(told.ticket)) is not None:
                 self._answer(opened, told)
         term = self._node.core.leading_term
@@ -659,10 +658,10 @@ class Service:
                 self._respond(connection, request_id, Code.OK, (completion.result[0] == ResultCode.OK,))
             case Applied():
                 self._respond_result(connection, request_id, completion.result, 0)
-            case ReadReady(way=ReadWay.BOUNDED):
+            case ReadReady(mode=ReadMode.BOUNDED_STALENESS):
                 self._respond_aged(connection, request_id, body, bound_ms)
             case ReadReady():
-                self._respond_result(connection, request_id, self._machine.read(body), LABELS[completion.way])
+                self._respond_result(connection, request_id, self._machine.read(body), LABELS[completion.mode])
             case Refused():
                 self._respond(connection, request_id, *error_fields(completion.error, self.cluster.client_address))
             case Unknown():

@@ -90,7 +90,7 @@ class KvMachine:
 
     `chunk_bytes`: about so much of a snapshot is encoded in one go; each member may have its own. `levels`: the feature
     levels that it applies; it stops at any other. `on_applied` is called with the number of commands after each `apply`
-    or `apply_run`.
+    or `apply_batch`.
     """
 
     def __init__(

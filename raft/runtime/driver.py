@@ -94,10 +94,7 @@ class Driver:
         transport: Transport | None = None,
         start_io: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`start_io` begins the submitted operations of the node's storage; True if one has completed already.
-
-        `lingerer`, if nothing else has to happen on this loop, polls for more when all work is done.
-        """
+        """`start_io` begins the submitted operations of the node's storage; True if one has completed already."""
         self.node = node
         self._seconds = trio.current_time  # Until it runs: then that of the clock, which need not be asked for.
         node.mute_events(MUTED_EVENTS)

@@ -106,7 +106,7 @@ class Transport:
         own_address: Callable[[], str] = lambda: "",
         listeners: Sequence[trio.SocketListener] | None = None,
         insecure: bool = False,
-        levels: LevelRange = LEVELS_AT_FIRST,
+        levels: LevelRange = INITIAL_LEVELS,
     ) -> None:
         hosts = [listen_host] if listeners is None else [each.socket.getsockname()[0] for each in listeners]
         for host in hosts:
@@ -119,9 +119,9 @@ class Transport:
         self._own_address = own_address
         self._random = random
         self._events: PeerEvents | None = None
-        self._ways = PeerWays(self._way_to, dial if dial is not None else {})
-        self._ways.want([member for member in configuration.members if member.node_id != identity.node_id])
-        self._inbound = Inbound()
+        self._peers = PeerConnections(self._open_outbound, dial if dial is not None else {})
+        self._peers.want([member for member in configuration.members if member.node_id != identity.node_id])
+        self._inbound = InboundConnections()
         self._places = InboundPlaces()
         self._duplicates = DuplicateMembers()
         self.port = 0
@@ -365,7 +365,7 @@ class Transport:
             if splitter.buffered_bytes or scope.deadline != inf:
                 _limit_half_frame(scope, splitter, is_new=bool(bodies))
             if len(bodies) == 1:
-                self._told.receive(peer_id, [self._decode(bodies[0])])
+                self._peer_events.receive(peer_id, [self._decode(bodies[0])])
             elif bodies:
                 await self._take_in_turns(peer_id, bodies)
 
@@ -377,7 +377,7 @@ class Transport:
             messages.append(message := self._decode(body))
             entries += len(message.entries) if type(message) is AppendEntries else 0
             if entries >= TURN_ENTRIES_MAX and place < len(bodies):
-                self._told.receive(peer_id, messages)
+                self._peer_events.receive(peer_id, messages)
                 await trio.lowlevel.checkpoint()
                 messages, entries = [], 0
         self._peer_events.receive(peer_id, messages)

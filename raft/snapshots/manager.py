@@ -180,7 +180,7 @@ class SnapshotManager:
         if (failure := self._builder.take_failure()) is not None:
             self._failed("writing a snapshot", failure)
             return
-        if (error := self._build.take_given_up()) is not None:
+        if (error := self._builder.take_given_up()) is not None:
             self._wanted_log_bytes = self._log_bytes + self._log_bytes_allowed() // 4  # Not at once again.
             effects.events.append(TraceEvent("snapshot_given_up", {"reason": str(error)}))
         if (info := self._builder.take_finished()) is not None:
@@ -257,7 +257,7 @@ class SnapshotManager:
     def _installed(self, info: SnapshotInfo) -> None:
         """The machine has the state of this snapshot: from here to the end nothing else happens."""
         header = info.header
-        self._incoming.installed()
+        self._receiver.installed()
         self._log_bytes, self._wanted_log_bytes = 0, self._log_bytes_allowed()
         position = LogPosition(header.index, header.term)
         self._core.snapshot_installed(position, header.configuration, self._machine.leader_time)

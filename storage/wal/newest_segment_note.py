@@ -1,5 +1,6 @@
-"""The note of the newest segment: an empty file beside the log's folder, whose name is a number
-(docs/storage-format.md).
+"""The note of the newest segment: an empty file beside the log's folder, whose name is a number.
+
+The rule is docs/reference/specification.md#410-end-of-the-log.
 
 A loss of any other segment is found out, because the next segment continues it. A loss of the newest one would go
 unnoticed, and the member would have forgotten votes that it gave and entries that it acknowledged. So the number of a

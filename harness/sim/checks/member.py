@@ -230,16 +230,16 @@ class MemberChecker:
                 self.leader.transfer_given_up()
             elif event.name == "snapshot_built":
                 check_built(self._world.safety, self._member, self._storage)
-        for completion in one_by_one(effects.completions):
+        for completion in flatten(effects.completions):
             self._proposal_ends.ended(completion.ticket)
             match completion:
                 case ReadReady(ticket=ticket, mode=mode):
                     node = self._member.node
                     assert node is not None
-                    self._reads.ready(ticket, way)
-                    if way is ReadWay.ROUND:
+                    self._reads.ready(ticket, mode)
+                    if mode is ReadMode.READ_INDEX:
                         self.leader.read_ready(ticket, node.core.last_applied)
-                    elif way is ReadWay.LEASE:
+                    elif mode is ReadMode.LEASE:
                         self.leader.lease_ready(ticket, node.core.committed_configuration.lease_ns)
                     self.leader.read_refused(ticket)
                 case Refused(ticket=ticket):

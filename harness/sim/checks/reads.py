@@ -13,7 +13,7 @@ from harness.sim.checks.context import CheckedWorld
 from harness.sim.engine.errors import broken
 from harness.sim.engine.event_queue import EventQueue
 from harness.sim.world.context import MachineView
-from raft import ReadWay
+from raft import ReadMode
 
 
 class CommitTimeline:
@@ -46,12 +46,12 @@ class ReadChecker:
         """A read was taken."""
         self._marks[ticket] = self._world.safety.commit_index
 
-    def ready(self, ticket: int, way: ReadWay) -> None:
+    def ready(self, ticket: int, mode: ReadMode) -> None:
         """Check a read that is let through now."""
         node, mark = self._member.node, self._marks.pop(ticket)
         assert node is not None
-        self._world.cover(f"a read was let through: {way.value}")
-        if way is ReadWay.BOUNDED:
+        self._world.cover(f"a read was let through: {mode.value}")
+        if mode is ReadMode.BOUNDED_STALENESS:
             age_ns = node.core.state_age_ns
             assert age_ns is not None
             mark = self._timeline.mark_at(self._world.queue.now - age_ns - 1)

@@ -70,5 +70,5 @@ def _read_next(member: MachineView) -> tuple[int, int] | None:
     needed = [core.last_applied + 1]
     if core.role is Role.LEADER:
         needed += [peer.next_index for peer in core.peers_status() if peer.next_index >= core.first_index]
-    first_index, last_index = min(needed), core.cached_from - 1
+    first_index, last_index = min(needed), core.status().cached_from - 1
     return (first_index, last_index) if first_index <= last_index else None

@@ -16,7 +16,7 @@ from harness.sim.faults.disk_loss import DiskLoss
 from harness.sim.faults.processes import ProcessFaults
 from harness.sim.plan.plan import SECOND_NS, Fault
 from harness.sim.world.context import MachineView
-from raft import DiskForgotten, Node
+from raft import IncarnationReplaced, Node
 
 REMOVED_CODE, WRONG_INCARNATION_CODE = "removed", "wrong_incarnation"
 
@@ -54,7 +54,7 @@ class Refusals:
         if code == WRONG_INCARNATION_CODE and member.is_blank and node.core.is_peer(peer_id):
             cause = node.failure.__cause__ if node.failure is not None else None
             require(
-                isinstance(cause, DiskForgotten),
+                isinstance(cause, IncarnationReplaced),
                 BLANK_MEMBER_ENDS,
                 f"{member.node_id} was told so by {peer_id}, and runs on",
             )

@@ -150,13 +150,13 @@ class DirectLoad:
 
     def _read(self, member: MachineView) -> None:
         if member.is_up and not member.is_paused:
-            ticket, way = self._ticket(member, b""), self._way()
-            self._open[ticket].is_bounded = way is ReadWay.BOUNDED
-            age_ns_max = self._read_modes.choice(AGES_NS) if way is ReadWay.BOUNDED else 0
-            self._take(member, ticket, lambda node: node.read_all((ticket,), way, age_ns_max=age_ns_max))
+            ticket, mode = self._ticket(member, b""), self._way()
+            self._open[ticket].is_bounded = mode is ReadMode.BOUNDED_STALENESS
+            age_ns_max = self._read_modes.choice(AGES_NS) if mode is ReadMode.BOUNDED_STALENESS else 0
+            self._take(member, ticket, lambda node: node.read_all((ticket,), mode, age_ns_max=age_ns_max))
 
-    def _way(self) -> ReadWay:
-        return self._read_modes.choice(list(ReadWay)) if self._plan.read_modes else ReadWay.ROUND
+    def _way(self) -> ReadMode:
+        return self._read_modes.choice(list(ReadMode)) if self._plan.read_modes else ReadMode.READ_INDEX
 
     def _take(self, member: MachineView, ticket: int, action: Any) -> None:
         def attempt(node: Node) -> None:

@@ -542,7 +542,9 @@ def disks_full(plan: Plan, random: Random) -> Plan:
         _aimed_at_leader("transfer", at_ms, 0, random) for at_ms in range(300, until_ns // MILLISECOND_NS, 400)
     ]
     storage = StorageLimits(
-        ballast_bytes=random.choice((0, 0, 200, 1_000)), ahead_bytes=0, segment_bytes_max=random.choice((300, 16_000))
+        ballast_bytes=random.choice((0, 0, 200, 1_000)),
+        preallocate_bytes=0,
+        segment_bytes_max=random.choice((300, 16_000)),
     )
     plan = replace(plan, until_ns=until_ns, faults=in_order([*faults, *handovers]), storage=storage, raft=QUICK)
     return replace(plan, disks=syncing_in(random.choice((1, 5)) * MILLISECOND_NS, plan))

@@ -22,6 +22,7 @@ from kvstore import KvMachine, Service, UnsupportedFeatureLevel, initial_header
 from raft import (
     Effects,
     Identity,
+    IncarnationReplaced,
     LevelRange,
     LogPosition,
     Node,
@@ -455,7 +456,7 @@ class SimMember:
         if self.has_read_damage:
             self.world.queue.after(0, self._lose_process, self.life, str(effects.failure))  # It tells its end first.
             return
-        if isinstance(effects.failure.__cause__, DiskForgotten):
+        if isinstance(effects.failure.__cause__, IncarnationReplaced):
             self.world.folder_forgotten(self)
             return
         if not self.files.has_erred:

@@ -248,7 +248,7 @@ class MachineProbe:
         self._watcher.applied(entry, results)
         return results
 
-    def apply_run(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
+    def apply_batch(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
         """See raft.node.apply; in runs that end where the watcher looks at the state."""
         results: list[Sequence[Any]] = []
         first = 0

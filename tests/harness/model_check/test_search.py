@@ -63,17 +63,17 @@ def committing(
     patch: pytest.MonkeyPatch, *, old_terms: bool, own_index: Callable[[raft.core.log.RaftLog], int]
 ) -> None:
     """A leader that commits what it should not yet, and then goes on as usual."""
-    marks_moved = raft.core.leader.Leadership.marks_moved
+    advance_commit = raft.core.leader.Leader.advance_commit
 
-    def too_early(self: raft.core.leader.Leadership) -> None:
+    def too_early(self: raft.core.leader.Leader) -> None:
         state = self._state
         own = {state.node_id: own_index(state.log)}
         agreed = state.quorum.agreed({peer_id: peer.match_index for peer_id, peer in self._peers.items()} | own)
         if agreed > state.commit_index and (old_terms or state.log.term_at(agreed) == state.term):
             state.commit_to(agreed)
-        marks_moved(self)
+        advance_commit(self)
 
-    patch.setattr(raft.core.leader.Leadership, "marks_moved", too_early)
+    patch.setattr(raft.core.leader.Leader, "advance_commit", too_early)
 
 
 def counting_copies(patch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def taking_half_for_a_majority(patch: pytest.MonkeyPatch) -> None:
 
 def reading_too_early(patch: pytest.MonkeyPatch) -> None:
     """Thesis §6.4: reads before the leader has committed in its own term."""
-    patch.setattr(raft.core.leader.Leadership, "_has_committed_in_its_term", property(lambda _: True))
+    patch.setattr(raft.core.leader.Leader, "_has_committed_in_its_term", property(lambda _: True))
 
 
 def applying_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,7 @@ def test_an_invariant_of_the_core_that_breaks_names_the_step(monkeypatch: pytest
     def broken(*_: object) -> None:
         raise AssertionError("on purpose")
 
-    monkeypatch.setattr(raft.core.follower.Following, "on_append", broken)
+    monkeypatch.setattr(raft.core.follower.Follower, "on_append", broken)
 
     with pytest.raises(Broken, match=r"mine\.scenario:3: settle") as failed:
         play_to_the_end(written("cluster s1 s2", "elect s1", "settle", END))

@@ -42,7 +42,7 @@ def refused(stage: Stage, code: str) -> None:
 def test_a_blank_member_that_goes_on_although_it_is_known_with_another_folder_is_seen() -> None:
     stage = Stage()
     stage.follower.is_blank = True
-    stage.node(stage.follower)._pins._is_blank = False
+    stage.node(stage.follower)._incarnations._is_blank = False
 
     with pytest.raises(Violation) as caught:
         refused(stage, "wrong_incarnation")

@@ -121,7 +121,7 @@ def test_a_hello_that_should_be_refused_is_seen() -> None:
     node, machine = stage.node(stage.leader), stage.leader.machine
     stage.upgrades.greet(node, machine, stage.follower.identity)
     stage.raised_to(stage.leader, 2)
-    node._levels.greeted = lambda *_: None  # type: ignore[method-assign]
+    node._levels.on_hello = lambda *_: None  # type: ignore[method-assign]
 
     with pytest.raises(Violation) as caught:
         stage.upgrades.greet(node, machine, stage.follower.identity)
