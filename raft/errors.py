@@ -16,8 +16,8 @@ class InvalidConfiguration(RaftError, ValueError):
 class NewerBuildNeeded(Exception):
     """Base of errors about something that only newer builds know, in a file or sent by a peer.
 
-    It is sound, so to ask for it again is of no use: a member that is sent it promises no more and ends, and the newer
-    build goes on from the same folder. What is new is sent only where the feature level has it
+    The data is sound, so a repetition does not help. The member promises nothing more and ends, and the newer build
+    continues from the same folder. New forms are sent only where the feature level has them
     (docs/reference/versions.md).
     """
 
