@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,15 +18,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "harness": {"raft", "storage", "kvstore", "spark_audit"},
     "spark_audit": set(),
 }
-CHAPTERS: dict[str, tuple[str, ...]] = {
-    "kvstore": (
-        "errors", "limits", "named_files", "package_check", "protocol", "store", "client", "resources", "server",
-        "monitoring", "backup", "member", "embedded", "cli",
-    ),
-}  # fmt: skip
-"""The folders and files at the root of a package, lower ones first: each imports only those before it."""
-
-FILES_PER_CHAPTER_MAX = 20
 FACES = {"raft.runtime", "harness.sim"}  # Packages inside a package that have a public face of their own.
 PACKAGES = set(MAY_IMPORT)
 
@@ -68,41 +58,6 @@ def test_packages_import_each_other_in_one_direction_and_by_their_public_face(pa
             elif module != top and module not in FACES:
                 complaints.append(f"{where}: import from the public face `{top}`, not from `{module}`")
     assert not complaints, "\n".join(complaints)
-
-
-@pytest.mark.parametrize("package", sorted(CHAPTERS))
-def test_chapters_import_only_lower_chapters(package: str) -> None:
-    """Imports for type checking count: a part that needs the whole names what it needs in a protocol."""
-    order = {chapter: place for place, chapter in enumerate(CHAPTERS[package])}
-    complaints = []
-    for path in modules_of(package):
-        chapter = path.relative_to(ROOT / package).parts[0].removesuffix(".py")
-        if chapter == "__init__":
-            continue
-        for line, module, name in imports_of(path):
-            parts = [*module.split("."), name or ""]
-            if parts[0] == package and order[parts[1]] > order[chapter]:
-                complaints.append(f"{path.relative_to(ROOT)}:{line}: {chapter} must not import {parts[1]}, above it")
-    assert not complaints, "\n".join(complaints)
-
-
-@pytest.mark.parametrize("package", sorted(CHAPTERS))
-def test_no_file_imports_itself_through_others(package: str) -> None:
-    """Within a chapter, too, and also for type checking."""
-    paths = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in modules_of(package)}
-    imported = {
-        module: {found for _, base, name in imports_of(path) for found in (base, f"{base}.{name}") if found in paths}
-        for module, path in paths.items()
-    }
-    while leaves := {module for module, needed in imported.items() if not needed & imported.keys()}:
-        imported = {module: needed for module, needed in imported.items() if module not in leaves}
-    assert not imported, f"each of these imports another one of them: {sorted(imported)}"
-
-
-@pytest.mark.parametrize("package", sorted(CHAPTERS))
-def test_a_chapter_is_not_so_long_that_two_hide_in_it(package: str) -> None:
-    counts = Counter(path.parent.relative_to(ROOT).as_posix() for path in modules_of(package))
-    assert {folder: count for folder, count in counts.items() if count > FILES_PER_CHAPTER_MAX} == {}
 
 
 def core_modules() -> list[Path]:

@@ -1,0 +1,164 @@
+"""The house: chapters whose arrows run down, files that somebody uses, and names that stand for one thing."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("raft", "storage", "kvstore", "harness", "spark_audit", "benchmarks")
+
+FILES_MAX = 20
+"""In one folder. When one more comes, two chapters are hiding in it."""
+
+
+def modules_of(package: str) -> dict[str, Path]:
+    """Every module of a package with its file; the `__init__` of a folder has the folder's name."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sorted((ROOT / package).rglob("*.py"))
+    }
+
+
+def imported(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+    """Every module of `known` that the file imports: anywhere in it, and for types only as well."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield from (name for name in (inner, node.module) if name in known)
+
+
+def arrows_of(package: str) -> dict[str, set[str]]:
+    """Which modules of the package each of its modules imports."""
+    known = modules_of(package)
+    return {name: {other for other in imported(path, known) if other != name} for name, path in known.items()}
+
+
+def chapters_of(package: str) -> dict[str, set[str]]:
+    """Which chapters of a package each of them imports. A file beside chapters is one of its own."""
+    known = modules_of(package)
+    folders = {name for name, path in known.items() if path.name == "__init__.py"}
+    with_folders = {folder.rpartition(".")[0] for folder in folders}
+
+    def chapter(module: str) -> str:
+        folder = module if module in folders else module.rpartition(".")[0]
+        return module if folder in with_folders else folder
+
+    between: defaultdict[str, set[str]] = defaultdict(set)
+    for module, others in arrows_of(package).items():
+        between[chapter(module)] |= {chapter(other) for other in others} - {chapter(module)}
+    return between
+
+
+def circles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
+    """Every set of nodes that reach each other, largest first (Tarjan's algorithm)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        number[node] = lowest[node] = len(number)
+        stack.append(node)
+        for other in sorted(arrows.get(node, ())):
+            if other not in number:
+                visit(other)
+                lowest[node] = min(lowest[node], lowest[other])
+            elif other in stack:
+                lowest[node] = min(lowest[node], number[other])
+        if lowest[node] == number[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in sorted(arrows):
+        if node not in number:
+            visit(node)
+    return sorted(found, key=len, reverse=True)
+
+
+def test_circles_are_found() -> None:
+    """The checks below must be able to fail."""
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}, "e": {"f"}, "f": {"e"}}) == [
+        ["a", "b", "c"],
+        ["e", "f"],
+    ]
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_file_imports_one_that_imports_it(package: str) -> None:
+    """Over any number of steps. A part that needs the whole names what it needs in a protocol, and is handed it."""
+    assert circles(arrows_of(package)) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_arrows_run_down_between_chapters(package: str) -> None:
+    """A part that needs something of a higher chapter names it in a protocol, and is handed it."""
+    assert circles(chapters_of(package)) == []
+
+
+@pytest.mark.parametrize(
+    ("chapter", "forbidden"), [("local", {"spark"}), ("spark", {"local"}), ("tables", {"local", "spark"})]
+)
+def test_the_engines_of_the_audit_share_tables_and_nothing_of_each_other(chapter: str, forbidden: set[str]) -> None:
+    imported_chapters = chapters_of("spark_audit")[f"spark_audit.{chapter}"]
+
+    assert imported_chapters.isdisjoint(f"spark_audit.{name}" for name in forbidden)
+
+
+def test_no_folder_is_a_drawer() -> None:
+    counts = Counter(path.parent for package in (*PACKAGES, "tests") for path in (ROOT / package).rglob("*.py"))
+
+    assert {str(folder.relative_to(ROOT)): count for folder, count in counts.items() if count > FILES_MAX} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_chapter_says_what_belongs_in_it(package: str) -> None:
+    for folder in {path.parent for path in modules_of(package).values()}:
+        init = folder / "__init__.py"
+        assert init.is_file(), folder
+        assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))), init
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_two_public_classes_of_a_package_have_one_name(package: str) -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for module, path in modules_of(package).items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module)
+
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_file_is_dead(package: str) -> None:
+    """Each is imported by another file of the project, started by a console script, or by `python -m`."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"].values()
+    started = {script.partition(":")[0] for script in scripts}
+    known = modules_of(package)
+    used: set[str] = set()
+    for path in (path for folder in (*PACKAGES, "examples") for path in (ROOT / folder).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        own = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        used |= {name for name in imported(path, known) if name != own}
+        used |= {
+            name for name in known if any(f"{mark}{name}" in text for mark in ('"', "-m "))
+        }  # Started, or imported late.
+
+    dead = {
+        name
+        for name, path in known.items()
+        if name not in used | started and path.name not in ("__init__.py", "__main__.py")
+    }
+    assert dead == set()
