@@ -15,7 +15,7 @@ from harness.sim.checks.leader_loss import LeaderLossChecker
 from harness.sim.checks.lease_promises import LeasePromiseChecker
 from harness.sim.checks.membership import Halves, check_standing, halves_of, has_majorities
 from harness.sim.checks.messages import check_promise
-from harness.sim.checks.noticing import NoticeChecker
+from harness.sim.checks.node_events import NodeEventChecker
 from harness.sim.checks.proposal_ends import ProposalChecker
 from harness.sim.checks.reads import ReadChecker
 from harness.sim.checks.snapshots import check_built
@@ -67,7 +67,7 @@ class MemberChecker:
         )
         config = self._world.plan.raft_of(self._node_id)
         self.leader_loss = LeaderLossChecker(self._world, self._node_id, config, lambda: self._halves)
-        self._notices = NoticeChecker(world, member)
+        self._notices = NodeEventChecker(world, member)
         self._reads = ReadChecker(world, member, commitment.timeline)
         self._proposal_ends = ProposalChecker(self._node_id, config.outcome_wait_ns)
         self._lease_promises: LeasePromiseChecker

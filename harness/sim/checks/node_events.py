@@ -14,7 +14,7 @@ from harness.sim.world.probes import LOG_FOLDER
 from raft import AppendEntries, Message, TraceEvent
 
 
-class NoticeChecker:
+class NodeEventChecker:
     """Checks one process."""
 
     def __init__(self, world: CheckedWorld, member: MachineView) -> None:

@@ -43,11 +43,11 @@ class Noticed:
 
     def says(self, name: str, message: AppendEntries | None = None, **fields: int) -> None:
         """It says so in the step in which it was handed `message`."""
-        noticing = self.stage.checker(self.follower)._notices
+        checker = self.stage.checker(self.follower)._notices
         if message is not None:
-            noticing.received(message)
-        noticing.told(TraceEvent(name, fields))
-        noticing.step_is_over()
+            checker.received(message)
+        checker.told(TraceEvent(name, fields))
+        checker.step_is_over()
 
     def rejects(self, message: AppendEntries | None, *, hint: int = 0, hint_term: int = 0) -> None:
         """It names a position as far from the end of its log."""
