@@ -1,8 +1,9 @@
 """`python -m benchmarks.single.reads`: gets by a round and gets by lease, in turns, on the same three members.
 
-One process, one `Client`, tasks that each await one get after the other. Both are asked for by `Client.execute`, so
-that they cost the client alike; that is more than its usual get (`python -m benchmarks.single.client`). What is left is
-the round: messages to both followers and back, and what the leader does for them.
+One process, one `Client`, tasks that each await one get after the other. Both kinds go
+through `Client.execute`, so their cost to the client is the same. It is higher than that of the usual get, which
+`python -m benchmarks.single.client` measures. The difference between the two kinds is the cost of the round:
+messages to both followers and back, and the work of the leader.
 """
 
 from __future__ import annotations
