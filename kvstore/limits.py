@@ -123,5 +123,5 @@ class ServiceLimits:
     unsent_bytes_total_max: int = (
         256 * MIB
     )  # All connections together: 32 that take nothing, each at `unsent_bytes_max`.
-    log_bytes_max: int = 16 * 1024  # Entries in one `read_log` response: 1 ms; more only if the first is larger.
+    log_bytes_max: int = 8 * 1024  # Entries in one `read_log` response: 1 ms; more only if the first is larger.
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)

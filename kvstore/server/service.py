@@ -45,6 +45,7 @@ from kvstore.server.request_judge import (
     is_for_operators,
 )
 from kvstore.server.state_hashes import StateHashes, WaitingRequest
+from kvstore.server.work_budget import FEW_REQUESTS, WorkBudget, is_costly
 from kvstore.store.machine import KvMachine
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
@@ -73,16 +74,6 @@ from raft import (
 
 _RANGE = int(CommandKind.RANGE)
 
-UNITS_PER_TURN = 16
-"""Units of work in one turn of the host's loop for requests that the member answers by itself, and for reads of ranges:
-some 2 ms, more only by the last answer. The rest waits for the next turn (`Service.work`)."""
-
-UNIT_BYTES = 2 * 1024
-"""Bytes of a response that cost one unit more: some 20 small records, or entries of the log, in 0.1 ms."""
-
-FEW_FRAMES = 8
-"""A connection with more frames that wait is behind those with fewer, when a turn has no time for all."""
-
 LARGE_BYTES = 16 * 1024
 """Answers of this size are counted while they are made; smaller ones when a socket does not take them."""
 
@@ -108,7 +99,7 @@ class Service:
         self._dirty: dict[int, Connection] = {}  # Have output.
         self._closed: list[int] = []
         self._grown_bytes = 0  # Bytes that may be held since the sums over all connections were last made.
-        self._units_left = UNITS_PER_TURN
+        self._budget = WorkBudget()
         self._deferring: dict[int, Connection] = {}  # Owe answers to reads of ranges, for which a turn had no time.
         self.work_wanted: Callable[[], None] = _nobody  # The host is to call `Service.work` in its next turn.
         self.cluster.client_connections = lambda: (len(self._connections), self.limits.connections_max)
@@ -196,8 +187,8 @@ class Service:
         True if requests that had waited for room were taken up: flush the node again.
         """
         self.cluster.snapshots.heed(events)
-        if self._units_left <= 0 and not self.has_work:
-            self._units_left = UNITS_PER_TURN
+        if self._budget.is_spent and not self.has_work:
+            self._budget.renew()
         for told in completions:
             if isinstance(told, AppliedBatch):
                 self._batcher.applied(told)
@@ -216,14 +207,13 @@ class Service:
         return bool(self._backlogged) and self._resume()
 
     def work(self) -> bool:
-        """Do a slice of the work that is too much for one turn: 1 to 2 ms, a large answer more.
+        """Do a slice of the work that is too much for one turn: 1 to 3 ms, a large answer more.
 
         To be called once a turn after `work_wanted`, until it returns False; then fetch output and wake the driver.
         """
-        self._units_left = UNITS_PER_TURN
+        self._budget.renew(halved=self._hashes.is_under_way)
         if self._hashes.is_under_way:
             self._hashes.step()
-            self._units_left //= 2
         deferring, self._deferring = self._deferring, {}
         for connection in deferring.values():
             self._answer_deferred(connection)
@@ -234,7 +224,7 @@ class Service:
     @property
     def has_work(self) -> bool:
         """True if there is something for `work` to do that nothing else would bring about."""
-        return self._hashes.is_under_way or bool(self._deferring) or (self._units_left <= 0 and bool(self._backlogged))
+        return self._hashes.is_under_way or bool(self._deferring) or (self._budget.is_spent and bool(self._backlogged))
 
     def _resume(self) -> bool:
         """Take up frames that had to wait, of one connection after the other. True if there was any.
@@ -244,13 +234,16 @@ class Service:
         """
         backlogged, self._backlogged = self._backlogged, {}
         waiting = sorted(backlogged.values(), key=_is_flooding)
-        for place, connection in enumerate(waiting):
-            if not self._has_units(len(connection.backlog)):
-                came_again, self._backlogged = self._backlogged, {}
-                for each in (*waiting[place:], *came_again.values()):
-                    self._postpone(each)
-                break
-            self._serve(connection)
+        passed_over: list[Connection] = []
+        for connection in waiting:
+            if self._budget.admits(len(connection.backlog)):
+                self._serve(connection)
+            else:
+                passed_over.append(connection)
+        if passed_over:
+            came_again, self._backlogged = self._backlogged, {}
+            for connection in (*passed_over, *came_again.values()):
+                self._postpone(connection)
         return bool(waiting)
 
     def check(self) -> None:
@@ -387,7 +380,7 @@ class Service:
             served = self._serve_run(connection, bodies)
             if not connection.closed:
                 backlog.extendleft(reversed(bodies[served:]))
-                if served < count and self._units_left <= 0:
+                if served < count and self._budget.is_spent:
                     break
         if backlog:
             self._postpone(connection)
@@ -395,7 +388,7 @@ class Service:
     def _postpone(self, connection: Connection) -> None:
         """Frames of it wait for room, which what ends makes, or for time, which the next turn has."""
         self._backlogged[connection.connection_id] = connection
-        if self._units_left <= 0:
+        if self._budget.is_spent:
             self.work_wanted()
 
     def _serve_run(self, connection: Connection, bodies: Sequence[bytes]) -> int:
@@ -417,9 +410,8 @@ class Service:
                 self._take_up(connection, batch)
                 place = batch.end
             if place < len(bodies):
-                if not self._has_units(len(bodies)):
+                if not self._serve_one(connection, bodies[place], len(bodies)):
                     break
-                self._serve_one(connection, bodies[place])
                 place += 1
         return place
 
@@ -485,32 +477,39 @@ class Service:
                 connection.wants_place = True
                 self._refuse_request(connection, asked.request_id, Busy("connections_max", self.limits.connections_max))
 
-    def _serve_one(self, connection: Connection, body: bytes) -> None:
-        """Judge one request of any kind, behind the firewall; then carry out what was decided, outside of it."""
+    def _serve_one(self, connection: Connection, body: bytes, waiting: int | None = None) -> bool:
+        """Judge one request of any kind, behind the firewall; then carry out what was decided, outside of it.
+
+        False if this turn has no time for it: it has to wait. `waiting`: how many requests of its connection wait, with
+        this one; None if it is served in any case.
+        """
         request_id = 0
         try:
             asked = decode_request(body)
             request_id = asked.request_id
+            if waiting is not None and is_costly(asked) and not self._budget.admits(waiting):
+                return False
             decision = self._judge.decide(asked)
             unsent_bytes = connection.unsent_bytes
             if isinstance(decision, Reply):
                 self._respond(connection, request_id, decision.code, decision.fields)
-                self._charge(connection.unsent_bytes - unsent_bytes)
-                return
+                self._budget.charge(connection.unsent_bytes - unsent_bytes)
+                return True
             if isinstance(decision, LocalRead):
                 result = self._machine.read(decision.body)
                 self._respond_result(connection, request_id, result, decision.consistency)
-                self._charge(connection.unsent_bytes - unsent_bytes)
-                return
+                if is_costly(asked):
+                    self._budget.charge(connection.unsent_bytes - unsent_bytes)
+                return True
         except ProtocolError as error:
             self._end(connection, error)
-            return
+            return True
         except (RaftError, KvError) as error:
             self._refuse_request(connection, request_id, error)
-            return
+            return True
         except BaseException as error:
             self._contain(connection, request_id or request_id_of(body), error)
-            return
+            return True
         match decision:
             case Proposal():
                 self._or_refuse(connection, request_id, self._propose, *decision)
@@ -528,6 +527,7 @@ class Service:
                 self._or_refuse(connection, request_id, self._transfer, *decision)
             case StateHashWanted():
                 self._or_refuse(connection, request_id, self._tell_state_hash)
+        return True
 
     def _or_refuse(self, connection: Connection, request_id: int, act: Callable[..., None], *arguments: object) -> None:
         """Have `act(connection, ...)` take up a request; if it is refused, that is the answer."""
@@ -549,7 +549,7 @@ class Service:
         status = self._hashes.known()
         if status is not None:
             self._respond(connection, request_id, Code.OK, (status_to_map(status),))
-            self._charge(0)
+            self._budget.charge(0)
             return
         self._hashes.wait(WaitingRequest(connection.connection_id, request_id))
         connection.in_flight += 1
@@ -628,25 +628,14 @@ class Service:
             body = deferred_responses[0][0][4]
             if body is None or body[0] != _RANGE:
                 self._answer_now(connection, *deferred_responses.popleft())
-            elif self._has_units(len(deferred_responses)):
+            elif self._budget.admits(len(deferred_responses)):
                 unsent_bytes = connection.unsent_bytes
                 self._answer_now(connection, *deferred_responses.popleft())
-                self._charge(connection.unsent_bytes - unsent_bytes)
+                self._budget.charge(connection.unsent_bytes - unsent_bytes)
             else:
                 self._deferring[connection.connection_id] = connection
                 self.work_wanted()
                 return
-
-    def _has_units(self, waiting: int) -> bool:
-        """True if this turn has time for a costly request of a connection of which so many wait.
-
-        A flood leaves nothing of a turn, so a connection with few has as much again: it waits for no other turn.
-        """
-        return self._units_left > (-UNITS_PER_TURN if waiting <= FEW_FRAMES else 0)
-
-    def _charge(self, answer_bytes: int) -> None:
-        """An answer has cost a walk, or about as much."""
-        self._units_left -= 1 + answer_bytes // UNIT_BYTES
 
     def _answer_now(self, connection: Connection, opened: OpenRow, completion: Completion) -> None:
         _, request_id, _, bound_ms, body = opened
@@ -758,4 +747,4 @@ def _nobody() -> None:
 
 
 def _is_flooding(connection: Connection) -> bool:
-    return len(connection.backlog) > FEW_FRAMES
+    return len(connection.backlog) > FEW_REQUESTS

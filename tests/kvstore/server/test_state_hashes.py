@@ -11,11 +11,19 @@ import trio
 
 from kvstore import open_node
 from kvstore.protocol.commands import ChangeLimits, CloseSession, Delete, Get, Put, Range, Txn, encode_command
-from kvstore.protocol.messages import Code, Consistency, command_request, decode_response, encode_request, read_request
+from kvstore.protocol.messages import (
+    Code,
+    Consistency,
+    command_request,
+    decode_response,
+    encode_request,
+    read_log_request,
+    read_request,
+)
 from kvstore.protocol.messages import status_request as status_of_member
 from kvstore.protocol.status import MemberStatus, status_from_map
-from kvstore.server.service import UNITS_PER_TURN
 from kvstore.server.state_hashes import WAITING_MAX, WAITING_PER_CONNECTION_MAX
+from kvstore.server.work_budget import FEW_REQUESTS, FLOOD_UNITS_PER_TURN
 from kvstore.store.digest import SLICE_PARTS
 from raft import frame
 from tests.kvstore.server.test_service import RawClient
@@ -230,7 +238,7 @@ def test_a_flood_of_costly_requests_is_served_a_few_a_turn(cluster: Cluster, bod
     """Each turn serves some; others get theirs between, and all are answered in the end."""
     client, other = Paced(cluster, 1), Paced(cluster, 2)
     client.send(frame(body) * 200)
-    assert 0 < len(client.bodies) <= UNITS_PER_TURN
+    assert 0 < len(client.bodies) <= FLOOD_UNITS_PER_TURN
     assert not client.service.wants_input(1)
     turns = 0
     while client.service.has_work:
@@ -238,14 +246,14 @@ def test_a_flood_of_costly_requests_is_served_a_few_a_turn(cluster: Cluster, bod
         client.service.work()
         client.fetch()
         turns += 1
-        assert len(client.bodies) - before <= UNITS_PER_TURN
+        assert len(client.bodies) - before <= max(FLOOD_UNITS_PER_TURN, FEW_REQUESTS)
         if turns == 3:
             other.service.receive(2, frame(encode_request(1, command_request(Put(b"k", b"v")))))
             assert other.service.open_requests == 1
 
     cluster.settle()
     assert len(client.bodies) == 200
-    assert turns >= 200 // UNITS_PER_TURN
+    assert turns >= 180 // FLOOD_UNITS_PER_TURN
     assert client.service.wants_input(1)
 
 
@@ -277,6 +285,20 @@ def test_one_costly_request_does_not_wait_for_the_floods_of_others(cluster: Clus
     assert modest.connection_id in {connection_id for connection_id, _ in modest.service.take_output()}
 
 
+def test_a_flood_that_waits_for_its_next_slice_delays_nobody_else(cluster: Cluster) -> None:
+    """Between two slices a command is taken up, and a single read is answered, at once."""
+    flooding, modest = [Paced(cluster, number) for number in range(1, 4)], Paced(cluster, 4)
+    service, page = modest.service, frame(encode_request(5, read_log_request(1, 0)))
+    for client in flooding:
+        service.receive(client.connection_id, page * 100)
+    assert service.has_work
+
+    service.receive(4, frame(encode_request(1, command_request(Txn(success=(Put(b"k", b"v"),))))))
+    assert service.open_requests == 1
+    service.receive(4, frame(encode_request(2, read_request(Range(), Consistency.LOCAL))))
+    assert 4 in {connection_id for connection_id, _ in service.take_output()}
+
+
 def test_large_linearizable_reads_are_answered_a_few_a_turn(cluster: Cluster) -> None:
     """They become ready together, by one round; their pages are made as turns have time for them."""
     client = Paced(cluster, 1)
@@ -290,7 +312,7 @@ def test_large_linearizable_reads_are_answered_a_few_a_turn(cluster: Cluster) ->
         host.node.begin_sync()
         host.files.run()
     client.fetch()
-    assert 0 < len(client.bodies) <= UNITS_PER_TURN // 2
+    assert 0 < len(client.bodies) <= FLOOD_UNITS_PER_TURN
     client.service.check()
 
     work_to_the_end(client)
