@@ -28,6 +28,11 @@ class FrameRange(NamedTuple):
     first_indexes: array[int]
     ends: array[int]
 
+    def first(self, count: int) -> FrameRange:
+        """The first `count` of them."""
+        columns = (self.offsets, self.lengths, self.first_indexes, self.ends)
+        return FrameRange(self.segment, *(column[:count] for column in columns))
+
 
 class LogIndex:
     """Frames with entries in force, in index order, which is also file order. Costs: O(log n) to find, O(1) to add."""

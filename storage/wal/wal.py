@@ -15,9 +15,9 @@ from storage.ballast import Ballast
 from storage.errors import LogFailed, is_disk_full, is_short_of_descriptors, is_shortage
 from storage.files.interface import Delete, Files, Operation, SetSize, SyncFile, SyncFolder, Write
 from storage.limits import MIB, StorageLimits
-from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame
+from storage.wal.frame import ENTRY, FRAME_EXTRA_BYTES_MAX, EncodedFrame
 from storage.wal.frame_reading import read_frame_range
-from storage.wal.index import FrameLocation
+from storage.wal.index import FrameLocation, FrameRange
 from storage.wal.newest_segment_note import NewestSegmentNote
 from storage.wal.recovery import Recovered, SegmentInfo
 from storage.wal.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
@@ -254,13 +254,12 @@ class Wal:
     def _load(self, first_index: int, limit: int, bytes_max: int) -> list[Entry]:
         """Entries from `first_index` on, below `limit`, of all needed frames that are fetched in one read.
 
-        An entry takes 13 bytes and its payload in a frame (ENTRY), and counts for 32 and its payload. So all frames in
-        a third of `bytes_max` are needed, and damage is not reported early. Frames of one entry take more bytes than
-        they count for, so all of them in `bytes_max` are needed. Cut entries are read with them.
+        Damage is not reported early: no frame is read that the caller would not need one by one. Cut entries are read
+        with the others.
         """
         frames = self._index.range_from(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
         if frames.ends[-1] - frames.first_indexes[0] > len(frames.offsets):
-            frames = self._index.range_from(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max // 3))
+            frames = frames.first(_needed_frames(frames, bytes_max))  # One of one entry takes more than it counts for.
         found, last = read_frame_range(self._files, self._path(frames.segment), frames, self._state, first_index)
         place = FrameLocation(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
         self._cached = (place, last)
@@ -437,3 +436,12 @@ def _how_many_fit(run: Sequence[Entry], bytes_max: int, at_least: int) -> int:
     """How many entries from the first one on fit into `bytes_max`; never fewer than `at_least`."""
     sizes = accumulate([entry.size_bytes for entry in run])
     return max(at_least, sum(size_bytes <= bytes_max for size_bytes in sizes))
+
+
+def _needed_frames(frames: FrameRange, bytes_max: int) -> int:
+    """How many of these frames are needed for `bytes_max`. An entry counts for more than it takes in a frame."""
+    for number, length in enumerate(frames.lengths):
+        bytes_max -= length + (ENTRY_OVERHEAD_BYTES - ENTRY.size) * (frames.ends[number] - frames.first_indexes[number])
+        if bytes_max <= 0:
+            return number + 1
+    return len(frames.lengths)

@@ -183,6 +183,7 @@ def test_many_small_entries_to_a_frame_count_for_more_than_their_bytes() -> None
             found = log.read(1, 200, bytes_max)
         fetched_to = max(offset + length for _, offset, length in (call.args for call in read.call_args_list))
         assert fetched_to <= ends[found[-1].index // 20], bytes_max
+        assert read.call_count <= 2, "each estimate falls short by a frame at most"
 
 
 def test_a_slow_reader_walks_through_a_large_frame_that_is_fetched_once() -> None:
