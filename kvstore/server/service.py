@@ -206,13 +206,14 @@ class Service:
             self._stepped_down()
         return bool(self._backlogged) and self._resume()
 
-    def work(self) -> bool:
+    def work(self, *, floods: bool = True) -> bool:
         """Do a slice of the work that is too much for one turn: 1 to 3 ms, a large answer more.
 
         To be called once a turn after `work_wanted`, until it returns False; then fetch output and wake the driver.
+        `floods`: also the part that `has_urgent_work` does not speak of.
         """
-        self._budget.renew(halved=self._hashes.is_under_way)
-        if self._hashes.is_under_way:
+        self._budget.renew(floods=floods)
+        if floods and self._hashes.is_under_way:
             self._hashes.step()
         deferring, self._deferring = self._deferring, {}
         for connection in deferring.values():
@@ -225,6 +226,11 @@ class Service:
     def has_work(self) -> bool:
         """True if there is something for `work` to do that nothing else would bring about."""
         return self._hashes.is_under_way or bool(self._deferring) or (self._budget.is_spent and bool(self._backlogged))
+
+    @property
+    def has_urgent_work(self) -> bool:
+        """True if that is for connections of which few requests wait: they are to wait for the next turn only."""
+        return self._budget.few_must_wait and bool(self._deferring or self._backlogged)
 
     def _resume(self) -> bool:
         """Take up frames that had to wait, of one connection after the other. True if there was any.

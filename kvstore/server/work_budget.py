@@ -50,10 +50,16 @@ class WorkBudget:
         """True if somebody has to wait for `renew`."""
         return self._few_left <= 0 or self._flood_left <= 0
 
-    def renew(self, *, halved: bool = False) -> None:
-        """A new turn has come; `halved` if something else needs a part of it."""
-        share = 2 if halved else 1
-        self._few_left, self._flood_left = UNITS_PER_TURN // share, FLOOD_UNITS_PER_TURN // share
+    @property
+    def few_must_wait(self) -> bool:
+        """True if even connections with few requests have to wait."""
+        return self._few_left <= 0
+
+    def renew(self, *, floods: bool = True) -> None:
+        """A new turn has come; `floods`: theirs, too."""
+        self._few_left = UNITS_PER_TURN
+        if floods:
+            self._flood_left = FLOOD_UNITS_PER_TURN
 
     def admits(self, waiting: int) -> bool:
         """True if this turn has time for a request of a connection of which so many wait."""

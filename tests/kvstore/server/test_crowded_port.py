@@ -16,7 +16,7 @@ from kvstore import Busy, Client
 from kvstore.limits import ServiceLimits
 from kvstore.member.config import MemberConfig
 from kvstore.member.member import RunningMember, run_member
-from kvstore.protocol.commands import Get, Put
+from kvstore.protocol.commands import Get, Put, Range
 from kvstore.protocol.messages import (
     Code,
     Consistency,
@@ -33,6 +33,7 @@ from kvstore.resources import connection_places
 from kvstore.resources.connection_places import IDLE_TICKS_MIN
 from kvstore.server import client_listener
 from kvstore.server.connections import OPERATOR_REQUESTS_MAX
+from kvstore.server.work_budget import UNITS_PER_TURN
 from raft import FRAME_BYTES_MAX_CLIENT, MIB, FrameSplitter, ProtocolError, frame
 
 pytestmark = pytest.mark.timeout(30)
@@ -251,3 +252,26 @@ async def test_a_client_that_leaves_its_answers_unread_is_closed_in_time(
         while len(member.port._connections) > 1:
             await client.put("a", "1")
         await stranger.stream.aclose()
+
+
+async def test_single_requests_are_answered_turn_after_turn_while_a_flood_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flood does not come again in this test; the others ask for more than one turn has time for."""
+    monkeypatch.setattr(client_listener, "WORK_PAUSE_SHARE", 1e9)
+    async with serving(tmp_path, ServiceLimits()) as member:
+        flood = await Stranger.connected(member.client_address)
+        service = member.port._service
+        scan = encode_request(1, read_request(Range(), Consistency.LOCAL))
+        await flood.stream.send_all(frame(scan) * 200)
+        while not service.has_work:
+            await trio.lowlevel.checkpoint()
+
+        others = [await Stranger.connected(member.client_address) for _ in range(2 * UNITS_PER_TURN)]
+        for stranger in others:
+            await stranger.stream.send_all(frame(scan))
+        for stranger in others:
+            assert decode_response((await stranger.bodies())[0]).code == Code.OK
+        assert service.has_work, "the flood waits"
+        for stranger in (flood, *others):
+            await stranger.stream.aclose()
