@@ -23,7 +23,16 @@ from raft.effects import (
     Unknown,
     flatten,
 )
-from raft.encoding.cbor import DEPTH_MAX, INT64_MAX, INT64_MIN, SEPARATOR_BYTES, decode_item, decode_joined, encode_item
+from raft.encoding.cbor import (
+    DEPTH_MAX,
+    INT64_MAX,
+    INT64_MIN,
+    SEPARATOR_BYTES,
+    decode_item,
+    decode_joined,
+    decode_stored,
+    encode_item,
+)
 from raft.encoding.command_batch import BATCH_OVERHEAD_BYTES, batch_leader_time, batch_size, encode_batch
 from raft.encoding.frames import FRAME_BYTES_MAX_CLIENT, FRAME_BYTES_MAX_PEER, FrameSplitter, frame
 from raft.errors import (
@@ -209,6 +218,7 @@ __all__ = [
     "decode_item",
     "decode_joined",
     "decode_message",
+    "decode_stored",
     "derive_cluster_id",
     "encode_batch",
     "encode_item",

@@ -28,7 +28,7 @@ import cbor2
 
 from kvstore.limits import TIME_NS_MAX
 from kvstore.protocol.cbor_heads import SEPARATOR, bytes_head, uint_head
-from raft import decode_joined
+from raft import ProtocolError, decode_joined, decode_stored
 
 PAYLOAD_DEPTH_MAX = 64
 """Nested arrays in a payload. Valid ones have 4; admission refuses the others long before this."""
@@ -277,10 +277,8 @@ def decode_payload(payload: bytes, index: int = 0) -> tuple[int, tuple[Any, ...]
     UnreadablePayload(index) if it is not `[leader_time, ...]`; the commands themselves are not looked at.
     """
     try:
-        items = cbor2.loads(
-            payload, max_depth=PAYLOAD_DEPTH_MAX, allow_indefinite=False, allow_duplicate_keys=False, immutable=True
-        )
-    except Exception as error:
+        items = decode_stored(payload, PAYLOAD_DEPTH_MAX)
+    except ProtocolError as error:
         raise UnreadablePayload(index, f"its payload is not CBOR of the profile ({error})") from error
     if type(items) is not tuple or not items:
         raise UnreadablePayload(index, "its payload is not an array that begins with a time")

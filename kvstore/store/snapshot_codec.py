@@ -33,13 +33,14 @@ from kvstore.limits import (
     StoreLimits,
 )
 from kvstore.protocol.cbor_heads import array_head, bytes_head, uint_head
+from kvstore.protocol.commands import PAYLOAD_DEPTH_MAX
 from kvstore.protocol.results import PUT_DONE
 from kvstore.protocol.validation import is_count
 from kvstore.store.copy_on_write import SessionsSnapshotView, StoreSnapshotView
 from kvstore.store.map import FIRST_REVISION, KeyValueMap
 from kvstore.store.records import SLOTS
 from kvstore.store.sessions import FIRST_SESSION_ID, PUT_RESULT_BYTES, Session, Sessions, result_bytes
-from raft import INT64_MAX, INT64_MIN, LevelRange, StateSnapshot
+from raft import INT64_MAX, INT64_MIN, LevelRange, ProtocolError, StateSnapshot, decode_stored
 
 FORMAT = 1
 CHUNK_BYTES = 64 * 1024
@@ -237,8 +238,8 @@ class StateReader:
     def feed(self, chunk: bytes) -> None:
         """The next chunk, when `take` has taken all rows of the one before."""
         try:
-            rows = cbor2.loads(chunk, allow_indefinite=False, allow_duplicate_keys=False, immutable=True)
-        except Exception as error:
+            rows = decode_stored(chunk, PAYLOAD_DEPTH_MAX)
+        except ProtocolError as error:
             raise InvalidSnapshot(f"a chunk is not CBOR of the profile ({error})") from error
         _require(type(rows) is tuple and len(rows) > 1 and type(rows[0]) is int, "a chunk is no array of rows")
         section = rows[0]
@@ -370,10 +371,7 @@ def _is_plain(item: object) -> bool:
 
 
 def _unsound(section: int, row: object) -> InvalidSnapshot:
-    try:
-        text = repr(row)
-    except ValueError:  # Python writes no number of thousands of digits, which a chunk can hold.
-        text = "with a number beyond all bounds"
+    text = repr(row)
     shown = text if len(text) <= 120 else f"{text[:120]}…"
     return InvalidSnapshot(f"section {section} has the row {shown}")
 

@@ -163,6 +163,24 @@ def decode_joined(bodies: Sequence[bytes], separator: bytes, *, immutable: bool 
     return list(items[::2])
 
 
+def decode_stored(body: bytes, depth_max: int = DEPTH_MAX) -> Any:
+    """Decode the one item in `body`, which a member of this cluster has made: arrays come as tuples.
+
+    No tag runs code of the library's. The types of items are not judged. Raises ProtocolError.
+    """
+    try:
+        return cbor2.loads(
+            body,
+            semantic_decoders=_EVERY_TAG_REFUSED,
+            max_depth=depth_max,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+            immutable=True,
+        )
+    except _DECODER_ERRORS as error:
+        raise ProtocolError(f"not an allowed CBOR item: {error}") from error
+
+
 def encode_item(item: Any) -> bytes:
     """Encode `item`, which the caller has made of allowed types only (`decode_item` of the result gives it back)."""
     return cbor2.dumps(item)

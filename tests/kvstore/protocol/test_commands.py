@@ -96,7 +96,7 @@ def test_a_payload_is_split_into_its_time_and_its_commands() -> None:
 @pytest.mark.parametrize(
     "payload",
     [b"", b"\xff", b"\x80", b"\x05", cbor2.dumps({1: 2}), cbor2.dumps(["now"]), cbor2.dumps([-1]), cbor2.dumps([True]),
-     cbor2.dumps([2**62 + 1]), b"\x9f\x01\xff", b"\x82\x01"],
+     cbor2.dumps([2**62 + 1]), b"\x9f\x01\xff", b"\x82\x01", b"\x82\x01\xd8\x23\x61a", b"\x82\x01\xc2\x41\x01"],
 )  # fmt: skip
 def test_a_payload_of_no_known_shape_stops_the_member(payload: bytes) -> None:
     """A member that meets a shape it does not know stops; guessing would mean to diverge.
