@@ -36,18 +36,40 @@ class Ballast:
     def __init__(self, files: Files, size_bytes: int) -> None:
         self._files = files
         self._size_bytes = size_bytes
-        self.is_released = False
+        self._is_released = False
+        self._lacks_descriptors = ""
+        self.on_shortage: Callable[[bool], None] = _nobody
+        """Called with True when room or descriptors begin to lack, with False when both are there again: data that
+        nothing depends on yet should not be written meanwhile."""
         self._is_restoring = False
         self._retries = 0  # Under way: each deletes the file first.
         self._waiting: list[_Submission] = []  # What had no room even so: tried again by `look_for_room`.
         self.may_wait = False  # Set once somebody looks for room now and then.
         self._file_too_large: OSError | None = None  # Making it again ended so: no room would cure that.
-        self.lacks_descriptors = ""  # In words, while something waits that could not be opened.
 
     @property
-    def is_short(self) -> bool:
-        """True while room or descriptors are lacking: data that nothing depends on yet should not be written."""
-        return self.is_released or bool(self.lacks_descriptors)
+    def is_released(self) -> bool:
+        """True while the disk is full."""
+        return self._is_released
+
+    @is_released.setter
+    def is_released(self, is_released: bool) -> None:
+        self._is_released = is_released
+        self.on_shortage(self._is_short)
+
+    @property
+    def lacks_descriptors(self) -> str:
+        """The system's words while something waits that could not be opened, else empty."""
+        return self._lacks_descriptors
+
+    @lacks_descriptors.setter
+    def lacks_descriptors(self, words: str) -> None:
+        self._lacks_descriptors = words
+        self.on_shortage(self._is_short)
+
+    @property
+    def _is_short(self) -> bool:
+        return self._is_released or bool(self._lacks_descriptors)
 
     @property
     def snapshot_bytes_max(self) -> int:
@@ -95,7 +117,7 @@ class Ballast:
         """
         if self._file_too_large is not None:
             raise self._file_too_large
-        if not self.is_short or self._is_restoring or self._retries:
+        if not self._is_short or self._is_restoring or self._retries:
             return
         waiting, self._waiting = self._waiting, []
         for submission in waiting:
@@ -187,3 +209,7 @@ class Ballast:
     def _given_back(self, done: Done, error: BaseException | None) -> None:
         self._retries -= 1
         done(error)
+
+
+def _nobody(_: bool) -> None:
+    """The default: there is no log."""

@@ -52,11 +52,11 @@ class Leader:
         self._durable_index = state.log.durable_index
         self._own_first_index = state.log.last_index + 1
         self.membership = MembershipChanger(state, own_first_index=self._own_first_index)
-        self._peers = self.membership.peers
+        self.peers = self.membership.peers
         self.reads = ReadRounds(reads_pending_max=state.config.reads_pending_max)
         self._preferred_quorum = PreferredQuorum(mark_delay_ns)
         self.lease = Lease(state)
-        self.transfer = LeadershipTransfer(state, self._peers, self.lease)
+        self.transfer = LeadershipTransfer(state, self.peers, self.lease)
         self.has_pending_sends = True  # An event may have made a message due.
         self._last_append: AppendEntries | None = None  # The next peer usually gets the same one, encoded once.
         self._last_append_bytes = 0
@@ -131,7 +131,7 @@ class Leader:
         if state.now < self._heartbeat_deadline:
             self.has_pending_sends |= self._commit_update_due_at is not None and state.now >= self._commit_update_due_at
             if self._preferred_quorum.is_over(state.now):
-                self._heartbeat_to(self._preferred_quorum.others(self._peers, self.reads.counter))
+                self._heartbeat_to(self._preferred_quorum.others(self.peers, self.reads.counter))
             return
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         if self.membership.departing:
@@ -141,11 +141,11 @@ class Leader:
             self._begin_read_round(is_heartbeat=True)
         else:
             self._begin_lease_round()
-            self._heartbeat_to(self._peers)
+            self._heartbeat_to(self.peers)
         self.transfer.on_heartbeat()
         if self._has_committed_in_its_term and not self.membership.is_under_way:
             self.transfer.yield_to_preferred()
-        for peer_id, peer in self._peers.items():
+        for peer_id, peer in self.peers.items():
             if not peer.heartbeat():
                 continue
             if state.log.term_at(peer.next_index - 1) is None:
@@ -158,7 +158,7 @@ class Leader:
         self._quorum_deadline = self._quorum_heard_at() + self._state.config.election_timeout_max_ns
 
     def _quorum_heard_at(self) -> int:
-        return self._quorum_value(self._state.now, [peer.heard_at for peer in self._peers.values()])
+        return self._quorum_value(self._state.now, [peer.heard_at for peer in self.peers.values()])
 
     def _quorum_value(self, own: int, of_peers: list[int]) -> int:
         """The value that a majority of each half has reached; `of_peers` is in the order of `_peers`.
@@ -245,13 +245,13 @@ class Leader:
 
     def probe_again(self, peer_id: str, *, paused: bool) -> None:
         """The connection of a peer or its snapshot transfer was lost."""
-        peer = self._peers.get(peer_id)
+        peer = self.peers.get(peer_id)
         if peer is not None:
             peer.probe_again(paused=paused)
             self.has_pending_sends = True
 
     def _hear(self, peer_id: str, last_applied: int, read_counter: int) -> Progress:
-        peer = self._peers[peer_id]
+        peer = self.peers[peer_id]
         peer.heard_at = self._state.now
         if peer.last_applied is None or last_applied > peer.last_applied:
             peer.last_applied = last_applied
@@ -275,7 +275,7 @@ class Leader:
         """
         state = self._state
         if state.commit_index < state.log.last_index:
-            agreed = self._quorum_value(state.writes.durable_index, [peer.match_index for peer in self._peers.values()])
+            agreed = self._quorum_value(state.writes.durable_index, [peer.match_index for peer in self.peers.values()])
             if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
                 state.commit_to(agreed)
                 self.has_pending_sends = True  # Peers are to know it, and a read round may begin.
@@ -299,7 +299,7 @@ class Leader:
         mark = state.last_applied if state.last_applied < state.writes.durable_index else state.writes.durable_index
         if mark <= floor:
             return
-        for peer_id, peer in self._peers.items():
+        for peer_id, peer in self.peers.items():
             if departing and peer_id in departing:
                 continue
             if peer.last_applied is None:
@@ -315,9 +315,9 @@ class Leader:
         return self._state.commit_index >= self._own_first_index
 
     def _confirm_reads(self) -> None:
-        counters = [peer.read_counter for peer in self._peers.values()]
+        counters = [peer.read_counter for peer in self.peers.values()]
         for ended in self.reads.confirmed_up_to(self._quorum_value(self.reads.counter, counters)):
-            self._preferred_quorum.confirmed(self._peers, ended.counter)
+            self._preferred_quorum.confirmed(self.peers, ended.counter)
             self._state.staleness.record_proof(ended.began_at, ended.read_index)
             self._send_responses(ended.requests, ended.read_index)
             self.has_pending_sends |= self.reads.is_wanted
@@ -341,8 +341,8 @@ class Leader:
         """True if no campaign was requested, and the promises of a majority have not expired."""
         if not self.lease.is_wanted or self.transfer.current is not None:
             return False
-        answered = self._quorum_value(self.reads.counter, self.lease.counters(self._peers.values()))
-        return self.lease.holds(answered, self._peers)
+        answered = self._quorum_value(self.reads.counter, self.lease.counters(self.peers.values()))
+        return self.lease.holds(answered, self.peers)
 
     # Sending
 
@@ -352,7 +352,7 @@ class Leader:
         if self.reads.is_wanted and self._has_committed_in_its_term:
             self._serve_reads()
         state = self._state
-        for peer_id, peer in self._peers.items():
+        for peer_id, peer in self.peers.items():
             while (
                 peer.next_index <= state.log.last_index or peer.state is not PeerState.REPLICATE
             ):  # It lacks something.
@@ -370,7 +370,7 @@ class Leader:
         """Send an empty append to each idle peer whose mark is old, if no append with entries carried it in time."""
         state = self._state
         waiting: list[str] = []
-        for peer_id, peer in self._peers.items():
+        for peer_id, peer in self.peers.items():
             if peer.commit_sent < state.commit_index and peer.is_idle and self._can_raise_commit_of(peer):
                 waiting.append(peer_id)
         if not waiting:
@@ -389,7 +389,7 @@ class Leader:
         counter = self.reads.begin_round(self._state.commit_index, self._state.now)
         self.lease.sent(counter)
         self._state.trace("read_round", counter=counter, read_index=self._state.commit_index)
-        self._heartbeat_to(self._preferred_quorum.of(self._peers, self._state.now, is_lone=is_lone))
+        self._heartbeat_to(self._preferred_quorum.of(self.peers, self._state.now, is_lone=is_lone))
         if self._state.is_alone:
             self._confirm_reads()  # A single voter agrees with itself.
 
@@ -407,7 +407,7 @@ class Leader:
 
     def _send_heartbeat(self, peer_id: str) -> None:
         """Send an empty append behind the confirmed entries: it proves these, and is answered without a disk."""
-        match_index = self._peers[peer_id].match_index
+        match_index = self.peers[peer_id].match_index
         self._send_append(peer_id, match_index if self._state.log.term_at(match_index) is not None else 0, ())
 
     def _can_raise_commit_of(self, peer: Progress) -> bool:
@@ -444,7 +444,7 @@ class Leader:
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """
         state = self._state
-        peer = self._peers[peer_id]
+        peer = self.peers[peer_id]
         told = min(state.commit_index, prev_index + len(entries))
         if told > peer.commit_sent:
             peer.commit_sent = told
@@ -466,10 +466,4 @@ class Leader:
                 low_watermark=state.low_watermark,
                 read_counter=self.reads.counter,
             )
-        state.send(peer_id, same)
-
-    def check_invariants(self) -> None:
-        """The leader's side of Figure 2; constant cost."""
-        next_index_max = self._state.log.last_index + 1
-        for peer in self._peers.values():
-            assert 0 <= peer.match_index < peer.next_index <= next_index_max, (self._state.log, peer)
+        state.outbox.send(peer_id, same, after=state.writes.barrier_sequence)  # `state.send`, without a call.

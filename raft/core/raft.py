@@ -275,12 +275,22 @@ class RaftCore:
 
     def has_work(self) -> bool:
         """As `has_ready`, but events alone are no reason for a turn."""
-        leader, state, reads = self._leader, self._state, self._read_index_client
+        leader, state, reads, ready = self._leader, self._state, self._read_index_client, self._state.outbox.ready
         if leader is not None and leader.has_pending_sends:
             return True
-        if state.writes.pending or not state.outbox.ready.is_idle or (reads.count and reads.has_work):
+        if ready.send or state.writes.pending or (reads.count and reads.has_work):
             return True
-        return state.last_applied < state.commit_index and self._may_hand_out()
+        if state.last_applied < state.commit_index and self._may_hand_out():
+            return True
+        return bool(
+            ready.reads_ready
+            or ready.reads_ready_by_mode
+            or ready.reads_failed
+            or ready.ended
+            or ready.snapshot_wanted
+            or ready.snapshot_chunks
+            or ready.snapshot_progress
+        )
 
     def take_ready(self) -> Ready:
         """All effects since the last call. The caller owes them in the order that `Ready` states."""
@@ -707,7 +717,8 @@ class RaftCore:
         else:
             assert (state.role, self.leading_term) == (Role.LEADER, state.term), self
             assert state.leader_id == state.voted_for == state.node_id, self
-            leader.check_invariants()
+            for peer in leader.peers.values():
+                assert 0 <= peer.match_index < peer.next_index <= end + 1, (log, peer)
 
     def __repr__(self) -> str:
         state = self._state

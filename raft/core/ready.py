@@ -68,19 +68,3 @@ class Ready:
     def is_about_snapshots(self) -> bool:
         """True if a transfer is wanted or goes on."""
         return bool(self.snapshot_wanted or self.snapshot_chunks or self.snapshot_progress)
-
-    @property
-    def is_idle(self) -> bool:
-        """True if there is nothing to do. Read many times per event: a comparison with a new one takes longer."""
-        return not (  # The usual ones first.
-            self.send
-            or self.apply
-            or self.write
-            or self.reads_ready
-            or self.reads_ready_by_mode
-            or self.reads_failed
-            or self.ended
-            or self.snapshot_wanted
-            or self.snapshot_chunks
-            or self.snapshot_progress
-        )

@@ -34,6 +34,7 @@ class DiskHealth:
     def __init__(self, config: RaftConfig, core: RaftCore, commit: GroupCommit, log: LogStore) -> None:
         self._core, self._commit, self._log = core, commit, log
         self._patience_ns = HANG_TIMEOUTS * config.election_timeout_max_ns
+        self.is_watching = False  # It is to be checked at each tick: something was wrong at the last one.
         self._stalled_since: int | None = None  # Monotonic ns: when the sync that took, or takes, too long began.
         self._ask_again_at = 0  # Monotonic ns: until then a stall causes no further transfer.
         self._full_since: int | None = None  # Monotonic ns: since when this node leads without room.
@@ -51,17 +52,11 @@ class DiskHealth:
         """True if this member should not take over: the disk of the current leader may be the better one."""
         return self.is_stalled or self._log.is_disk_full
 
-    @property
-    def needs_check(self) -> bool:
-        """True if `check` may have something to do at this tick."""
-        if self._commit.under_way or self._stalled_since is not None:
-            return True
-        return self._full_since is not None or self._log.is_disk_full
-
     def check(self, now: int, events: list[TraceEvent]) -> None:
         """Check the disk at `now` (monotonic ns). Changes go into `events`; the core may begin a transfer."""
         self._check_for_stall(now, events)
         self._check_for_space(now)
+        self.is_watching = self._stalled_since is not None or self._full_since is not None
 
     def _check_for_stall(self, now: int, events: list[TraceEvent]) -> None:
         """A write that waits for room on a full disk is no stall: `_check_for_space` handles it.

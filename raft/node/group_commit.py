@@ -33,6 +33,8 @@ class GroupCommit:
         self._failed = failed
         self.waiting: deque[tuple[int, Send]] = deque()  # Held back.
         self.under_way = False
+        self.has_work = False  # `start` would start a sync. This one and the next are read several times per event.
+        self.has_sends = False  # `take_sends` would give something.
         self.began_at = 0  # Monotonic ns: the sync that is under way, or was last.
         self.appended_sequence = 0
         self.durable_sequence = 0
@@ -41,11 +43,6 @@ class GroupCommit:
     def is_quiet(self) -> bool:
         """True if nothing waits for a sync and none is under way."""
         return not self.under_way and self.appended_sequence == self.durable_sequence
-
-    @property
-    def has_work(self) -> bool:
-        """True if `start` would start a sync."""
-        return not self.under_way and self.appended_sequence > self.durable_sequence
 
     @property
     def is_proven(self) -> bool:
@@ -57,11 +54,12 @@ class GroupCommit:
         assert write.sequence > self.appended_sequence, (write.sequence, self.appended_sequence)
         self._log.append(write)
         self.appended_sequence = write.sequence
+        self.has_work = not self.under_way
 
     def start(self, commit_hint: int, now: int) -> None:
         """Start the next sync, if `has_work`. It is `now` (monotonic ns)."""
         assert not self.under_way
-        self.under_way, self.began_at = True, now
+        self.under_way, self.has_work, self.began_at = True, False, now
         sequence = self.appended_sequence
         self._log.sync(commit_hint, lambda error: self._synced(sequence, error))
 
@@ -74,19 +72,14 @@ class GroupCommit:
         """Hold `message` until `sequence` is durable. Messages leave in the order in which they were held."""
         assert sequence <= self.appended_sequence, (sequence, self.appended_sequence)
         self.waiting.append((sequence, (peer_id, message)))
-
-    @property
-    def is_waited_for(self) -> bool:
-        """True if `start` would start a sync, or `take_sends` give something."""
-        if self.waiting and self.waiting[0][0] <= self.durable_sequence:
-            return True
-        return not self.under_way and self.appended_sequence > self.durable_sequence
+        self._look_at_sends()
 
     def take_sends(self) -> list[Send]:
         """The held messages that may leave now."""
         sends: list[Send] = []
         while self.waiting and self.waiting[0][0] <= self.durable_sequence:
             sends.append(self.waiting.popleft()[1])
+        self.has_sends = False
         return sends
 
     def forget_sends(self) -> None:
@@ -95,6 +88,7 @@ class GroupCommit:
         See docs/reference/specification.md#37-failed-sync.
         """
         self.waiting.clear()
+        self.has_sends = False
 
     def _synced(self, sequence: int, error: BaseException | None) -> None:
         assert self.under_way
@@ -103,4 +97,9 @@ class GroupCommit:
             self._failed("syncing the log", error)
         elif sequence > self.durable_sequence:
             self.durable_sequence = sequence
+            self._look_at_sends()
             self._durable(sequence)
+        self.has_work = self.appended_sequence > self.durable_sequence
+
+    def _look_at_sends(self) -> None:
+        self.has_sends = bool(self.waiting) and self.waiting[0][0] <= self.durable_sequence

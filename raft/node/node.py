@@ -180,7 +180,7 @@ class Node:
         self._now = now
         if self.failure is not None or self._stopped or not self._on_core(self._core.tick, now):
             return
-        if self._disk_health.needs_check:
+        if self._commit.under_way or self._log.is_disk_full or self._disk_health.is_watching:
             self._disk_health.check(now, self._effects.events)
         if self._snapshots.is_sending:
             self._snapshots.tick(now)
@@ -290,7 +290,7 @@ class Node:
     def has_more(self) -> bool:
         """True if the next `take_effects` certainly has work to do."""
         has_gathered = bool(self._to_apply or self._effects.completions)
-        return has_gathered or self._core.has_work() or self._commit.is_waited_for
+        return has_gathered or self._core.has_work() or self._commit.has_work or self._commit.has_sends
 
     @property
     def has_unapplied(self) -> bool:
@@ -300,7 +300,12 @@ class Node:
     @property
     def wants_turn(self) -> bool:
         """True if `take_effects` may have work to do. Not so after the last answer to a lone put."""
-        return self.has_more or self._snapshots.has_work or self.failure is not None or self._stop_by is not None
+        return (
+            self.has_more
+            or (self._snapshots.may_have_work and self._snapshots.has_work())
+            or self.failure is not None
+            or self._stop_by is not None
+        )
 
     @property
     def is_syncing(self) -> bool:
@@ -462,12 +467,12 @@ class Node:
         self._drain_core()
         if self._to_apply and self._leading_term is not None:
             self._apply_slice()  # On others it is not urgent: their leader waits for what is to be sent or synced.
-        if self._snapshots.has_work:
+        if self._snapshots.may_have_work and self._snapshots.has_work():
             self._snapshots.advance(self._effects, self._now)
             self._drain_core()
         if self.failure is None:
             self._prove_when_idle()
-            if self._commit.waiting:
+            if self._commit.has_sends:
                 self._effects.send += self._commit.take_sends()
             if self._stop_by is not None:
                 self._stop_when_done()

@@ -21,14 +21,14 @@ class CompletionQueue:
     """
 
     def __init__(self) -> None:
-        self._callbacks: deque[Callback] = deque()  # `append` and `popleft` are atomic.
+        self.pending: deque[Callback] = deque()  # For `run_pending`. `append` and `popleft` are atomic.
         self._lock = threading.Lock()  # No thread may write to a number that means another file by now.
         self._ends: tuple[int, int] | None = None  # Of the pipe: to read from, to write to.
         self._is_signalled = False  # There is a byte in the pipe: one for any number of callbacks.
 
     def post(self, callback: Callback) -> None:
         """Have `callback` run on the loop soon. Never blocks."""
-        self._callbacks.append(callback)
+        self.pending.append(callback)
         with self._lock:
             if self._ends is not None and not self._is_signalled:
                 self._is_signalled = True
@@ -44,7 +44,7 @@ class CompletionQueue:
                 os.set_blocking(end, False)
             with self._lock:
                 self._ends = ends
-                self._is_signalled = bool(self._callbacks)
+                self._is_signalled = bool(self.pending)
                 if self._is_signalled:
                     os.write(ends[1], b"!")
             yield
@@ -64,15 +64,10 @@ class CompletionQueue:
 
     def run_pending(self) -> int:
         """Run what has been posted until now; return how many callbacks that were."""
-        count = len(self._callbacks)
+        count = len(self.pending)
         for _ in range(count):
-            self._callbacks.popleft()()
+            self.pending.popleft()()
         return count
-
-    @property
-    def has_pending(self) -> bool:
-        """True if `run_pending` has something to run."""
-        return bool(self._callbacks)
 
     async def run_until(self, condition: Callable[[], bool]) -> None:
         """Run callbacks as they come until `condition`: for what has to be done before a driver takes over."""

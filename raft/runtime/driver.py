@@ -213,7 +213,7 @@ class Driver:
     async def _take_completions(self) -> None:
         while True:
             await self._completions.wait()
-            if self._completions.has_pending:  # A flush may have been quicker.
+            if self._completions.pending:  # A flush may have been quicker.
                 self.flush()
 
     def _catch_up(self) -> bool:
@@ -221,7 +221,7 @@ class Driver:
 
         True if there were completions.
         """
-        has_run = not self._is_over and self._completions.run_pending() > 0
+        has_run = bool(self._completions.pending) and not self._is_over and self._completions.run_pending() > 0
         self._now = self._read_clock()
         self.node.tick(self._now)
         return has_run

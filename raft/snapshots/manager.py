@@ -78,17 +78,22 @@ class SnapshotManager:
         self._kept: frozenset[str] = frozenset()  # Older files that somebody may still ask for.
         self.next_step_at: int | None = None  # When `advance` has more to do, in monotonic ns, whatever else happens.
         self._is_building = self._is_receiving = self.is_sending = False  # Or its end was not looked at yet.
+        self.may_have_work = True  # Until `has_work` finds nothing left. Read at every event.
 
-    @property
     def has_work(self) -> bool:
-        """True if `advance` would do something. It rarely would; a call to find that out took 7 % of an event."""
-        if self._wanted or self._is_building or self._is_receiving or self.is_sending or self._drop_older:
-            return True
-        if self._kept or self.next_step_at is not None:
-            return True
-        if self._log_bytes >= self._wanted_log_bytes:
-            return True
-        return self._core.has_compactable_entries and self._may_compact
+        """True if `advance` would do something. Called only while `may_have_work`, which it may end."""
+        is_active = (
+            self._wanted
+            or self._is_building
+            or self._is_receiving
+            or self.is_sending
+            or self._drop_older
+            or bool(self._kept)
+            or self.next_step_at is not None
+            or self._log_bytes >= self._wanted_log_bytes
+        )
+        self.may_have_work = is_active or self._core.has_compactable_entries
+        return is_active or self._may_compact
 
     @property
     def next_deadline(self) -> int | None:
@@ -112,11 +117,13 @@ class SnapshotManager:
 
     def want(self) -> None:
         """Build a snapshot at the next occasion, however little the log has grown."""
-        self._wanted = True
+        self._wanted = self.may_have_work = True
 
     def applied(self, entry: Entry) -> None:
         """`entry` was given to the state machine."""
         self._log_bytes += len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
+        if self._log_bytes >= self._wanted_log_bytes:
+            self.may_have_work = True
 
     def leadership_changed(self) -> None:
         """A period of leadership began or ended: transfers belong to one."""
@@ -144,6 +151,7 @@ class SnapshotManager:
 
     def handle(self, ready: Ready, now: int) -> None:
         """The part of a Ready that is about snapshots."""
+        self.may_have_work = True
         for peer_id in ready.snapshot_wanted if self._core.role is Role.LEADER else ():
             self._sender.start(peer_id, now, self._core.first_index)
             self.is_sending = True

@@ -65,6 +65,10 @@ class Wal:
         self._files, self._folder = files, folder
         self._identity, self._limits = identity, limits
         self._random_bytes, self._ballast = random_bytes, ballast
+        self.is_disk_full = False
+        """True while the ballast is released: only votes and compaction should be written now. Also true while an
+        operation waits for a descriptor; then `lacks_descriptors` is not empty."""
+        ballast.on_shortage = self._note_shortage
         self._state = recovered.state
         self._index = recovered.index
         self._segments: list[SegmentInfo] = recovered.segments
@@ -104,14 +108,6 @@ class Wal:
     def has_unproven_batch(self) -> bool:
         """True if the next life could not prove the last frame on disk: an idle node syncs once more."""
         return self._content_batch > self._proven_batch
-
-    @property
-    def is_disk_full(self) -> bool:
-        """True while the ballast is released: only votes and compaction should be written now.
-
-        Also true while an operation waits for a descriptor; then `lacks_descriptors` is not empty.
-        """
-        return self._ballast.is_short
 
     @property
     def lacks_descriptors(self) -> str:
@@ -424,6 +420,9 @@ class Wal:
                 self._failure = self._failure or error
 
         self._files.submit([Delete(self._segments_to_delete[0])], deleted)
+
+    def _note_shortage(self, is_short: bool) -> None:
+        self.is_disk_full = is_short
 
     def _draw_salt(self) -> int:
         return int.from_bytes(self._random_bytes(8), "big") or 1

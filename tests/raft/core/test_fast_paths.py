@@ -29,15 +29,19 @@ NUMBERS = st.one_of(
 )
 
 
-def test_a_ready_with_anything_to_do_in_it_is_not_idle() -> None:
-    """A field that is added later is noticed here. Events are only told, and so are other peers."""
-    assert Ready().is_idle
+def test_a_core_with_anything_to_do_in_its_next_ready_has_work() -> None:
+    """A field that is added later is noticed here. Events are only told, and so are other peers; what is to be written
+    and applied is put in last."""
+    core = a_leader_with_commits().core
+    while core.has_ready():
+        core.take_ready()
+    assert not core.has_work()
 
     for field in dataclasses.fields(Ready):
-        ready = Ready()
-        something: Any = object() if field.name == "write" else [object()]
-        setattr(ready, field.name, something)
-        assert ready.is_idle == (field.name in ("events", "peers_changed")), field.name
+        ready = core._state.outbox.ready = Ready()
+        setattr(ready, field.name, [object()])
+        is_work = field.name not in ("events", "peers_changed", "write", "apply")
+        assert core.has_work() == is_work, field.name
         assert ready.is_about_snapshots == field.name.startswith("snapshot_"), field.name
 
 

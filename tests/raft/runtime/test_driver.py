@@ -283,7 +283,7 @@ async def test_a_completion_that_somebody_else_has_run_wakes_nobody_twice() -> N
                 queue.post(lambda number=number: seen.append(number))  # type: ignore[misc]
             assert queue.run_pending() == 100_000
             await queue.wait()
-            assert not queue.has_pending
+            assert not queue.pending
             with trio.move_on_after(0.01) as scope:
                 await queue.wait()
             assert scope.cancelled_caught
