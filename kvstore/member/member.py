@@ -163,7 +163,7 @@ async def _run(
     driver = (metrics.driver if metrics else Driver)(
         node, completions=completions, application=port, transport=transport, start_io=files.start
     )
-    port.attach(driver.wake, driver.flush, lambda: driver.turns)
+    port.attach(driver)
     await _serve(RunningMember(driver, port, listeners), driver, listeners, metrics, task_status)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import trio
 
@@ -91,14 +92,36 @@ def _origin(stream: trio.abc.Stream) -> str:
     return origin_of(name[0]) if type(name) is tuple else IN_PROCESS
 
 
+class NodeDriver(Protocol):
+    """Flushes the node of a service. `turns` counts its flushes."""
+
+    turns: int
+
+    def wake(self) -> None:
+        """Flush in the next turn of the loop."""
+        ...
+
+    def flush(self) -> None:
+        """Flush now."""
+        ...
+
+
+class _NoDriver:
+    """The default: nothing is flushed."""
+
+    turns = 0
+
+    def wake(self) -> None: ...
+
+    def flush(self) -> None: ...
+
+
 class ClientListener:
     """Serves streams with one `Service`. It is also the application of the node's driver: call `attach` before use."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._wake: Callable[[], None] = _nobody
-        self._flush_node: Callable[[], None] = _nobody
-        self._turn: Callable[[], int] = lambda: 0
+        self._driver: NodeDriver = _NoDriver()
         self._last_turn = 0
         self._turn_bytes = 0  # Taken up since the last turn of the node.
         self._turnstile = trio.StrictFIFOLock()  # Where those wait for whom it had no room.
@@ -112,17 +135,14 @@ class ClientListener:
         self._work_waits = trio.Event()
         service.work_wanted = lambda: self._work_waits.set()
 
-    def attach(self, wake: Callable[[], None], flush: Callable[[], None], turn: Callable[[], int]) -> None:
-        """`wake` asks the driver for a flush of the node in the next turn of the loop, `flush` for one now.
-
-        `turn` counts the flushes there were.
-        """
-        self._wake, self._flush_node, self._turn = wake, flush, turn
+    def attach(self, driver: NodeDriver) -> None:
+        """From now on `driver` flushes the node."""
+        self._driver = driver
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
         """From the driver, after each flush that has something to tell."""
         if self._service.complete(completions, events):
-            self._wake()
+            self._driver.wake()
         self._flush()
 
     async def serve(
@@ -141,7 +161,7 @@ class ClientListener:
                 await trio.sleep(TICK_SECONDS)
                 self._tick()
                 self._service.expire_sessions()
-                self._wake()
+                self._driver.wake()
 
     async def _work_in_turns(self) -> None:
         """Have the service do what is too much for one turn of the loop, a slice a turn, until cancelled.
@@ -163,7 +183,7 @@ class ClientListener:
                 floods = began >= floods_at
                 service.work(floods=floods)
                 self._flush()
-                self._wake()
+                self._driver.wake()
                 if floods:
                     ended = trio.current_time()
                     floods_at = ended + WORK_PAUSE_SHARE * (ended - began)
@@ -288,11 +308,11 @@ class ClientListener:
 
     def _has_turn_for(self, data: bytes) -> bool:
         """True, and it counts, if this turn of the node has room; else ask for the next one."""
-        turn = self._turn()
+        turn = self._driver.turns
         if turn != self._last_turn:
             self._last_turn, self._turn_bytes = turn, 0
         if self._turn_bytes >= TURN_BYTES_MAX:
-            self._wake()
+            self._driver.wake()
             return False
         self._turn_bytes += len(data)
         return True
@@ -301,9 +321,9 @@ class ClientListener:
         """Have the node take what came: at once from whoever is alone, else with what others bring in this turn."""
         is_alone, self._last_reader = connection_id == self._last_reader, connection_id
         if is_alone:
-            self._flush_node()
+            self._driver.flush()
         else:
-            self._wake()
+            self._driver.wake()
 
     async def _write_forever(
         self, stream: trio.abc.HalfCloseableStream, connection_id: int, connection: _Connection
@@ -325,7 +345,7 @@ class ClientListener:
                 await stream.send_eof()
                 return
             self._flush()
-            self._wake()
+            self._driver.wake()
 
     def _flush(self) -> None:
         """Hand out what the service has to say: at once what a socket takes, the rest through the writer."""
@@ -364,8 +384,4 @@ class ClientListener:
             connection.has_output.set()
             self._service.held(len(data) - count)
         if count and self._service.sent(connection_id, count):
-            self._wake()
-
-
-def _nobody() -> None:
-    """The default: no driver is attached."""
+            self._driver.wake()

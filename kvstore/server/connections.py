@@ -43,7 +43,7 @@ class Connection:
     @property
     def incomplete_bytes(self) -> int:
         """Bytes of requests that wait: for the rest of their frame, or for room. Cost: O(frames that wait)."""
-        return self.splitter.buffered_bytes + sum(map(len, self.backlog))
+        return len(self.splitter.rest) + sum(map(len, self.backlog))
 
     def has_room(self, limits: ServiceLimits) -> bool:
         """True if it may be served one more request."""
@@ -54,7 +54,7 @@ class Connection:
         return (
             self.is_client
             and not self.backlog
-            and not self.splitter.buffered_bytes
+            and not self.splitter.rest
             and self.unsent_bytes < limits.unsent_bytes_max
         )
 
@@ -71,7 +71,7 @@ class Connection:
             and self.unsent_bytes < limits.unsent_bytes_max
             and 0 < length <= FRAME_BYTES_MAX_CLIENT
             and int.from_bytes(data[:_HEADER_BYTES], "big") == length
-            and not self.splitter.buffered_bytes
+            and not self.splitter.rest
         )
         return data[_HEADER_BYTES:] if is_alone else None
 

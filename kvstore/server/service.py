@@ -156,7 +156,7 @@ class Service:
             self._contain(connection, 0, error)
         else:
             self._serve(connection)
-            if connection.backlog or connection.splitter.buffered_bytes:
+            if connection.backlog or connection.splitter.rest:
                 self.held(len(data))
 
     def disconnected(self, connection_id: int) -> None:
@@ -186,7 +186,8 @@ class Service:
 
         True if requests that had waited for room were taken up: flush the node again.
         """
-        self.cluster.snapshots.heed(events)
+        if events:
+            self.cluster.snapshots.heed(events)
         if self._budget.is_spent and not self.has_work:
             self._budget.renew()
         for told in completions:
@@ -276,12 +277,12 @@ class Service:
     def is_within_a_frame(self, connection_id: int) -> bool:
         """True if the last bytes were the beginning of a frame whose end has not come."""
         connection = self._connections.get(connection_id)
-        return connection is not None and connection.splitter.buffered_bytes > 0
+        return connection is not None and bool(connection.splitter.rest)
 
     def incomplete_frame(self, connection_id: int) -> tuple[int, int]:
         """The incomplete frame: how many bytes of it have come (0: there is none), and its size."""
         connection = self._connections.get(connection_id)
-        return (0, 0) if connection is None else (connection.splitter.buffered_bytes, connection.splitter.wanted_bytes)
+        return (0, 0) if connection is None else (len(connection.splitter.rest), connection.splitter.wanted_bytes)
 
     def is_idle(self, connection_id: int) -> bool:
         """True if nothing is open on it: no request is waited for, and no answer waits."""

@@ -44,11 +44,7 @@ class WorkBudget:
     def __init__(self) -> None:
         self._few_left, self._flood_left = UNITS_PER_TURN, FLOOD_UNITS_PER_TURN
         self._is_flood = False  # Who was admitted last.
-
-    @property
-    def is_spent(self) -> bool:
-        """True if somebody has to wait for `renew`."""
-        return self._few_left <= 0 or self._flood_left <= 0
+        self.is_spent = False  # Somebody has to wait for `renew`.
 
     @property
     def few_must_wait(self) -> bool:
@@ -60,6 +56,7 @@ class WorkBudget:
         self._few_left = UNITS_PER_TURN
         if floods:
             self._flood_left = FLOOD_UNITS_PER_TURN
+        self.is_spent = self._flood_left <= 0
 
     def admits(self, waiting: int) -> bool:
         """True if this turn has time for a request of a connection of which so many wait."""
@@ -73,3 +70,4 @@ class WorkBudget:
             self._flood_left -= units
         else:
             self._few_left -= units
+        self.is_spent = self._few_left <= 0 or self._flood_left <= 0

@@ -63,8 +63,3 @@ class Ready:
         self.send, self.apply, self.events, self.ended = [], [], [], []
         self.reads_ready, self.reads_ready_by_mode, self.reads_failed = [], [], []
         self.snapshot_wanted, self.snapshot_chunks, self.snapshot_progress = [], [], []
-
-    @property
-    def is_about_snapshots(self) -> bool:
-        """True if a transfer is wanted or goes on."""
-        return bool(self.snapshot_wanted or self.snapshot_chunks or self.snapshot_progress)

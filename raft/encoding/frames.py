@@ -38,13 +38,8 @@ class FrameSplitter:
     def __init__(self, bytes_max: int) -> None:
         assert bytes_max > 0, bytes_max
         self._bytes_max = bytes_max
-        self._rest = bytearray()
-        self._wanted = HEADER_BYTES  # Bytes that `_rest` must have before another look is worth it.
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes of the incomplete frame that wait for the rest of it."""
-        return len(self._rest)
+        self.rest = bytearray()  # The incomplete frame, as far as it is here.
+        self._wanted = HEADER_BYTES  # Bytes that `rest` must have before another look is worth it.
 
     @property
     def wanted_bytes(self) -> int:
@@ -56,18 +51,18 @@ class FrameSplitter:
 
         Raises ProtocolError for an empty or too long frame. The stream has no meaning after that: close it.
         """
-        if not self._rest:
+        if not self.rest:
             length = len(data) - HEADER_BYTES
             if 0 < length <= self._bytes_max and int.from_bytes(data[:HEADER_BYTES], "big") == length:
                 return [bytes(data[HEADER_BYTES:])]  # One whole frame: what a lone request or answer comes as.
             bodies, used = self._split(data)
-            self._rest += data[used:] if used else data
+            self.rest += data[used:] if used else data
             return bodies
-        self._rest += data
-        if len(self._rest) < self._wanted:
+        self.rest += data
+        if len(self.rest) < self._wanted:
             return []
-        bodies, used = self._split(self._rest)
-        del self._rest[:used]
+        bodies, used = self._split(self.rest)
+        del self.rest[:used]
         return bodies
 
     def _split(self, data: bytes | bytearray) -> tuple[list[bytes], int]:

@@ -38,7 +38,7 @@ from raft.node.requests import OpenCommands, OpenReads, PendingCommands
 from raft.node.status import NodeStatus, node_status
 from raft.protocol.messages import Message, TimeoutNow
 from raft.snapshots.manager import SnapshotManager
-from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition, ReadMode, Role
+from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition, ReadMode
 
 _LEADER_MODES = (ReadMode.READ_INDEX, ReadMode.LEASE)
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
@@ -144,7 +144,7 @@ class Node:
         """
         if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
             return  # It would never be quiet.
-        if self.failure or not self._incarnations.is_pinned(peer_id):
+        if self.failure or peer_id not in self._incarnations.durable:
             return  # Whom of the others it heeds, the core decides.
         if isinstance(message, TimeoutNow) and self._disk_health.is_unfit_to_lead:
             return  # A campaign would wait for the disk, and begin when it is of no use any more; or no write is taken.
@@ -440,7 +440,7 @@ class Node:
             raise NodeStopped(self.failure.node_id, self.failure.reason)
         if self._stop_by is not None:
             raise NodeStopped(self.identity.node_id, "it is being stopped")
-        if leads and self._core.role is not Role.LEADER:
+        if leads and self._core.leading_term is None:
             raise NotLeader(self.identity.node_id, self._core.leader_id)
 
     def _not_leader(self) -> NotLeader:
@@ -536,7 +536,7 @@ class Node:
             effects.completions += [Refused(each, error) for each in self._reads.close(ticket)]
         for end in ready.ended:
             effects.completions += self._open_commands.ended(end, self._not_leader())
-        calls_core = ready.is_about_snapshots
+        calls_core = bool(ready.snapshot_wanted or ready.snapshot_chunks or ready.snapshot_progress)
         if calls_core:
             self._snapshots.handle(ready, self._now)
         effects.events += ready.events

@@ -63,16 +63,12 @@ class KnownIncarnations:
         self._store = store
         self._failed = failed
         self._is_blank = is_blank
-        self._durable = dict(store.pins())
+        self.durable = dict(store.pins())  # The messages of these peers may be used.
         self._under_way: dict[str, bytes] = {}
-
-    def is_pinned(self, peer_id: str) -> bool:
-        """True once this peer's incarnation is durable here: its messages may be used."""
-        return peer_id in self._durable
 
     def of(self, peer_id: str) -> bytes:
         """The known incarnation id of this peer, or b"" if it never connected."""
-        return self._durable.get(peer_id) or self._under_way.get(peer_id, b"")
+        return self.durable.get(peer_id) or self._under_way.get(peer_id, b"")
 
     def check(self, peer_id: str, incarnation_id: bytes, *, known: bytes = b"") -> None:
         """Accept a peer's hello; begin to pin a new peer. `known`: its incarnation in the configuration, if it is
@@ -81,13 +77,13 @@ class KnownIncarnations:
         Raises PeerRefused for another incarnation, and beyond PINS_MAX peers.
         """
         assert len(incarnation_id) == 16, incarnation_id
-        pinned = self._durable.get(peer_id, self._under_way.get(peer_id))
+        pinned = self.durable.get(peer_id, self._under_way.get(peer_id))
         if known and known != pinned:
             pinned = None if known == incarnation_id else known  # Who came before under this name was not meant.
-        if pinned is None and len({*self._durable, *self._under_way, peer_id}) > PINS_MAX:
+        if pinned is None and len({*self.durable, *self._under_way, peer_id}) > PINS_MAX:
             raise PeerRefused(peer_id, "too_many_pins", f"{PINS_MAX} others are known here already")
         if pinned is None:
-            self._durable.pop(peer_id, None)
+            self.durable.pop(peer_id, None)
             self._under_way[peer_id] = incarnation_id
             self._store.pin(peer_id, incarnation_id, lambda error: self._pinned(peer_id, incarnation_id, error))
         elif pinned != incarnation_id:
@@ -108,7 +104,7 @@ class KnownIncarnations:
         if error is not None:
             self._failed(f"pinning the incarnation of peer {peer_id}", error)
         elif self._under_way.get(peer_id) == incarnation_id:  # Else another one has taken its place meanwhile.
-            self._durable[peer_id] = self._under_way.pop(peer_id)
+            self.durable[peer_id] = self._under_way.pop(peer_id)
 
 
 def _short(incarnation_id: bytes) -> str:

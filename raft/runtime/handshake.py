@@ -149,4 +149,4 @@ async def _first_frame(stream: trio.abc.ReceiveStream) -> tuple[bytes, bool]:
             raise ProtocolError("the connection was closed before a hello")
         bodies = splitter.feed(data)
         if bodies:
-            return bodies[0], len(bodies) > 1 or splitter.buffered_bytes > 0
+            return bodies[0], len(bodies) > 1 or bool(splitter.rest)

@@ -38,6 +38,7 @@ class PeerConnections:
         routes."""
         self._open_connection, self._dial = open_connection, dial
         self._connections: dict[str, _Connection] = {}
+        self.all: dict[str, Outbound] = {}  # The outbound side to each peer, connected or not, by its id.
         self._wanted: dict[str, str] = {}  # Addresses by id.
         self._announced: dict[str, str] = {}  # Addresses that peers said of themselves, while they are connected to us.
         self._nursery: trio.Nursery | None = None
@@ -85,16 +86,6 @@ class PeerConnections:
         """True for a member, false for a stranger."""
         return peer_id in self._wanted
 
-    def get(self, peer_id: str) -> Outbound | None:
-        """The outbound side to a peer, connected or not."""
-        connection = self._connections.get(peer_id)
-        return None if connection is None else connection.outbound
-
-    @property
-    def all(self) -> dict[str, Outbound]:
-        """By id."""
-        return {peer_id: connection.outbound for peer_id, connection in self._connections.items()}
-
     def addresses_of(self, peer_id: str) -> tuple[str, ...]:
         """The addresses to dial a peer at, best first: the operator's route alone, or else every known one, each once.
 
@@ -112,6 +103,7 @@ class PeerConnections:
         moves there, the connection breaks."""
         ids = {*self._wanted, *self._announced}
         for peer_id in sorted({*self._connections} - ids):
+            del self.all[peer_id]
             self._connections.pop(peer_id).scope.cancel()
         for peer_id in sorted(ids - {*self._connections}):
             self._open(peer_id)
@@ -120,5 +112,6 @@ class PeerConnections:
         connection = self._connections[peer_id] = _Connection(
             self._open_connection(peer_id, lambda: self.addresses_of(peer_id))
         )
+        self.all[peer_id] = connection.outbound
         if self._nursery is not None:
             self._nursery.start_soon(connection.run)

@@ -161,7 +161,7 @@ class Transport:
         by_peer: dict[Outbound, list[bytes]] = {}
         encoded, encoded_frame = None, b""
         for peer_id, message in messages:
-            outbound = self._peers.get(peer_id)  # None: a stranger that did not say where it is.
+            outbound = self._peers.all.get(peer_id)  # None: a stranger that did not say where it is.
             if outbound is None or not outbound.is_connected:
                 continue  # Not worth encoding.
             if message is not encoded:  # An append mostly goes to all peers.
@@ -342,7 +342,7 @@ class Transport:
         A peer that gets another address, or that dialled by mistake, ends only one. All its messages are read by then,
         because they came on one of these.
         """
-        outbound = self._peers.get(peer_id)
+        outbound = self._peers.all.get(peer_id)
         if not self._inbound.has(peer_id) and (outbound is None or not outbound.is_connected):
             self._peer_events.peer_gone(peer_id)
 
@@ -362,7 +362,7 @@ class Transport:
             await self._take_in_turns(peer_id, bodies)
         while data := await receive_at_once(stream, RECEIVE_BYTES):
             bodies = splitter.feed(data)
-            if splitter.buffered_bytes or scope.deadline != inf:
+            if splitter.rest or scope.deadline != inf:
                 _limit_half_frame(scope, splitter, is_new=bool(bodies))
             if len(bodies) == 1:
                 self._peer_events.receive(peer_id, [self._decode(bodies[0])])
@@ -398,7 +398,7 @@ class Transport:
 
 def _limit_half_frame(scope: trio.CancelScope, splitter: FrameSplitter, *, is_new: bool) -> None:
     """Let a frame that has begun take no longer than FRAME_SECONDS_MAX in all. `is_new`: others have ended since."""
-    if not splitter.buffered_bytes:
+    if not splitter.rest:
         scope.deadline = inf
     elif is_new or scope.deadline == inf:
         scope.deadline = trio.current_time() + FRAME_SECONDS_MAX

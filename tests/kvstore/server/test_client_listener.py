@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -25,12 +27,28 @@ from tests.kvstore.support.in_memory_cluster import Cluster
 pytestmark = pytest.mark.timeout(30)
 
 
+@dataclass
+class HostDriver:
+    """A driver that the test plays."""
+
+    asked: list[str] = field(default_factory=list)
+    settle: Callable[[], object] = list
+    turns: int = 0
+
+    def wake(self) -> None:
+        self.asked.append("soon")
+
+    def flush(self) -> None:
+        self.asked.append("now")
+        self.settle()
+
+
 async def test_a_client_that_is_alone_is_served_at_once_and_several_together(quick_folder: Path) -> None:
     with trio.fail_after(20):
         cluster = Cluster(quick_folder, 1)
         port = ClientListener(cluster.hosts[cluster.leader()].service)
         asked: list[str] = []
-        port.attach(lambda: asked.append("soon"), lambda: asked.append("now"), lambda: len(asked))
+        port.attach(HostDriver(asked))
         streams = [trio.testing.memory_stream_pair() for _ in range(2)]
 
         async def said_after(*senders: int) -> list[str]:
@@ -62,8 +80,9 @@ async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear_and_a
         cluster = Cluster(quick_folder, 1)
         service = cluster.hosts[cluster.leader()].service
         port = ClientListener(service)
-        turns, taken = 0, []
-        port.attach(lambda: None, lambda: None, lambda: turns)
+        taken: list[int] = []
+        driver = HostDriver()
+        port.attach(driver)
         service.receive = lambda connection_id, data: taken.append(connection_id)  # type: ignore[method-assign]  # noqa: ARG005
         clients, per_turn = 20, TURN_BYTES_MAX // RECEIVE_BYTES_MAX
 
@@ -80,7 +99,7 @@ async def test_a_crowd_takes_up_no_more_than_one_turn_of_the_node_can_bear_and_a
                 for _ in range(20):
                     await trio.lowlevel.checkpoint()
                 assert len(taken) == turn * per_turn
-                turns += 1
+                driver.turns += 1
             nursery.cancel_scope.cancel()
         assert all(len(set(taken[at : at + clients])) == clients for at in range(0, len(taken) - clients, clients))
         cluster.kill("s1")
@@ -146,7 +165,7 @@ async def test_a_slow_upload_has_as_long_as_its_size_needs(
 async def greeted(cluster: Cluster, nursery: trio.Nursery) -> tuple[trio.abc.Stream, ClientListener]:
     """A connection that has said its hello and read the answer, and the port that serves it."""
     port = ClientListener(cluster.hosts[cluster.leader()].service)
-    port.attach(lambda: None, cluster.settle, lambda: 0)
+    port.attach(HostDriver(settle=cluster.settle))
     theirs, ours = trio.testing.memory_stream_pair()
     nursery.start_soon(port.serve_stream, ours)
     await theirs.send_all(frame(encode_client_hello()))
@@ -160,7 +179,7 @@ async def test_a_stranger_that_had_to_wait_for_its_turn_still_has_only_so_long_f
     del autojump_clock
     cluster = Cluster(quick_folder, 1)
     port = ClientListener(cluster.hosts[cluster.leader()].service)
-    port.attach(lambda: None, lambda: None, lambda: 0)
+    port.attach(HostDriver())
     monkeypatch.setattr(client_listener, "TURN_BYTES_MAX", 0)
     theirs, ours = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:

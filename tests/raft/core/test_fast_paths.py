@@ -42,7 +42,6 @@ def test_a_core_with_anything_to_do_in_its_next_ready_has_work() -> None:
         setattr(ready, field.name, [object()])
         is_work = field.name not in ("events", "peers_changed", "write", "apply")
         assert core.has_work() == is_work, field.name
-        assert ready.is_about_snapshots == field.name.startswith("snapshot_"), field.name
 
 
 @given(NUMBERS)

@@ -58,13 +58,13 @@ def test_there_is_a_way_to_each_wanted_peer_and_to_no_other() -> None:
     """Whatever was wanted before. A peer that stays keeps its connection."""
     ways = some_ways()
     assert ways.want(members(s2="a:1", s3="a:2")) == []
-    s3 = ways.get("s3")
+    s3 = ways.all.get("s3")
 
     assert ways.want(members(s3="a:2", s4="a:3")) == ["s2"]
 
     assert sorted(ways.all) == ["s3", "s4"]
-    assert ways.get("s3") is s3
-    assert ways.get("s2") is None
+    assert ways.all.get("s3") is s3
+    assert ways.all.get("s2") is None
 
 
 def test_a_way_is_not_given_up_because_a_configuration_says_another_address() -> None:
@@ -72,11 +72,11 @@ def test_a_way_is_not_given_up_because_a_configuration_says_another_address() ->
     is proof of more. When the peer goes it breaks, and the next attempt is for the new address."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
-    way = ways.get("s2")
+    way = ways.all.get("s2")
 
     ways.want(members(s2="b:1"))
 
-    assert ways.get("s2") is way
+    assert ways.all.get("s2") is way
     assert ways.addresses_of("s2") == ("b:1",)
 
 
@@ -84,7 +84,7 @@ def test_where_a_peer_was_found_is_tried_behind_where_it_is_said_to_be() -> None
     """Its new address can be told before it moves; and its connection may break meanwhile."""
     ways = some_ways()
     ways.want(members(s2="a:1"))
-    way = ways.get("s2")
+    way = ways.all.get("s2")
     assert way is not None
     way.works_at = "a:1"
 
@@ -126,14 +126,14 @@ def test_a_stranger_that_becomes_a_member_keeps_its_way_when_it_hangs_up() -> No
     """And so it does if it comes back from elsewhere: a way that works is left alone."""
     ways = some_ways()
     ways.on_inbound("s9", "x:9")
-    way = ways.get("s9")
+    way = ways.all.get("s9")
 
     ways.want(members(s9="x:9"))
     ways.on_disconnect("s9")
-    assert ways.get("s9") is way
+    assert ways.all.get("s9") is way
 
     ways.on_inbound("s9", "elsewhere:9")
-    assert ways.get("s9") is way
+    assert ways.all.get("s9") is way
     assert ways.addresses_of("s9") == ("elsewhere:9", "x:9")
 
 
