@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.measure.statistics import median, percentile
+from benchmarks.measure.statistics import median
+from harness.reports.percentile import percentile
 
 MIB = 1 << 20
 

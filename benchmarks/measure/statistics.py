@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of them do not exceed (nearest rank). `ordered` rises; length ≥ 1."""
-    if not ordered:
-        raise ValueError("a percentile needs at least one value")
-    rank = math.ceil(share * len(ordered))
-    return ordered[max(rank, 1) - 1]
+from harness.reports.percentile import percentile
 
 
 def latencies_ms(seconds: Iterable[float]) -> dict[str, float]:

@@ -23,6 +23,7 @@ from typing import Any
 
 import trio
 
+from harness.reports.percentile import percentile
 from kvstore.member.config import MemberConfig
 from kvstore.member.member import RunningMember, run_member
 from kvstore.store import gc_tuning
@@ -148,17 +149,12 @@ class Lateness:
             self._look()
 
 
-def quantile(sorted_values: list[float], share: float) -> float:
-    """The value below which `share` of them are; 0 if there are none."""
-    return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))] if sorted_values else 0.0
-
-
 def summary(values: list[float]) -> dict[str, float]:
     """Of a list of ms."""
-    ordered = sorted(values)
+    ordered = sorted(values) or [0.0]
     shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
-    return {"count": len(ordered), **{name: round(quantile(ordered, share), 3) for name, share in shares.items()},
-            "max": round(max(ordered, default=0.0), 3)}  # fmt: skip
+    return {"count": len(values), **{name: round(percentile(ordered, share), 3) for name, share in shares.items()},
+            "max": round(ordered[-1], 3)}  # fmt: skip
 
 
 async def obey(member: RunningMember, lateness: Lateness, slices: Slices) -> None:

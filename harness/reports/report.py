@@ -15,14 +15,7 @@ from harness.nemesis.schedule import MEMBER_KINDS, VICTIMLESS_KINDS
 from harness.recording.clock import NS_PER_SECOND
 from harness.recording.history import WRITES, read_about, read_events, read_rows
 from harness.recording.staleness_check import older_than_they_say
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Nearest rank: the least value that at least `share` of all do not exceed. `ordered` rises, and is not empty."""
-    assert ordered, "no values have no percentile"
-    assert 0 < share <= 1, share
-    rank = -(-len(ordered) * round(share * 1000) // 1000)  # Ceiling, in integers: 0.99 is not exact in binary.
-    return ordered[max(0, rank - 1)]
+from harness.reports.percentile import percentile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

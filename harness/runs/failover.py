@@ -18,7 +18,7 @@ from rich.console import Console
 from harness.cluster.cluster import Cluster, running_cluster
 from harness.cluster.member_options import MemberOptions
 from harness.errors import NotReady
-from harness.reports.report import percentile
+from harness.reports.percentile import percentile
 from harness.runs.background_writers import BackgroundWriters, scratch_folder, writing
 from raft import RaftConfig
 

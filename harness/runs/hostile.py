@@ -20,7 +20,8 @@ from harness.errors import BadInput
 from harness.nemesis.capabilities import ANY_MACHINE
 from harness.nemesis.schedule import PlannedFault
 from harness.recording.history import read_events, read_rows, write_json
-from harness.reports.report import Report, percentile
+from harness.reports.percentile import percentile
+from harness.reports.report import Report
 from harness.reports.tables import verdict_words
 from harness.runs.audit import audit
 from harness.runs.live_view import run_shown

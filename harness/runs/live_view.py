@@ -8,7 +8,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from harness.reports.report import STATUSES, Report, percentile
+from harness.reports.percentile import percentile
+from harness.reports.report import STATUSES, Report
 from harness.runs.run import Progress, record_run
 from harness.runs.settings import RunSettings
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from benchmarks.measure.statistics import latencies_ms, median, medians, percentile
+from benchmarks.measure.statistics import latencies_ms, median, medians
 
 
 def a_row(system: str, ops: float, repetition: int = 1, **changed: Any) -> dict[str, Any]:
@@ -20,19 +18,7 @@ def a_row(system: str, ops: float, repetition: int = 1, **changed: Any) -> dict[
     return row | changed
 
 
-def test_a_percentile_is_a_value_that_was_measured() -> None:
-    """Nearest rank: at least this share of the values does not exceed it."""
-    ordered = [float(n) for n in range(1, 101)]
-
-    assert percentile(ordered, 0.5) == 50.0
-    assert percentile(ordered, 0.99) == 99.0
-    assert percentile(ordered, 0.999) == 100.0
-    assert percentile([7.0], 0.5) == 7.0
-
-
-def test_a_percentile_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        percentile([], 0.5)
+def test_of_nothing_there_are_no_latencies() -> None:
     assert latencies_ms([]) == {}
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.reports.report import Report, percentile, summarize
+from harness.reports.percentile import percentile
+from harness.reports.report import Report, summarize
 from harness.reports.tables import faults_words, show_report, verdict_words
 from harness.runs.soak import SoakTotal
 from tests.harness.support.reports import (
@@ -34,6 +35,7 @@ from tests.harness.support.reports import (
         ([1.0, 2.0, 3.0], 0.5, 2),
         (list(range(1, 101)), 0.99, 99),
         ([5.0], 0.99, 5),
+        ([float(n) for n in range(1, 101)], 0.999, 100),
     ],
 )
 def test_a_percentile_is_the_nearest_rank(ordered: list[float], share: float, rank: float) -> None:
