@@ -1,8 +1,9 @@
-"""Which files one request enters, and how often: `python docs/internals/trace_request.py put|get|append`.
+"""Which files one request enters, and how often: `python docs/internals/trace_request.py put|get|append|fault`.
 
 Three members run, one of them in this process; a client in a process of its own makes one request after the other.
 Every call of a Python function of the project on the loop of the member in this process is noted. A *stay* is a run of
-consecutive calls inside one file. `put` and `get` trace the leader, `append` a follower while the client puts.
+consecutive calls inside one file. `put` and `get` trace the leader, `append` a follower while the client puts, `fault`
+a follower from the death of the leader until it leads itself and has answered one put.
 
 Prints files and stays per request, and with `--files` each file with its calls per request.
 """
@@ -93,38 +94,48 @@ async def trace(what: str, count: int) -> Trace:
     options = [word for m in members for word in ("--member", f"{m.node_id}={m.peer_address}/{m.client_address}")]
     async with trio.open_nursery() as nursery:
         with tempfile.TemporaryDirectory() as folder:
+            others = {}
             for node_id in ("s2", "s3"):
                 command = [sys.executable, "-m", "kvstore.cli.main", "serve", f"{folder}/{node_id}", "--bootstrap"]
-                nursery.start_soon(run_quietly, [*command, "--node-id", node_id, *options])
+                others[node_id] = await nursery.start(run_quietly, [*command, "--node-id", node_id, *options])
             async with (
                 open_node(f"{folder}/s1", node_id="s1", members=members, bootstrap=True, listen_client=endpoints[0]),
                 Client(endpoints) as client,
             ):
                 await client.put(b"key", b"value")
-                await client.transfer_leadership("s2" if what == "append" else "s1")
+                await client.transfer_leadership("s2" if what in ("append", "fault") else "s1")
                 await ask("put", WARM_UP, endpoints)
                 noted = Trace()
+                if what == "fault":
+                    others["s2"].kill()  # Of the others s1 is the first to campaign.
                 sys.setprofile(noted)
                 try:
                     await ask("get" if what == "get" else "put", count, endpoints)
                 finally:
                     sys.setprofile(None)
+                if what == "fault" and (await client.status(endpoints[0])).role != "leader":
+                    raise SystemExit("another member was elected; run it again")
             nursery.cancel_scope.cancel()
     return noted
 
 
-async def run_quietly(command: Sequence[str]) -> None:
-    """Until this is cancelled."""
-    await trio.run_process(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+async def run_quietly(
+    command: Sequence[str], *, task_status: trio.TaskStatus[trio.Process] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Until this is cancelled, or the process is killed."""
+    quiet = subprocess.DEVNULL
+    await trio.run_process(command, stdout=quiet, stderr=quiet, check=False, task_status=task_status)
 
 
 def main() -> None:
     """Trace, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["put", "get", "append"])
+    parser.add_argument("what", choices=["put", "get", "append", "fault"])
     parser.add_argument("--count", type=int, default=500, help="requests  [500]")
     parser.add_argument("--files", action="store_true", help="each file with its calls per request")
     options = parser.parse_args()
+    if options.what == "fault":
+        options.count = 1
     noted = trio.run(trace, options.what, options.count)
     often = {name: calls for name, calls in noted.calls.items() if calls >= options.count / 2}
     print(f"{options.what}: {len(often)} files, {noted.stays / options.count:.0f} stays per request")
