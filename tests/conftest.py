@@ -12,6 +12,7 @@ import kvstore
 import raft
 import spark_audit
 import storage
+from raft import FAST_PATHS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,6 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if not FAST_PATHS and item.get_closest_marker("fast_path") is not None:
+            item.add_marker(pytest.mark.skip(reason="HWM_FAST_PATHS=0 turns off what it tests"))
     wanted = config.getoption("slow")
     others = [item for item in items if (item.get_closest_marker("slow") is not None) != wanted]
     if others:

@@ -107,6 +107,11 @@ def to_put_rows(items: Sequence[Any]) -> list[PutRow]:
     ]
 
 
+def to_general_rows(items: Sequence[Any]) -> list[PutRow]:
+    """The same, all of them left to the general path."""
+    return [(NOT_A_PLAIN_PUT, 0, 0, b"", item) for item in items]
+
+
 def parse_uniform_batch(payload: bytes) -> Batch | None:
     """The commands of a payload that consists of runs of puts; None for any other payload, valid or not."""
     count, at = _number_at(payload, 0, 0x80)

@@ -48,6 +48,7 @@ from kvstore.server.state_hashes import StateHashes, WaitingRequest
 from kvstore.server.work_budget import FEW_REQUESTS, WorkBudget, is_costly
 from kvstore.store.machine import KvMachine
 from raft import (
+    FAST_PATHS,
     FRAME_BYTES_MAX_CLIENT,
     MIB,
     Applied,
@@ -141,12 +142,12 @@ class Service:
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed:
             return
-        if (body := connection.lone_request(data, self.limits)) is not None:
+        if FAST_PATHS and (body := connection.lone_request(data, self.limits)) is not None:
             if not self._serve_run(connection, (body,)):
                 connection.backlog.append(body)
                 self._postpone(connection)
             return
-        if connection.may_skip_the_line(self.limits):
+        if FAST_PATHS and connection.may_skip_the_line(self.limits):
             data = data[self._serve_alike(connection, data) :]
         try:
             connection.backlog.extend(connection.splitter.feed(data))
@@ -192,9 +193,14 @@ class Service:
             self._budget.renew()
         for told in completions:
             if isinstance(told, AppliedBatch):
-                self._batcher.applied(told)
+                if FAST_PATHS:
+                    self._batcher.applied(told)
+                    continue
+                for ticket, result in zip(told.tickets, told.results, strict=True):
+                    if (opened := self._open.take(ticket)) is not None:
+                        self._answer(opened, Applied(ticket, told.index, result))
             elif isinstance(told, ReadsReady):
-                if told.mode is ReadMode.READ_INDEX:
+                if told.mode is ReadMode.READ_INDEX and FAST_PATHS:
                     self._batcher.reads_ready(told, self._machine, self.limits.unsent_bytes_max)
                 else:
                     for ticket in told.tickets:
@@ -401,7 +407,7 @@ class Service:
     def _serve_run(self, connection: Connection, bodies: Sequence[bytes]) -> int:
         """Take up requests, the frequent ones many at a time; returns how many until there was no more room."""
         try:
-            items = decode_joined(bodies, SEPARATOR)
+            items = decode_joined(bodies, SEPARATOR) if FAST_PATHS else None
         except BaseException as error:
             self._record(error)
             items = None  # The general path judges them one by one.

@@ -37,6 +37,7 @@ from kvstore.protocol.fast_puts import (
     SinglePut,
     parse_uniform_batch,
     parse_uniform_single_puts,
+    to_general_rows,
     to_put_rows,
     to_single_puts,
 )
@@ -50,7 +51,7 @@ from kvstore.store.restore import Restoring
 from kvstore.store.sessions import PUT_RESULT_BYTES, Session, Sessions
 from kvstore.store.snapshot_codec import CHUNK_BYTES, UnsupportedFeatureLevel, header_of, read_header, take_snapshot
 from kvstore.store.transactions import compare_and_set, operation, put, txn
-from raft import Entry, EntryKind, LevelRange, StateSnapshot
+from raft import FAST_PATHS, Entry, EntryKind, LevelRange, StateSnapshot
 
 _INVALID = int(ResultCode.INVALID_REQUEST)
 _PUT = int(CommandKind.PUT)
@@ -211,7 +212,8 @@ class KvMachine:
         if kind is _CONFIGURATION:
             return []
         if (
-            kind is _COMMANDS
+            FAST_PATHS
+            and kind is _COMMANDS
             and payload[:1] > SMALL_BATCH_PREFIX
             and (batch := parse_uniform_batch(payload)) is not None
         ):
@@ -220,7 +222,7 @@ class KvMachine:
             time, items = decode_payload(payload, entry.index)
             if kind is _NO_OP and len(items) != 1:
                 raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
-            results = self._apply_batches(((time, to_put_rows(items[1:])),))[0]
+            results = self._apply_batches(((time, (to_put_rows if FAST_PATHS else to_general_rows)(items[1:])),))[0]
         if self._on_applied is not None:
             self._on_applied(len(results))
         return results
@@ -230,6 +232,8 @@ class KvMachine:
 
         They are decoded together: the caller bounds their number. If it raises, those before that entry are applied.
         """
+        if not FAST_PATHS:
+            return [self.apply(entry) for entry in entries]
         payloads = [entry.payload for entry in entries if entry.kind is _COMMANDS]
         if len(payloads) == len(entries) > 1 and (rows := parse_uniform_single_puts(payloads)) is not None:
             results = self._apply_single_puts(rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from raft import Entry
+from raft import FAST_PATHS, Entry
 from storage.errors import CorruptLog
 from storage.files.interface import Files
 from storage.wal.fast_frames import read_single_entry_frames
@@ -36,7 +36,7 @@ def read_frame_range(
     while number < count:
         first = frames.first_indexes[number]
         run: list[Entry] = []
-        if is_whole and frames.ends[number] == first + 1:  # Perhaps plain, and what follows as well.
+        if FAST_PATHS and is_whole and frames.ends[number] == first + 1:  # Perhaps plain, and what follows as well.
             run = read_single_entry_frames(data, base, frames.offsets[number:], frames.lengths[number:], first)
             found += run
             number += len(run)

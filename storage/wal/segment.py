@@ -29,6 +29,7 @@ from functools import lru_cache
 
 import google_crc32c
 
+from raft import FAST_PATHS
 from storage.errors import CorruptLog, NewerFormat
 from storage.files.interface import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
 from storage.wal.fast_frames import FrameRun, read_frame_run
@@ -151,7 +152,7 @@ def scan_frames(path: str, data: bytes, header: SegmentHeader, last_batch: int |
 
 def scan_parts(path: str, data: bytes, header: SegmentHeader, last_batch: int | None = None) -> SegmentParts:
     """As `scan_frames`, several times as fast where frames are plain."""
-    return _scan(path, data, header, last_batch, in_runs=True)
+    return _scan(path, data, header, last_batch, in_runs=FAST_PATHS)
 
 
 def _scan(path: str, data: bytes, header: SegmentHeader, last_batch: int | None, *, in_runs: bool) -> SegmentParts:

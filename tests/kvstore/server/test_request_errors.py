@@ -134,7 +134,7 @@ HONEST_ROUND = encode_request(9, read_request(Get(b"k"), Consistency.LINEARIZABL
 @pytest.mark.parametrize(
     ("method", "body"),
     [
-        ("propose_all", encode_request(1, command_request(Put(b"k", b"v")))),
+        pytest.param("propose_all", encode_request(1, command_request(Put(b"k", b"v"))), marks=pytest.mark.fast_path),
         ("propose", encode_request(1, command_request(Delete(b"k")))),
         ("read_all", HONEST_ROUND),
         ("propose_change", encode_item([1, 8, [], [], ["s2"], []])),
@@ -181,6 +181,7 @@ def test_an_error_while_a_hello_is_judged_refuses_the_stranger(
 
 
 @pytest.mark.parametrize("fast_path", ["parse_uniform_puts", "decode_joined", "parse_batch"])
+@pytest.mark.fast_path
 def test_an_error_of_a_fast_path_costs_nobody_anything(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fast_path: str
 ) -> None:

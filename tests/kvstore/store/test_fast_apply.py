@@ -293,6 +293,7 @@ def test_entries_of_one_put_each_are_applied_in_runs_as_they_are_one_by_one(
     assert len({tuple(picture.chunks) for picture in pictures}) == watched
 
 
+@pytest.mark.fast_path
 def test_what_is_usual_about_lone_clients_takes_no_other_way() -> None:
     log = log_of_lone_clients([(1 + no % 3, 1, 1, b"%d" % (no % 7), b"v" * (no % 5)) for no in range(200)], {})
     hot, slow = KvMachine(), SlowMachine()

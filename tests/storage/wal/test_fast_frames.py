@@ -158,6 +158,7 @@ def test_a_run_ends_where_the_next_segment_continues() -> None:
         assert scan_parts(path, data, header, frame.batch).parts[-1].batch == frame.batch
 
 
+@pytest.mark.fast_path
 def test_frames_of_one_entry_are_one_run() -> None:
     files = a_log(["put"] * 50, 100_000)
     path = segments(files)[-1]
@@ -173,6 +174,7 @@ def test_frames_of_one_entry_are_one_run() -> None:
     assert scan.end_offset == scan_frames(path, data, header).end_offset
 
 
+@pytest.mark.fast_path
 def test_a_run_can_be_divided_after_each_of_its_frames() -> None:
     files = a_log(["put"] * 6, 100_000)
     path = segments(files)[-1]
@@ -196,6 +198,7 @@ def test_a_run_can_be_divided_after_each_of_its_frames() -> None:
 
 
 @pytest.mark.parametrize("step", ["put", "put, with a hint"])
+@pytest.mark.fast_path
 def test_frames_of_one_length_are_compared_with_each_other_and_not_parsed(step: str) -> None:
     files = a_log([step] * 300, 100_000)
     path = segments(files)[-1]
