@@ -1,18 +1,19 @@
 # Needs only make and Python 3.11+ with venv; everything else goes into .venv here.
 #   make demo   three servers, two leaders killed, and a Spark audit that proves what clients saw
 #   make test   lint, types and all tests
+#   make check  lint, types, and the tests of the engine, the log and the store: for the loop of a day
 #   make test-slow   what takes minutes: fuzzing at length, strangers beside honest clients; an hour
 #   make bench  beside etcd and PySyncObj, half an hour; `make bench ARGS=--quick` takes minutes
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format simulate bench bench-endurance bench-audit clean
+.PHONY: help setup demo check test test-slow lint format simulate bench bench-endurance bench-audit clean
 
 PYTHON ?= $(shell scripts/find-python)
 BIN := .venv/bin
 READY := .venv/.ready
 
 help:
-	@sed -n '2,6s/^# *//p' Makefile
+	@sed -n '2,7s/^# *//p' Makefile
 
 # One stamp: a changed pyproject.toml or a half-made folder is set up again.
 $(READY): pyproject.toml scripts/find-python
@@ -36,6 +37,12 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# What a change breaks first. Without servers, Spark, long searches and simulations.
+CHECKED := tests/raft/core tests/raft/node tests/raft/protocol tests/conformance tests/storage/wal tests/kvstore/protocol \
+	tests/kvstore/store tests/test_architecture.py tests/test_structure.py tests/test_documents.py
+check: lint
+	@$(BIN)/python scripts/run_tests.py -q $(CHECKED)
 
 test: lint
 	@$(BIN)/python scripts/run_tests.py
