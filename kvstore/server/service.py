@@ -217,7 +217,7 @@ class Service:
         """Do a slice of the work that is too much for one turn: 1 to 3 ms, a large answer more.
 
         To be called once a turn after `work_wanted`, until it returns False; then fetch output and wake the driver.
-        `floods`: also the part that `has_urgent_work` does not speak of.
+        `floods`: also what is not urgent.
         """
         self._budget.renew(floods=floods)
         if floods and self._hashes.is_under_way:
@@ -236,7 +236,7 @@ class Service:
 
     @property
     def has_urgent_work(self) -> bool:
-        """True if that is for connections of which few requests wait: they are to wait for the next turn only."""
+        """True if some of that work is for connections of which few requests wait: it is due in the next turn."""
         return self._budget.few_must_wait and bool(self._deferring or self._backlogged)
 
     def _resume(self) -> bool:

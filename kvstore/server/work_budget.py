@@ -43,7 +43,7 @@ class WorkBudget:
 
     def __init__(self) -> None:
         self._few_left, self._flood_left = UNITS_PER_TURN, FLOOD_UNITS_PER_TURN
-        self._is_flood = False  # Who was admitted last.
+        self._is_flood = False  # The request that was admitted last belongs to a flood.
         self.is_spent = False  # Somebody has to wait for `renew`.
 
     @property
