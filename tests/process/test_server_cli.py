@@ -429,11 +429,16 @@ def test_no_signal_ends_a_server_without_a_hand_over(tmp_path: Path, has_termina
     """SIGHUP is "read your options anew" in many unit files, and "your terminal has gone" where there is one."""
     ready, log = tmp_path / "ready", tmp_path / "log"
     near, far = pty.openpty()
+
+    def begin() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # These tests may run under `nohup`.
+        if has_terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
     with log.open("wb") as words:
         process = subprocess.Popen(
             hwm("serve", tmp_path / "data", "--bootstrap", "--listen-client", "127.0.0.1:0", "--ready-file", ready),
-            stdin=far, stderr=words, start_new_session=True,
-            preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if has_terminal else None,
+            stdin=far, stderr=words, start_new_session=True, preexec_fn=begin,
         )  # fmt: skip
     try:
         while not ready.exists():
