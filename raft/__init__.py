@@ -56,7 +56,6 @@ from raft.errors import (
     TransferRefused,
     TransferUnderWay,
 )
-from raft.fast_paths import FAST_PATHS
 from raft.interfaces import (
     Done,
     LogStore,
@@ -117,7 +116,6 @@ __all__ = [
     "DEPTH_MAX",
     "ENTRY_OVERHEAD_BYTES",
     "ENTRY_PAYLOAD_BYTES_MAX",
-    "FAST_PATHS",
     "FRAME_BYTES_MAX_CLIENT",
     "FRAME_BYTES_MAX_PEER",
     "HELLO_MAGIC",

@@ -12,7 +12,7 @@ import kvstore
 import raft
 import spark_audit
 import storage
-from raft import FAST_PATHS
+from raft.runtime import FAST_PATHS
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -26,8 +26,6 @@ IMPURE = {
     "socket", "ssl", "subprocess", "tempfile", "threading", "time", "trio", "datetime", "uuid",
 }  # fmt: skip
 THIRD_PARTY_OF_THE_CORE = {"cbor2"}
-SWITCH = "fast_paths.py"
-"""The one file of the core that reads the environment: once, and nothing but speed depends on it."""
 
 
 def modules_of(package: str) -> list[Path]:
@@ -63,8 +61,7 @@ def test_packages_import_each_other_in_one_direction_and_by_their_public_face(pa
 
 
 def core_modules() -> list[Path]:
-    modules = [path for path in modules_of("raft") if "runtime" not in path.relative_to(ROOT).parts]
-    return [path for path in modules if path.name != SWITCH]
+    return [path for path in modules_of("raft") if "runtime" not in path.relative_to(ROOT).parts]
 
 
 @pytest.mark.parametrize("path", core_modules(), ids=lambda path: path.name)

@@ -8,7 +8,8 @@ import cbor2
 
 from kvstore.client.calls import Call, CallQueue
 from kvstore.protocol.messages import Response, decode_greeting, decode_response, encode_client_hello
-from raft import FAST_PATHS, FRAME_BYTES_MAX_CLIENT, FrameSplitter, ProtocolError, frame
+from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, ProtocolError, frame
+from raft.runtime import FAST_PATHS
 
 
 class ResponseReader:

@@ -48,7 +48,6 @@ from kvstore.server.state_hashes import StateHashes, WaitingRequest
 from kvstore.server.work_budget import FEW_REQUESTS, WorkBudget, is_costly
 from kvstore.store.machine import KvMachine
 from raft import (
-    FAST_PATHS,
     FRAME_BYTES_MAX_CLIENT,
     MIB,
     Applied,
@@ -72,6 +71,7 @@ from raft import (
     decode_joined,
     frame,
 )
+from raft.runtime import FAST_PATHS
 
 _RANGE = int(CommandKind.RANGE)
 

@@ -51,7 +51,8 @@ from kvstore.store.restore import Restoring
 from kvstore.store.sessions import PUT_RESULT_BYTES, Session, Sessions
 from kvstore.store.snapshot_codec import CHUNK_BYTES, UnsupportedFeatureLevel, header_of, read_header, take_snapshot
 from kvstore.store.transactions import compare_and_set, operation, put, txn
-from raft import FAST_PATHS, Entry, EntryKind, LevelRange, StateSnapshot
+from raft import Entry, EntryKind, LevelRange, StateSnapshot
+from raft.runtime import FAST_PATHS
 
 _INVALID = int(ResultCode.INVALID_REQUEST)
 _PUT = int(CommandKind.PUT)

@@ -30,7 +30,6 @@ from typing import Any
 
 from raft.encoding.cbor import ARRAY, BYTES, INT64_MAX, UNSIGNED, decode_item, encode_head, encode_item
 from raft.errors import ProtocolError
-from raft.fast_paths import FAST_PATHS
 from raft.protocol.messages import (
     AppendAccepted,
     AppendEntries,
@@ -86,7 +85,7 @@ def encode_message(group_id: int, message: Message) -> bytes:
 
 def decode_message(body: bytes) -> tuple[int, Message]:
     """Return (group_id, message). Raises ProtocolError for bytes that `encode_message` of no version writes."""
-    return (FAST_PATHS and decode_fast(body)) or decode_message_general(body)
+    return decode_fast(body) or decode_message_general(body)
 
 
 def decode_message_general(body: bytes) -> tuple[int, Message]:

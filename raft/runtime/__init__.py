@@ -11,6 +11,7 @@ from raft.runtime.completions import CompletionQueue
 from raft.runtime.connection_log import HELLO_REFUSALS
 from raft.runtime.driver import Application, Driver, now_ns
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress, InvalidAddress
+from raft.runtime.fast_paths import FAST_PATHS, decode_peer_body
 from raft.runtime.inbound_places import CONNECTIONS_MAX
 from raft.runtime.metrics import Histogram, MeasuredDriver
 from raft.runtime.outbound import OUTBOUND_BYTES_MAX
@@ -20,6 +21,7 @@ from raft.runtime.transport import PeerEvents, Transport
 
 __all__ = [
     "CONNECTIONS_MAX",
+    "FAST_PATHS",
     "HELLO_REFUSALS",
     "OUTBOUND_BYTES_MAX",
     "Acceptor",
@@ -35,6 +37,7 @@ __all__ = [
     "PeerConnections",
     "PeerEvents",
     "Transport",
+    "decode_peer_body",
     "descriptor_limit",
     "is_loopback",
     "now_ns",

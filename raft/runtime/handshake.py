@@ -14,10 +14,10 @@ from raft.errors import ProtocolError, RaftError, ValidationFault
 from raft.membership.configuration import Identity
 from raft.node.feature_levels import INITIAL_LEVELS, LevelRange
 from raft.node.peer_identity import PeerRefused
-from raft.protocol.codec import decode_message
 from raft.protocol.hello import PROTOCOL_VERSION, Hello, HelloRole, Refusal, decode_hello
 from raft.protocol.messages import Message
 from raft.runtime.errors import ConnectionRefusedByPeer
+from raft.runtime.fast_paths import decode_peer_body
 
 HELLO_BYTES_MAX = 8 * 1024
 """The most bytes that are buffered for a caller before its hello is complete."""
@@ -85,7 +85,7 @@ def decode_peer_message(body: bytes, group_id: int) -> Message:
     mistaken. Nothing is changed.
     """
     try:
-        peer_group_id, message = decode_message(body)
+        peer_group_id, message = decode_peer_body(body)
     except ProtocolError as error:
         raise _refusal_in(body) or error from None
     except Exception as error:

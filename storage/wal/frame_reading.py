@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from raft import FAST_PATHS, Entry
+from raft import Entry
+from raft.runtime import FAST_PATHS
 from storage.errors import CorruptLog
 from storage.files.interface import Files
 from storage.wal.fast_frames import read_single_entry_frames

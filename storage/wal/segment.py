@@ -29,7 +29,7 @@ from functools import lru_cache
 
 import google_crc32c
 
-from raft import FAST_PATHS
+from raft.runtime import FAST_PATHS
 from storage.errors import CorruptLog, NewerFormat
 from storage.files.interface import CreateFile, Delete, Operation, Rename, SyncFile, SyncFolder, Write
 from storage.wal.fast_frames import FrameRun, read_frame_run

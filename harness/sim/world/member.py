@@ -27,9 +27,9 @@ from raft import (
     LogPosition,
     Node,
     ProtocolError,
-    decode_message,
     encode_message,
 )
+from raft.runtime import decode_peer_body
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage, initialize, open_storage
 
 EXPIRY_NS = 1_000_000_000
@@ -298,7 +298,7 @@ class SimMember:
         if not self.connections.take(self.world.members[sender]):
             return
         try:
-            _, message = decode_message(frame)
+            _, message = decode_peer_body(frame)
         except ProtocolError as error:
             raise Violation("peers understand each other", f"{sender} → {self.node_id}: {error}") from error
         self._tick()

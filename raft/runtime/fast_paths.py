@@ -1,0 +1,18 @@
+"""The switch of the fast paths: second implementations of what the general path beside each of them does.
+
+`HWM_FAST_PATHS=0` in the environment turns off all of them, for a whole process: then only general paths run. Nothing
+but speed may differ. docs/internals/fast-paths.md lists them. The core knows no switch: its callers choose.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from raft.protocol.codec import decode_message, decode_message_general
+
+FAST_PATHS: Final[bool] = os.environ.get("HWM_FAST_PATHS", "1") != "0"
+"""Read once, when the process starts."""
+
+decode_peer_body = decode_message if FAST_PATHS else decode_message_general
+"""(group_id, message) of a frame's body. Raises ProtocolError."""
