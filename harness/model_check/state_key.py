@@ -30,7 +30,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "RaftLog": frozenset({"_cache", "_cache_bytes", "_cache_bytes_max", "_sizes", "_sizes_from", "_run_starts"}),
     "Leader": frozenset(
         {
-            "has_pending_sends",  # Nothing is wanted any more after a flush.
+            "has_pending_sends",  # No message waits after a flush.
             "membership",  # Nobody changes the members.
             "lease",  # Nobody reads by lease.
             "_last_append", "_last_append_bytes",  # Sent again only where the same would be made anew.

@@ -88,7 +88,7 @@ async def failing_once(active: ActiveFault) -> AsyncIterator[None]:
         blame(active, f"after a {operation} of the log had failed", exit_codes, allowed)
     finally:
         for member in members:
-            member.kill()  # A member that has written nothing meanwhile is started anew, too.
+            member.kill()  # Every member restarts, also one that has written nothing.
             member.start()
 
 

@@ -21,7 +21,7 @@ ADDED_TO_MAX = MEMBERS_MAX - 2
 _CHANGE_SECONDS_MAX = 90.0  # All other faults are over within a few seconds.
 _TRY_SECONDS = 20.0
 _PAUSE_SECONDS = 0.2
-_END_SECONDS = 15.0  # A removed member is told, or asks, and ends by itself; other faults may be in the way.
+_END_SECONDS = 15.0  # A removed member learns of its removal and ends; other faults may delay that.
 
 
 @asynccontextmanager

@@ -5,7 +5,8 @@ that only registers would lock out all others for the time-to-live of its sessio
 nothing: its owner learns that it has expired, and registers another one.
 
 The leader proposes `close_session`, a command of feature level 1: apply is not changed, and members of all builds
-compute the same state (docs/reference/versions.md). Only these commands are replicated: a new leader begins anew.
+compute the same state (docs/reference/versions.md). Only these commands are replicated: a new leader starts with
+nothing else.
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ class Elections:
         """True if a request for votes is ignored, its term included, because a leader is heard.
 
         Where leaders read by lease, it is also ignored shortly after a leader was heard, or may have been heard before
-        this member was started. A leader that requests a campaign has no lease any more: that ends all promises except
-        forgotten ones.
+        this member was started. A leader that requests a campaign has given up its lease. So all promises to it end,
+        except those that a member may have forgotten in a restart.
         """
         state = self._state
         if state.now < self._silent_until:

@@ -1,4 +1,4 @@
-"""Committed means durable on a majority, before anyone is told, and leaders have it (Raft §5.4).
+"""Committed means durable on a majority before any client learns of it, and leaders have it (Raft §5.4).
 
 See docs/reference/specification.md#32-copies-count-when-durable.
 """

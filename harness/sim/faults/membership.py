@@ -171,6 +171,6 @@ class MembershipChanges:
                 members = self._world.safety.members.in_force(machine.logs.memory, end.index)
                 require(
                     end.result == members and not members.is_joint and end.index <= self._world.safety.commit_index,
-                    "a change that is told to be done is done",
+                    "a change that is reported as done is done",
                     f"{machine.node_id} tells {end}; at {end.index} there is {members}",
                 )

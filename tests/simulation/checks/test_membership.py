@@ -175,4 +175,4 @@ def test_a_change_that_is_not_done_and_told_to_be_is_seen() -> None:
     with pytest.raises(Violation) as caught:
         stage.world.membership.on_flush(stage.leader, Effects(completions=[Applied(-1, stage.index, JOINT)]))
 
-    assert caught.value.rule == "a change that is told to be done is done"
+    assert caught.value.rule == "a change that is reported as done is done"
