@@ -5,7 +5,7 @@ This is the public face: other packages import from `raft` (and `raft.runtime`, 
 
 from __future__ import annotations
 
-from raft.config import MIB, MILLISECOND_NS, PRIORITY_MAX, RaftConfig
+from raft.config import MIB, MILLISECOND_NS, PRIORITY_MAX, RaftConfig, fast_paths_wanted
 from raft.core.membership_change import PROMOTION_LAG_ENTRIES_MAX
 from raft.core.progress import PeerStatus
 from raft.core.quorum import Quorum, Tally
@@ -223,6 +223,7 @@ __all__ = [
     "encode_batch",
     "encode_item",
     "encode_message",
+    "fast_paths_wanted",
     "flatten",
     "frame",
     "naming_new_voters",

@@ -7,9 +7,9 @@ import enum
 import cbor2
 
 from kvstore.client.calls import Call, CallQueue
+from kvstore.fast_paths import FAST_PATHS
 from kvstore.protocol.messages import Response, decode_greeting, decode_response, encode_client_hello
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, ProtocolError, frame
-from raft.runtime import FAST_PATHS
 
 
 class ResponseReader:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvstore.errors import KvError, ResultCode
+from kvstore.fast_paths import FAST_PATHS
 from kvstore.limits import ServiceLimits
 from kvstore.protocol.cbor_heads import SEPARATOR
 from kvstore.protocol.commands import CloseSession, CommandKind, encode_command
@@ -71,7 +72,6 @@ from raft import (
     decode_joined,
     frame,
 )
-from raft.runtime import FAST_PATHS
 
 _RANGE = int(CommandKind.RANGE)
 

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from kvstore.errors import Reason, ResultCode, StoreBusy
+from kvstore.fast_paths import FAST_PATHS
 from kvstore.limits import (
     FEATURE_LEVEL_INITIAL,
     FEATURE_LEVELS,
@@ -52,7 +53,6 @@ from kvstore.store.sessions import PUT_RESULT_BYTES, Session, Sessions
 from kvstore.store.snapshot_codec import CHUNK_BYTES, UnsupportedFeatureLevel, header_of, read_header, take_snapshot
 from kvstore.store.transactions import compare_and_set, operation, put, txn
 from raft import Entry, EntryKind, LevelRange, StateSnapshot
-from raft.runtime import FAST_PATHS
 
 _INVALID = int(ResultCode.INVALID_REQUEST)
 _PUT = int(CommandKind.PUT)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from raft.config import fast_paths_wanted
 from raft.protocol.codec import decode_message, decode_message_general
 
-FAST_PATHS: Final[bool] = os.environ.get("HWM_FAST_PATHS", "1") != "0"
+FAST_PATHS: Final[bool] = fast_paths_wanted(os.environ)
 """Read once, when the process starts."""
 
 decode_peer_body = decode_message if FAST_PATHS else decode_message_general

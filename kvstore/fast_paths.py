@@ -1,0 +1,14 @@
+"""The switch of the store's fast paths; docs/internals/fast-paths.md lists them.
+
+It stands here as well as in `raft.runtime`, because a program with only a client loads no runtime.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from raft import fast_paths_wanted
+
+FAST_PATHS: Final[bool] = fast_paths_wanted(os.environ)
+"""Read once, when the process starts."""
