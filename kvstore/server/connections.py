@@ -33,7 +33,8 @@ class Connection:
         self.wants_place = False  # Something was refused because it is reserved.
         self.closed = False  # Answered for the last time: nothing more is read.
         self.in_flight = 0
-        self.backlog: deque[bytes] = deque()  # Complete frames that wait for `in_flight_max`.
+        self.backlog: deque[bytes] = deque()  # Complete frames that wait: for room, or for their turn.
+        self.head_is_costly = False  # The first of them may have a long answer: it waits for time, not for room.
         self.deferred_responses: deque[tuple[OpenRow, Completion]] = (
             deque()
         )  # Answers that wait for `unsent_bytes_max`.

@@ -46,7 +46,7 @@ from kvstore.server.request_judge import (
     is_for_operators,
 )
 from kvstore.server.state_hashes import StateHashes, WaitingRequest
-from kvstore.server.work_budget import FEW_REQUESTS, WorkBudget, is_costly
+from kvstore.server.work_budget import FEW_REQUESTS, REQUESTS_PER_TURN, WorkBudget, is_costly
 from kvstore.store.machine import KvMachine
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
@@ -156,7 +156,7 @@ class Service:
         except BaseException as error:
             self._contain(connection, 0, error)
         else:
-            self._serve(connection)
+            self._serve(connection, self._run_max)
             if connection.backlog or connection.splitter.rest:
                 self.held(len(data))
 
@@ -179,7 +179,7 @@ class Service:
             self._answer_deferred(connection)
         if not connection.backlog:
             return False
-        self._serve(connection)
+        self._serve(connection, self._run_max)
         return True
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent] = ()) -> bool:
@@ -236,8 +236,8 @@ class Service:
 
     @property
     def has_urgent_work(self) -> bool:
-        """True if some of that work is for connections of which few requests wait: it is due in the next turn."""
-        return self._budget.few_must_wait and bool(self._deferring or self._backlogged)
+        """True if some of that work is due in the next turn: only long answers to floods wait longer."""
+        return self._budget.next_turn_is_due and bool(self._deferring or self._backlogged)
 
     def _resume(self) -> bool:
         """Take up frames that had to wait, of one connection after the other. True if there was any.
@@ -249,8 +249,8 @@ class Service:
         waiting = sorted(backlogged.values(), key=_is_flooding)
         passed_over: list[Connection] = []
         for connection in waiting:
-            if self._budget.admits(len(connection.backlog)):
-                self._serve(connection)
+            if self._budget.admits(len(connection.backlog), is_costly=connection.head_is_costly):
+                self._serve(connection, REQUESTS_PER_TURN)
             else:
                 passed_over.append(connection)
         if passed_over:
@@ -370,7 +370,7 @@ class Service:
 
     def _serve_alike(self, connection: Connection, data: bytes) -> int:
         """Take up puts of one shape, of which most of a load consists; returns how many bytes that were."""
-        count_max = min(RUN_MAX, self.limits.in_flight_max - connection.in_flight)
+        count_max = min(self._run_max, self.limits.in_flight_max - connection.in_flight)
         try:
             batch = parse_uniform_puts(data, count_max, self.limits.admission)
         except BaseException as error:
@@ -381,14 +381,22 @@ class Service:
         self._take_up(connection, batch)
         return batch.end
 
-    def _serve(self, connection: Connection) -> None:
-        """Take up the frames that have come, while there is room."""
+    @property
+    def _run_max(self) -> int:
+        """Requests that are taken up together. Where they would be refused one by one, fewer."""
+        return REQUESTS_PER_TURN if self._node.core.leading_term is None else RUN_MAX
+
+    def _serve(self, connection: Connection, run_max: int) -> None:
+        """Take up the frames that have come, at most so many together, while there is room and time."""
         backlog = connection.backlog
+        connection.head_is_costly = False
         while backlog and not connection.closed and connection.has_room(self.limits):
             if not connection.is_client:
                 (self._serve_reserved if connection.greeted else self._greet)(connection, backlog.popleft())
                 continue
-            count = min(len(backlog), RUN_MAX, self.limits.in_flight_max - connection.in_flight)
+            if not self._budget.admits(len(backlog), is_costly=False):
+                break
+            count = min(len(backlog), run_max, self.limits.in_flight_max - connection.in_flight)
             bodies = [backlog.popleft() for _ in range(count)]
             served = self._serve_run(connection, bodies)
             if not connection.closed:
@@ -434,6 +442,7 @@ class Service:
             if batch.commands:
                 self._propose_all(connection, batch)
         except RaftError:
+            self._budget.charge_requests(len(batch.commands), len(batch.commands))
             for request_id, session_id, command in zip(
                 batch.command_ids, batch.session_ids, batch.commands, strict=True
             ):
@@ -442,6 +451,7 @@ class Service:
             if batch.reads:
                 self._read_all(connection, batch)
         except RaftError:
+            self._budget.charge_requests(len(batch.reads), len(batch.reads))
             for request_id, body in zip(batch.read_ids, batch.reads, strict=True):
                 self._or_refuse(connection, request_id, self._read, body)
 
@@ -500,8 +510,12 @@ class Service:
         try:
             asked = decode_request(body)
             request_id = asked.request_id
-            if waiting is not None and is_costly(asked) and not self._budget.admits(waiting):
-                return False
+            costly = is_costly(asked)
+            if waiting is not None:
+                if not self._budget.admits(waiting, is_costly=costly):
+                    connection.head_is_costly = costly
+                    return False
+                self._budget.charge_requests(1, waiting)
             decision = self._judge.decide(asked)
             unsent_bytes = connection.unsent_bytes
             if isinstance(decision, Reply):
@@ -511,7 +525,7 @@ class Service:
             if isinstance(decision, LocalRead):
                 result = self._machine.read(decision.body)
                 self._respond_result(connection, request_id, result, decision.consistency)
-                if is_costly(asked):
+                if costly:
                     self._budget.charge(connection.unsent_bytes - unsent_bytes)
                 return True
         except ProtocolError as error:
@@ -641,7 +655,7 @@ class Service:
             body = deferred_responses[0][0][4]
             if body is None or body[0] != _RANGE:
                 self._answer_now(connection, *deferred_responses.popleft())
-            elif self._budget.admits(len(deferred_responses)):
+            elif self._budget.admits(len(deferred_responses), is_costly=True):
                 unsent_bytes = connection.unsent_bytes
                 self._answer_now(connection, *deferred_responses.popleft())
                 self._budget.charge(connection.unsent_bytes - unsent_bytes)

@@ -1,8 +1,11 @@
-"""How much of one turn of the loop goes into long answers that the member makes by itself.
+"""How much of one turn of the loop goes into the requests of clients.
 
-Peers, the clock and all other clients wait while such an answer is made. So a turn has time for some, counted in units
-of about 0.1 ms, and the rest waits for the next slice of work (`Service.work`).
-Connections with few requests and those that flood have separate purses: a flood takes nothing from the others.
+Peers, the clock and all other clients wait while requests are taken up. Two things take long, and each has a bound for
+one turn; the rest waits for the next slice of work (`Service.work`):
+
+- answers that the member makes by itself and that may be long, counted in units of about 0.1 ms. Connections with few
+  requests and those that flood have separate purses: a flood takes nothing from the others;
+- hundreds of requests at once that have no fast path (docs/internals/fast-paths.md), each of which takes 20 to 35 µs.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ UNIT_BYTES = 2 * 1024
 FEW_REQUESTS = 8
 """A connection of which more requests wait floods."""
 
+REQUESTS_PER_TURN = 128
+"""Requests without a fast path, of all connections that flood: some 3 ms. Those of others are not counted."""
+
 _PROPOSALS = frozenset({RequestKind.COMMAND, RequestKind.CHANGE, RequestKind.TRANSFER, RequestKind.CLOSE_SESSION})
 
 
@@ -39,29 +45,34 @@ def _is_range(body: object) -> bool:
 
 
 class WorkBudget:
-    """The units that are left of one turn. `admits` before each costly answer, `charge` after it."""
+    """What is left of one turn. Ask `admits` before each request, and charge what it has cost."""
 
     def __init__(self) -> None:
-        self._few_left, self._flood_left = UNITS_PER_TURN, FLOOD_UNITS_PER_TURN
+        self._few_left, self._flood_left, self._requests_left = UNITS_PER_TURN, FLOOD_UNITS_PER_TURN, REQUESTS_PER_TURN
         self._is_flood = False  # The request that was admitted last belongs to a flood.
-        self.is_spent = False  # Somebody has to wait for `renew`.
 
     @property
-    def few_must_wait(self) -> bool:
-        """True if even connections with few requests have to wait."""
-        return self._few_left <= 0
+    def is_spent(self) -> bool:
+        """True if somebody has to wait for `renew`."""
+        return self._flood_left <= 0 or self.next_turn_is_due
+
+    @property
+    def next_turn_is_due(self) -> bool:
+        """True if somebody waits for the next turn, whether that has time for long answers to floods or not."""
+        return self._few_left <= 0 or self._requests_left <= 0
 
     def renew(self, *, floods: bool = True) -> None:
-        """A new turn has come; `floods`: theirs, too."""
-        self._few_left = UNITS_PER_TURN
+        """A new turn has come; `floods`: with time for long answers to floods, too."""
+        self._few_left, self._requests_left = UNITS_PER_TURN, REQUESTS_PER_TURN
         if floods:
             self._flood_left = FLOOD_UNITS_PER_TURN
-        self.is_spent = self._flood_left <= 0
 
-    def admits(self, waiting: int) -> bool:
-        """True if this turn has time for a request of a connection of which so many wait."""
+    def admits(self, waiting: int, *, is_costly: bool) -> bool:
+        """True if this turn has time for a request, costly or not, of a connection of which so many wait."""
         self._is_flood = waiting > FEW_REQUESTS
-        return (self._flood_left if self._is_flood else self._few_left) > 0
+        if is_costly:
+            return (self._flood_left if self._is_flood else self._few_left) > 0
+        return not self._is_flood or self._requests_left > 0
 
     def charge(self, answer_bytes: int) -> None:
         """The request that was admitted last has cost a walk, and an answer of so many bytes."""
@@ -70,4 +81,8 @@ class WorkBudget:
             self._flood_left -= units
         else:
             self._few_left -= units
-        self.is_spent = self._few_left <= 0 or self._flood_left <= 0
+
+    def charge_requests(self, count: int, waiting: int) -> None:
+        """So many requests without a fast path were taken up, of a connection of which `waiting` wait."""
+        if waiting > FEW_REQUESTS:
+            self._requests_left -= count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -10,7 +10,18 @@ import pytest
 import trio
 
 from kvstore import open_node
-from kvstore.protocol.commands import ChangeLimits, CloseSession, Delete, Get, Put, Range, Txn, encode_command
+from kvstore.protocol.commands import (
+    ChangeLimits,
+    CloseSession,
+    CompareAndSet,
+    Delete,
+    Get,
+    Put,
+    Range,
+    RegisterSession,
+    Txn,
+    encode_command,
+)
 from kvstore.protocol.messages import (
     Code,
     Consistency,
@@ -23,9 +34,9 @@ from kvstore.protocol.messages import (
 from kvstore.protocol.messages import status_request as status_of_member
 from kvstore.protocol.status import MemberStatus, status_from_map
 from kvstore.server.state_hashes import WAITING_MAX, WAITING_PER_CONNECTION_MAX
-from kvstore.server.work_budget import FEW_REQUESTS, FLOOD_UNITS_PER_TURN
+from kvstore.server.work_budget import FEW_REQUESTS, FLOOD_UNITS_PER_TURN, REQUESTS_PER_TURN
 from kvstore.store.digest import SLICE_PARTS
-from raft import frame
+from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, frame
 from tests.kvstore.server.test_service import RawClient
 from tests.kvstore.support.in_memory_cluster import Cluster
 from tests.kvstore.support.machine_fixture import SECOND, Fed
@@ -297,6 +308,61 @@ def test_a_flood_that_waits_for_its_next_slice_delays_nobody_else(cluster: Clust
     assert service.open_requests == 1
     service.receive(4, frame(encode_request(2, read_request(Range(), Consistency.LOCAL))))
     assert 4 in {connection_id for connection_id, _ in service.take_output()}
+
+
+def _compare_and_set(request_id: int) -> bytes:
+    return encode_request(request_id, command_request(CompareAndSet(b"k", b"v", 1)))
+
+
+def _register(request_id: int) -> bytes:
+    return encode_request(request_id, command_request(RegisterSession(60 * SECOND)))
+
+
+def _read_one(request_id: int) -> bytes:
+    return encode_request(request_id, read_request(Get(b"k"), Consistency.LOCAL))
+
+
+@pytest.mark.parametrize("request_of", [_compare_and_set, _register, _read_one])
+def test_hundreds_of_requests_without_a_fast_path_are_taken_up_a_few_a_turn(
+    cluster: Cluster, request_of: Callable[[int], bytes]
+) -> None:
+    """Each takes some 25 µs. The rest waits for the next turn only, and others come between."""
+    service, count = Paced(cluster, 1).service, 5 * REQUESTS_PER_TURN // 2
+    Paced(cluster, 2)
+    answered = {1: 0, 2: 0}
+
+    def taken_up() -> int:
+        for connection_id, data in service.take_output():
+            service.sent(connection_id, len(data))
+            answered[connection_id] += len(FrameSplitter(FRAME_BYTES_MAX_CLIENT).feed(data))
+        return service.open_requests + sum(answered.values())
+
+    service.receive(1, b"".join(frame(request_of(i)) for i in range(1, count + 1)))
+    assert taken_up() == REQUESTS_PER_TURN
+    assert service.has_urgent_work
+    service.receive(2, frame(request_of(1)))
+    assert taken_up() == REQUESTS_PER_TURN + 1
+    service.work(floods=False)
+    assert taken_up() == 2 * REQUESTS_PER_TURN + 1
+    service.work(floods=False)
+    assert taken_up() == count + 1
+    assert not service.has_work
+
+
+def test_a_follower_refuses_hundreds_of_requests_a_few_a_turn(quick_folder: Path) -> None:
+    """Even those for which a leader has a fast path."""
+    cluster = Cluster(quick_folder, 3)
+    leader = cluster.leader()
+    if leader == "s1":
+        cluster.hosts["s1"].node.transfer_leadership(None)
+        cluster.settle()
+    client = Paced(cluster)
+    client.send(b"".join(frame(encode_request(i, command_request(Put(b"k", b"v")))) for i in range(1, 301)))
+
+    assert len(client.bodies) == REQUESTS_PER_TURN
+    work_to_the_end(client)
+    assert {decode_response(body).code for body in client.bodies} == {Code.NOT_LEADER}
+    assert len(client.bodies) == 300
 
 
 def test_large_linearizable_reads_are_answered_a_few_a_turn(cluster: Cluster) -> None:
