@@ -35,7 +35,8 @@ class ResourcePeaks:
     def _look(self, node_id: str, process: Path) -> None:
         try:
             rss_bytes = int((process / "statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            descriptors = len(os.listdir(process / "fd"))  # noqa: PTH208 - Only their number counts.
+            # The size of this folder is their number. Listing 800 of them takes 7 ms of the loop that clients share.
+            descriptors = os.stat(process / "fd").st_size or len(os.listdir(process / "fd"))  # noqa: PTH116, PTH208
         except OSError:
             return  # It has just ended, or this system has no /proc.
         self.rss_bytes[node_id] = max(rss_bytes, self.rss_bytes.get(node_id, 0))

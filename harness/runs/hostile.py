@@ -1,13 +1,17 @@
-"""A cluster among strangers: a long run with them, between two short ones without, and what the comparison shows.
+"""A cluster among strangers: one run in which they come and go, and what the comparison shows.
 
-All three runs have the same members, clients, rate and kills. Sound means: each run ended well, nothing acknowledged
-was lost (the audit), no member ended by itself, operators got in, resident memory kept below its bound, and the honest
-clients' 99th percentile is at most P99_RATIO_MAX times that of the runs without strangers.
+Quiet windows and windows with strangers take turns, with the same members, clients, rate and kills throughout: what
+else changes with time (the size of the log, the pace of the machine) meets both. Sound means: the run ended well,
+nothing acknowledged was lost (the audit), no member ended by itself, operators got in, resident memory kept below its
+bound, and the honest clients' 99th percentile among strangers is at most P99_RATIO_MAX times that of the quiet windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -43,7 +47,9 @@ _MEMBERS, _KEYS = 3, 24
 _OPERATIONS_PER_SECOND = 150.0
 _KILL_EVERY_SECONDS = 30.0
 _DOWN_SECONDS = (0.2, 1.5)
-_QUIET_SHARE, _QUIET_SECONDS_MAX = 0.25, 120.0
+_VISIT_SECONDS_MAX = 600.0
+_QUIET_SHARE, _QUIET_SECONDS_MAX = 0.25, 75.0
+_SETTLING_SECONDS = 3.0  # After strangers came or left: what is called then belongs to neither side.
 _VIOLATION = 3
 
 KIND_NAMES = tuple(kind.name for kind in KINDS)
@@ -51,17 +57,44 @@ KIND_NAMES = tuple(kind.name for kind in KINDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostileRun:
-    """What one of the runs came to. `p99_ms`, `p50_ms`: of all honest operations that ended `ok`."""
+class Latencies:
+    """Of the honest operations that ended `ok`, in milliseconds. Without any, 0."""
+
+    operations: int
+    p50_ms: float
+    p99_ms: float
+
+    @classmethod
+    def of(cls, milliseconds: Iterable[float]) -> Latencies:
+        ordered = sorted(milliseconds)
+        p50_ms, p99_ms = (round(percentile(ordered, share), 3) if ordered else 0.0 for share in (0.5, 0.99))
+        return cls(operations=len(ordered), p50_ms=p50_ms, p99_ms=p99_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostileWindow:
+    """A part of the run with or without strangers, in order of time. Times are those of the history's clock."""
 
     strangers: bool
+    from_ns: int
+    until_ns: int
+    latencies: Latencies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostileResult:
+    """`quiet` and `hostile`: of all windows of that kind together. `audit_exit_code` 0: the history is linearizable."""
+
+    seed: int
+    clients: int
     seconds: float
+    windows: tuple[HostileWindow, ...]
+    quiet: Latencies
+    hostile: Latencies
     operations: int
     by_status: dict[str, int]
     kills: int
     leader_changes: int
-    p50_ms: float
-    p99_ms: float
     sound: bool
     words: str
     rss_bytes_peak: int
@@ -71,37 +104,30 @@ class HostileRun:
     operator_worst_ms: float
     intruder: dict[str, int]
     stranger_counts: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostileResult:
-    """`audit_exit_code` 0: all histories together are linearizable."""
-
-    seed: int
-    clients: int
-    runs: tuple[HostileRun, ...]
     audit_words: str
     audit_exit_code: int
 
     @property
     def p99_ratio(self) -> float:
-        """Of the run with strangers to the mean of those without."""
-        quiet = [run.p99_ms for run in self.runs if not run.strangers]
-        return max(run.p99_ms for run in self.runs if run.strangers) / (sum(quiet) / len(quiet))
+        """Among strangers, to that of the quiet windows; infinite if nothing was done in one of them."""
+        if not self.quiet.operations or not self.hostile.operations:
+            return math.inf
+        return self.hostile.p99_ms / self.quiet.p99_ms
 
     @property
     def findings(self) -> tuple[str, ...]:
         """What must not be."""
-        found = [f"a run did not end well: {run.words}" for run in self.runs if not run.sound]
-        for run in self.runs:
-            if run.rss_bytes_peak > RSS_BYTES_MAX:
-                found.append(f"a member took {run.rss_bytes_peak / 2**20:,.0f} MiB of {RSS_BYTES_MAX / 2**20:,.0f}")
-            if run.operator_failures:
-                found.append(f"operators did not get in: {'; '.join(run.operator_failures[:3])}")
-            if run.intruder.get("let in"):
-                found.append(f"a second process was let into a folder {run.intruder['let in']} times")
-            if run.strangers and not run.stranger_counts:
-                found.append("no stranger came")
+        found = []
+        if not self.sound:
+            found.append(f"the run did not end well: {self.words}")
+        if self.rss_bytes_peak > RSS_BYTES_MAX:
+            found.append(f"a member took {self.rss_bytes_peak / 2**20:,.0f} MiB of {RSS_BYTES_MAX / 2**20:,.0f}")
+        if self.operator_failures:
+            found.append(f"operators did not get in: {'; '.join(self.operator_failures[:3])}")
+        if self.intruder.get("let in"):
+            found.append(f"a second process was let into a folder {self.intruder['let in']} times")
+        if not self.stranger_counts:
+            found.append("no stranger came")
         if self.p99_ratio > P99_RATIO_MAX:
             found.append(f"the 99th percentile is {self.p99_ratio:.1f} times that without strangers")
         if self.audit_exit_code != 0:
@@ -114,45 +140,23 @@ class HostileResult:
 
     def to_json(self) -> dict[str, object]:
         bounds = {"p99_ratio_max": P99_RATIO_MAX, "rss_bytes_max": RSS_BYTES_MAX, "descriptors_max": DESCRIPTORS_MAX}
-        ratio = round(self.p99_ratio, 2)
+        ratio = None if math.isinf(self.p99_ratio) else round(self.p99_ratio, 2)
         return {**asdict(self), **bounds, "p99_ratio": ratio, "findings": self.findings, "exit_code": self.exit_code}
 
 
 def run_hostile(
     *, out: Path, seconds: float, seed: int, clients: int, kinds: Sequence[str], console: Console
 ) -> HostileResult:
-    """`seconds` with strangers of these kinds, between two runs of a quarter of that without. Writes OUT/hostile.json.
+    """`seconds` with strangers of these kinds, in visits with a quiet window before and after each.
 
-    Raises BadInput for a kind that there is not.
+    Writes OUT/hostile.json; OUT itself is the folder of the run. Raises BadInput for a kind that there is not.
     """
     if unknown := [kind for kind in kinds if kind not in KIND_NAMES]:
         raise BadInput(f"there are no strangers of kind {unknown[0]!r}", f"the kinds are {', '.join(KIND_NAMES)}")
-    quiet_seconds = min(_QUIET_SHARE * seconds, _QUIET_SECONDS_MAX)
-    runs: list[HostileRun] = []
-    folders: list[Path] = []
-    for number, has_strangers in enumerate((False, True, False)):
-        folder = out / f"{number + 1}-{'strangers' if has_strangers else 'quiet'}"
-        settings = _settings(
-            folder,
-            seconds=seconds if has_strangers else quiet_seconds,
-            seed=seed + number,
-            clients=clients,
-            strangers=tuple(kinds) if has_strangers else (),
-        )
-        report = run_until_signal(lambda settings=settings: run_shown(settings, console))  # type: ignore[misc]
-        runs.append(_run_of(report, folder, settings))
-        folders.append(folder)
-        console.print(
-            f"{folder.name}: {runs[-1].operations:,} operations, p99 {runs[-1].p99_ms:,.1f} ms", highlight=False
-        )
-    verdict = audit(folders)
-    result = HostileResult(
-        seed=seed,
-        clients=clients,
-        runs=tuple(runs),
-        audit_words=verdict.words,
-        audit_exit_code=verdict.exit_code,
-    )
+    settings = _settings(out, stranger_seconds=seconds, seed=seed, clients=clients, strangers=tuple(kinds))
+    report = run_until_signal(lambda: run_shown(settings, console))
+    verdict = audit([out])
+    result = _result(report, settings, audit_words=verdict.words, audit_exit_code=verdict.exit_code)
     write_json(out / "hostile.json", result.to_json())
     return result
 
@@ -160,32 +164,97 @@ def run_hostile(
 def show_hostile(result: HostileResult, console: Console) -> None:
     """Print it for a person."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("run", "operations", "kills", "p50 ms", "p99 ms", "memory MiB", "descriptors", "operators got in"):
-        table.add_column(name, justify="left" if name == "run" else "right")
-    for run in result.runs:
-        checks = sum(run.operator_checks.values())
-        table.add_row(
-            f"{run.seconds:,.0f} s {'with' if run.strangers else 'without'} strangers",
-            f"{run.operations:,}",
-            str(run.kills),
-            f"{run.p50_ms:,.1f}",
-            f"{run.p99_ms:,.1f}",
-            f"{run.rss_bytes_peak / 2**20:,.0f}",
-            f"{run.descriptors_peak:,}",
-            f"{checks - len(run.operator_failures):,} of {checks:,}",
-        )
+    for name in ("window", "operations", "p50 ms", "p99 ms"):
+        table.add_column(name, justify="left" if name == "window" else "right")
+    rows = [
+        (f"{(window.until_ns - window.from_ns) / 1e9:,.0f} s {_with(window.strangers)}", window.latencies)
+        for window in result.windows
+    ]
+    for name, latencies in (*rows, (f"all {_with(False)}", result.quiet), (f"all {_with(True)}", result.hostile)):
+        table.add_row(name, f"{latencies.operations:,}", f"{latencies.p50_ms:,.1f}", f"{latencies.p99_ms:,.1f}")
     console.print(table)
-    for run in result.runs:
-        for name, count in sorted(run.stranger_counts.items()):
-            console.print(f"  {name}: {count:,}", highlight=False)
-    console.print(f"audit: {result.audit_words}", highlight=False)
+    checks = sum(result.operator_checks.values())
+    for words in (
+        f"{result.operations:,} operations, {result.kills} kills, {result.leader_changes} changes of the leader",
+        f"at most {result.rss_bytes_peak / 2**20:,.0f} MiB and {result.descriptors_peak:,} descriptors of a member",
+        f"operators got in {checks - len(result.operator_failures):,} of {checks:,} times, "
+        f"after {result.operator_worst_ms:,.0f} ms at most",
+        *(f"  {name}: {count:,}" for name, count in sorted(result.stranger_counts.items())),
+        f"audit: {result.audit_words}",
+    ):
+        console.print(words, highlight=False)
     for words in result.findings:
         console.print(f"FOUND: {words}", highlight=False, markup=False)
 
 
-def _settings(folder: Path, *, seconds: float, seed: int, clients: int, strangers: tuple[str, ...]) -> RunSettings:
+def _with(strangers: bool) -> str:
+    return "with strangers" if strangers else "without strangers"
+
+
+def visits(stranger_seconds: float) -> tuple[tuple[float, float], ...]:
+    """When strangers come and leave, so that they are there for `stranger_seconds` in all.
+
+    Visits are equal and at most _VISIT_SECONDS_MAX long, with quiet windows of a quarter of that (at most
+    _QUIET_SECONDS_MAX) between them; one more is before the first, and one behind the last.
+    """
+    count = math.ceil(stranger_seconds / _VISIT_SECONDS_MAX)
+    visit_seconds = stranger_seconds / count
+    quiet_seconds = _quiet_seconds(visit_seconds)
+    starts = [quiet_seconds + number * (visit_seconds + quiet_seconds) for number in range(count)]
+    return tuple((start, start + visit_seconds) for start in starts)
+
+
+def _quiet_seconds(visit_seconds: float) -> float:
+    return min(_QUIET_SHARE * visit_seconds, _QUIET_SECONDS_MAX)
+
+
+def windows_of(
+    events: Iterable[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]
+) -> tuple[tuple[HostileWindow, ...], Latencies, Latencies]:
+    """The windows of a recorded run, and the latencies of all quiet ones and of all hostile ones together.
+
+    An operation belongs to the window in which it was called; within _SETTLING_SECONDS of a window's start, to none.
+    """
+    borders: list[tuple[int, bool]] = []  # From when on strangers are there, or not.
+    end_ns = 0
+    for event in events:
+        match event["kind"]:
+            case "load_started" | "strangers_left":
+                borders.append((int(event["at_ns"]), False))
+            case "strangers_came":
+                borders.append((int(event["at_ns"]), True))
+            case "load_ended":
+                end_ns = int(event["at_ns"])
+    settling_ns = int(_SETTLING_SECONDS * 1e9)
+    starts = [at_ns for at_ns, _ in borders]
+    found: list[list[float]] = [[] for _ in borders]
+    for row in rows:
+        place = bisect_right(starts, row["call_ns"]) - 1
+        if row["status"] == "ok" and place >= 0 and starts[place] + settling_ns <= row["call_ns"] < end_ns:
+            found[place].append((row["return_ns"] - row["call_ns"]) / 1e6)
+    windows = tuple(
+        HostileWindow(strangers=strangers, from_ns=at_ns, until_ns=until_ns, latencies=Latencies.of(milliseconds))
+        for (at_ns, strangers), until_ns, milliseconds in zip(borders, [*starts[1:], end_ns], found, strict=True)
+    )
+    quiet, hostile = (
+        Latencies.of(
+            one
+            for (_, strangers), milliseconds in zip(borders, found, strict=True)
+            if strangers is wanted
+            for one in milliseconds
+        )
+        for wanted in (False, True)
+    )
+    return windows, quiet, hostile
+
+
+def _settings(
+    out: Path, *, stranger_seconds: float, seed: int, clients: int, strangers: tuple[str, ...]
+) -> RunSettings:
+    stranger_windows = visits(stranger_seconds)
+    seconds = stranger_windows[-1][1] + stranger_windows[0][0]
     return RunSettings(
-        out=folder,
+        out=out,
         nodes=_MEMBERS,
         seconds=seconds,
         seed=seed,
@@ -196,6 +265,7 @@ def _settings(folder: Path, *, seconds: float, seed: int, clients: int, stranger
         small_storage=False,
         machine=ANY_MACHINE,
         strangers=strangers,
+        stranger_windows=stranger_windows,
         is_inspected=True,
         descriptors_max=DESCRIPTORS_MAX,
     )
@@ -218,20 +288,26 @@ def _kills(seconds: float, seed: int) -> tuple[PlannedFault, ...]:
     )
 
 
-def _run_of(report: Report, folder: Path, settings: RunSettings) -> HostileRun:
-    events: dict[str, dict[str, Any]] = {str(event["kind"]): event for event in read_events(folder)}
-    peaks = events.get("resource_peaks", {})
-    checks = events.get("operator_checks", {})
-    latencies_ms = _latencies_ms(read_rows(folder))
-    return HostileRun(
-        strangers=bool(settings.strangers),
+def _result(report: Report, settings: RunSettings, *, audit_words: str, audit_exit_code: int) -> HostileResult:
+    events: list[Any] = read_events(settings.out)
+    last: dict[str, dict[str, Any]] = {str(event["kind"]): event for event in events}
+    peaks, checks = last.get("resource_peaks", {}), last.get("operator_checks", {})
+    windows, quiet, hostile = windows_of(events, read_rows(settings.out))
+    strangers: Counter[str] = Counter()
+    for event in events:
+        if event["kind"] == "strangers_left":
+            strangers.update(event["counts"])
+    return HostileResult(
+        seed=settings.seed,
+        clients=settings.clients,
         seconds=settings.seconds,
+        windows=windows,
+        quiet=quiet,
+        hostile=hostile,
         operations=report.operations,
         by_status=report.by_status,
         kills=report.kills,
         leader_changes=report.leader_changes,
-        p50_ms=_percentile(latencies_ms, 0.5),
-        p99_ms=_percentile(latencies_ms, 0.99),
         sound=report.sound,
         words=verdict_words(report),
         rss_bytes_peak=max(peaks.get("rss_bytes", {}).values(), default=0),
@@ -239,14 +315,8 @@ def _run_of(report: Report, folder: Path, settings: RunSettings) -> HostileRun:
         operator_checks=checks.get("counts", {}),
         operator_failures=tuple(checks.get("failures", ())),
         operator_worst_ms=checks.get("worst_ms", 0.0),
-        intruder=events.get("folder_intruder", {}).get("counts", {}),
-        stranger_counts=events.get("strangers_ended", {}).get("counts", {}),
+        intruder=last.get("folder_intruder", {}).get("counts", {}),
+        stranger_counts=dict(strangers),
+        audit_words=audit_words,
+        audit_exit_code=audit_exit_code,
     )
-
-
-def _latencies_ms(rows: Iterable[dict[str, Any]]) -> Sequence[float]:
-    return sorted((row["return_ns"] - row["call_ns"]) / 1e6 for row in rows if row["status"] == "ok")
-
-
-def _percentile(ordered: Sequence[float], share: float) -> float:
-    return round(percentile(ordered, share), 3) if ordered else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 from uuid import uuid4
@@ -19,7 +18,7 @@ from harness.reports.report import Report, report_on
 from harness.runs.operator_checks import OperatorChecks
 from harness.runs.settings import RunSettings
 from harness.strangers.folder_intruder import FolderIntruder
-from harness.strangers.process import StrangersProcess, strangers_about
+from harness.strangers.process import strangers_about
 from harness.strangers.wire import TargetMember
 from harness.workload.workers import Workload
 
@@ -102,15 +101,13 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
             if settings.is_inspected:
                 beside.start_soon(ResourcePeaks().watch, cluster, writer)
                 beside.start_soon(OperatorChecks().watch, cluster, writer)
-            with _strangers(settings, cluster) as strangers:
-                if strangers is not None:
-                    beside.start_soon(FolderIntruder().intrude, cluster, writer)
-                async with trio.open_nursery() as busy:
-                    busy.start_soon(nemesis.run, settings.seconds)
-                    busy.start_soon(workload.run, settings.seconds)
-                writer.event("load_ended")
-                if strangers is not None:
-                    writer.event("strangers_ended", counts=await strangers.stop())
+            if settings.strangers:
+                beside.start_soon(FolderIntruder().intrude, cluster, writer)
+            async with trio.open_nursery() as busy:
+                busy.start_soon(nemesis.run, settings.seconds)
+                busy.start_soon(workload.run, settings.seconds)
+                busy.start_soon(_let_strangers_in, settings, cluster, writer)
+            writer.event("load_ended")
             beside.cancel_scope.cancel()
 
         progress.phase = "healing"
@@ -122,9 +119,9 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
         nursery.cancel_scope.cancel()
 
 
-def _strangers(settings: RunSettings, cluster: Cluster) -> AbstractContextManager[StrangersProcess | None]:
-    if not settings.strangers:
-        return nullcontext()
+async def _let_strangers_in(settings: RunSettings, cluster: Cluster, writer: RunWriter) -> None:
+    """Strangers come and go as the run's windows say. Each time it is a new process of them, with another seed."""
+    began = trio.current_time()
     targets = [
         TargetMember(
             node_id=node_id,
@@ -134,7 +131,15 @@ def _strangers(settings: RunSettings, cluster: Cluster) -> AbstractContextManage
         )
         for node_id, address in cluster.addresses.items()
     ]
-    return strangers_about(settings.out, targets, settings.seed, settings.strangers)
+    for number, (comes, leaves) in enumerate(settings.stranger_windows, 1):
+        await trio.sleep_until(began + comes)
+        folder = settings.out / "strangers" / str(number)
+        folder.mkdir(parents=True)
+        with strangers_about(folder, targets, settings.seed + number, settings.strangers) as strangers:
+            writer.event("strangers_came")
+            await trio.sleep_until(began + leaves)
+            writer.event("strangers_leave")
+            writer.event("strangers_left", counts=await strangers.stop())
 
 
 async def _heal(cluster: Cluster, writer: RunWriter, ready_seconds: float) -> bool:

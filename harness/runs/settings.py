@@ -44,6 +44,7 @@ class RunSettings:
     ready_seconds: float = READY_SECONDS
     machine: Capabilities = ANY_MACHINE  # Where it runs, as far as the plan's faults need to know.
     strangers: tuple[str, ...] = ()  # The kinds (`harness.strangers.crowd.KINDS`) that call at all ports meanwhile.
+    stranger_windows: tuple[tuple[float, float], ...] = ()  # When they are there: (from, until) in seconds of the load.
     is_inspected: bool = False  # What members use, and whether operators get in, is watched.
     descriptors_max: int | None = None  # The limit of open files of each member; None: that of the harness.
 
@@ -63,6 +64,8 @@ class RunSettings:
         if self.bulk and (self.in_flight > 1 or self.operations_per_second):
             raise BadInput("--bulk goes as fast as it can, one bulk at a time", "leave out --in-flight and --rate")
         assert self.ops_format in FORMATS, self.ops_format
+        borders = [border for window in self.stranger_windows for border in window]
+        assert borders == sorted(borders), self.stranger_windows
         for fault in self.plan:
             assert fault.kind not in DISK_KINDS or self.machine.file_system is not None, "look at the machine first"
         if self.lease_reads and any(fault.kind == "clock-jump" for fault in self.plan):
@@ -117,6 +120,7 @@ class RunSettings:
             "lease_reads": self.lease_reads,
             "small_storage": self.small_storage,
             "strangers": self.strangers,
+            "stranger_windows": self.stranger_windows,
             "descriptors_max": self.descriptors_max,
             "unavailable_faults": self.machine.unavailable,
             "schedule": [fault.to_json() for fault in self.plan],
