@@ -1,4 +1,4 @@
-"""`/metrics`, `/livez` and `/readyz`: the port of a member for scrapers and probes, and the little HTTP that it needs.
+"""`/metrics`, `/livez` and `/readyz`: the port of a member for scrapers and probes. h11 reads and writes its HTTP/1.
 
 Each connection carries one GET or HEAD and is then closed. The cost of a stranger is bounded: in connections, bytes and
 time. Only the head of a request is read, never a body.
@@ -24,11 +24,26 @@ from raft import Node, RaftConfig
 from raft.runtime import Acceptor, Application, MeasuredDriver, Transport
 from storage import RealFiles
 
+_missing_library: str | None = None
+try:
+    import h11
+
+    from kvstore.monitoring import metrics
+except ModuleNotFoundError as missing:
+    _missing_library = (missing.name or "").partition(".")[0].replace("_", "-")
+    if _missing_library not in ("h11", "prometheus-client"):
+        raise
+
 CONNECTIONS_MAX = 32
 """Scrapers and probes are few. When more come the oldest is closed that has asked for nothing yet, else the oldest: a
 probe that is not answered has a healthy member restarted."""
 
 HEAD_BYTES_MAX = 8 * 1024
+"""Of a request, up to and with the empty line at its end."""
+
+TARGET_BYTES_MAX = 1024
+"""Of a request: its path and query."""
+
 REQUEST_SECONDS_MAX = 2.0
 """From the connection to the end of the request's head; bytes that come do not renew it."""
 
@@ -41,8 +56,12 @@ LAST_WORDS_SECONDS_MAX = 0.5
 logger = logging.getLogger("kvstore.metrics_http")
 
 _TEXT = "text/plain; charset=utf-8"
-_REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,1023}) HTTP/1\.[01]")
-_HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
+_BAD_REQUEST = (
+    "this is no HTTP/1 request for a path, or it is HTTP/1.1 without Host, "
+    f"or its head is longer than {HEAD_BYTES_MAX} bytes"
+)
+_CONTROL = re.compile(rb"[\0-\x08\v\f\x0e-\x1f\x7f]|\r[^\n]")
+_END_OF_HEAD = re.compile(rb"\n\r?\n")  # As h11 finds it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,59 +77,79 @@ class HttpResponse:
         """A line for people."""
         return cls(status, f"{line}\n".encode())
 
-    def encode(self, *, has_body: bool = True) -> bytes:
-        """Head and body, or the head alone as the answer to HEAD. `Connection: close` always."""
-        allow = "Allow: GET, HEAD\r\n" if self.status is HTTPStatus.METHOD_NOT_ALLOWED else ""
-        head = (
-            f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\nContent-Type: {self.content_type}\r\n"
-            f"Content-Length: {len(self.body)}\r\n{allow}Cache-Control: no-store\r\nConnection: close\r\n\r\n"
-        )
-        return head.encode("ascii") + (self.body if has_body else b"")
-
 
 Page = Callable[[], Awaitable[HttpResponse]]
 
 
-def method_and_path(head: bytes) -> tuple[str, str] | None:
-    """Parse the head of a request, without the empty line at its end, and cut the query off. None if it is not HTTP/1.
+class Exchange:
+    """One request and its answer: the bytes of a connection in, those of the answer out. Sans-I/O.
 
-    >>> method_and_path(b"GET /metrics?a=b HTTP/1.1\\r\\nHost: s1:9100")
-    ('GET', '/metrics')
+    This port refuses more than h11 does: other versions than HTTP/1.0 and 1.1, targets that are no path, and control
+    characters. The last rule bounds the time of h11, too: an invalid byte behind a run of blanks costs it the square of
+    the run's length (a third of a second for 8 KiB, in which the member does nothing else), and no other byte is
+    invalid there.
     """
-    line, *headers = head.split(b"\r\n")
-    match = _REQUEST_LINE.fullmatch(line)
-    if match is None or not all(map(_HEADER.fullmatch, headers)):
-        return None
-    return match[1].decode("ascii"), match[2].decode("ascii").partition("?")[0]
-
-
-class HeadReader:
-    """Takes the bytes of a connection up to the empty line behind a request's head. Sans-I/O."""
 
     def __init__(self) -> None:
-        self._received = b""
-        self.head: bytes | None = None  # Without the empty line, once it is there.
-        self.is_garbage = False  # Too long, or plainly something else.
-
-    @property
-    def room_bytes(self) -> int:
-        """How many bytes may be fed at most; 0 once there is an outcome."""
-        return 0 if self.head is not None or self.is_garbage else HEAD_BYTES_MAX - len(self._received)
-
-    @property
-    def is_empty(self) -> bool:
-        """True if nothing has come yet."""
-        return not self._received
+        # A head that fills the room and has no end yet is refused: h11 refuses what is longer than its bound.
+        self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX - 1)
+        self._tail = b""  # The last bytes that came: a CR or the end of the head may be cut.
+        self._is_head_only = False
+        self.room_bytes = HEAD_BYTES_MAX  # How many bytes may be fed at most; 0 once there is an outcome.
+        self.request: tuple[str, str] | None = None  # Method and path without query, once they are there.
+        self.is_garbage = False  # Too long, cut off, or no request that this port takes.
 
     def feed(self, data: bytes) -> None:
-        """Take what came: at most `room_bytes`."""
-        assert 0 < len(data) <= self.room_bytes, len(data)
-        self._received += data
-        end = self._received.find(b"\r\n\r\n")
-        if end >= 0:
-            self.head = self._received[:end]
+        """Take what came, at most `room_bytes`; nothing if no more will come."""
+        assert len(data) <= self.room_bytes, (len(data), self.room_bytes)
+        self.room_bytes -= len(data)
+        try:
+            event = self._next_event(data)
+        except h11.RemoteProtocolError as error:
+            error.with_traceback(None)  # It leads back to the error: a cycle, with all that came in it.
+            self.is_garbage = True
         else:
-            self.is_garbage = len(self._received) >= HEAD_BYTES_MAX or _is_garbage(self._received)
+            if event is h11.NEED_DATA:
+                return
+            if isinstance(event, h11.Request):  # Else the other side has left without a word.
+                self._take(event)
+        self.room_bytes = 0
+
+    def encode(self, answer: HttpResponse) -> bytes:
+        """The bytes of the answer, once there is a request or garbage. A HEAD is answered without a body."""
+        allow = [("Allow", "GET, HEAD")] if answer.status is HTTPStatus.METHOD_NOT_ALLOWED else []
+        response = h11.Response(
+            status_code=answer.status,
+            reason=answer.status.phrase,
+            headers=[
+                ("Content-Type", answer.content_type),
+                ("Content-Length", str(len(answer.body))),
+                *allow,
+                ("Cache-Control", "no-store"),
+                ("Connection", "close"),
+            ],
+        )
+        head = self._connection.send(response)
+        body = b"" if self._is_head_only else self._connection.send(h11.Data(data=answer.body))
+        return head + body + self._connection.send(h11.EndOfMessage())
+
+    def _next_event(self, data: bytes) -> object:
+        """What h11 makes of it. Raises h11.RemoteProtocolError."""
+        window = self._tail + data
+        end = _END_OF_HEAD.search(window)
+        if _CONTROL.search(window, 0, len(window) if end is None else end.end()):
+            raise h11.RemoteProtocolError("a control character")
+        self._tail = window[-2:]
+        self._connection.receive_data(data)
+        return self._connection.next_event()
+
+    def _take(self, request: h11.Request) -> None:
+        self._is_head_only = request.method == b"HEAD"
+        is_path = request.target.startswith(b"/") and len(request.target) <= TARGET_BYTES_MAX
+        if is_path and request.http_version in (b"1.0", b"1.1"):
+            self.request = request.method.decode("ascii"), request.target.decode("ascii").partition("?")[0]
+        else:
+            self.is_garbage = True
 
 
 class PageServer:
@@ -144,22 +183,24 @@ class PageServer:
                     await self._converse(stream, own_id)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # It has gone.
+        except Exception:  # Nothing that a stranger says may end the member, whatever defect it meets here.
+            logger.exception("a connection is closed whose request could not be read or answered; the member goes on")
         finally:
             self._waiting.pop(own_id, None)
             self._answering.pop(own_id, None)
 
     async def _converse(self, stream: trio.abc.HalfCloseableStream, own_id: int) -> None:
-        head: bytes | None = b""
+        exchange = Exchange()
         with trio.move_on_after(REQUEST_SECONDS_MAX):
-            head = await _receive_head(stream)
-        if head == b"":
-            return
+            while exchange.room_bytes:
+                exchange.feed(bytes(await stream.receive_some(exchange.room_bytes)))
+        if exchange.request is None and not exchange.is_garbage:
+            return  # It has left without a word, or is too slow.
         if (scope := self._waiting.pop(own_id, None)) is not None:  # Else it was closed for another one just now.
             self._answering[own_id] = scope
-        request = None if head is None else method_and_path(head)
-        answer = await self._answer(request)
+        answer = exchange.encode(await self._answer(exchange.request))
         with trio.move_on_after(ANSWER_SECONDS_MAX):
-            await stream.send_all(answer.encode(has_body=request is None or request[0] != "HEAD"))
+            await stream.send_all(answer)
             await stream.send_eof()
             with trio.move_on_after(LAST_WORDS_SECONDS_MAX):
                 while await stream.receive_some(HEAD_BYTES_MAX):
@@ -167,7 +208,7 @@ class PageServer:
 
     async def _answer(self, request: tuple[str, str] | None) -> HttpResponse:
         if request is None:
-            return HttpResponse.text(HTTPStatus.BAD_REQUEST, "this is no HTTP/1 request")
+            return HttpResponse.text(HTTPStatus.BAD_REQUEST, _BAD_REQUEST)
         method, path = request
         if method not in ("GET", "HEAD"):
             return HttpResponse.text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD")
@@ -181,38 +222,15 @@ class PageServer:
             return HttpResponse.text(HTTPStatus.INTERNAL_SERVER_ERROR, "this page could not be made; the log says why")
 
 
-async def _receive_head(stream: trio.abc.ReceiveStream) -> bytes | None:
-    """Up to the empty line; empty if the other side left before, None if it is too long or plainly something else."""
-    reader = HeadReader()
-    while reader.room_bytes:
-        data = await stream.receive_some(reader.room_bytes)
-        if not data:
-            return b"" if reader.is_empty else None
-        reader.feed(bytes(data))
-    return reader.head
-
-
-def _is_garbage(received: bytes) -> bool:
-    """True if no request begins like this: its first line is there, or too long, and is none."""
-    line, separator, _ = received.partition(b"\n")
-    if separator:
-        return _REQUEST_LINE.fullmatch(line.removesuffix(b"\r")) is None
-    return not line.isascii() or b"\0" in line
-
-
-try:
-    from kvstore.monitoring import metrics
-except ModuleNotFoundError as missing:
-    if (missing.name or "").partition(".")[0] != "prometheus_client":
-        raise
-    metrics = None  # type: ignore[assignment]
-
-
 class MetricsNotInstalled(StoreError):
-    """The library that writes the exposition format is not installed."""
+    """A library of the metrics port is not installed. `library`: as pip names it."""
+
+    def __init__(self, library: str) -> None:
+        super().__init__(library)
+        self.library = library
 
     def __str__(self) -> str:
-        return "--metrics needs the library prometheus-client, which is not installed"
+        return f"--metrics needs the library {self.library}, which is not installed"
 
     @property
     def hint(self) -> str:
@@ -226,8 +244,8 @@ class MetricsServer:
     """
 
     def __init__(self, config: RaftConfig, files: RealFiles, group_id: int) -> None:
-        if metrics is None:
-            raise MetricsNotInstalled()
+        if _missing_library is not None:
+            raise MetricsNotInstalled(_missing_library)
         self._config, self._files = config, files
         self._counts = Counts()
         files.measure_log_syncs(group_id, self._counts.log_sync.observe)

@@ -135,11 +135,12 @@ async def test_garbage_gets_400_and_a_crowd_makes_room_and_neither_does_any_harm
         await ready_all(cluster)
         for garbage in (
             b"\x00\x01\x02", b"\x16\x03\x01\x02\x00\r\n", b"hello\r\n\r\n", b"GET /metrics\r\n\r\n",
-            b"GET /metrics HTTP/1.1\r\nno header\r\n\r\n", b"GET http://other/ HTTP/1.1\r\n\r\n",
+            b"GET /metrics HTTP/1.1\r\n\r\n", b"GET /metrics HTTP/1.1\r\nHost: a\r\nno header\r\n\r\n",
+            b"GET http://other/ HTTP/1.1\r\nHost: other\r\n\r\n",
             b"GET / HTTP/1.1\r\nX: " + b"x" * 2 * HEAD_BYTES_MAX,
         ):  # fmt: skip
             assert (await say(address, garbage)).startswith(b"HTTP/1.1 400 "), garbage
-        assert (await say(address, b"POST /metrics HTTP/1.1\r\n\r\nbody")).startswith(b"HTTP/1.1 405 ")
+        assert (await say(address, b"POST /metrics HTTP/1.1\r\nHost: a\r\n\r\nbody")).startswith(b"HTTP/1.1 405 ")
         assert (await get(address, "/other"))[0] == 404
 
         host, _, port = address.rpartition(":")

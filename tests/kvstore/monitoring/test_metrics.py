@@ -25,7 +25,6 @@ from kvstore.monitoring.metrics_counts import (
     Counts,
     reason_of,
 )
-from kvstore.monitoring.metrics_http import method_and_path
 from kvstore.protocol.commands import Put
 from raft import Busy, DiskFull, LevelRange, NodeStopped, NotLeader, RaftConfig, Refused, TooLarge, TraceEvent
 from raft.runtime import HELLO_REFUSALS, CompletionQueue, Histogram, MeasuredDriver, Transport
@@ -152,6 +151,17 @@ def test_buckets_hold_what_is_at_most_their_bound() -> None:
 
     assert histogram.cumulative() == [1, 3, 4]
     assert histogram.sum_seconds == pytest.approx(0.022_000_002)
+    assert (histogram.count, histogram.max_seconds) == (4, 0.010_000_001)
+
+
+def test_a_percentile_is_the_bound_of_its_bucket_and_no_more_than_the_longest_duration() -> None:
+    histogram = Histogram((0.001, 0.01, 0.1))
+    for duration in (500_000, 2_000_000, 3_000_000, 20_000_000):
+        histogram.observe(duration)
+
+    assert [histogram.percentile_seconds(share) for share in (0.25, 0.5, 0.75, 1)] == [0.001, 0.01, 0.01, 0.02]
+    histogram.observe(7_000_000_000)
+    assert histogram.percentile_seconds(1) == 7.0  # Above all bounds.
 
 
 def test_every_metric_is_documented_and_no_other(quick_folder: Path) -> None:
@@ -218,25 +228,6 @@ def test_the_exposition_has_the_process_in_it(quick_folder: Path) -> None:
     assert "python_gc_collections_total" in text
 
 
-@pytest.mark.parametrize(
-    ("head", "expected"),
-    [
-        (b"GET /metrics HTTP/1.1\r\nHost: a", ("GET", "/metrics")),
-        (b"GET /metrics?x=1 HTTP/1.0", ("GET", "/metrics")),
-        (b"DELETE / HTTP/1.1", ("DELETE", "/")),
-        (b"GET /metrics HTTP/2", None),
-        (b"GET  /metrics HTTP/1.1", None),
-        (b"get /metrics HTTP/1.1", None),
-        (b"GET /\xff HTTP/1.1", None),
-        (b"GET / HTTP/1.1\r\n folded", None),
-        (b"GET / HTTP/1.1\r\nA: b\nC: d", None),
-        (b"", None),
-    ],
-)
-def test_the_head_of_a_request_is_one_or_is_none(head: bytes, expected: tuple[str, str] | None) -> None:
-    assert method_and_path(head) == expected
-
-
 def test_a_trace_event_is_one_json_object_with_its_fields() -> None:
     record = logging.makeLogRecord({"name": "raft.driver", "levelname": "INFO", "created": 1.5})
     record.msg = "%(node_id)s: %(event)s %(fields)s"
@@ -263,7 +254,7 @@ def test_a_message_with_a_line_break_stays_one_line() -> None:
 def test_a_member_without_metrics_loads_nothing_of_it() -> None:
     code = (
         "import sys, kvstore.cli.serve, kvstore.cli.process; "
-        "print([m for m in sys.modules if 'prometheus' in m or m.startswith('kvstore.monitoring.metrics')])"
+        "print([m for m in sys.modules if 'prometheus' in m or m.startswith(('h11', 'kvstore.monitoring.metrics'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
 

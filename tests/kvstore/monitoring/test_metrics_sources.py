@@ -54,13 +54,14 @@ def test_only_what_the_log_syncs_is_measured_by_the_thread_and_by_the_loop(quick
         files.close()
 
 
-def test_a_machine_without_the_library_is_told_what_to_install(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("module", "library"), [("prometheus_client", "prometheus-client"), ("h11", "h11")])
+def test_a_machine_without_the_library_is_told_what_to_install(tmp_path: Path, module: str, library: str) -> None:
     code = (
-        "import sys; sys.modules['prometheus_client'] = None; from kvstore.cli.main import main; "
+        f"import sys; sys.modules[{module!r}] = None; from kvstore.cli.main import main; "
         f"sys.argv = ['hwm', 'serve', {str(tmp_path / 'data')!r}, '--bootstrap', '--metrics', '127.0.0.1:0']; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=25, check=False)
 
     assert done.returncode == 3
-    assert "prometheus-client, which is not installed" in done.stderr
+    assert f"{library}, which is not installed" in done.stderr
     assert "pip install 'highwatermark[metrics]'" in done.stderr
