@@ -5,6 +5,7 @@ This is the public face: other packages import from `raft` (and `raft.runtime`, 
 
 from __future__ import annotations
 
+from raft.addresses import AddressParts, split_address
 from raft.config import MIB, MILLISECOND_NS, PRIORITY_MAX, RaftConfig, fast_paths_wanted
 from raft.core.membership_change import PROMOTION_LAG_ENTRIES_MAX
 from raft.core.progress import PeerStatus
@@ -130,6 +131,7 @@ __all__ = [
     "PROMOTION_LAG_ENTRIES_MAX",
     "PROTOCOL_VERSION",
     "SEPARATOR_BYTES",
+    "AddressParts",
     "AppendAccepted",
     "AppendEntries",
     "AppendRejected",
@@ -227,4 +229,5 @@ __all__ = [
     "flatten",
     "frame",
     "naming_new_voters",
+    "split_address",
 ]

@@ -9,11 +9,10 @@ import socket
 import idna
 
 from kvstore.errors import InvalidAddress
+from raft import split_address
 
 HOST_NAME_BYTES_MAX, LABEL_BYTES_MAX = 253, 63
 """Lengths of a name in its ASCII form (RFC 1035 §2.3.4), without a dot at its end."""
-
-PORT_DIGITS_MAX = 5
 
 _LABEL = re.compile(r"[A-Za-z0-9_-]+")
 """Underscores are in no host name of RFC 952, and in many of container networks, whose resolvers find them."""
@@ -27,19 +26,15 @@ def parse_address(text: str) -> tuple[str, int]:
 
     The host is an IP address, a name that a resolver can be asked for, or `*`. Nothing is looked up.
     """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host:
-        raise InvalidAddress(text, "it has no host or no port")
-    if not (port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX and int(port) <= 65535):
-        raise InvalidAddress(text, "its port is no number from 0 to 65535")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        reason = "its host in brackets is no IPv6 address" if not _is_ipv6(host) else ""
-    else:
-        reason = host_flaw(host)
-    if reason:
-        raise InvalidAddress(text, reason)
-    return host, int(port)
+    try:
+        host, port, is_bracketed = split_address(text)
+    except ValueError as error:
+        raise InvalidAddress(text, str(error)) from None
+    if is_bracketed and not _is_ipv6(host):
+        raise InvalidAddress(text, "its host in brackets is no IPv6 address")
+    if flaw := host_flaw(host):
+        raise InvalidAddress(text, flaw)
+    return host, port
 
 
 def parse_advertised(text: str) -> tuple[str, int]:

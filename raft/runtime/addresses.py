@@ -1,25 +1,31 @@
-"""Addresses as `host:port` texts, and which of them only this machine can reach."""
+"""The addresses of peers: which of them can be dialled, and which hosts only this machine can reach."""
 
 from __future__ import annotations
 
 import ipaddress
 
+from raft.addresses import split_address
 from raft.runtime.errors import InvalidAddress
 
 ADDRESS_CHARACTERS_MAX = 253 + len(":65535")
 """The longest host name there is (RFC 1035 §2.3.4), and a port."""
 
+_PORT_DIGITS_MAX = 4_300
+"""Zeros in front of a port have always been taken here; Python reads numbers of up to so many digits."""
+
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Split `host:port` or `[v6]:port`. Raises InvalidAddress."""
-    host, separator, port = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
+    """Split `host:port` or `[v6]:port`. Raises InvalidAddress.
+
+    Nothing more is asked of the host: a configuration of an earlier build is dialled as it is.
+    """
+    try:
+        host, port, is_bracketed = split_address(address, port_digits_max=_PORT_DIGITS_MAX)
+    except ValueError:
+        raise InvalidAddress(address) from None
+    if not host or (":" in host and not is_bracketed):
         raise InvalidAddress(address)
-    if not separator or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise InvalidAddress(address)
-    return host, int(port)
+    return host, port
 
 
 def is_dialable(address: str) -> bool:

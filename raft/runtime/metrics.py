@@ -1,4 +1,4 @@
-"""Measurements of a driver: how long entries take to commit. A driver without them pays nothing."""
+"""Counted durations, and a driver that counts how long entries take to commit. `Driver` itself measures nothing."""
 
 from __future__ import annotations
 
@@ -17,19 +17,36 @@ SECONDS = (
 
 
 class Histogram:
-    """Counts durations in buckets, one bisection and two additions each. One thread at a time adds; any may read."""
+    """Counts durations in buckets, so its memory does not grow with their number. One thread at a time adds; any may
+    read. Each costs one bisection, two additions and a comparison.
+
+    `bounds_seconds`: upper bounds, rising and different in whole nanoseconds. Their distance is the error of every
+    percentile: the default is for Prometheus, which adds the buckets of many members and takes percentiles of the sum.
+    """
 
     def __init__(self, bounds_seconds: Sequence[float] = SECONDS) -> None:
         self.bounds_seconds = tuple(bounds_seconds)
         self._bounds_ns = [round(bound * 1e9) for bound in self.bounds_seconds]
         assert self._bounds_ns == sorted(set(self._bounds_ns)), bounds_seconds
         self._counts = [0] * (len(self._bounds_ns) + 1)  # The last one: above all bounds.
-        self._sum_ns = 0
+        self._sum_ns = self._max_ns = 0
 
     def observe(self, duration_ns: int) -> None:
         """Count one duration. A bound belongs to the bucket below it."""
         self._counts[bisect_left(self._bounds_ns, duration_ns)] += 1
         self._sum_ns += duration_ns
+        if duration_ns > self._max_ns:
+            self._max_ns = duration_ns
+
+    @property
+    def count(self) -> int:
+        """How many durations there were."""
+        return sum(self._counts)
+
+    @property
+    def max_seconds(self) -> float:
+        """The longest duration, exactly; 0 if there was none."""
+        return self._max_ns / 1e9
 
     @property
     def sum_seconds(self) -> float:
@@ -43,6 +60,17 @@ class Histogram:
             total += count
             counts.append(total)
         return counts
+
+    def percentile_seconds(self, share: float) -> float:
+        """Nearest rank: the least bound that at least `share` of all durations do not exceed, but the longest duration
+        where that is less or no bound is high enough. 0 if there was none. `share`: above 0, at most 1, in thousandths.
+        """
+        assert 0 < share <= 1, share
+        cumulative = self.cumulative()
+        rank = max(1, -(-cumulative[-1] * round(share * 1000) // 1000))  # A ceiling: 0.99 is not exact in binary.
+        bucket = bisect_left(cumulative, rank)
+        is_bounded = bucket < len(self.bounds_seconds)
+        return min(self.bounds_seconds[bucket], self.max_seconds) if is_bounded else self.max_seconds
 
 
 class MeasuredDriver(Driver):

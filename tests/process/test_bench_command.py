@@ -11,9 +11,11 @@ import trio
 from click.testing import CliRunner, Result
 
 from harness.cluster.ports import free_ports
+from harness.reports.percentile import percentile
 from kvstore import Client
-from kvstore.cli.bench import GROWTH, Latencies
+from kvstore.cli.bench import BOUNDS_SECONDS, GROWTH
 from kvstore.cli.main import cli
+from raft.runtime import Histogram
 from tests.process.servers import running_cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
@@ -86,10 +88,12 @@ def test_percentiles_are_those_of_the_sorted_list_within_a_step() -> None:
     random = Random(1)
     for count in (1, 2, 100, 5_000):
         seconds = sorted(random.lognormvariate(-6, 1.5) for _ in range(count))
-        latencies = Latencies()
+        latencies = Histogram(BOUNDS_SECONDS)
         for each in seconds:
-            latencies.add(each)
-        for percent in (1, 50, 99, 99.9, 100):
-            exact = seconds[max(1, -int(-count * percent // 100)) - 1] * 1e3
-            assert exact / GROWTH <= latencies.percentile_ms(percent) <= exact * GROWTH**2, (count, percent)
-    assert Latencies().percentile_ms(50) == 0
+            latencies.observe(round(each * 1e9))
+        for share in (0.01, 0.5, 0.99, 0.999, 1):
+            exact = percentile(seconds, share)
+            assert exact / GROWTH <= latencies.percentile_seconds(share) <= exact * GROWTH**2, (count, share)
+        assert latencies.count == count
+        assert latencies.max_seconds == pytest.approx(seconds[-1], abs=1e-9)
+    assert Histogram(BOUNDS_SECONDS).percentile_seconds(0.5) == 0

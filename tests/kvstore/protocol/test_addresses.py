@@ -18,6 +18,8 @@ from kvstore.member.listeners import CannotServe
 from kvstore.member.member import RunningMember, run_member
 from kvstore.protocol.addresses import parse_address, parse_advertised
 from raft import Configuration, Identity, Member, derive_cluster_id
+from raft.runtime import InvalidAddress as InvalidPeerAddress
+from raft.runtime import parse_address as parse_peer_address
 from storage import create_data_folder
 
 
@@ -59,6 +61,40 @@ def test_what_no_peer_could_dial_is_not_advertised(text: str, words: str) -> Non
     """The system reads `0` as 0.0.0.0; a peer takes IPv6 in brackets alone."""
     with pytest.raises(InvalidAddress, match=words):
         parse_advertised(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "of_a_peer", "of_a_client"),
+    [
+        ("s1.example:7101", True, True),
+        ("[::1]:7101", True, True),
+        ("::1:7101", False, True),
+        ("[s1.example]:7101", True, False),
+        ("a..b:7101", True, False),
+        ("s1:007101", True, False),
+        ("s1:" + "0" * 4_301, False, False),
+        ("[]:7101", False, False),
+        ("[:7101", True, False),
+        (":7101", False, False),
+        ("s1", False, False),
+        ("s1:", False, False),
+        ("s1:65536", False, False),
+        ("s1:٣", False, False),
+    ],
+)
+def test_peers_and_clients_split_an_address_alike_and_differ_in_what_they_take(
+    text: str, of_a_peer: bool, of_a_client: bool
+) -> None:
+    """A peer's address may come from a configuration of any build; a client's is judged before it is kept."""
+    taken: list[tuple[str, int] | None] = []
+    for parse, refusal in ((parse_peer_address, InvalidPeerAddress), (parse_address, InvalidAddress)):
+        try:
+            taken.append(parse(text))
+        except refusal:
+            taken.append(None)
+
+    assert [found is not None for found in taken] == [of_a_peer, of_a_client]
+    assert len({*taken} - {None}) <= 1
 
 
 async def test_a_member_list_with_a_host_that_cannot_be_dialled_does_no_harm_to_clients(tmp_path: Path) -> None:

@@ -33,17 +33,11 @@ async def test_a_connection_is_told_with_the_peer_when_it_is_made_and_when_it_is
 ) -> None:
     caplog.set_level(logging.INFO, "raft.transport")
     with trio.fail_after(20):
-        (ours, our_address), (theirs, their_address) = await a_listener(), await a_listener()
-        dial = {"s1": our_address, "s2": their_address}
-        s1, s2 = Machine("s1", ["s1", "s2"], ours, dial), Machine("s2", ["s1", "s2"], theirs, dial)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(s1.driver.run)
-            await nursery.start(s2.driver.run)
+        async with a_cluster(2) as (s1, s2):
             await until(lambda: s1.transport.connected == {"s2"})
             await the_leader([s1, s2])
             s2.driver.request_stop()
             await until(lambda: bool(events(caplog, "disconnected", "s1")))
-            nursery.cancel_scope.cancel()
 
     assert events(caplog, "connected", "s1")[0] == {"peer_id": "s2"}
     (lost,) = events(caplog, "disconnected", "s1")
@@ -55,15 +49,8 @@ async def test_a_connection_is_told_with_the_peer_when_it_is_made_and_when_it_is
 async def test_a_refusal_is_told_with_its_code_on_both_sides(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "raft.transport")
     with trio.fail_after(20):
-        (ours, our_address), (theirs, their_address) = await a_listener(), await a_listener()
-        dial = {"s1": our_address, "s2": their_address}
-        s1 = Machine("s1", ["s1", "s2"], ours, dial)
-        s2 = Machine("s2", ["s1", "s2"], theirs, dial, cluster_id=b"another cluster.")
-        async with trio.open_nursery() as nursery:
-            await nursery.start(s1.driver.run)
-            await nursery.start(s2.driver.run)
+        async with a_cluster(2, cluster_ids={"s2": b"another cluster."}) as (s1, _):
             await until(lambda: bool(events(caplog, "refused", "s1") and events(caplog, "refused_by_peer", "s2")))
-            nursery.cancel_scope.cancel()
 
     refused, by_peer = events(caplog, "refused", "s1")[0], events(caplog, "refused_by_peer", "s2")[0]
     assert (refused["peer_id"], refused["code"]) == ("s2", "wrong_cluster")

@@ -255,16 +255,8 @@ async def test_the_refused_side_logs_what_the_other_said(caplog: pytest.LogCaptu
     """Both logs say why: a member of another cluster was given this one's address."""
     caplog.set_level(logging.WARNING, "raft")
     with trio.fail_after(20):
-        (ours, our_address), (theirs, their_address) = await a_listener(), await a_listener()
-        dial = {"s1": our_address, "s2": their_address}
-        s1 = Machine("s1", ["s1", "s2"], ours, dial)
-        s2 = Machine("s2", ["s1", "s2"], theirs, dial, cluster_id=b"another cluster.")
-        async with trio.open_nursery() as nursery:
-            await nursery.start(s1.driver.run)
-            await nursery.start(s2.driver.run)
-
+        async with a_cluster(2, cluster_ids={"s2": b"another cluster."}):
             await until(lambda: caplog.text.count("wrong_cluster") >= 4)
-            nursery.cancel_scope.cancel()
 
     assert "s2: peer s1: it refuses this connection (wrong_cluster)" in caplog.text
     assert "s1: a connection is refused (wrong_cluster)" in caplog.text

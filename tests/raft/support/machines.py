@@ -138,15 +138,20 @@ async def a_listener() -> tuple[trio.SocketListener, str]:
     return listener, f"127.0.0.1:{listener.socket.getsockname()[1]}"
 
 
-def a_cluster(count: int = 3) -> AbstractAsyncContextManager[list[Machine]]:
-    """`count` members that run until the block ends."""
+def a_cluster(
+    count: int = 3, *, cluster_ids: Mapping[str, bytes] | None = None
+) -> AbstractAsyncContextManager[list[Machine]]:
+    """`count` members, s1 and so on, that run until the block ends. `cluster_ids`: of members with a wrong one."""
 
     @asynccontextmanager
     async def running() -> AsyncIterator[list[Machine]]:
         voters = [f"s{number}" for number in range(1, count + 1)]
         listeners = {voter: await a_listener() for voter in voters}
         dial = {voter: address for voter, (_, address) in listeners.items()}
-        machines = [Machine(voter, voters, listeners[voter][0], dial) for voter in voters]
+        machines = [
+            Machine(voter, voters, listeners[voter][0], dial, cluster_id=(cluster_ids or {}).get(voter, CLUSTER_ID))
+            for voter in voters
+        ]
         async with trio.open_nursery() as nursery:
             for machine in machines:
                 await nursery.start(machine.driver.run)
