@@ -6,7 +6,7 @@
 #   make bench  beside etcd and PySyncObj, half an hour; `make bench ARGS=--quick` takes minutes
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-slow lint format simulate bench bench-endurance bench-audit clean
+.PHONY: help setup demo check test test-slow lint format simulate bench bench-endurance bench-audit docs-cli clean
 
 PYTHON ?= $(shell scripts/find-python)
 BIN := .venv/bin
@@ -71,6 +71,10 @@ bench-endurance: $(BENCH_READY)
 # What the audit costs, up to 10⁷ operations, half an hour: `make bench-audit ARGS=--quick` takes two minutes.
 bench-audit: $(BENCH_READY)
 	@$(BIN)/python -m benchmarks.audit $(ARGS)
+
+# After a change of a command or an option of `hwm`, `hwm-harness` or `hwm-audit`.
+docs-cli: $(READY)
+	@$(BIN)/python docs/internals/generate_cli_reference.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
