@@ -336,6 +336,8 @@ class Simulation:
         core = node.core
         now = self.queue.now
         stamp = f"{now} {member.node_id} {what} {core.term} {core.commit_index} {core.last_applied} {core.last_index}"
+        if effects.send:  # Each link has delays of its own: their order would show nowhere else.
+            stamp = f"{stamp} to {','.join([peer_id for peer_id, _ in effects.send])}"
         self.trace.event(stamp, content)
         self._coverage.look(member, node, message, effects)
         if self.trace.is_on:
