@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kvstore.support.in_memory_cluster import HeldFiles
+
 MEMORY = Path("/dev/shm")
 
 
@@ -16,3 +18,11 @@ def quick_folder() -> Iterator[Path]:
     """A folder in memory where there is such a thing: syncing it costs nothing, so a thousand syncs may be made."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def _close_files_of_in_memory_clusters() -> Iterator[None]:
+    """A cluster of three opens some thirty; tests that bound the descriptors of this process count them."""
+    yield
+    while HeldFiles.opened:
+        HeldFiles.opened.pop().close()

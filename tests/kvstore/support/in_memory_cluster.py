@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import ClassVar
 
 from kvstore.client.calls import MILLISECOND_NS, CallEnded, ClientLimits
 from kvstore.client.core import ClientStateMachine
@@ -41,8 +42,12 @@ SECOND = 1000 * MILLISECOND_NS
 class HeldFiles(InlineFiles):
     """A disk that tells its completions when the test says so, by default at once; it, and files, may have a bound."""
 
+    opened: ClassVar[list[HeldFiles]] = []
+    """All of one test, which ends with their descriptors closed (tests/kvstore/conftest.py)."""
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        self.opened.append(self)
         self.bytes_max: int | None = None
         self.file_bytes_max: int | None = None  # As `ulimit -f`.
         self.is_held = False
