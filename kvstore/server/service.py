@@ -1,11 +1,11 @@
 """The client side of a member, sans-I/O: bytes of client connections in, bytes out. The simulator runs it too.
 
-The host calls `receive` with what a socket held, `complete` after every flush of the node, then sends what
-`take_output` gives and hangs up on what `take_closed` names. It reads from a connection only while `wants_input` says
-so, and says with `sent` what has left: that is how a slow reader slows down itself and nobody else.
+The host calls `receive` with the bytes of a socket and `complete` after every flush of the node. Then it sends the
+bytes that `take_output` returns, and closes the connections that `take_closed` names. It reads from a connection only
+while `wants_input` is true, and reports sent bytes with `sent`. So a slow reader slows down only itself.
 
-Requests are judged before anything is proposed. A frame that makes no sense ends its own connection, with
-the reason, as does an unexpected error while a request is judged (`request_errors`); the member goes on.
+Requests are judged before anything is proposed. A malformed frame ends its own connection, with the reason, as does an
+unexpected error while a request is judged (`request_errors`); the member continues.
 
 See docs/reference/specification.md#712-requests-from-outside.
 """
@@ -76,15 +76,15 @@ from raft import (
 _RANGE = int(CommandKind.RANGE)
 
 LARGE_BYTES = 16 * 1024
-"""Answers of this size are counted while they are made; smaller ones when a socket does not take them."""
+"""Responses of this size or more are counted when they are made; smaller ones only if a socket does not take them."""
 
 BUDGET_CHECK_BYTES = 4 * MIB
-"""How much may have been taken in or queued, on all connections, before the sums are made again: 50 µs for 1,000. The
-common bounds may be passed by as much."""
+"""How many bytes may be received or queued, on all connections, before the sums over all connections are made again:
+50 µs for 1,000 connections. The common bounds may be exceeded by this much."""
 
 
 CLOSING = "closing"
-"""In the place of a read's body: whoever waits is told whether a session was closed."""
+"""Takes the place of a read's body for a request that closes a session: its response says whether one was closed."""
 
 
 class Service:
@@ -111,12 +111,13 @@ class Service:
         self._results = ResultsPressure(node, machine, self._open)
         self._judge = RequestJudge(node, machine, self.cluster, self._results, self.limits.admission)
         self._leading_term = node.core.leading_term
-        self._backlogged: dict[int, Connection] = {}  # Frames of theirs wait for room.
+        self._backlogged: dict[int, Connection] = {}  # Frames of theirs wait for room, or for the next turn.
+        self._flooding: dict[int, Connection] = {}  # Frames of theirs wait for time for long answers to floods.
 
     # What the host reports.
 
     def connected(self, connection_id: int, *, is_reserved: bool = False) -> None:
-        """A client has connected. `is_reserved`: it has one of the places for operators, besides `connections_max`."""
+        """A client has connected. `is_reserved`: it has one of the places for operators, beyond `connections_max`."""
         assert connection_id not in self._connections, connection_id
         connection = self._connections[connection_id] = Connection(connection_id, is_reserved=is_reserved)
         clients_max = self.limits.connections_max
@@ -126,24 +127,24 @@ class Service:
                 self._refuse(connection, "busy", f"{clients_max} clients are connected")
 
     def promote(self, connection_id: int) -> None:
-        """A connection with a reserved place has got a proper one: whatever it asks from now on is taken up."""
+        """A connection with a reserved place got a regular one: requests of all kinds are taken up from now on."""
         connection = self._connections.get(connection_id)
         if connection is not None:
             connection.is_reserved, connection.is_client = False, connection.greeted
 
     def close(self, connection_id: int, reason: str) -> None:
-        """Give up a connection for a reason that is not in what it sent. It is told, and hung up on."""
+        """Give up a connection for a reason other than its requests: send the reason, then close it."""
         connection = self._connections.get(connection_id)
         if connection is not None and not connection.closed:
             self._end(connection, ProtocolError(reason))
 
     def receive(self, connection_id: int, data: bytes) -> None:
-        """Bytes have come in. Then wake the driver: something may have been proposed."""
+        """Bytes were received. The host then wakes the driver, because a command may have been proposed."""
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed:
             return
         if FAST_PATHS and (body := connection.lone_request(data, self.limits)) is not None:
-            if not self._serve_run(connection, (body,)):
+            if not self._serve_run(connection, (body,), 1):
                 connection.backlog.append(body)
                 self._postpone(connection)
             return
@@ -161,15 +162,16 @@ class Service:
                 self.held(len(data))
 
     def disconnected(self, connection_id: int) -> None:
-        """A client is gone. Its proposals go on."""
+        """A client is gone. Its proposals continue."""
         self._connections.pop(connection_id, None)
         self._dirty.pop(connection_id, None)
         self._backlogged.pop(connection_id, None)
+        self._flooding.pop(connection_id, None)
         self._deferring.pop(connection_id, None)
         self._hashes.forget(connection_id)
 
     def sent(self, connection_id: int, byte_count: int) -> bool:
-        """`byte_count` bytes of output were sent. True if requests waited for that: then wake the driver."""
+        """`byte_count` bytes of output were sent. True if requests waited for this: the host then wakes the driver."""
         connection = self._connections.get(connection_id)
         if connection is None:
             return False
@@ -177,7 +179,7 @@ class Service:
         assert connection.unsent_bytes >= 0, (connection_id, byte_count)
         if connection.deferred_responses:
             self._answer_deferred(connection)
-        if not connection.backlog:
+        if not connection.backlog or connection_id in self._flooding:
             return False
         self._serve(connection, self._run_max)
         return True
@@ -227,40 +229,46 @@ class Service:
             self._answer_deferred(connection)
         if self._backlogged:
             self._resume()
+        if floods:
+            self._serve_floods()
         return self.has_work
 
     @property
     def has_work(self) -> bool:
-        """True if there is something for `work` to do that nothing else would bring about."""
-        return self._hashes.is_under_way or bool(self._deferring) or (self._budget.is_spent and bool(self._backlogged))
+        """True if there is work that only `work` does."""
+        if self._hashes.is_under_way or self._deferring or self._flooding:
+            return True
+        return self._budget.is_spent and bool(self._backlogged)
 
     @property
     def has_urgent_work(self) -> bool:
-        """True if some of that work is due in the next turn: only long answers to floods wait longer."""
+        """True if part of this work is due in the next turn. Only long responses to floods wait longer."""
         return self._budget.next_turn_is_due and bool(self._deferring or self._backlogged)
+
+    def _serve_floods(self) -> None:
+        """Make long responses for flooding connections, in turns, until this slice has no more time for them."""
+        for _ in range(len(self._flooding)):
+            if not self._budget.admits_floods:
+                return
+            connection = self._flooding.pop(next(iter(self._flooding)))
+            self._serve(connection, FEW_REQUESTS)
 
     def _resume(self) -> bool:
         """Take up frames that had to wait, of one connection after the other. True if there was any.
 
         Those with few come first: a client that asks for one thing at a time does not wait for all that ask for
-        thousands. The others take turns.
+        hundreds. The others take turns.
         """
         backlogged, self._backlogged = self._backlogged, {}
-        waiting = sorted(backlogged.values(), key=_is_flooding)
-        passed_over: list[Connection] = []
-        for connection in waiting:
-            if self._budget.admits(len(connection.backlog), is_costly=connection.head_is_costly):
-                self._serve(connection, REQUESTS_PER_TURN)
-            else:
-                passed_over.append(connection)
-        if passed_over:
-            came_again, self._backlogged = self._backlogged, {}
-            for connection in (*passed_over, *came_again.values()):
-                self._postpone(connection)
-        return bool(waiting)
+        for connection in sorted(backlogged.values(), key=_is_flooding):
+            self._serve(connection, REQUESTS_PER_TURN)
+        return bool(backlogged)
 
     def check(self) -> None:
-        """Verify that what connections count is what is open; AssertionError if not. Cost: O(open requests)."""
+        """Check the counts of the connections against the open requests; AssertionError if they differ.
+
+        Cost: O(open requests).
+        """
         counts = self._open.by_connection()
         for request in self._hashes.waiting:
             counts[request.connection_id] += 1
@@ -269,7 +277,7 @@ class Service:
             assert connection.in_flight == count, (connection_id, connection.in_flight, count)
 
     def expire_sessions(self) -> None:
-        """The host calls this now and then (every second or so), and wakes the driver. A busy leader needs no help."""
+        """Expire sessions on an idle leader. The host calls this about every second, and then wakes the driver."""
         self._reaper.expire_due()
         self._results.look()
 
@@ -281,33 +289,33 @@ class Service:
         return connection is not None and connection.greeted
 
     def is_within_a_frame(self, connection_id: int) -> bool:
-        """True if the last bytes were the beginning of a frame whose end has not come."""
+        """True if the last bytes were the beginning of a frame whose end has not arrived."""
         connection = self._connections.get(connection_id)
         return connection is not None and bool(connection.splitter.rest)
 
     def incomplete_frame(self, connection_id: int) -> tuple[int, int]:
-        """The incomplete frame: how many bytes of it have come (0: there is none), and its size."""
+        """How many bytes of the incomplete frame have arrived (0: there is none), and its size."""
         connection = self._connections.get(connection_id)
         return (0, 0) if connection is None else (len(connection.splitter.rest), connection.splitter.wanted_bytes)
 
     def is_idle(self, connection_id: int) -> bool:
-        """True if nothing is open on it: no request is waited for, and no answer waits."""
+        """True if no request of this connection is open and no response waits."""
         connection = self._connections.get(connection_id)
         return connection is None or not (
             connection.in_flight or connection.unsent_bytes or connection.backlog or connection.deferred_responses
         )
 
     def wants_place(self, connection_id: int) -> bool:
-        """True if it has a reserved place, and has asked for more than it may there."""
+        """True if the connection has a reserved place, and has made a request that is refused there."""
         connection = self._connections.get(connection_id)
         return connection is not None and connection.wants_place
 
     def knows(self, connection_id: int) -> bool:
-        """False once it is gone, or was given up with all that was queued for it: then hang up at once."""
+        """False once the connection is gone, or was given up together with its output: then close it at once."""
         return connection_id in self._connections
 
     def wants_input(self, connection_id: int) -> bool:
-        """False while the connection is at a bound: leave its bytes in the socket."""
+        """False while the connection is at a bound: the host then leaves its bytes in the socket."""
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed or connection.backlog:
             return False
@@ -322,7 +330,7 @@ class Service:
 
     @property
     def has_output(self) -> bool:
-        """True if `take_output` or `take_closed` has something to give."""
+        """True if `take_output` or `take_closed` would return something."""
         return bool(self._dirty or self._closed)
 
     def take_output(self) -> list[tuple[int, bytes]]:
@@ -333,7 +341,7 @@ class Service:
         return [(connection_id, connection.take_out()) for connection_id, connection in dirty.items()]
 
     def take_closed(self) -> list[int]:
-        """Connections to hang up on, once their output has left; then call `disconnected`."""
+        """Connections to close once their output was sent; then call `disconnected`."""
         closed, self._closed = self._closed, []
         return closed
 
@@ -342,7 +350,8 @@ class Service:
     def held(self, byte_count: int) -> None:
         """`byte_count` more bytes may be kept for connections: of requests, or of responses that a socket did not take.
 
-        Now and then all of it is added up; at a common bound the connection that holds most is given up.
+        After every BUDGET_CHECK_BYTES all of them are added up; at a common bound the connection that holds most is
+        given up.
         """
         self._grown_bytes += byte_count
         if self._grown_bytes < BUDGET_CHECK_BYTES:
@@ -357,7 +366,7 @@ class Service:
             self._give_up(connection)
 
     def _give_up(self, connection: Connection) -> None:
-        """Hang up on a client that does not read: there is no way to tell it why."""
+        """Close the connection of a client that does not read. It cannot be told the reason."""
         connection.closed = True
         connection.out.clear()
         connection.deferred_responses.clear()
@@ -369,7 +378,7 @@ class Service:
     # Requests.
 
     def _serve_alike(self, connection: Connection, data: bytes) -> int:
-        """Take up puts of one shape, of which most of a load consists; returns how many bytes that were."""
+        """Take up puts of one layout, which make up most of a load; returns how many bytes they were."""
         count_max = min(self._run_max, self.limits.in_flight_max - connection.in_flight)
         try:
             batch = parse_uniform_puts(data, count_max, self.limits.admission)
@@ -396,9 +405,10 @@ class Service:
                 continue
             if not self._budget.admits(len(backlog), is_costly=False):
                 break
-            count = min(len(backlog), run_max, self.limits.in_flight_max - connection.in_flight)
+            waiting = len(backlog)
+            count = min(waiting, run_max, self.limits.in_flight_max - connection.in_flight)
             bodies = [backlog.popleft() for _ in range(count)]
-            served = self._serve_run(connection, bodies)
+            served = self._serve_run(connection, bodies, waiting)
             if not connection.closed:
                 backlog.extendleft(reversed(bodies[served:]))
                 if served < count and self._budget.is_spent:
@@ -407,13 +417,17 @@ class Service:
             self._postpone(connection)
 
     def _postpone(self, connection: Connection) -> None:
-        """Frames of it wait for room, which what ends makes, or for time, which the next turn has."""
-        self._backlogged[connection.connection_id] = connection
-        if self._budget.is_spent:
+        """Frames of it wait: for room, which answers make, or for time, which a later turn has."""
+        waits_for_slice = connection.head_is_costly and _is_flooding(connection)
+        (self._flooding if waits_for_slice else self._backlogged)[connection.connection_id] = connection
+        if waits_for_slice or self._budget.is_spent:
             self.work_wanted()
 
-    def _serve_run(self, connection: Connection, bodies: Sequence[bytes]) -> int:
-        """Take up requests, the frequent ones many at a time; returns how many until there was no more room."""
+    def _serve_run(self, connection: Connection, bodies: Sequence[bytes], waiting: int) -> int:
+        """Take up requests, the frequent ones many at a time; returns how many until there was no more room or time.
+
+        `waiting`: how many requests of the connection wait, with these.
+        """
         try:
             items = decode_joined(bodies, SEPARATOR) if FAST_PATHS else None
         except BaseException as error:
@@ -431,7 +445,7 @@ class Service:
                 self._take_up(connection, batch)
                 place = batch.end
             if place < len(bodies):
-                if not self._serve_one(connection, bodies[place], len(bodies)):
+                if not self._serve_one(connection, bodies[place], waiting):
                     break
                 place += 1
         return place
@@ -501,7 +515,7 @@ class Service:
                 self._refuse_request(connection, asked.request_id, Busy("connections_max", self.limits.connections_max))
 
     def _serve_one(self, connection: Connection, body: bytes, waiting: int | None = None) -> bool:
-        """Judge one request of any kind, behind the firewall; then carry out what was decided, outside of it.
+        """Judge one request of any kind, with errors contained; then carry out the decision, where they are not.
 
         False if this turn has no time for it: it has to wait. `waiting`: how many requests of its connection wait, with
         this one; None if it is served in any case.
@@ -557,14 +571,14 @@ class Service:
         return True
 
     def _or_refuse(self, connection: Connection, request_id: int, act: Callable[..., None], *arguments: object) -> None:
-        """Have `act(connection, ...)` take up a request; if it is refused, that is the answer."""
+        """Have `act(connection, ...)` take up a request; if it raises a refusal, respond with the refusal."""
         try:
             act(connection, request_id, *arguments)
         except (RaftError, KvError) as error:
             self._refuse_request(connection, request_id, error)
 
     def _change(self, connection: Connection, request_id: int, change: MembershipChange) -> None:
-        """Answered when all of it is committed, or by why not."""
+        """Change the members. The response follows when the whole change is committed, or says why it is not."""
         tickets = self._open.tickets(1)
         self._node.propose_change(change, tickets[0])
         self._open.commands(connection, tickets, (request_id,), (0,))
@@ -599,7 +613,7 @@ class Service:
         self._propose(connection, request_id, session_id, command)
 
     def _close_session(self, connection: Connection, request_id: int, session_id: int) -> None:
-        """Answered by whether it was closed: it may have expired before."""
+        """Close a session. The response says whether it was closed: it may have expired before."""
         tickets = self._open.tickets(1)
         self._node.propose(encode_command(CloseSession(), session_id=session_id), tickets[0])
         self._open.reads(connection, tickets, (request_id,), (CLOSING,))
@@ -635,7 +649,8 @@ class Service:
     # Answers.
 
     def _answer(self, opened: OpenRow, completion: Completion) -> None:
-        """Once there is room for the answer, which may be large. A read shows the state of then: later, yet in time."""
+        """Respond once there is room for the response, which may be large. A read then shows a later state, which its
+        guarantee allows."""
         connection = self._connections.get(opened[0])
         if connection is None:
             return  # It has gone meanwhile.
@@ -649,7 +664,7 @@ class Service:
             self._answer_deferred(connection)
 
     def _answer_deferred(self, connection: Connection) -> None:
-        """Give the answers that are owed, as far as the connection has room and this turn has time for them."""
+        """Make the deferred responses, as far as the connection has room and this turn has time for them."""
         deferred_responses = connection.deferred_responses
         while deferred_responses and connection.unsent_bytes < self.limits.unsent_bytes_max:
             body = deferred_responses[0][0][4]
@@ -688,7 +703,7 @@ class Service:
         self._put(connection, encode_response(request_id, code, revision, consistency, self._node_id, fields))
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
-        """Where the answer had to wait for room, the state may have grown too old meanwhile."""
+        """Respond to a bounded read. If it had to wait for room, the state may have become too old meanwhile."""
         age = age_ms(self._node)
         if age is None or age > bound_ms:
             self._respond(connection, request_id, Code.TOO_STALE, (age, bound_ms))
@@ -716,7 +731,7 @@ class Service:
             self.held(size)
 
     def _end(self, connection: Connection, error: ProtocolError) -> None:
-        """Say why, and hang up."""
+        """Send the reason, and close the connection."""
         if not connection.greeted:
             self._refuse(connection, "protocol", str(error))
             return
@@ -737,15 +752,16 @@ class Service:
         self._respond(connection, request_id, *error_fields(error, self.cluster.client_address))
 
     def _record(self, error: BaseException) -> None:
-        """Count what was raised while a request was judged. Raises it again if it must not be contained."""
+        """Count an error that was raised while a request was judged. Raises it again if it must not be contained."""
         if not is_contained(error):
             raise error
         self.request_errors.record(error)
 
     def _contain(self, connection: Connection, request_id: int, error: BaseException) -> None:
-        """An unexpected error while a hello or a request was judged: nothing has changed, so it costs its connection.
+        """Handle an unexpected error while a hello or a request was judged. Nothing has changed, so the error costs
+        only this connection.
 
-        `request_id` 0: not known.
+        `request_id` is 0 if it is not known.
         """
         self._record(error)
         words = f"{type(error).__name__} while it was judged; this member's log has the details"
@@ -757,8 +773,8 @@ class Service:
 
 
 def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
-    """The connections that hold most, as many as must go to leave no more than `bound`. The oldest of equals goes
-    first.
+    """The connections that hold most: as many as must be closed so that the rest hold at most `bound`. Of two that hold
+    equally much, the older one is closed first.
     """
     total, found = sum(held.values()), []
     for connection in sorted(held, key=lambda each: (-held[each], each.connection_id)) if total > bound else ():

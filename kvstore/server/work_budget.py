@@ -50,11 +50,12 @@ class WorkBudget:
     def __init__(self) -> None:
         self._few_left, self._flood_left, self._requests_left = UNITS_PER_TURN, FLOOD_UNITS_PER_TURN, REQUESTS_PER_TURN
         self._is_flood = False  # The request that was admitted last belongs to a flood.
+        self.is_spent = False  # Somebody has to wait for `renew`.
 
     @property
-    def is_spent(self) -> bool:
-        """True if somebody has to wait for `renew`."""
-        return self._flood_left <= 0 or self.next_turn_is_due
+    def admits_floods(self) -> bool:
+        """True if this slice has time for another long answer to a connection that floods."""
+        return self._flood_left > 0
 
     @property
     def next_turn_is_due(self) -> bool:
@@ -66,6 +67,7 @@ class WorkBudget:
         self._few_left, self._requests_left = UNITS_PER_TURN, REQUESTS_PER_TURN
         if floods:
             self._flood_left = FLOOD_UNITS_PER_TURN
+        self.is_spent = self._flood_left <= 0
 
     def admits(self, waiting: int, *, is_costly: bool) -> bool:
         """True if this turn has time for a request, costly or not, of a connection of which so many wait."""
@@ -81,8 +83,10 @@ class WorkBudget:
             self._flood_left -= units
         else:
             self._few_left -= units
+        self.is_spent = self._flood_left <= 0 or self.next_turn_is_due
 
     def charge_requests(self, count: int, waiting: int) -> None:
         """So many requests without a fast path were taken up, of a connection of which `waiting` wait."""
         if waiting > FEW_REQUESTS:
             self._requests_left -= count
+            self.is_spent = self._flood_left <= 0 or self.next_turn_is_due

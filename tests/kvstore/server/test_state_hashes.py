@@ -33,6 +33,7 @@ from kvstore.protocol.messages import (
 )
 from kvstore.protocol.messages import status_request as status_of_member
 from kvstore.protocol.status import MemberStatus, status_from_map
+from kvstore.server.connections import Connection
 from kvstore.server.state_hashes import WAITING_MAX, WAITING_PER_CONNECTION_MAX
 from kvstore.server.work_budget import FEW_REQUESTS, FLOOD_UNITS_PER_TURN, REQUESTS_PER_TURN
 from kvstore.store.digest import SLICE_PARTS
@@ -308,6 +309,34 @@ def test_a_flood_that_waits_for_its_next_slice_delays_nobody_else(cluster: Clust
     assert service.open_requests == 1
     service.receive(4, frame(encode_request(2, read_request(Range(), Consistency.LOCAL))))
     assert 4 in {connection_id for connection_id, _ in service.take_output()}
+
+
+def test_an_answer_to_others_looks_at_no_flood_that_waits_for_its_slice(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many connections flood: what ends costs nothing for them. Each slice takes up the next few in turn."""
+    flooding = [Paced(cluster, number) for number in range(1, 31)]
+    service, page = flooding[0].service, frame(encode_request(5, read_log_request(1, 0)))
+    for client in flooding:
+        service.receive(client.connection_id, page * 20)
+    served: list[int] = []
+    serve = service._serve
+
+    def noting(connection: Connection, run_max: int) -> None:
+        served.append(connection.connection_id)
+        serve(connection, run_max)
+
+    monkeypatch.setattr(service, "_serve", noting)
+
+    service.complete(())
+    service.work(floods=False)
+    assert served == []
+    slices = 0
+    while service.has_work:
+        service.work()
+        slices += 1
+        assert len(served) <= slices * FLOOD_UNITS_PER_TURN
+    assert set(served[:30]) == set(range(1, 31)), "they take turns"
 
 
 def _compare_and_set(request_id: int) -> bytes:
