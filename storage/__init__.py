@@ -1,4 +1,4 @@
-"""Durable bytes: the write-ahead log, the snapshots, and the data folder of one node. No event loop in here.
+"""Durable bytes: the write-ahead log, the snapshots, and the data folder of one node. It contains no event loop.
 
 This is the public face: other packages import from `storage`, never a submodule.
 """

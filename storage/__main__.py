@@ -25,8 +25,8 @@ EXIT_GOOD, EXIT_UNUSABLE, EXIT_DAMAGED = 0, 2, 3
 def main(folder: Path, as_json: bool, with_frames: bool) -> None:
     """Show what is in the data folder DIR and verify all of it.
 
-    Read-only, and safe while a node is running there: no lock is taken. What the node is just writing then shows as
-    a torn tail, which is no damage.
+    Read-only, and safe while a node is running there: no lock is taken. A write in progress then shows as a torn tail,
+    which is no damage.
 
     Exit code: 0 good, 3 damaged, 2 unusable (no data folder, or made by a newer build).
     """

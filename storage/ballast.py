@@ -29,8 +29,8 @@ class _Submission(NamedTuple):
 class Ballast:
     """The spare room of one data folder: released when the disk is full, and made again once there is room.
 
-    While `restore` is under way the disk may be full only because of it: operations that fail then are tried again
-    after it.
+    While `restore` is under way, the disk may be full only because of it: operations that fail meanwhile are tried
+    again after it.
     """
 
     def __init__(self, files: Files, size_bytes: int) -> None:
@@ -39,12 +39,12 @@ class Ballast:
         self._is_released = False
         self._lacks_descriptors = ""
         self.on_shortage: Callable[[bool], None] = _nobody
-        """Called with True when room or descriptors begin to lack, with False when both are there again: data that
-        nothing depends on yet should not be written meanwhile."""
+        """Called with True when room or descriptors run out, and with False when both are available again. Meanwhile,
+        data that nothing depends on yet should not be written."""
         self._is_restoring = False
-        self._retries = 0  # Under way: each deletes the file first.
-        self._waiting: list[_Submission] = []  # What had no room even so: tried again by `look_for_room`.
-        self.may_wait = False  # Set once somebody looks for room now and then.
+        self._retries = 0  # How many are under way. Each deletes the file first.
+        self._waiting: list[_Submission] = []  # No room even without the ballast: `look_for_room` tries them again.
+        self.may_wait = False  # Set once the owner calls `look_for_room` at intervals.
         self._file_too_large: OSError | None = None  # Making it again ended so: no room would cure that.
 
     @property
@@ -59,7 +59,7 @@ class Ballast:
 
     @property
     def lacks_descriptors(self) -> str:
-        """The system's words while something waits that could not be opened, else empty."""
+        """The system's message while an operation waits for a descriptor; empty otherwise."""
         return self._lacks_descriptors
 
     @lacks_descriptors.setter
@@ -73,7 +73,7 @@ class Ballast:
 
     @property
     def snapshot_bytes_max(self) -> int:
-        """The size that a snapshot may have on a full disk: two at once leave half of the room to votes."""
+        """The size that a snapshot may have on a full disk: two at once leave half of the ballast's room for votes."""
         return self._size_bytes // 4
 
     def is_present(self) -> bool:
@@ -84,7 +84,7 @@ class Ballast:
             return self._size_bytes == 0
 
     def restore(self, done: Done) -> None:
-        """Make the file if it is not there. A disk without room for it is no error: `is_released` is set then."""
+        """Make the file if it does not exist. A disk without room for it is no error, and sets `is_released`."""
         assert not self._is_restoring, "one search for room at a time"
         if self.is_present():
             self.is_released = False
@@ -103,7 +103,7 @@ class Ballast:
                 done(None)
                 return
             self.is_released = True
-            self._retries += 1  # The next one's: it may have its size and no room, so nobody is to find it there.
+            self._retries += 1  # The deletion below. The file may have its size without room, so it must not be found.
             ended_with = None if is_disk_full(error) else error
             self._files.submit([Delete(BALLAST_PATH)], lambda failed: self._given_back(done, ended_with or failed))
 
@@ -111,9 +111,10 @@ class Ballast:
         self._files.submit(operations, restored)
 
     def look_for_room(self) -> None:
-        """Try the waiting operations again; without any, try to make the file again. Not while either is under way.
+        """Try the waiting operations again; if there are none, try to make the file again. No effect while either is
+        under way.
 
-        Raises OSError (EFBIG) if the file could not be made because no file may grow so far: there would never be room.
+        Raises OSError (EFBIG) if a limit on file sizes forbids to make the file: more room would never help.
         """
         if self._file_too_large is not None:
             raise self._file_too_large
@@ -126,10 +127,7 @@ class Ballast:
             self.restore(self._restored)
 
     def _restored(self, error: BaseException | None) -> None:
-        """After any error `is_released` is set, and it is tried again.
-
-        Only a bound on file sizes makes that useless.
-        """
+        """After any error `is_released` is set, and `restore` is tried again, unless no file may grow so far."""
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
             self._file_too_large = OSError(errno.EFBIG, error.strerror, BALLAST_PATH)
 
@@ -138,11 +136,11 @@ class Ballast:
     ) -> None:
         """Like `Files.submit`; if the disk is full, the ballast is released and the operations are tried once more.
 
-        `again` returns the operations of a further attempt, which must not build on anything that a failed one may have
-        left. With it, operations that still find no room wait for `look_for_room` (unless the folder is just being
-        opened). Operations that find no descriptor wait, too; the room of the ballast would not help them.
+        `again` returns the operations of a further attempt, which must not depend on anything that a failed attempt may
+        have left. With `again`, operations that still find no room wait for `look_for_room` (unless the folder is just
+        being opened). Operations that find no descriptor wait, too; the room of the ballast would not help them.
         """
-        # What fails together is tried again together.
+        # Operations that fail together are tried again together.
         submission = _Submission(operations, done, again, not self.is_released or self._is_restoring)
         self._files.submit(operations, partial(self._tried, submission))
 
@@ -165,7 +163,7 @@ class Ballast:
     def _retried(self, submission: _Submission, error: BaseException | None) -> None:
         self._retries -= 1
         if self.lacks_descriptors and not self._waiting and not self._retries:
-            self.lacks_descriptors = ""  # All that waited has been opened, or is about to wait again.
+            self.lacks_descriptors = ""  # Every waiting operation has found a descriptor, or is about to wait again.
         self._ended(submission, error)
 
     def _ended(self, submission: _Submission, error: BaseException | None) -> None:
@@ -174,19 +172,20 @@ class Ballast:
             return
         self._waiting.append(submission)
         if is_disk_full(error):
-            self.is_released = True  # Or nobody would look for room, though it may have been found meanwhile.
+            self.is_released = True  # Set again, in case it was cleared meanwhile: otherwise no one looks for room.
         else:
             assert isinstance(error, OSError), error
             self.lacks_descriptors = (error.strerror or str(error)).lower()
 
     def submit_snapshot(self, operations: Sequence[Operation], done: Done, size_bytes: int) -> None:
-        """Like `submit`, for a snapshot that becomes `size_bytes` large: beyond a bound it takes none of this room.
+        """`submit` for a snapshot that becomes `size_bytes` large. Beyond `snapshot_bytes_max` it gets no room of the
+        ballast.
 
-        Without room it ends with an OSError, as on any full disk: nothing depends on a snapshot yet, everything on a
-        vote.
+        Without room it ends with an OSError, as on any full disk: nothing depends on a snapshot yet, but the cluster
+        depends on votes.
 
-        A sync is never tried again. Some file systems find out only there that they have no room, drop the written
-        bytes, and succeed at the next sync. Another snapshot may use the room that is released.
+        A sync is never tried again. Some file systems notice only then that they have no room, drop the written bytes,
+        and succeed at the next sync. Another snapshot may use the room that is released.
         """
         if size_bytes <= self.snapshot_bytes_max and any(isinstance(each, SyncFile) for each in operations):
             self._files.submit(operations, partial(self._snapshot_synced, done))
@@ -201,7 +200,7 @@ class Ballast:
     def _snapshot_synced(self, done: Done, error: BaseException | None) -> None:
         if is_disk_full(error) and not self.is_released and not self._is_restoring:
             self.is_released = True
-            self._retries += 1  # The next one's: until the file is gone nobody is to find it there.
+            self._retries += 1  # The deletion below: until it is done, the file must not be found.
             self._files.submit([Delete(BALLAST_PATH), SyncFolder("")], lambda _: self._given_back(done, error))
         else:
             done(error)
@@ -212,4 +211,4 @@ class Ballast:
 
 
 def _nobody(_: bool) -> None:
-    """The default: there is no log."""
+    """The default of `on_shortage`, used without a log."""

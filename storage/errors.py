@@ -1,6 +1,6 @@
-"""The errors of a data folder. Fields are kept and the text is made late, so that errors pickle.
+"""The errors of a data folder. They keep their fields and build the text when needed, so that they can be pickled.
 
-Each text ends with the way out.
+Each text ends with what to do.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class WrongNode(StorageError):
 
 
 class FolderLocked(StorageError):
-    """Another process has the folder open. `pid` is what it wrote there; None if it could not be read."""
+    """Another process has the folder open. `pid` is its process id as written there; None if it could not be read."""
 
     def __init__(self, folder: str, pid: int | None) -> None:
         super().__init__(folder, pid)
@@ -131,15 +131,15 @@ class DiskFailing(StorageError):
 
 
 class NotCarriedOut(OSError):
-    """A mistake of this program in a disk operation, which is not carried out.
+    """A bug of this program prevented a disk operation.
 
-    Callers treat it as a failure of the disk, after which nothing is promised; its text does not blame the disk. The
-    mistake itself is the `__cause__`.
+    Callers treat it as a failure of the disk, after which the node makes no promise, but its text does not blame the
+    disk. The original exception is the `__cause__`.
     """
 
 
 class NewerFormat(StorageError, NewerBuildNeeded):
-    """A file was written by a newer build: it is sound, and this build does not know all of its content.
+    """A file was written by a newer build: it is valid, but this build does not know all of its content.
 
     `what` has number `found`; `supported` is the highest that this build knows.
     """
@@ -209,9 +209,9 @@ class SnapshotRefused(StorageError):
 
 
 class DiskFull(StorageError):
-    """`what`, which nothing depends on yet, found no room and was given up.
+    """There was no room for `what`, which nothing depends on yet, so it was given up.
 
-    `lacks_descriptors`: the system's message, if descriptors were lacking and not room; empty otherwise.
+    `lacks_descriptors`: the system's message if there was no descriptor, rather than no room; empty otherwise.
     """
 
     def __init__(self, what: str, lacks_descriptors: str = "") -> None:
@@ -241,9 +241,9 @@ class LogFailed(StorageError, StoreFailed):
 def is_disk_full(error: BaseException | None) -> bool:
     """True for the errors that more room would cure.
 
-    EFBIG is not one of them. Where files may not grow beyond some size (`ulimit -f`), a larger frame or the ballast
-    would wait for ever, and no message would say why. So EFBIG ends the member with a message; an EFBIG of the ballast
-    does so at the next search for room.
+    EFBIG is not one of them. If a limit on file sizes (`ulimit -f`) forbade a larger frame or the ballast, waiting for
+    room would never end, and no message would say why. So EFBIG ends the member with a message; an EFBIG of the ballast
+    does so at the next `look_for_room`.
     """
     return isinstance(error, OSError) and error.errno in _DISK_FULL
 
@@ -254,5 +254,5 @@ def is_short_of_descriptors(error: BaseException | None) -> bool:
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """True for a want of room or of descriptors: it ends by itself or by an operator's hand, so the log waits."""
+    """True if room or descriptors ran out. This ends by itself or when an operator acts, so the log waits."""
     return is_disk_full(error) or is_short_of_descriptors(error)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 LOCK_NAME = "LOCK"
 INITIALIZING_NAME = "INITIALIZING"
-"""Present from the beginning of a first start until `meta` is durable: without `meta`, no member ever ran here."""
+"""A file that exists from the beginning of a first start until `meta` is durable. Without `meta`, no member ever ran
+here."""
 
 
 def log_folder(group_id: int) -> str:

@@ -15,12 +15,12 @@ class StorageLimits:
 
     segment_bytes_max: int = (
         16 * MIB
-    )  # What is forgotten at once, and re-read to find the end; larger for one huge sync.
+    )  # The unit of deletion, and what recovery reads to find the end. One huge sync may make a segment larger.
     frame_bytes_max: int = 64 * MIB  # One sync of more than this becomes several frames; a reader never allocates more.
     preallocate_bytes: int = (
         256 * 1024
-    )  # Zeroes written behind a small frame, so that to sync the next ones changes no metadata; 0: none.
-    ballast_bytes: int = MIB  # Given back when the disk is full: enough for hard states until somebody makes room.
+    )  # Zeroes written after a small frame, so that syncing the next frames changes no metadata; 0: none.
+    ballast_bytes: int = MIB  # Released when the disk is full: enough for hard states until an operator makes room.
 
     def __post_init__(self) -> None:
         if self.segment_bytes_max < 256:

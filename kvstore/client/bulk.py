@@ -1,6 +1,6 @@
 """Many operations under one await: the open ones, and the result of each, in the order in which they were given.
 
-Each is a call of its own, with its own session number, retries and outcome; only the waiting is shared.
+Each operation is a call of its own, with its own request number, retries and outcome; only the waiting is shared.
 
 See docs/reference/specification.md#95-outcomes.
 """
@@ -18,37 +18,37 @@ from kvstore.protocol.messages import Request, Response
 from kvstore.protocol.results import read_answer
 
 OPEN_MAX = 1024
-"""Operations of one bulk that are open at a time: as many as a connection and a session have room for."""
+"""How many operations of one bulk are open at a time: as many as a connection and a session have room for."""
 
 ResultT = TypeVar("ResultT")
 CallError = OperationFailed | OutcomeUnknown
 
 
 Item = tuple[bytes | None, Request | OperationFailed]
-"""The key that a request writes (None: it writes none), and the request, or the error that prevents it."""
+"""(the key that the request writes, or None; the request, or the error that prevents it)"""
 
 
 class BulkCall(Generic[ResultT]):
-    """One bulk. `items` are pulled as there is room for more. Afterwards `results` has one result of each, in order.
+    """One bulk. `items` are read as room becomes free. At the end `results` has one result for each item, in order.
 
-    Two operations that write the same key are never open together: the second waits until all before it have ended.
-    So they take effect in order, whatever is retried, unless the first ends unknown.
+    Two operations that write the same key are never open together: the second waits until all earlier ones have ended.
+    So they take effect in order, even with retries, unless the outcome of the first is unknown.
     """
 
     def __init__(self, items: Iterable[Item], read: Callable[[Response], ResultT], patience_ns: int) -> None:
         self.patience_ns = patience_ns  # The timeout of each operation, from when it is taken up.
-        self.open: dict[int, tuple[int, bytes | None]] = {}  # By ticket: its place, and its key.
+        self.open: dict[int, tuple[int, bytes | None]] = {}  # By ticket: position in `results`, key.
         self.results: list[ResultT | CallError] = []
         self.wants_more = True
         self._items, self._read = iter(items), read
         self._held_back: Item | None = None
         self._keys: set[bytes] = set()  # The keys of open operations.
         self._key: bytes | None = None  # The key of the last `next_request`.
-        self._ends: list[tuple[int, bool, CallEnded]] = []  # Places, whether they write; not read yet.
+        self._ends: list[tuple[int, bool, CallEnded]] = []  # Not read yet: (position, whether it writes, end).
         self._sleeper: trio.lowlevel.Task | None = None
 
     def next_request(self) -> Request | None:
-        """The next request; None: none before an open one has ended, or none at all (`wants_more`)."""
+        """The next request; None if an open one must end first, or if there are no more (`wants_more`)."""
         while len(self.open) < OPEN_MAX:
             item = self._held_back or next(self._items, None)
             if item is None:
@@ -65,14 +65,14 @@ class BulkCall(Generic[ResultT]):
         return None
 
     def begun(self, ticket: int) -> None:
-        """The request that `next_request` gave is open."""
+        """The request that `next_request` returned is open."""
         self.open[ticket] = (len(self.results), self._key)
         if self._key is not None:
             self._keys.add(self._key)
         self.results.append(_NOT_YET)
 
     def ended(self, end: CallEnded) -> None:
-        """One of the open ones has ended."""
+        """One of the open calls has ended."""
         place, key = self.open.pop(end.ticket)
         if key is not None:
             self._keys.discard(key)
@@ -82,7 +82,7 @@ class BulkCall(Generic[ResultT]):
             self._sleeper = None
 
     async def wait(self) -> None:
-        """Sleep until one of the open ones has ended, and read what they brought."""
+        """Sleep until one of the open calls has ended, and read the results of those that have."""
 
         def abort(_: object) -> trio.lowlevel.Abort:
             self._sleeper = None
@@ -105,4 +105,4 @@ class BulkCall(Generic[ResultT]):
             return error
 
 
-_NOT_YET = ClientClosed()  # Never seen: a bulk returns when all of it has ended.
+_NOT_YET = ClientClosed()  # A placeholder that no caller sees: a bulk returns when all of it has ended.

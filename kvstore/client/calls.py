@@ -1,7 +1,7 @@
 """Calls of a client: one operation each, its number in the session, its deadline, and the queue in which it waits.
 
-A request number is open until nothing will send it any more; the numbers up to `acknowledged_up_to` are closed for ever
-(docs/reference/specification.md#93-kept-results).
+A request number is open as long as an attempt may still send it; the numbers up to `acknowledged_up_to` are closed for
+ever (docs/reference/specification.md#93-kept-results).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from kvstore.protocol.messages import Request, Response
 class RequestSequence:
     """The request numbers of one session: 1, 2, 3, … All numbers up to `acknowledged_up_to` are closed for ever.
 
-    A member forgets the results of acknowledged numbers, and never executes such a number again. So a number is closed
-    only when no attempt will send it any more, whatever the outcome.
+    A member forgets the results of acknowledged numbers, and never executes such a number again. So a number, whatever
+    its outcome, is closed only when no attempt will send it any more.
     """
 
     def __init__(self, open_max: int) -> None:
         self._last = 0
         self._floor = 0
-        self._closed: set[int] = set()  # Above the floor: an older number is still open.
+        self._closed: set[int] = set()  # Closed numbers above the floor, because an older number is still open.
         self._open_max = open_max
 
     @property
     def acknowledged_up_to(self) -> int:
-        """The greatest number such that it, and all below it, are closed."""
+        """The greatest number up to which all numbers are closed."""
         return self._floor
 
     @property
     def has_room(self) -> bool:
-        """False if a member would have to keep more results above the floor than it agreed to."""
+        """False if a member would have to keep more results above the floor than `open_numbers_max`."""
         return self._last - self._floor < self._open_max
 
     def open(self) -> int:
@@ -45,10 +45,10 @@ class RequestSequence:
         return self._last
 
     def close(self, request_no: int) -> None:
-        """Nothing will be sent under this number any more."""
+        """Close a number: no attempt will send it any more."""
         assert self._floor < request_no <= self._last, (self._floor, request_no, self._last)
         if request_no == self._floor + 1 and not self._closed:
-            self._floor = request_no  # Answers mostly come in order.
+            self._floor = request_no  # The usual case: responses arrive in order.
             return
         assert request_no not in self._closed, request_no
         self._closed.add(request_no)
@@ -64,15 +64,15 @@ MILLISECOND_NS = 1_000_000
 class ClientLimits:
     """Timers of a client in ns, and its bounds."""
 
-    attempt_timeout_ns: int = 1_000 * MILLISECOND_NS  # Silence of a member that owes an answer; then another is asked.
+    attempt_timeout_ns: int = 1_000 * MILLISECOND_NS  # A member with open requests is silent: ask another one.
     pause_min_ns: int = 20 * MILLISECOND_NS  # After a failure; doubles up to the maximum, with jitter.
     pause_max_ns: int = 500 * MILLISECOND_NS
-    search_pause_max_ns: int = 100 * MILLISECOND_NS  # Between two questions for the leader: an election is short.
-    members_refresh_ns: int = 30_000 * MILLISECOND_NS  # After so long the leader is asked who the members are by now.
-    calls_max: int = 8192  # Open operations of one client; more wait in the caller.
+    search_pause_max_ns: int = 100 * MILLISECOND_NS  # In the search for a leader. Short, because an election is.
+    members_refresh_ns: int = 30_000 * MILLISECOND_NS  # How often the leader is asked for the current members.
+    calls_max: int = 8192  # Open operations of one client; callers with more have to wait.
     in_flight_max: int = 1024  # Unanswered requests on one connection; a member takes a few times as many.
-    open_numbers_max: int = 1024  # Open numbers of a session: the results that a member keeps for it.
-    keep_alive_ns: int = 10_000 * MILLISECOND_NS  # A session that was silent for this long says that it lives.
+    open_numbers_max: int = 1024  # Open numbers of a session: a member keeps at most this many results for it.
+    keep_alive_ns: int = 10_000 * MILLISECOND_NS  # After this much silence a session is kept alive by a request.
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -84,8 +84,8 @@ class ClientLimits:
 class Call:
     """One operation. It is in one place at a time: in a queue, paused, or in flight on one connection.
 
-    `uncertain`: the result of an attempt is unknown, so this call can never again end as certainly failed.
-    `numbers` and `session_id` are those of the session that its number belongs to.
+    `uncertain`: the result of an attempt is unknown, so this call can no longer end as certainly failed.
+    `numbers` and `session_id` are those of the session to which the call's number belongs.
 
     See docs/reference/specification.md#97-retries.
     """
@@ -107,7 +107,7 @@ class Call:
 class CallEnded(NamedTuple):
     """How a call ended: `response`, or else `error` (an `OperationFailed` or an `OutcomeUnknown`).
 
-    `session_id`: the session that a command was sent under; 0 if under none.
+    `session_id`: the session under which a command was sent; 0 if under none.
     """
 
     ticket: int
@@ -118,19 +118,19 @@ class CallEnded(NamedTuple):
 
 @dataclass(slots=True)
 class ClientEffects:
-    """The work of the host of a `ClientStateMachine`. Ids are those of connections."""
+    """The work that a `ClientStateMachine` requests from its host. The ids are those of connections."""
 
-    dial: list[tuple[int, str]] = field(default_factory=list)  # Then `connected` or `disconnected`.
+    dial: list[tuple[int, str]] = field(default_factory=list)  # The host then calls `connected` or `disconnected`.
     send: list[tuple[int, bytes]] = field(default_factory=list)
-    close: list[int] = field(default_factory=list)  # Gone for the machine already; no `disconnected` is needed.
+    close: list[int] = field(default_factory=list)  # The host need not call `disconnected` for these.
     ended: list[CallEnded] = field(default_factory=list)
 
 
 class DeadlineQueue:
-    """Calls ordered by deadline; finished calls are removed lazily, when they come up or when they are too many.
+    """Calls ordered by deadline. Finished calls are removed lazily, when they reach the front or are too many.
 
-    Most calls of a program have the same timeout, so their deadlines come in order, and a deque keeps them (0.1 µs per
-    call instead of 1 µs). A deadline that comes out of order goes into a heap.
+    Most calls of a program have the same timeout, so their deadlines arrive in order and go into a deque (0.1 µs per
+    call instead of 1 µs). A deadline that arrives out of order goes into a heap.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class DeadlineQueue:
         return len(self._row) + len(self._heap)
 
     def push(self, moment: int, call: Call) -> None:
-        """Have `call` come up at `moment`."""
+        """Have `pop_expired` return `call` from `moment` on."""
         self._serial += 1
         if not self._row or self._row[-1][0] <= moment:
             self._row.append((moment, self._serial, call))
@@ -150,12 +150,12 @@ class DeadlineQueue:
             heapq.heappush(self._heap, (moment, self._serial, call))
 
     def first_moment(self) -> int | None:
-        """When the next open call comes up."""
+        """The earliest deadline of an open call."""
         first = self._first()
         return None if first is None else first[0]
 
     def pop_expired(self, now: int) -> list[Call]:
-        """Take out the open calls whose moment has come."""
+        """Remove and return the open calls whose deadline has passed."""
         due = []
         while (first := self._first()) is not None and first[0] <= now:
             if self._row and first is self._row[0]:
@@ -184,49 +184,49 @@ class DeadlineQueue:
 
 
 class CallQueue:
-    """Calls in the order in which they came. Finished calls are dropped when they reach the front."""
+    """Calls in the order of arrival. Finished calls are dropped when they reach the front."""
 
     def __init__(self) -> None:
         self._calls: deque[Call] = deque()
 
     def first(self) -> Call | None:
-        """The first call that somebody still waits for."""
+        """The first call that is not finished."""
         while self._calls and self._calls[0].done:
             self._calls.popleft()
         return self._calls[0] if self._calls else None
 
     def pop(self) -> Call:
-        """Take out what `first` showed."""
+        """Remove the call that `first` returned."""
         return self._calls.popleft()
 
     def add(self, call: Call) -> None:
-        """At the end."""
+        """Add a call at the end."""
         self._calls.append(call)
 
     def put_back(self, call: Call) -> None:
-        """In front: it has had its turn, and comes again before the others."""
+        """Add a call in front: it has had its turn before, and goes before the others."""
         self._calls.appendleft(call)
 
 
 class CallQueues:
-    """The calls of a client that are on no connection: in a queue by the connection that they need, or in a pause."""
+    """The calls of a client that are not on a connection: in a queue by the connection they need, or in a pause."""
 
     def __init__(self) -> None:
         self.commands, self.reads, self.anywhere = CallQueue(), CallQueue(), CallQueue()
         self._paused = DeadlineQueue()
 
     def queue_of(self, call: Call) -> CallQueue:
-        """Where `call` waits: commands need the leader and a session, reads the leader, the others any member."""
+        """The queue of `call`: commands need the leader and a session, reads the leader, other calls any member."""
         if call.request.is_command:
             return self.commands
         return self.anywhere if call.request.anywhere else self.reads
 
     def pause(self, call: Call, until: int) -> None:
-        """Keep `call` aside until that moment."""
+        """Keep `call` in a pause until then (monotonic ns)."""
         self._paused.push(until, call)
 
     def end_pauses(self, now: int) -> None:
-        """Calls whose pause is over come first again."""
+        """Put calls whose pause is over in front of their queues."""
         for call in self._paused.pop_expired(now):
             self.queue_of(call).put_back(call)
 

@@ -1,11 +1,11 @@
-"""The client: one object for all tasks of a trio program, which finds the leader and keeps to it.
+"""The client: one object for all tasks of a trio program. It finds the leader and stays connected to it.
 
     async with Client(["127.0.0.1:7101", "127.0.0.1:7102"]) as client:
         await client.put("greeting", "hello")
         found = await client.get("greeting")
 
 Every operation ends within its deadline: with a result, with `OperationFailed` (it certainly had no effect), or with
-`OutcomeUnknown` (it may have had one). An operation that is cancelled is unknown too.
+`OutcomeUnknown` (it may have had one). The outcome of a cancelled operation is unknown, too.
 """
 
 from __future__ import annotations
@@ -96,19 +96,19 @@ from raft import INT64_MAX, EntryKind, ProtocolError
 
 DEADLINE_SECONDS_DEFAULT = 5.0
 DEADLINE_SECONDS_MAX = 10_000_000.0
-"""Four months: longer is for ever, and stays within what nanoseconds can count."""
+"""Four months. Any longer deadline counts as this one, which fits into a count of nanoseconds."""
 
 PAGE_LIMIT_DEFAULT = 1_000
 
 Text = bytes | str
-"""Keys and values are bytes; text stands for its UTF-8."""
+"""Keys and values are bytes; a str stands for its UTF-8 encoding."""
 
 
 class Client(MemberCalls):
     """A client of one cluster. `endpoints`: client addresses of some members, `host:port`; the others are learned.
 
-    `deadline_seconds` holds for every operation that names none of its own. `session` False: no retries of commands,
-    and one round trip less at the beginning. Raises InvalidAddress.
+    `deadline_seconds` applies to every operation that does not name its own. `session` False: commands are not retried,
+    and the first one needs one round trip less. Raises InvalidAddress.
     """
 
     def __init__(
@@ -151,11 +151,13 @@ class Client(MemberCalls):
         atomic: bool = False,
         deadline_seconds: float | None = None,
     ) -> list[PutResult | OperationFailed | OutcomeUnknown]:
-        """Write many values, pipelined: in the order of `items` each one's result, or its error, which is not raised.
+        """Write many values, pipelined. Returns, in the order of `items`, the result of each write or its error, which
+        is not raised.
 
-        Each is an operation of its own, with its own deadline from when it is taken up; `items` is read as there is
-        room. A key that comes twice is written in that order. `atomic`: all are one transaction (its bounds hold):
-        all or nothing, with one revision, and an error is raised. If it is cancelled, what was open is unknown.
+        Each write is an operation of its own; its deadline counts from when it is taken up, and `items` is read as room
+        becomes free. Writes to the same key take effect in the order of `items`. `atomic`: all writes are one
+        transaction, within its bounds: all or nothing, with one revision, and an error is raised. If the call is
+        cancelled, the outcome of each open write is unknown.
         """
         pairs = items.items() if isinstance(items, Mapping) else items
         if atomic:
@@ -167,7 +169,7 @@ class Client(MemberCalls):
     async def get_many(
         self, keys: Iterable[Text], *, deadline_seconds: float | None = None
     ) -> list[GetResult | OperationFailed | OutcomeUnknown]:
-        """Read many keys as `put_many` writes them: each is a linearizable read of its own, at its own revision."""
+        """Read many keys, pipelined like `put_many`. Each is a linearizable read of its own, at its own revision."""
         return await self._ask_each(_gets(keys), _read_get, deadline_seconds)
 
     async def delete(self, key: Text, *, deadline_seconds: float | None = None) -> DeleteResult:
@@ -177,7 +179,7 @@ class Client(MemberCalls):
     async def compare_and_set(
         self, key: Text, value: Text, expected: Text | int | None, *, deadline_seconds: float | None = None
     ) -> CompareAndSetResult:
-        """Write `value` if the key is as expected: text = it has this value, int = this mod_revision, None = absent."""
+        """Write `value` if the key is as `expected`: with this value (text) or mod_revision (int), or absent (None)."""
         wanted = 0 if expected is None else expected if isinstance(expected, int) else _bytes(expected)
         command = CompareAndSet(_bytes(key), _bytes(value), wanted)
         return await self._write(command, CompareAndSetResult, deadline_seconds)
@@ -190,7 +192,7 @@ class Client(MemberCalls):
         *,
         deadline_seconds: float | None = None,
     ) -> TxnResult:
-        """If all comparisons hold carry out `success`, else `failure`: in order, as one change, all or nothing."""
+        """Carry out `success` if all comparisons hold, else `failure`: in order, as one change, all or nothing."""
         command = Txn(tuple(compares), tuple(success), tuple(failure))
         return await self._write(command, TxnResult, deadline_seconds)
 
@@ -203,9 +205,9 @@ class Client(MemberCalls):
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> GetResult:
-        """Read one key. `member`: the node id or client address of who shall answer, if not the leader has to.
+        """Read one key. `member`: the node id or client address of the member that answers; by default the leader does.
 
-        `max_staleness_ms`: any member may answer that can prove its state to be no older. TooStale if none can.
+        `max_staleness_ms`: any member answers that can prove that its state is no older. Raises TooStale if none can.
         """
         if consistency is Consistency.LINEARIZABLE and member is None and max_staleness_ms is None:  # Usual, 3 µs less.
             request = _get(_key(key))
@@ -230,7 +232,8 @@ class Client(MemberCalls):
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> RangeResult:
-        """Read one page: of `request`, or of all keys with `prefix`, or of all keys. `more`: it is not all."""
+        """Read one page: of `request`, of all keys with `prefix`, or of all keys. The result's `more` says that further
+        keys exist."""
         request = _listing(request, prefix)
         answer = await self.execute(
             request,
@@ -252,8 +255,8 @@ class Client(MemberCalls):
         max_staleness_ms: int | None = None,
         deadline_seconds: float | None = None,
     ) -> AsyncIterator[RangeResult]:
-        """Read page after page. Each page is linearizable by itself; with `one_revision` all are of the first's
-        revision, and RevisionCompacted is raised if the store has moved on. `deadline_seconds` is per page."""
+        """Read page after page. Each page is linearizable by itself. With `one_revision` all pages have the revision of
+        the first, and RevisionCompacted is raised if the store has changed. `deadline_seconds` is per page."""
         whole = _listing(request, prefix)
         start, end, left, revision = whole.start, whole.end, whole.limit, whole.revision
         while True:
@@ -283,7 +286,7 @@ class Client(MemberCalls):
                 start = page.items[-1].key + b"\0"
 
     async def items(self, request: Range | None = None, *, prefix: Text | None = None) -> AsyncIterator[KeyRecord]:
-        """All records of a listing, one by one; pages are fetched as they are needed."""
+        """All records of a listing, one by one. Pages are fetched as needed."""
         async for page in self.pages(request, prefix=prefix):
             for item in page.items:
                 yield item
@@ -299,9 +302,9 @@ class Client(MemberCalls):
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> Answer[Result]:
-        """Carry out any command. A get or range does not go through the log; the other options are for these two.
+        """Carry out any command. Gets and ranges do not go through the log; the other options are for these two.
 
-        Sessions are the client's own business: their commands are refused with Unsupported.
+        The client manages its session itself: commands about sessions are refused with Unsupported.
         """
         if isinstance(command, RegisterSession | CloseSession | KeepAlive):
             raise Unsupported("commands about sessions: a client keeps its own")
@@ -328,13 +331,13 @@ class Client(MemberCalls):
     # About the cluster.
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """These are the client addresses of all members now; the client finds them out itself, in time."""
+        """Take the current client addresses of all members. The client also learns them itself, in time."""
         self._pump.learn(addresses)
 
     async def status(
         self, member: str | None = None, *, state_hash: bool = False, deadline_seconds: float | None = None
     ) -> MemberStatus:
-        """How a member is (None: any one)."""
+        """The status of a member (None: of any one)."""
         address = None if member is None else await self._address_of(member)
         request = status_request(address, with_hash=state_hash)
         return read_answer(await self.ask(request, deadline_seconds), _read_status, has_effect=request.has_effect)
@@ -342,7 +345,7 @@ class Client(MemberCalls):
     async def cluster_status(
         self, *, state_hash: bool = False, deadline_seconds: float | None = None
     ) -> dict[str, MemberStatus | StoreError]:
-        """All members by node id: each one's status, or why it gave none."""
+        """By node id, the status of every member, or the error with which it gave none."""
         view = await self.members(deadline_seconds=deadline_seconds)
         found: dict[str, MemberStatus | StoreError] = {}
 
@@ -356,7 +359,7 @@ class Client(MemberCalls):
         return {node_id: found[node_id] for node_id, _ in view.members}
 
     async def transfer_leadership(self, to: str | None = None, *, deadline_seconds: float | None = None) -> str:
-        """Have another member lead, `to` or the fittest; returns its id once it does. Raises TransferRefused."""
+        """Make another member the leader, `to` or the fittest; returns its id once it leads. Raises TransferRefused."""
         return await hand_over(
             lambda request: self.ask(request, deadline_seconds),
             lambda: self.members(deadline_seconds=deadline_seconds),
@@ -367,7 +370,10 @@ class Client(MemberCalls):
     async def read_log(
         self, from_index: int, *, bytes_max: int = 0, member: str | None = None, deadline_seconds: float | None = None
     ) -> LogPage:
-        """Committed entries from an index on, at least one. NotCommitted above the high-water mark, or Compacted."""
+        """Committed entries from an index on, at least one.
+
+        Raises NotCommitted above the high-water mark, Compacted.
+        """
         if from_index < 0 or bytes_max < 0:
             raise InvalidRequest(Reason.OUT_OF_RANGE)
         address = None if member is None else await self._address_of(member)
@@ -375,7 +381,7 @@ class Client(MemberCalls):
         return read_answer(await self.ask(request, deadline_seconds), _read_log_page, has_effect=request.has_effect)
 
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
-        """The response to any request of `kvstore.protocol.messages`, as it came."""
+        """The unchanged response to any request of `kvstore.protocol.messages`."""
         return (await self._pump.ask(request, self._seconds(deadline_seconds)))[0]
 
     # About sessions and limits.
@@ -383,15 +389,19 @@ class Client(MemberCalls):
     async def sessions(
         self, *, after_id: int = 0, limit: int = PAGE_SESSIONS_MAX, deadline_seconds: float | None = None
     ) -> SessionPage:
-        """One page of the open sessions, by id, behind `after_id`; at most 500. Unsupported if the leader is older."""
+        """One page of the open sessions with ids above `after_id`, by id; at most 500.
+
+        Raises Unsupported if the leader's build is older.
+        """
         return decode_sessions(await self.ask(sessions_request(after_id, limit), deadline_seconds))
 
     async def close_session(
         self, session_id: int, *, only_unused: bool = False, deadline_seconds: float | None = None
     ) -> bool:
-        """Close somebody's session. False: there is none (any more), or, with `only_unused`, it was used.
+        """Close the session of any client. False if it does not exist (any more), or, with `only_unused`, was used.
 
-        Its client registers another one; what it has open then is unknown, if an attempt got lost. Can be repeated.
+        Its client registers another session. The outcome of a command that it has open is then unknown, if an attempt
+        was lost. The call can be repeated.
         """
         request = close_session_request(session_id, only_unused=only_unused)
         return decode_closed(await self.ask(request, deadline_seconds))
@@ -399,19 +409,19 @@ class Client(MemberCalls):
     async def close_sessions(
         self, session_ids: Iterable[int], *, only_unused: bool = False, deadline_seconds: float | None = None
     ) -> list[bool | OperationFailed | OutcomeUnknown]:
-        """`close_session` for each, pipelined: in their order what it returns, or its error, which is not raised."""
+        """`close_session` for each id, pipelined. Returns each result or error in order; errors are not raised."""
         requests = ((None, close_session_request(each, only_unused=only_unused)) for each in session_ids)
         return await self._ask_each(requests, decode_closed, deadline_seconds)
 
     async def limits(self, *, deadline_seconds: float | None = None) -> LimitsView:
-        """The replicated limits, and what is used of each. Unsupported if the leader is older."""
+        """The replicated limits, and how much of each is used. Raises Unsupported if the leader's build is older."""
         return decode_limits(await self.ask(limits_request(), deadline_seconds))
 
     async def set_limits(self, *, force: bool = False, deadline_seconds: float | None = None, **limits: int) -> None:
         """Change replicated limits by name; the others stay. Needs no session.
 
-        Raises LimitsRefused, with nothing changed, for a name or number that cannot be, and, unless `force`, for a
-        limit below what is used of it now; OutcomeUnknown if the answer gets lost: it can be repeated.
+        Raises LimitsRefused, with nothing changed, for an invalid name or number, and, unless `force`, for a limit
+        below its present use. Raises OutcomeUnknown if the response is lost; the call can be repeated.
         """
         for name, value in limits.items():
             if name not in StoreLimits.names():
@@ -444,14 +454,14 @@ class Client(MemberCalls):
         return group.results
 
     def _seconds(self, deadline_seconds: float | None) -> float:
-        """Within bounds: `math.inf` is a very long time. Raises ValueError for NaN."""
+        """The deadline, limited to DEADLINE_SECONDS_MAX. Raises ValueError for NaN."""
         seconds = self.deadline_seconds if deadline_seconds is None else deadline_seconds
         if math.isnan(seconds):
             raise ValueError("deadline_seconds is not a number")
         return min(seconds, DEADLINE_SECONDS_MAX)
 
     async def _address_of(self, member: str) -> str:
-        """The client address of a node id, or of itself. Raises InvalidAddress."""
+        """The client address of a member given by node id or by address. Raises InvalidAddress."""
         if ":" in member:
             parse_address(member)
             return member

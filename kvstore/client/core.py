@@ -1,11 +1,11 @@
 """The state machine of a client: finds the leader, keeps a session, retries what may be retried, reports outcomes.
 
-Sans-I/O, like the node: the simulator and production run the same code. Time (monotonic ns: `tick`) and randomness come
-from the host.
+Sans-I/O, like the node: the simulator and production run the same code. Time (`tick`, in monotonic ns) and randomness
+come from the host.
 
-The law of outcomes: a call ends with a response; or with `OperationFailed`, if *every* attempt certainly
-had no effect; or with `OutcomeUnknown`. A command is sent again only under the same number of the same session, so it
-is carried out at most once however often it arrives. A read has no effect: without a response it has failed.
+The rule of outcomes: a call ends with a response; or with `OperationFailed`, if *every* attempt certainly had no
+effect; or with `OutcomeUnknown`. A command is sent again only under the same number of the same session, so it is
+carried out at most once, however often it arrives. A read has no effect, so without a response it has failed.
 
 See docs/reference/specification.md#97-retries.
 """
@@ -46,16 +46,17 @@ from kvstore.protocol.results import decode_session_id
 from raft import FRAME_BYTES_MAX_CLIENT, ProtocolError
 
 INTERNAL_TICKET: Final = 0
-"""The ticket of the machine's own calls; those of the application are 1 or more."""
+"""The ticket of the machine's own calls. Tickets of the application are 1 or more."""
 
 SESSION_TTL_NS_DEFAULT = 60_000 * MILLISECOND_NS
-"""A client that is silent for so long is taken for dead, and its results are forgotten."""
+"""After this much silence the cluster considers a client dead, and forgets its results."""
 
 
 class ClientStateMachine:
     """One client. The host dials, moves bytes, calls `tick` by `next_deadline`, and takes the effects after any event.
 
-    `session_ttl_ns` 0: no session; then a command is sent once, and a lost answer leaves it unknown at once.
+    `session_ttl_ns` 0: there is no session. Then a command is sent once, and its outcome is unknown as soon as its
+    response is lost.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class ClientStateMachine:
 
     @property
     def session_id(self) -> int:
-        """The session of the commands sent now; 0: none (yet)."""
+        """The session under which commands are sent now; 0 if there is none (yet)."""
         return self._session.session_id
 
     @property
@@ -101,7 +102,7 @@ class ClientStateMachine:
 
     @property
     def addresses(self) -> list[str]:
-        """All client addresses known: the given ones, then what members told."""
+        """All known client addresses: the given ones, then those that members reported."""
         return self.book.addresses
 
     @property
@@ -131,7 +132,7 @@ class ClientStateMachine:
             self._drop(call)
 
     def close(self) -> None:
-        """End every call, and the session if it can be told to the leader at once. `is_closed` once that is done."""
+        """End every call, and close the session if the leader can be told at once. Then `is_closed` becomes true."""
         self._closed = True
         for call in list(self._calls.values()):
             if self._may_have_happened(call):
@@ -144,13 +145,13 @@ class ClientStateMachine:
 
     @property
     def is_closed(self) -> bool:
-        """True when nothing is worth waiting for any more."""
+        """True when the host need not wait for anything any more."""
         return self._closed and self._session.closing is None
 
     # Events that the host reports.
 
     def connected(self, connection_id: int) -> None:
-        """A dialed connection stands."""
+        """A dialed connection is established."""
         connection = self._connections.get(connection_id)
         if connection is None:
             return
@@ -158,7 +159,7 @@ class ClientStateMachine:
         self._send_own(connection, members_request())
 
     def receive(self, connection_id: int, data: bytes) -> None:
-        """Bytes have come in."""
+        """Bytes were received."""
         connection = self._connections.get(connection_id)
         if connection is None:
             return
@@ -179,7 +180,7 @@ class ClientStateMachine:
             self._lose(connection, reason, hang_up=False)
 
     def tick(self, now: int) -> None:
-        """It is `now` (ns, never less than before)."""
+        """Time has passed: it is `now` (monotonic ns)."""
         assert now >= self._now, (now, self._now)
         self._now = now
         for call in self._deadlines.pop_expired(now):
@@ -192,7 +193,7 @@ class ClientStateMachine:
                 self._lose(connection, f"{connection.address} has said nothing for {silent_ms} ms", hang_up=True)
 
     def next_deadline(self) -> int | None:
-        """When `tick` must be called at the latest; None: no need."""
+        """The latest time for the next `tick`; None if none is needed."""
         moments = [self._deadlines.first_moment(), self._waiting.next_moment()]
         moments += [m for m in (self._session.keep_alive_moment(), self._session.not_before) if m and m > self._now]
         for connection in self._connections.values():
@@ -313,7 +314,7 @@ class ClientStateMachine:
         call = connection.in_flight.get(response.request_id)
         if call is None:
             raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
-        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all of them: no verdict has to be made.
+        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all: needs no classification.
             del connection.in_flight[response.request_id]
             call.request_id = 0
             if connection is self._search.leader:
@@ -321,14 +322,14 @@ class ClientStateMachine:
             if not call.done:
                 self._finish(call, response=response)
             return
-        # An answer that makes no sense raises ProtocolError here, while its call is in flight: then it counts as lost.
+        # A malformed response raises ProtocolError here, while its call is still in flight, so that it counts as lost.
         outcome = classify(response)
         told = self._read_own(call, response) if call.ticket == INTERNAL_TICKET and response.code == 0 else None
         del connection.in_flight[response.request_id]
         call.request_id = 0
         if response.code == 0 and connection is self._search.leader:
             self._search.confirmed()
-        match outcome:  # Its information about the member counts even if the call is abandoned.
+        match outcome:  # Information about the member is used even if the call was abandoned.
             case Redirected():
                 self._trouble = outcome.reason
                 self._search.on_not_leader(connection, outcome.leader_address, self._now)
@@ -362,7 +363,7 @@ class ClientStateMachine:
                 self._finish(call, error=outcome.error)
 
     def _read_own(self, call: Call, response: Response) -> MembersView | int | None:
-        """Decode the response to an own call: the members, or the id of a new session. Raises ProtocolError."""
+        """Decode the response to an internal call: the members, or the id of a new session. Raises ProtocolError."""
         if call.request.kind is RequestKind.MEMBERS:
             return decode_members(response)
         return decode_session_id(response) if call is self._session.registration else None
@@ -404,10 +405,10 @@ class ClientStateMachine:
         self._trouble = reason
         if (
             connection.in_flight or connection.state is not ConnectionState.READY
-        ):  # Else a member closed an idle connection: no failure.
+        ):  # Otherwise a member closed an idle connection, which is no failure.
             self.book.failed(connection.address, self._now)
         self._search.lost(connection, self._now)
-        for call in reversed(connection.in_flight.values()):  # Put back in front one by one: their order stays.
+        for call in reversed(connection.in_flight.values()):  # Each is put in front: this keeps their order.
             call.request_id = 0
             if call.ticket == INTERNAL_TICKET:
                 self._lost_own(call)
@@ -417,7 +418,7 @@ class ClientStateMachine:
             self._finish(waiting, error=Unavailable(reason))
 
     def _lost_attempt(self, call: Call, reason: str) -> None:
-        """An attempt was sent, and how it ended is not known."""
+        """The outcome of an attempt that was sent is not known."""
         self._trouble = reason
         if call.request.has_effect:
             call.uncertain = True
@@ -432,7 +433,7 @@ class ClientStateMachine:
     def _lost_own(self, call: Call) -> None:
         session = self._session
         if call is session.registration:
-            session.registration = None  # If one was made, it is left to expire.
+            session.registration = None  # If a session was registered, it will expire.
         elif call is session.keep_alive:
             session.keep_alive = None
         elif call is session.closing:
@@ -455,7 +456,7 @@ class ClientStateMachine:
         if self._may_have_happened(call):
             self._finish(call, error=OutcomeUnknown(f"no answer within its deadline; {self._trouble}"))
         else:
-            refused = self._session.refused  # A bound that keeps us from a session keeps all commands from it.
+            refused = self._session.refused  # Without a session, no command can be sent.
             is_kept_out = call.request.is_command and bool(refused) and refused == self._trouble
             reason = f"no answer within its deadline; {self._trouble}"
             self._finish(call, error=call.last_error or (Busy(refused) if is_kept_out else Unavailable(reason)))
@@ -469,7 +470,7 @@ class ClientStateMachine:
         self._effects.ended.append(CallEnded(call.ticket, response, error, session_id))
 
     def _drop(self, call: Call) -> None:
-        """The call has ended. In flight it stays until the member answers: the member still works on it."""
+        """The call has ended. It stays in flight until the member responds, because the member still works on it."""
         assert not call.done, call
         call.done = True
         del self._calls[call.ticket]

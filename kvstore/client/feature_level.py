@@ -1,4 +1,4 @@
-"""The last step of an upgrade: put the feature level in force that every member's build knows
+"""The last step of an upgrade: raise the feature level to one that every member's build knows
 (docs/reference/versions.md).
 """
 
@@ -13,7 +13,8 @@ from kvstore.protocol.status import MemberStatus
 async def raise_feature_level(
     client: Client, level: int | None = None, *, deadline_seconds: float | None = None
 ) -> int:
-    """Raise the feature level to `level`, or as far as every member can; returns the one in force then. It is final.
+    """Raise the feature level to `level`, or (None) as far as every member allows; returns the level then in force. It
+    never falls again.
 
     Raises LevelRefused, with nothing changed, while a member does not know that level, or does not answer.
     """

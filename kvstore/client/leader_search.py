@@ -10,36 +10,36 @@ from kvstore.client.member_connection import MemberConnection
 
 
 class LeaderSearch:
-    """Asks at most one member at a time (`probe`). `leader` counts as the leader until it denies it, or is silent."""
+    """Asks at most one member at a time (`probe`). `leader` counts as the leader until it denies this or is silent."""
 
     def __init__(self, book: AddressBook, random: Random, limits: ClientLimits) -> None:
         self.leader: MemberConnection | None = None
         self.probe: MemberConnection | None = None
         self.not_before = 0
-        self._known_since: int | None = None  # When the leader last said who the members are; None: a moment ago.
-        self._rounds = 0  # Pauses in a row without a leader.
-        self._followed: set[str] = set()  # Whom others have named since the last pause.
+        self._known_since: int | None = None  # When the leader last reported the members; None: just found.
+        self._rounds = 0  # How many pauses in a row have passed without a leader.
+        self._followed: set[str] = set()  # Addresses that members have named as the leader's since the last pause.
         self._book, self._random = book, random
         self._members_refresh_ns = limits.members_refresh_ns
         self._pause_min_ns, self._pause_max_ns = limits.pause_min_ns, limits.search_pause_max_ns
 
     def found(self, connection: MemberConnection) -> None:
-        """`connection` says that it leads."""
+        """The member of `connection` says that it leads."""
         self.leader, self._known_since = connection, None
         if self.probe is connection:
             self.probe = None
 
     def confirmed(self) -> None:
-        """The leader did what a leader does: the search is over."""
+        """The leader has answered as only a leader does: the search is over."""
         self._rounds = 0
 
     def on_not_leader(self, connection: MemberConnection, leader_address: str | None, now: int) -> None:
-        """`connection` does not lead. Of many such answers on one connection only the first counts."""
+        """The member of `connection` does not lead. Only the first such response on one connection counts."""
         if connection is not self.leader and connection is not self.probe:
             return
         self._forget(connection)
         if leader_address and leader_address not in self._followed and self._book.may_follow(leader_address, now):
-            self._followed.add(leader_address)  # Two that name each other are asked once, then there is a pause.
+            self._followed.add(leader_address)  # Two members that name each other are asked once before a pause.
             self._book.suggest(leader_address)
             self.not_before = now
             return
@@ -49,13 +49,13 @@ class LeaderSearch:
         self.not_before = now + pause // 2 + self._random.randrange(pause // 2 + 1)
 
     def lost(self, connection: MemberConnection, now: int) -> None:
-        """The connection is gone: ask another at once (its own address rests for a while)."""
+        """The connection is gone: ask another member at once, and this address only after a while."""
         if connection is self.leader or connection is self.probe:
             self._forget(connection)
             self.not_before = now
 
     def membership_is_stale(self, now: int) -> bool:
-        """True, once, when the leader may be asked again: members come and go, and one day it goes itself."""
+        """True, once, when the leader should be asked for the members again, because they may have changed."""
         if self._known_since is None:
             self._known_since = now
         if now - self._known_since < self._members_refresh_ns:
@@ -64,12 +64,12 @@ class LeaderSearch:
         return True
 
     def next_address(self, now: int) -> str | None:
-        """Whom to ask now; None: not before `next_moment`."""
+        """The address to ask now; None if none is to be asked before `next_moment`."""
         assert self.probe is None, self.probe
         return self._book.next_candidate(now) if now >= self.not_before else None
 
     def next_moment(self, now: int) -> int:
-        """When `next_address` has an answer."""
+        """When `next_address` returns an address."""
         return max(self.not_before, self._book.earliest(), now)
 
     def _forget(self, connection: MemberConnection) -> None:

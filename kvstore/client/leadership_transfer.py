@@ -18,9 +18,10 @@ async def hand_over(
     to: str | None,
     deadline_seconds: float,
 ) -> str:
-    """Returns the id of the new leader: `to`, or any other than now. TransferRefused if that took too long.
+    """Return the id of the new leader: `to`, or any other than the present one. Raises TransferRefused if the transfer
+    took too long.
 
-    It is asked for once: what is lost on the way counts as too late, for a second request could undo a first one.
+    The request is sent once, because a second one could undo the first. A lost request counts as too late.
     """
     first: MembersView | None = None
     is_asked = False

@@ -1,7 +1,7 @@
 """The trio loop that a client belongs to: any use from elsewhere fails at once, with a reason.
 
-A client moves bytes in the tasks of the loop that it was entered in. In another loop, another thread or a forked child
-these tasks do not run for the caller: a call would wait for ever, or two processes would share one connection.
+The tasks of a client run in the loop in which it was entered. In another loop, another thread or a forked child these
+tasks do not run: a call would wait for ever, or two processes would share one connection.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class LoopBinding:
         self._is_forked = False
 
     def bind(self) -> None:
-        """The client lives in the loop that runs here."""
+        """Bind the client to the running loop."""
         if self._token is not None:
             raise WrongContext(FORKED if self._is_forked else TWICE)
         self._token = _running_loop()
         _bound.add(self)
 
     def check(self) -> None:
-        """The caller runs in the loop of the client, and in its process. Costs 0.2 µs."""
+        """Check that the caller runs in the loop of the client, and in its process. Costs 0.2 µs."""
         try:
             token = trio.lowlevel.current_trio_token()
         except RuntimeError:
@@ -56,7 +56,7 @@ class LoopBinding:
         return self._is_forked
 
     def note_fork(self) -> None:
-        """This is the child process now."""
+        """Note that this is a forked child process."""
         self._is_forked = True
 
 

@@ -19,8 +19,7 @@ class ResponseReader:
 
         86 | request_id | 00 | revision | 00 | node id | 81 01
 
-    That costs 0.9 µs, the general decoder 2.3 µs (`cbor2`, then a walk over all types). Both give the same; tests
-    compare.
+    That costs 0.9 µs; the general decoder costs 2.3 µs (`cbor2`, then a walk over all types). Tests compare the two.
     """
 
     def __init__(self, node_id: str) -> None:
@@ -46,10 +45,10 @@ class ResponseReader:
 
 
 class ConnectionState(enum.Enum):
-    """How far a connection has come."""
+    """The phases of a connection."""
 
     DIALING = "dialing"
-    GREETING = "greeting"  # Our hello is out; the member's is awaited.
+    GREETING = "greeting"  # Our hello was sent; the member's is awaited.
     READY = "ready"
 
 
@@ -69,21 +68,21 @@ class MemberConnection:
         self._out: list[bytes] = []
 
     def greet(self, now: int) -> None:
-        """The connection stands: say who we are."""
+        """The connection is established: send our hello."""
         assert self.state is ConnectionState.DIALING, self.state
         self.state = ConnectionState.GREETING
         self.heard_at = now
         self._out.append(frame(encode_client_hello()))
 
     def send(self, call: Call, body: bytes, now: int) -> None:
-        """Put a request on its way; `call.request_id` is set."""
+        """Send a request; `call.request_id` is set."""
         assert call.request_id not in self.in_flight, call
         call.sent_at = now
         self.in_flight[call.request_id] = call
         self._out.append(frame(body))
 
     def receive(self, data: bytes, now: int) -> list[Response]:
-        """Cut what the member sent into responses. Raises ProtocolError if it makes no sense, or a refusal's text."""
+        """Split received bytes into responses. Raises ProtocolError if they are malformed, or with a refusal's text."""
         self.heard_at = now
         bodies = self._splitter.feed(data)
         if self.state is ConnectionState.GREETING and bodies:
@@ -101,7 +100,7 @@ class MemberConnection:
         return out
 
     def silent_since(self) -> int | None:
-        """Since when the member has owed something and said nothing; None if it owes nothing."""
+        """Since when the member has been silent while a response is outstanding; None if none is."""
         if self.state is not ConnectionState.READY:
             return self.heard_at
         if not self.in_flight:

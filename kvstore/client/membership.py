@@ -1,7 +1,7 @@
 """Calls of a client about the members of the cluster.
 
-A change goes through the log as a command does, but under no session: if its answer is lost, its outcome is unknown.
-The calls that state a *goal* (`add_member`, …) look at the membership then, and go on until the goal is reached.
+A change goes through the log like a command, but under no session: if its response is lost, its outcome is unknown. The
+calls that state a *goal* (`add_member`, …) then look at the membership, and continue until the goal is reached.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WAIT_SECONDS_DEFAULT = 60.0
 
 
 LOOK_SECONDS = 0.05
-"""Between two looks at how far a member has come."""
+"""The pause between two looks at the progress of a member."""
 
 
 class MemberCalls:
@@ -42,7 +42,7 @@ class MemberCalls:
 
     @abstractmethod
     def learn(self, addresses: Sequence[str]) -> None:
-        """These are the client addresses of all members now."""
+        """Take the current client addresses of all members."""
 
     async def members(self, *, deadline_seconds: float | None = None) -> MembersView:
         """The members of the cluster, and its leader, as any one member sees them."""
@@ -54,9 +54,9 @@ class MemberCalls:
     async def membership(
         self, *, of_leader: bool = False, about: str = "", deadline_seconds: float | None = None
     ) -> Membership:
-        """Everything about the members, as any one of them sees it; with `of_leader` as the leader does.
+        """Everything about the members, as any one of them sees it; with `of_leader`, as the leader sees it.
 
-        `about`: an id, member or not, for `Membership.incarnation_id`.
+        `about`: a node id, of a member or not, for `Membership.incarnation_id`.
         """
         request = membership_request(of_leader=of_leader, about=about)
         found = read_answer(await self.ask(request, deadline_seconds), decode_membership, has_effect=request.has_effect)
@@ -64,9 +64,9 @@ class MemberCalls:
         return found
 
     async def change_members(self, change: MembershipChange, *, deadline_seconds: float | None = None) -> int:
-        """Change the members, all at once; returns the index of the last entry of it once that is committed.
+        """Change the members, all at once; returns the index of the change's last entry once that is committed.
 
-        Raises ChangeRefused (nothing has changed), OutcomeUnknown: look at `membership`.
+        Raises ChangeRefused (nothing has changed), OutcomeUnknown: then look at `membership`.
         """
         request = change_request(change)
         return read_answer(await self.ask(request, deadline_seconds), _read_index, has_effect=request.has_effect)
@@ -74,10 +74,10 @@ class MemberCalls:
     async def add_member(
         self, member: Member, *, promote: bool = False, wait_seconds: float = WAIT_SECONDS_DEFAULT
     ) -> Membership:
-        """Have `member` as a learner; with `promote` as a voter, once it has caught up. It need not run before.
+        """Add `member` as a learner; with `promote`, make it a voter once it has caught up. It need not run yet.
 
-        Like the other calls for a goal: what is so already is no error, a change that is under way is waited for,
-        at most `wait_seconds`. Raises ChangeRefused, OutcomeUnknown, Unavailable.
+        As with the other calls for a goal, a goal that is reached already is no error, and a change under way is waited
+        for, at most `wait_seconds`. Raises ChangeRefused, OutcomeUnknown, Unavailable.
         """
         found = await self._reach(_adding(member), wait_seconds)
         return await self.promote_member(member.node_id, wait_seconds=wait_seconds) if promote else found
@@ -88,23 +88,24 @@ class MemberCalls:
         return await self._reach(_Goal(change, lambda now: _is(now, node_id, VOTER)), wait_seconds)
 
     async def remove_member(self, node_id: str, *, wait_seconds: float = WAIT_SECONDS_DEFAULT) -> Membership:
-        """Remove a voter or learner, the leader too (then another one leads). It stops when it learns of it."""
+        """Remove a voter or learner, even the leader (then another one leads). It stops once it knows its removal."""
         change = MembershipChange(remove=(node_id,))
         return await self._reach(_Goal(change, lambda now: node_id in now.removed), wait_seconds)
 
     async def update_member(self, member: Member, *, wait_seconds: float = WAIT_SECONDS_DEFAULT) -> Membership:
-        """Tell everybody another address of a member. Before it moves there."""
+        """Change the address of a member for all others. Call this before the member moves there."""
         return await self._reach(_Goal(MembershipChange(update=(member,)), lambda now: _has(now, member)), wait_seconds)
 
     async def replace_member(
         self, old_id: str, new: Member, *, wait_seconds: float = WAIT_SECONDS_DEFAULT
     ) -> Membership:
-        """Put `new` in the place of a member, which may be dead: add it, wait for it to catch up, then both at once.
+        """Replace a member, which may be dead, by `new`: add `new`, wait until it has caught up, then promote it and
+        remove the old member in one change.
 
-        The cluster never has fewer voters than before. It can be called again if it was interrupted anywhere: as both
-        places change at once, no call leaves both as voters, and so ChangeRefused is raised for that.
+        The cluster never has fewer voters than before. The call can be repeated if it was interrupted at any point.
+        Both members change at once, so no call leaves both as voters; ChangeRefused is raised if they are.
         """
-        if old_id == new.node_id:  # It would be removed, and could not come back.
+        if old_id == new.node_id:  # The id would be removed, and could not be used again.
             raise ChangeRefused("used_id", f"{old_id} cannot take its own place: an id is never used again")
         end = trio.current_time() + wait_seconds
         now = await self.membership(of_leader=True)
@@ -120,7 +121,8 @@ class MemberCalls:
                 f"to remove {old_id} alone: `hwm member remove {old_id}`; to replace it, give the new member a new id",
             )
         await self._reach(_adding(new), wait_seconds)  # Refused if a member of this id has other addresses.
-        # A voter goes in the change that gives the new one its vote. If it has gone and that one has none, it had none.
+        # A voter is removed by the change that promotes the new one. If it is gone and the new one is no voter, it was
+        # no voter either.
         is_voter = old.part != LEARNER if old is not None else now.member(new.node_id) is None
         change = MembershipChange(promote=(new.node_id,) if is_voter else (), remove=(old_id,))
 
@@ -134,7 +136,7 @@ class MemberCalls:
     async def _reach(self, goal: _Goal, wait_seconds: float) -> Membership:
         error: OperationFailed | OutcomeUnknown = Unavailable(f"nobody led within {wait_seconds:g} s")
         is_certain = True  # No attempt can have had an effect: each was refused, or never sent.
-        is_hopeless = False  # The last one was refused for good.
+        is_hopeless = False  # The last attempt was refused for good.
         with trio.move_on_after(wait_seconds):
             while True:
                 was_certain = is_certain
@@ -144,12 +146,12 @@ class MemberCalls:
                         return now
                     is_certain = False
                     await self.change_members(goal.change)
-                    continue  # Look, for the answer.
+                    continue  # The next look at the membership gives the result.
                 except ChangeRefused as refused:
                     error, is_certain = refused, was_certain
                     if not refused.is_passing and (is_certain or is_hopeless):
                         break
-                    is_hopeless = not refused.is_passing  # Perhaps since an attempt before it has succeeded: look.
+                    is_hopeless = not refused.is_passing  # Look first: an earlier attempt may have succeeded.
                 except Unavailable as lost:
                     error, is_certain = lost, was_certain  # There is no leader for a moment.
                 except OutcomeUnknown as lost:

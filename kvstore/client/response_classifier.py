@@ -25,12 +25,12 @@ from raft import ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """Carried out: the call has ended."""
+    """The request was carried out: the call has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redirected:
-    """This member cannot take it; certainly no effect. Try the leader that it names, if it does.
+    """This member cannot take the request, which certainly had no effect. Try the leader that it names, if any.
 
     `remedy`: a hint for a caller that named this member.
     """
@@ -42,14 +42,14 @@ class Redirected:
 
 @dataclass(frozen=True, slots=True)
 class Retryable:
-    """A bound is reached; certainly no effect. Try again after a pause."""
+    """A bound is reached; the request certainly had no effect. Try again after a pause."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ambiguous:
-    """The command may have taken effect, or may yet."""
+    """The command may have taken effect, or may still do so."""
 
     reason: str
 
@@ -61,7 +61,7 @@ class SessionGone:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """This attempt had no effect, and another would end the same way."""
+    """This attempt had no effect, and another attempt would end the same way."""
 
     error: OperationFailed
 
@@ -81,14 +81,14 @@ def classify(response: Response) -> ResponseClass:
     try:
         outcome = _classify_refusal(response.code, response.fields, response.node_id)
         if isinstance(outcome, Failed):
-            str(outcome.error)  # Fields of wrong types are found here, not where it is printed.
+            str(outcome.error)  # Detects fields of wrong types here, rather than when the error is printed.
         return outcome
     except Exception as error:
         raise ProtocolError(f"{response.node_id} answered with code {response.code}, which is not known") from error
 
 
 def _busy_with(text: str) -> str:
-    """The reason alone: `Busy` says the word itself, and so do members of older builds."""
+    """The reason without the word "busy", which `Busy` adds itself, and which members of older builds send."""
     return text.removeprefix("busy: ")
 
 

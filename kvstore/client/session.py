@@ -8,15 +8,15 @@ from kvstore.client.calls import Call, ClientLimits, RequestSequence
 
 
 class Admission(enum.Enum):
-    """May a command be sent now?"""
+    """Whether a command may be sent now."""
 
     READY = "ready"
-    WAIT = "wait"  # For a session, or until fewer numbers are open.
-    LOST = "lost"  # An attempt under an expired session may have taken effect: it is never tried under another.
+    WAIT = "wait"  # It waits for a session, or until fewer numbers are open.
+    LOST = "lost"  # An attempt under an expired session may have taken effect: no attempt under another session.
 
 
 class SessionKeeper:
-    """State of the session. `ttl_ns` 0: there is none, ever; commands then carry session 0 and no number."""
+    """The session of a client. With a `ttl_ns` of 0 there never is one: commands carry session 0 and no number."""
 
     def __init__(self, ttl_ns: int, limits: ClientLimits) -> None:
         self.ttl_ns = ttl_ns
@@ -25,8 +25,8 @@ class SessionKeeper:
         self.registration: Call | None = None  # In flight.
         self.keep_alive: Call | None = None  # In flight.
         self.closing: Call | None = None  # In flight.
-        self.not_before = 0  # A refused registration rests until then.
-        self.refused = ""  # Why the last registration was, until one succeeds.
+        self.not_before = 0  # Monotonic ns: no further registration before, after one was refused.
+        self.refused = ""  # Why the last registration was refused; empty once one succeeds.
         self._used_at = 0
         self._open_max = limits.open_numbers_max
         self._keep_alive_ns = min(limits.keep_alive_ns, max(1, ttl_ns // 3))
@@ -43,7 +43,7 @@ class SessionKeeper:
         if call.request_no and call.session_id != self.session_id:
             if call.uncertain:
                 return Admission.LOST
-            self.release(call)  # Every attempt was refused: it may begin anew under the next session.
+            self.release(call)  # Every attempt was refused: the call may start again under the next session.
         if call.request_no:
             return Admission.READY
         if not self.session_id or not self.numbers.has_room:
@@ -52,13 +52,13 @@ class SessionKeeper:
         return Admission.READY
 
     def release(self, call: Call) -> None:
-        """Nothing will be sent under the number of `call` any more."""
+        """Close the number of `call`: no attempt will send it any more."""
         if call.numbers is not None:
             call.numbers.close(call.request_no)
         call.numbers, call.session_id, call.request_no = None, 0, 0
 
     def wants_registration(self, now: int) -> bool:
-        """True if a command waits for a session that nobody has asked for."""
+        """True if there is no session, no registration is in flight, and one may be sent now."""
         return bool(self.ttl_ns) and not self.session_id and self.registration is None and now >= self.not_before
 
     def begin(self, session_id: int, now: int) -> None:
@@ -69,16 +69,16 @@ class SessionKeeper:
         self._used_at = now
 
     def expired(self, session_id: int) -> None:
-        """A member says that this session is gone."""
+        """A member reports that this session is gone."""
         if session_id == self.session_id:
             self.session_id = 0
 
     def used(self, now: int) -> None:
-        """Something was sent under the session."""
+        """A request was sent under the session."""
         self._used_at = now
 
     def keep_alive_moment(self) -> int | None:
-        """When the session has been silent for too long; None if there is none, or it is being kept."""
+        """When a keep-alive is due (monotonic ns); None without a session, or if one is in flight."""
         if not self.session_id or self.keep_alive is not None:
             return None
         return self._used_at + self._keep_alive_ns

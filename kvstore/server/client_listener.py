@@ -1,7 +1,8 @@
 """The trio shell of a `Service`: moves bytes between streams and the service; decides nothing.
 
-Two tasks per connection. The bytes that a socket takes at once are sent in the flush itself: to wake the writer would
-cost more than to send. Only the rest waits for the writer, which sends the bytes that gather meanwhile together.
+Each connection has two tasks, a reader and a writer. The flush itself sends the bytes that a socket takes at once,
+because waking the writer would cost more than sending. Only the rest waits for the writer, together with the bytes that
+gather meanwhile.
 """
 
 from __future__ import annotations
@@ -21,45 +22,47 @@ from raft.runtime import Acceptor, receive_at_once, send_at_once
 logger = logging.getLogger("kvstore.client_port")
 
 RECEIVE_BYTES_MAX = 64 * 1024
-"""Read from one connection before others get their turn: some 350 puts of 128 bytes, 2 ms of work."""
+"""The most that is read from one connection before others get their turn: about 350 puts of 128 bytes, 2 ms of work."""
 
 WORK_PAUSE_SHARE = 9.0
-"""Floods of requests that the member answers by itself have a tenth of its time: the others hardly feel them."""
+"""The pause between two slices of work for floods, in durations of the last slice. So floods of requests that the
+member answers by itself get a tenth of its time, and other clients hardly notice."""
 
 TURN_BYTES_MAX = 256 * 1024
-"""Taken up from all connections before the node gets its turn: some 1,400 puts, 15 ms of work. Without it a crowd could
-keep a leader from its heartbeats until it was deposed; four full reads are a batch that costs no more per put."""
+"""The most that is taken up from all connections before the node gets its turn: about 1,400 puts, 15 ms of work. It
+keeps many clients together from delaying the heartbeats of a leader until it is deposed. A larger batch than these four
+full reads would not cost less per put."""
 
 LAST_WORDS_SECONDS_MAX = 1.0
-"""How long a connection that is closed for its nonsense is given to read why."""
+"""How long a client whose connection is closed because of an invalid frame has to read the reason."""
 
 HELLO_SECONDS_MAX = 10.0
-"""From connection to hello: a silent stranger must not hold one of the places for ever."""
+"""The time from the connection to the hello. A client that never says hello must not hold a place for ever."""
 
 HALF_FRAME_SECONDS_MAX = 30.0
-"""From the first byte of a frame to its last: whoever cannot finish it must not hold a place, and up to 4 MiB, for
-ever. Bytes that come do not renew it."""
+"""The time from the first byte of a frame to its last. A client that never finishes a frame must not hold a place, and
+up to 4 MiB, for ever. The arrival of further bytes does not extend the time."""
 
 BYTES_PER_SECOND_MIN = 64 * 1024
-"""The rate of a slow but honest client. A frame, or responses, that take longer than usual at this rate have this time:
-64 s for the largest frame."""
+"""The lowest rate of an honest client. A frame, or responses, that take longer than the usual time at this rate get the
+longer time: 64 s for the largest frame."""
 
 UNREAD_SECONDS_MAX = 120.0
-"""How long a client may leave its answers unread while no more of them fit into its socket. Twice the time after which
-a suspended client has lost its session anyway."""
+"""How long a client may leave its responses unread while its socket takes no more. This is twice the time after which a
+suspended client has lost its session anyway."""
 
 TICK_SECONDS = 1.0
-"""How often an idle leader looks for sessions that are due, and the port for connections that are."""
+"""How often an idle leader looks for expired sessions, and the listener for connections whose time is over."""
 
 SCARCITY_SECONDS_MIN = 60.0
-"""A time in which all places are taken is over when nobody had to give his up for so long: it is logged once."""
+"""A shortage of places is logged once. It is over when no connection had to give up its place for this long."""
 
 PLACE_NEEDED = "all places for clients were taken, and this connection was idle longest; connect again"
 RESERVE_NEEDED = "all places for clients are taken, and this one is reserved for `hwm status`, for seconds"
 
 
 def seconds_at_least(least: float, byte_count: int) -> float:
-    """How long so many bytes may take: `least`, or more if there are many."""
+    """How long `byte_count` bytes may take: `least` seconds, or more if there are many."""
     return max(least, byte_count / BYTES_PER_SECOND_MIN)
 
 
@@ -72,22 +75,22 @@ class _Connection(ConnectionPlace):
         self.everything = trio.CancelScope()
         self.patience = trio.CancelScope(deadline=trio.current_time() + HELLO_SECONDS_MAX)  # With its reader.
         self.outbox: list[bytes] = []
-        self.is_writing = False  # The writer has something in hand: nothing may overtake it.
+        self.is_writing = False  # The writer is sending: no other bytes may overtake it.
         self.has_output = trio.Event()
         self.has_room = trio.Event()
         self.is_greeted = False  # At the last look.
-        self.is_hurried = True  # Its patience has a deadline. To ask the scope, or to set it anew, costs something.
+        self.is_hurried = True  # `patience` has a deadline. Known here, because asking the scope costs time.
         self.frame_bytes = 0  # Of the unfinished frame for which it has a deadline, how many were here; 0: none.
         self.frame_began = 0.0
 
 
 def _origin(stream: trio.abc.Stream) -> str:
-    """The address that a stream comes from, as far as it counts for the sharing of places."""
+    """The address that a stream comes from, in the form by which places are shared."""
     if type(stream) is not trio.SocketStream:
         return IN_PROCESS
     try:
         name = stream.socket.getpeername()
-    except OSError:  # It has gone already.
+    except OSError:  # The client has gone already.
         return "gone"
     return origin_of(name[0]) if type(name) is tuple else IN_PROCESS
 
@@ -107,7 +110,7 @@ class NodeDriver(Protocol):
 
 
 class _NoDriver:
-    """The default: nothing is flushed."""
+    """The default driver: flushes nothing."""
 
     turns = 0
 
@@ -124,7 +127,7 @@ class ClientListener:
         self._driver: NodeDriver = _NoDriver()
         self._last_turn = 0
         self._turn_bytes = 0  # Taken up since the last turn of the node.
-        self._turnstile = trio.StrictFIFOLock()  # Where those wait for whom it had no room.
+        self._turnstile = trio.StrictFIFOLock()  # Readers wait here for a turn that has room.
         self._connections: dict[int, _Connection] = {}
         self._places = ConnectionPlaces(service.limits, service.is_idle)
         self._closing: dict[int, _Connection] = {}  # Oldest first.
@@ -136,11 +139,11 @@ class ClientListener:
         service.work_wanted = lambda: self._work_waits.set()
 
     def attach(self, driver: NodeDriver) -> None:
-        """From now on `driver` flushes the node."""
+        """Use `driver` to flush the node from now on."""
         self._driver = driver
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
-        """From the driver, after each flush that has something to tell."""
+        """Called by the driver after each flush with completions or events."""
         if self._service.complete(completions, events):
             self._driver.wake()
         self._flush()
@@ -151,7 +154,7 @@ class ClientListener:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve what connects, until cancelled; closes the listeners. There may be none."""
+        """Serve all clients that connect, until cancelled; then close the listeners. There may be no listener."""
         async with trio.open_nursery() as nursery:
             if listeners:
                 await nursery.start(Acceptor("clients").serve, self.serve_stream, listeners)
@@ -164,10 +167,10 @@ class ClientListener:
                 self._driver.wake()
 
     async def _work_in_turns(self) -> None:
-        """Have the service do what is too much for one turn of the loop, a slice a turn, until cancelled.
+        """Do the service's work that is too long for one turn of the loop, one slice per turn, until cancelled.
 
-        Floods wait longer: between two slices of theirs everybody else has the loop for WORK_PAUSE_SHARE of the time
-        that the last one took, so that they take a part of the member's time at most.
+        Floods wait longer: after a slice for floods, all others have the loop for WORK_PAUSE_SHARE times as long as
+        that slice took. So floods take only a fixed share of the member's time.
         """
         service, floods_at = self._service, -math.inf
         while True:
@@ -224,7 +227,8 @@ class ClientListener:
             self._flush()
 
     def _tick(self) -> None:
-        """Once a second: who has a reserved place too long goes, and who was refused something gets a proper one."""
+        """Once a second: close connections that hold a reserved place too long, and give a regular place to those whose
+        requests were refused in a reserved one."""
         places = self._places
         places.tick += 1
         for place in places.overstayed():
@@ -265,7 +269,7 @@ class ClientListener:
             connection.is_greeted = connection.is_greeted or self._service.is_greeted(connection_id)
             if connection.is_greeted:
                 self._set_patience(connection_id, connection, byte_count)
-            elif not connection.is_hurried:  # It had to wait for its turn.
+            elif not connection.is_hurried:  # Its deadline was lifted while it waited for its turn.
                 connection.patience.deadline = trio.current_time() + HELLO_SECONDS_MAX
                 connection.is_hurried = True
             data = await receive_at_once(stream, RECEIVE_BYTES_MAX)
@@ -273,25 +277,25 @@ class ClientListener:
                 return
             byte_count, connection.used_tick = len(data), places.tick
             if self._turnstile.locked() or not self._has_turn_for(data):
-                connection.patience.deadline = math.inf  # Waiting for its turn is not its fault.
+                connection.patience.deadline = math.inf  # The client is not to blame for waiting for its turn.
                 connection.is_hurried = False
                 began = trio.current_time()
                 await self._wait_for_turn(data)
                 connection.frame_began += trio.current_time() - began
             self._service.receive(connection_id, data)
             if connection.is_hurried and self._service.is_greeted(connection_id):
-                connection.patience.deadline = math.inf  # Waiting for room is not its fault.
+                connection.patience.deadline = math.inf  # The client is not to blame for waiting for room.
                 connection.is_hurried = False
-            if self._service.has_output:  # Mostly the node has to be asked first.
+            if self._service.has_output:  # Rare: most responses need the node first.
                 self._flush()
             self._bring_in(connection_id)
 
     def _set_patience(self, connection_id: int, connection: _Connection, byte_count: int) -> None:
-        """After so many bytes were received: a frame that has begun must end in time."""
+        """After `byte_count` bytes were received: set the deadline by which a frame that has begun must end."""
         if self._service.is_within_a_frame(connection_id):
             held, wanted = self._service.incomplete_frame(connection_id)
             if not connection.frame_bytes or held != connection.frame_bytes + byte_count:
-                connection.frame_began = trio.current_time()  # Another one than before.
+                connection.frame_began = trio.current_time()  # A new frame has begun.
             connection.frame_bytes = held
             connection.patience.deadline = connection.frame_began + seconds_at_least(HALF_FRAME_SECONDS_MAX, wanted)
             connection.is_hurried = True
@@ -301,13 +305,14 @@ class ClientListener:
             connection.frame_bytes = 0
 
     async def _wait_for_turn(self, data: bytes) -> None:
-        """First come, first served: the order in which trio runs tasks is none, and would forget some for long."""
+        """Wait for a turn with room, first come, first served. Trio runs tasks in no fixed order, so that some would
+        wait for long."""
         async with self._turnstile:
             while not self._has_turn_for(data):
                 await trio.lowlevel.checkpoint()
 
     def _has_turn_for(self, data: bytes) -> bool:
-        """True, and it counts, if this turn of the node has room; else ask for the next one."""
+        """True if this turn of the node has room for `data`, which is then counted; else request the next turn."""
         turn = self._driver.turns
         if turn != self._last_turn:
             self._last_turn, self._turn_bytes = turn, 0
@@ -318,7 +323,7 @@ class ClientListener:
         return True
 
     def _bring_in(self, connection_id: int) -> None:
-        """Have the node take what came: at once from whoever is alone, else with what others bring in this turn."""
+        """Have the node take the received requests: at once if only one client is active, else with those of others."""
         is_alone, self._last_reader = connection_id == self._last_reader, connection_id
         if is_alone:
             self._driver.flush()
@@ -348,8 +353,8 @@ class ClientListener:
             self._driver.wake()
 
     def _flush(self) -> None:
-        """Hand out what the service has to say: at once what a socket takes, the rest through the writer."""
-        while output := self._service.take_output():  # What has left may make room for requests that waited.
+        """Send the output of the service: at once the bytes that a socket takes, the rest through the writer."""
+        while output := self._service.take_output():  # Sent bytes may make room for requests that waited.
             for connection_id, data in output:
                 self._hand_out(connection_id, self._connections[connection_id], data)
         for connection_id in self._service.take_closed():
@@ -361,7 +366,7 @@ class ClientListener:
             self._connections[connection_id].has_room.set()
 
     def _close(self, connection_id: int, connection: _Connection) -> None:
-        """The service has said its last word, or gives up on a client that does not listen."""
+        """The service has sent its last response, or gives up on a client that does not read."""
         connection.is_closing = True
         self._places.leave(connection)
         if not self._service.knows(connection_id):

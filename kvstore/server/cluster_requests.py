@@ -1,4 +1,4 @@
-"""Requests about the member and the cluster: all that are no operation on keys, and need no wait."""
+"""Requests about the member and the cluster: those that are not operations on keys and can be answered at once."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from raft import (
 
 
 class ClusterRequests:
-    """Answers from the knowledge of one member. `own_*`: where it really listens, if it advertises nothing; empty if
-    nowhere.
+    """Answers from what one member knows. `own_*`: the address on which it really listens, if it advertises none; empty
+    if it does not listen.
     """
 
     def __init__(self, node: Node, machine: KvMachine, log_bytes_max: int) -> None:
@@ -41,7 +41,7 @@ class ClusterRequests:
         self.own_peer_address = ""
 
     def answer(self, asked: DecodedRequest) -> Sequence[Any] | None:
-        """The fields of the answer, of a status without the hash; None for a kind that is not known.
+        """The fields of the response; None for an unknown kind of request. A status has no hash here.
 
         Raises ProtocolError, RaftError.
         """
@@ -63,7 +63,7 @@ class ClusterRequests:
         return None
 
     def status(self) -> MemberStatus:
-        """How this member is, without the hash of its state."""
+        """The status of this member, without the hash of its state."""
         count, bound = self.client_connections()
         return replace(
             status_of(self._node, self._machine),
@@ -73,7 +73,7 @@ class ClusterRequests:
         )
 
     def closing(self, items: Sequence[Any]) -> int | None:
-        """Which session a `close_session` request has the leader close; None: nothing is to be done.
+        """The session that a `close_session` request has the leader close; None if there is nothing to do.
 
         Raises ProtocolError, NotLeader.
         """
@@ -90,22 +90,21 @@ class ClusterRequests:
         return core.leader_time_now()
 
     def _limits(self) -> Sequence[Any]:
-        """Looked up once for each state: the walk over the sessions is done at most as often as something changes."""
+        """The limits, computed once for each state: sessions are walked only after a change."""
         self._leader_time()
         if self._limits_at != self._node.core.last_applied:
             self._limits_at, self._limits_told = self._node.core.last_applied, limits_fields(self._machine)
         return self._limits_told
 
     def client_address(self, node_id: str | None) -> str | None:
-        """Where clients reach this member; None if that is not known."""
+        """The address at which clients reach this member; None if it is not known."""
         member = self._node.core.configuration.member(node_id) if node_id else None
         return self._address_of(member) or None if member else None
 
     def change_of(self, items: Sequence[Any]) -> MembershipChange:
-        """The change that a request asks for. A leader that was a store of one adds its own addresses, if it never said
-        them.
+        """The change that a request asks for. A leader that was a single-member cluster without addresses adds its own.
 
-        A new voter is named with the incarnation of its data folder.
+        Each new voter is named with the incarnation of its data folder.
 
         Raises ProtocolError, ChangeRefused.
         """
@@ -148,8 +147,8 @@ class ClusterRequests:
         return rows, self._node.core.commit_index
 
     def transfer(self, to: str | None) -> str | None:
-        """Hand the leadership over; returns the successor, None if this member does not lead. A repeated request is
-        one.
+        """Transfer the leadership; returns the successor, or None if this member does not lead. A repeated request
+        begins no second transfer.
 
         Raises TransferRefused, NodeStopped.
         """

@@ -13,11 +13,11 @@ from raft import FRAME_BYTES_MAX_CLIENT, Completion, FrameSplitter
 _HEADER_BYTES = 4  # The length before each frame.
 
 OpenRow = tuple[int, int, int, int, Any]
-"""connection_id, request_id, session_id, how old (ms) a bounded read may be, body of a read or None"""
+"""(connection_id, request_id, session_id, maximum age in ms of a bounded read, body of a read or None)"""
 
 
 OPERATOR_REQUESTS_MAX = 32
-"""Requests on one connection that has a reserved place: `hwm status` makes two."""
+"""How many requests one connection with a reserved place may make. `hwm status` makes two."""
 
 
 class Connection:
@@ -27,31 +27,31 @@ class Connection:
         self.connection_id = connection_id
         self.splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self.greeted = False
-        self.is_reserved = is_reserved  # It may ask nothing but what operators ask.
-        self.is_client = False  # Greeted, and not reserved: every request of it is taken up.
+        self.is_reserved = is_reserved  # It may make only requests for operators.
+        self.is_client = False  # Greeted, and not reserved: requests of all kinds are taken up.
         self.reserved_requests = 0  # Requests while it was reserved.
-        self.wants_place = False  # Something was refused because it is reserved.
-        self.closed = False  # Answered for the last time: nothing more is read.
+        self.wants_place = False  # A request was refused because the connection is reserved.
+        self.closed = False  # The last response was made: nothing more is read.
         self.in_flight = 0
-        self.backlog: deque[bytes] = deque()  # Complete frames that wait: for room, or for their turn.
-        self.head_is_costly = False  # The first of them may have a long answer: it waits for time, not for room.
+        self.backlog: deque[bytes] = deque()  # Complete frames that wait for room or for their turn.
+        self.head_is_costly = False  # The first frame may have a long response: it waits for time, not for room.
         self.deferred_responses: deque[tuple[OpenRow, Completion]] = (
             deque()
-        )  # Answers that wait for `unsent_bytes_max`.
+        )  # Responses that wait for room below `unsent_bytes_max`.
         self.out: list[bytes] = []
         self.unsent_bytes = 0
 
     @property
     def incomplete_bytes(self) -> int:
-        """Bytes of requests that wait: for the rest of their frame, or for room. Cost: O(frames that wait)."""
+        """Bytes of requests that wait for the rest of their frame, or for room. Cost: O(waiting frames)."""
         return len(self.splitter.rest) + sum(map(len, self.backlog))
 
     def has_room(self, limits: ServiceLimits) -> bool:
-        """True if it may be served one more request."""
+        """True if one more request of this connection may be served."""
         return self.in_flight < limits.in_flight_max and self.unsent_bytes < limits.unsent_bytes_max
 
     def may_skip_the_line(self, limits: ServiceLimits) -> bool:
-        """True if what comes now begins with a whole request, and nothing waits before it."""
+        """True if the next bytes begin with a new frame, and no earlier request waits."""
         return (
             self.is_client
             and not self.backlog
@@ -60,9 +60,10 @@ class Connection:
         )
 
     def lone_request(self, data: bytes, limits: ServiceLimits) -> bytes | None:
-        """The body, if `data` is one whole request, nothing waits before it, and there is room for it; else None.
+        """The body, if `data` is exactly one request, no other waits before it, and there is room for it; else None.
 
-        So comes what a lone client wants. To split, line up and count it would cost more than to take it up.
+        A client with one request at a time sends such data. Splitting, queueing and counting the request would cost
+        more than taking it up.
         """
         length = len(data) - _HEADER_BYTES
         is_alone = (
@@ -77,7 +78,7 @@ class Connection:
         return data[_HEADER_BYTES:] if is_alone else None
 
     def take_out(self) -> bytes:
-        """Take the bytes to be sent. They count as unsent until they were."""
+        """Take the bytes to be sent. They count as unsent until they have been sent."""
         data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
         self.out.clear()
         return data
@@ -98,7 +99,8 @@ BATCH_MIN = 4
 class OpenRequests:
     """The requests that wait for the node. A ticket is used once.
 
-    They are in `by_ticket`, or in `batches` by their first ticket, as long as none of a batch was looked up by itself.
+    A request is in `by_ticket`, or part of a batch in `batches`, by the batch's first ticket, until a request of that
+    batch is looked up alone.
     """
 
     def __init__(self) -> None:
@@ -111,11 +113,11 @@ class OpenRequests:
 
     @property
     def next_ticket(self) -> int:
-        """The one that `tickets` gives next."""
+        """The first ticket that `tickets` returns next."""
         return self._last_ticket + 1
 
     def by_connection(self) -> Counter[int]:
-        """How many there are of each connection. Cost: O(open requests)."""
+        """How many requests of each connection are open. Cost: O(open requests)."""
         counts = Counter(row[0] for row in self.by_ticket.values())
         for batch in self.batches.values():
             counts[batch.connection_id] += len(batch.request_ids)
@@ -134,7 +136,7 @@ class OpenRequests:
     def commands(
         self, connection: Connection, tickets: range, request_ids: Sequence[int], session_ids: Sequence[int]
     ) -> None:
-        """These commands were proposed."""
+        """Add commands that were proposed."""
         connection.in_flight += len(tickets)
         if len(tickets) == 1:
             self.by_ticket[tickets[0]] = (connection.connection_id, request_ids[0], session_ids[0], 0, None)
@@ -148,7 +150,7 @@ class OpenRequests:
     def take(self, ticket: int) -> OpenRow | None:
         """Remove and return the request that waits for this ticket; None if there is none any more."""
         row = self.by_ticket.pop(ticket, None)
-        if row is None and self.batches:  # Hardly ever: what is proposed together mostly ends together.
+        if row is None and self.batches:  # Rare: commands that are proposed together usually end together.
             self.expand_all()
             row = self.by_ticket.pop(ticket, None)
         return row
@@ -164,7 +166,7 @@ class OpenRequests:
         self._expand(range(first_ticket, first_ticket + len(batch.request_ids)), batch)
 
     def _expand(self, tickets: range, batch: OpenBatch) -> None:
-        """Without a Python loop: 0.2 µs each."""
+        """Add the requests of a batch, without a Python loop: 0.2 µs each."""
         rows = zip(repeat(batch.connection_id), batch.request_ids, batch.session_ids, repeat(0), repeat(None))
         self.by_ticket.update(zip(tickets, rows))  # noqa: B905 - `repeat` has no end.
 
@@ -176,7 +178,7 @@ class OpenRequests:
         bodies: Sequence[Any],
         bound_ms: int = 0,
     ) -> None:
-        """These reads were asked for."""
+        """Add reads that were requested."""
         connection.in_flight += len(tickets)
         if len(tickets) == 1:
             self.by_ticket[tickets[0]] = (connection.connection_id, request_ids[0], 0, bound_ms, bodies[0])

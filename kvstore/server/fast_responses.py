@@ -24,7 +24,7 @@ T = TypeVar("T")
 _LENGTH_BYTES = 4  # The length before each frame.
 
 _FORMS = ((0, b"", "B"), (24, b"\x18", "B"), (256, b"\x19", "H"), (65_536, b"\x1a", "I"), (1 << 32, b"\x1b", "Q"))
-"""From which number on a CBOR integer has which head before it and is of which size, in its shortest form."""
+"""The shortest forms of a CBOR integer: (the least number of the form, the head before the number, its size)."""
 
 
 def _form_of(number: int) -> int:
@@ -33,7 +33,7 @@ def _form_of(number: int) -> int:
 
 
 class ResponseBatcher:
-    """Sends the responses to completions that come for many tickets at a time."""
+    """Sends the responses to completions of many tickets at a time."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ResponseBatcher:
         self._put, self._answer = put, answer
 
     def applied(self, batch: AppliedBatch) -> None:
-        """As `answer` for each. Commands that were proposed together mostly end together."""
+        """Like `answer` for each command. Commands that were proposed together usually end together."""
         tickets, results, opened = batch.tickets, batch.results, self._opened
         assert len(tickets) == len(results), batch.index
         if len(tickets) == 1 and results[0][-1] is PUT_DONE:
@@ -72,17 +72,17 @@ class ResponseBatcher:
                 self._puts(self._connections.get(open_batch.connection_id), open_batch.request_ids, revisions)
                 place += count
             else:
-                opened.expand(tickets[start])  # Something else than puts, or the rest is in the next entry.
+                opened.expand(tickets[start])  # The batch has other commands than puts, or spans two entries.
 
     def _one_by_one(self, tickets: Sequence[int], results: Sequence[Any], index: int) -> None:
-        """As `answer` for each. Commands of one connection mostly are consecutive."""
+        """Like `answer` for each command. Commands of one connection are usually consecutive."""
         last_id, connection = 0, None
         ids: list[int] = []
         revisions: list[int] = []
         for ticket, result in zip(tickets, results, strict=True):
             opened = self._opened.take(ticket)
             if opened is None:
-                continue  # Nobody waits any more.
+                continue  # No client waits for it any more.
             if opened[0] != last_id:
                 self._puts(connection, ids, revisions)
                 last_id, connection, ids, revisions = opened[0], self._connections.get(opened[0]), [], []
@@ -101,7 +101,7 @@ class ResponseBatcher:
             self._put(connection, self._encoder.put(opened[1], revision))
 
     def reads_ready(self, ready: ReadsReady, machine: KvMachine, unsent_bytes_max: int) -> None:
-        """As `answer` for each. All tickets of a batch belong to one connection; most are gets of existing keys."""
+        """Like `answer` for each read. All tickets belong to one connection; most are gets of existing keys."""
         if len(ready.tickets) == 1:
             self._single_read(ready.tickets[0], machine, unsent_bytes_max)
             return
@@ -112,7 +112,7 @@ class ResponseBatcher:
         assert rows[-1][0] == connection.connection_id, rows[-1]
         ids: list[int] = []
         found: list[RecordItem] = []
-        others: list[tuple[OpenRow, ReadReady]] = []  # Ranges, what is not there, and what there is no room for.
+        others: list[tuple[OpenRow, ReadReady]] = []  # Ranges, absent keys, and reads without room.
         room_bytes = unsent_bytes_max - connection.unsent_bytes
         records = machine.records_of([row[4][1] for row in rows])
         for ticket, row, record in zip(ready.tickets, rows, records, strict=True):
@@ -154,14 +154,14 @@ class FastEncoder:
         self._get_middle = b"\x01" + encode_item(node_id) + b"\x82\x02"
 
     def put(self, request_id: int, revision: int) -> bytes:
-        """As `puts` of one."""
+        """`puts` for a single put."""
         pack, before, between, size_bytes = _layout(_form_of(request_id), _form_of(revision))
         after = self._put_end
         head = (size_bytes + len(after) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before
         return pack(head, request_id, between, revision) + after
 
     def get(self, request_id: int, revision: int, record: RecordItem) -> bytes:
-        """As `gets` of one."""
+        """`gets` for a single get."""
         pack, before, between, size_bytes = _layout(_form_of(request_id), _form_of(revision))
         rest = self._get_middle + _record_item(record)
         head = (size_bytes + len(rest) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before
@@ -202,7 +202,8 @@ def _record_item(record: RecordItem) -> bytes:
 
 @cache
 def _layout(of_ids: int, of_revisions: int) -> tuple[Callable[..., bytes], bytes, bytes, int]:
-    """How an answer begins, up to its revision: pack, what stands before the id and between the two, and its size."""
+    """The beginning of a response, up to its revision: pack function, the bytes before the id, the bytes between id and
+    revision, and the size."""
     _, id_head, id_size = _FORMS[of_ids]
     _, revision_head, revision_size = _FORMS[of_revisions]
     between = b"\x00" + revision_head
@@ -211,6 +212,6 @@ def _layout(of_ids: int, of_revisions: int) -> tuple[Callable[..., bytes], bytes
 
 
 def _halves(encode: Callable[[Sequence[int], Sequence[T]], bytes], ids: Sequence[int], rows: Sequence[T]) -> bytes:
-    """Numbers of different sizes: rare, for most requests of a connection have numbers of one size."""
+    """Encode both halves separately, for numbers of different sizes: rare, as those of a connection mostly have one."""
     half = len(ids) // 2
     return encode(ids[:half], rows[:half]) + encode(ids[half:], rows[half:])

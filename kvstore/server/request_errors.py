@@ -1,8 +1,8 @@
 """Containment of errors: an unexpected exception while a request is judged costs only its connection.
 
-Until something is proposed nothing has changed, so such a request certainly had no effect, and the member goes on.
-Once a command is proposed, and while completions are carried out, state may have changed: an exception there is not
-contained, and ends the member.
+Before a command is proposed, nothing has changed. So a request that fails there certainly had no effect, and the member
+continues. After the proposal, and while completions are carried out, the state may have changed: an exception there is
+not contained, and ends the member.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raft import StoreFailed
 logger = logging.getLogger("kvstore.service")
 
 PLACES_MAX = 64
-"""Distinct places in the program whose errors are counted one by one; all further places count as one."""
+"""How many places in the program have a count of their own; all further places share one."""
 
 TRACEBACK_CHARACTERS_MAX = 8_000
 """The length of one traceback in the log; its end, which names the error, is kept."""
@@ -27,8 +27,8 @@ _OTHER_PLACES = "other places"
 def is_contained(error: BaseException) -> bool:
     """True if `error`, raised while a request was judged, may cost its connection only.
 
-    False for what ends a process or a task (KeyboardInterrupt, SystemExit, trio.Cancelled), and for a disk that fails
-    while the request reads it: the member makes no more promises after that.
+    False for exceptions that end a process or a task (KeyboardInterrupt, SystemExit, trio.Cancelled), and for a disk
+    that fails while the request reads it: the member makes no more promises after that.
     """
     if isinstance(error, OSError | StoreFailed):
         return False
@@ -41,7 +41,7 @@ def _is_decoder_panic(error: BaseException) -> bool:
 
 
 class RequestErrors:
-    """Counts what the firewall caught in one member, and logs each distinct place once with its traceback.
+    """Counts the errors that were contained in one member, and logs each distinct place once with its traceback.
 
     A place is logged again, in one line, when its count reaches 10, 100, 1,000, …
     """

@@ -1,6 +1,7 @@
-"""The decision about a request: admitted or refused, and how it is carried out. Nothing is changed here.
+"""The decision about a request: whether it is admitted, and how it is carried out. Nothing is changed here.
 
-The service carries a decision out. A request that raises here had no effect, so it costs one request or one connection.
+The service carries the decision out. A request that raises here had no effect, so the error costs one request or one
+connection.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from raft import Hello, HelloRole, MembershipChange, Node, ProtocolError, ReadMo
 
 
 class Reply(NamedTuple):
-    """Answer at once, with this code and these fields."""
+    """Respond at once, with this code and these fields."""
 
     code: int
     fields: Sequence[Any]
 
 
 class LocalRead(NamedTuple):
-    """Answer at once, from what this member has applied. `consistency`: as asked for."""
+    """Respond at once, from what this member has applied. `consistency`: as requested."""
 
     body: Sequence[Any]
     consistency: int
@@ -61,7 +62,7 @@ class SessionClosing(NamedTuple):
 
 
 class EngineRead(NamedTuple):
-    """Ask the engine when this may be read. `bound_ms`: how old the state may be; for bounded reads only."""
+    """Request a read from the engine. `bound_ms`: the maximum age of the state, for bounded reads only."""
 
     body: Sequence[Any]
     mode: ReadMode
@@ -75,13 +76,13 @@ class Change(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Hand the leadership over, to this member or (None) to the fittest."""
+    """Transfer the leadership to this member, or (None) to the fittest."""
 
     to: str | None
 
 
 class StateHashWanted(NamedTuple):
-    """Answer how this member is, with the hash of its state, which takes a walk over all of it."""
+    """Respond with the status of this member and the hash of its state, which takes a walk over the whole state."""
 
 
 Decision = (
@@ -102,7 +103,7 @@ FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.
 
 
 def is_for_operators(asked: DecodedRequest) -> bool:
-    """True for a request that `hwm status` makes, costs little, and changes nothing: not for the hash of the state."""
+    """True for the requests of `hwm status`, which cost little and change nothing. False for the hash of the state."""
     return asked.kind in FOR_OPERATORS and not (asked.kind == RequestKind.STATUS and any(asked.items[:1]))
 
 
@@ -133,8 +134,8 @@ class RequestJudge:
         ).encode()
 
     def decide(self, asked: DecodedRequest) -> Decision:
-        """Decide about a request. Raises ProtocolError if it makes no sense, else the RaftError or KvError that
-        refuses it."""
+        """Decide about a request. Raises ProtocolError if it is malformed, else the RaftError or KvError that refuses
+        it."""
         match asked.kind:
             case RequestKind.COMMAND:
                 return self._command(asked)
@@ -174,7 +175,7 @@ class RequestJudge:
         if body and body[0] not in (CommandKind.GET, CommandKind.RANGE):
             return Reply(Code.UNSUPPORTED, ("a read is a get or a range",))
         admit_body(body, self._limits, self._machine.feature_level)
-        if type(consistency) is not int:  # Anything may be here, and not everything can be looked up in a map.
+        if type(consistency) is not int:  # Any item is possible here, even an unhashable one.
             return Reply(Code.UNSUPPORTED, (f"a consistency of type {type(consistency).__name__}",))
         if consistency == Consistency.LOCAL:
             return LocalRead(body, consistency)

@@ -1,10 +1,10 @@
 """Pages of the newest durable snapshot, for clients that save it, and the request to build a newer one.
 
 No state is kept between two requests of a client: each names the file that the first page came from. Only the newest
-file is ever read, by the name that the member itself has for it; once there is a newer one, the client begins again.
+file is read, by the member's own name for it; once there is a newer file, the client begins again.
 
-A page is read synchronously, as `read_log` reads entries: 1 MiB takes 0.1 ms from the page cache, where a file that has
-just been written is (and 0.6 ms to encode), and longer from a disk. The build goes on beside other work, in chunks.
+A page is read synchronously, as `read_log` reads entries. 1 MiB takes 0.1 ms from the page cache, which holds a file
+that was just written, and longer from a disk; encoding it takes 0.6 ms. A build runs beside other work, in chunks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SnapshotPages:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._given_up = ""  # Since a build was last asked for.
+        self._given_up = ""  # Why a build was given up since one was last requested.
 
     def heed(self, events: Sequence[TraceEvent]) -> None:
         """Take note of events of the node."""
@@ -33,10 +33,11 @@ class SnapshotPages:
                 self._given_up = re.sub(r"^\[Errno \d+\] ", "", str(event.fields["reason"]))  # For people.
 
     def page(self, revision: int, items: Sequence[Any]) -> tuple[Any, ...]:
-        """The fields of the answer: name, size of the file, bytes of it. Or None, why, if one is being built, and why
-        the last build since one was asked for was given up (or nothing).
+        """The fields of the response: the name of the file, its size, and bytes of it.
 
-        `revision` is that of the state which a build would show. Raises ProtocolError for items that make no sense.
+        If there is no such page: None, the reason, whether a snapshot is being built, and why the last requested build
+        was given up (empty if it was not). `revision` is that of the state which a build would show. Raises
+        ProtocolError for malformed items.
         """
         name, offset, bytes_max, revision_min, wants_build = _judged(items)
         info = self._node.newest_snapshot()

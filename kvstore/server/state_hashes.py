@@ -1,7 +1,7 @@
-"""Hashes of a member's state, for comparisons of members: computed in slices, one at a time, beside other work.
+"""Hashes of a member's state, for comparing members: computed in slices, one hash at a time, beside other work.
 
-A response shows the member at the moment of its hash, which is not before the request. While the state stays the same,
-the last hash is the response.
+A response shows the member at the moment of its hash, which is not before the request. While the state does not change,
+the last hash is reused.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kvstore.store.machine import KvMachine
 from raft import Busy, Node
 
 WAITING_MAX = 64
-"""Requests that wait for a hash, on all connections together."""
+"""How many requests may wait for a hash, on all connections together."""
 
 WAITING_PER_CONNECTION_MAX = 4
-"""So that one connection cannot take all places. A client asks once at a time."""
+"""The bound for one connection, so that it cannot take all places. A client makes one such request at a time."""
 
 
 class WaitingRequest(NamedTuple):
@@ -39,33 +39,33 @@ class StateHashes:
         status: Callable[[], MemberStatus],
         answer: Callable[[WaitingRequest, MemberStatus], None],
     ) -> None:
-        """`status` says how the member is, without a hash. `answer` is called for each request that `wait` took, in
-        order, but for those that were forgotten."""
+        """`status` returns the member's status without a hash. `answer` is called for each request that `wait` took, in
+        order, except those that were forgotten."""
         self._node, self._machine, self._take_status, self._answer = node, machine, status, answer
         self._hashing: StateHashing | None = None
         self._status: MemberStatus | None = None  # As it was when `_hashing` began.
-        self._served: list[WaitingRequest] = []  # Wait for `_hashing`.
-        self._next: list[WaitingRequest] = []  # Came when the state had moved on: they wait for the one after it.
+        self._served: list[WaitingRequest] = []  # They wait for `_hashing`.
+        self._next: list[WaitingRequest] = []  # The state had changed when they arrived: they wait for the next hash.
         self._index, self._hash = -1, b""  # The last hash, and the index of its state.
 
     @property
     def waiting(self) -> list[WaitingRequest]:
-        """All that wait."""
+        """All waiting requests."""
         return self._served + self._next
 
     @property
     def is_under_way(self) -> bool:
-        """True while `step` has something to do."""
+        """True while `step` has work."""
         return self._hashing is not None
 
     def known(self) -> MemberStatus | None:
-        """This member with the hash of its state, if that is known without a walk; else None."""
+        """The status of this member with the hash of its state, if the hash is known already; else None."""
         if self._index != self._node.core.last_applied:
             return None
         return replace(self._take_status(), state_hash=self._hash)
 
     def wait(self, request: WaitingRequest) -> None:
-        """Have `answer` called for this request once the hash is there. Raises Busy at a bound."""
+        """Have `answer` called for this request once the hash is known. Raises Busy at a bound."""
         waiting = self.waiting
         if len(waiting) >= WAITING_MAX:
             raise Busy("requests that wait for the state hash", WAITING_MAX)
@@ -79,13 +79,13 @@ class StateHashes:
             self._begin()
 
     def forget(self, connection_id: int) -> None:
-        """No request of this connection waits any more. A hash under way goes on, for later requests."""
+        """Forget the requests of this connection. A hash under way is completed, for later requests."""
         if self._hashing is not None:
             self._served = [each for each in self._served if each.connection_id != connection_id]
             self._next = [each for each in self._next if each.connection_id != connection_id]
 
     def step(self) -> None:
-        """One slice of the hash that is under way."""
+        """Compute one slice of the hash that is under way."""
         hashing, status = self._hashing, self._status
         assert hashing is not None
         assert status is not None

@@ -15,7 +15,7 @@ from raft import Configuration, Member, Node, ProtocolError
 
 
 def status_of(node: Node, machine: KvMachine) -> MemberStatus:
-    """The status of this moment, without the hash of the state. Cost: O(sessions)."""
+    """The present status, without the hash of the state. Cost: O(sessions)."""
     status, state = node.status(), machine.status()
     return MemberStatus(
         node_id=status.node_id,
@@ -68,7 +68,7 @@ def status_of(node: Node, machine: KvMachine) -> MemberStatus:
 
 
 def membership_of(node: Node, client_address: Callable[[Member], str], about: str = "") -> Membership:
-    """The membership as this node sees it. `client_address`: where clients reach a member. `about`: an id, or none."""
+    """The membership as this node sees it. `client_address`: where clients reach a member. `about`: an id, or empty."""
     core, status = node.core, node.status()
     progress = {peer.peer_id: peer for peer in status.peers}
     is_leader = core.leading_term is not None
@@ -99,7 +99,7 @@ def membership_of(node: Node, client_address: Callable[[Member], str], about: st
 
 
 def part_of(configuration: Configuration, node_id: str) -> str:
-    """The part of a member: voter, learner, incoming or outgoing; empty if it is no member."""
+    """The part of a member: voter, learner, incoming or outgoing; empty if it is not a member."""
     if configuration.member(node_id) is None:
         return ""
     if node_id in configuration.learner_ids:
@@ -110,7 +110,7 @@ def part_of(configuration: Configuration, node_id: str) -> str:
 
 
 def sessions_fields(machine: KvMachine, leader_time: int, items: Sequence[Any]) -> tuple[Any, ...]:
-    """The answer: leader_time, rows, whether there are more. Raises ProtocolError."""
+    """The fields of the response: leader_time, rows, whether there are more. Raises ProtocolError."""
     if len(items) < 2 or not is_count(items[0]) or not is_count(items[1]):
         raise ProtocolError("a sessions request is [request_id, 10, after_id, count_max]")
     ids = list(machine.sessions.by_id)  # Ascending: ids are given in order, and snapshots keep it.
@@ -125,7 +125,7 @@ def sessions_fields(machine: KvMachine, leader_time: int, items: Sequence[Any]) 
 
 
 def limits_fields(machine: KvMachine) -> tuple[Any, ...]:
-    """The answer: a map by name of [limit, used]. Cost: O(sessions)."""
+    """The fields of the response: a map from name to [limit, used]. Cost: O(sessions)."""
     status, open_sessions = machine.status(), machine.sessions.by_id.values()
     used = {
         "quota_bytes": status.stored_bytes,

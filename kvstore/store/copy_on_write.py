@@ -1,8 +1,8 @@
-"""Snapshot views of a state that goes on changing: taken in O(1), read in slices, each row as it was at the beginning.
+"""Snapshot views of a state that keeps changing: taken in O(1), read in slices, each row as it was at the beginning.
 
-Copy on write. Before a row changes, the open views save it (`KeyValueMap.views`, `Sessions.views`) unless they have
-handed it out already. A row that changes twice, or is new, costs a comparison. A slice is captured as a whole when it
-is begun, so its rows may change before they are used.
+They copy on write. Before a row changes, the open views save it (`KeyValueMap.views`, `Sessions.views`) unless they
+have returned it already. A row that changes twice, or is new, costs a comparison. A slice is captured as a whole when
+it begins, so its rows may change before they are used.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ P = TypeVar("P", bound=bytes | DeletionPlace)
 
 
 class StoreSnapshotView:
-    """Records and remembered deletions. Open until `close`, which is due when enough has been read.
+    """A view of records and remembered deletions. It is open until `close`, which its owner must call.
 
-    `slice_rows` are captured at a time: 512 take 0.1 ms.
+    `slice_rows` rows are captured at a time: 512 take 0.1 ms.
     """
 
     def __init__(self, store: KeyValueMap, slice_rows: int) -> None:
@@ -34,16 +34,16 @@ class StoreSnapshotView:
         self._slice_rows = slice_rows
         self._revision = store.revision  # Newer records are not in the view.
         self._records_left, self._deletions_left = len(store.records), len(store.deletions)
-        self._key = b""  # The last one that was handed out.
+        self._key = b""  # The last key that was returned.
         self._old: dict[bytes, RecordItem] = {}  # Records of later keys that were overwritten or removed since.
-        self._removed: SortedList[bytes] = SortedList()  # Keys of these that are, or were for a while, absent.
-        self._place: DeletionPlace = (0, 0, b"")  # The last one that was handed out.
-        self._forgotten: SortedList[DeletionPlace] = SortedList()  # Later ones, which are not remembered any more.
+        self._removed: SortedList[bytes] = SortedList()  # The keys among them that are absent, or were for a while.
+        self._place: DeletionPlace = (0, 0, b"")  # The last deletion that was returned.
+        self._forgotten: SortedList[DeletionPlace] = SortedList()  # Later deletions that the map has forgotten since.
         store.views.append(self)
 
     @property
     def is_open(self) -> bool:
-        """False once it was closed."""
+        """False once the view was closed."""
         return self in self._store.views
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class StoreSnapshotView:
             self._forgotten.add(place)
 
     def records(self) -> Iterator[list[tuple[bytes, RecordItem]]]:
-        """All records by key, in slices. New ones among them are passed over, at 0.1 µs each."""
+        """All records by key, in slices. Records that are newer than the view are skipped, at 0.1 µs each."""
         while self._records_left:
             keys = _following(self._store.keys.after(self._key), self._removed, self._slice_rows)
             self._key = keys[-1]
@@ -95,7 +95,8 @@ class StoreSnapshotView:
 
 
 def _following(later: Iterator[P], gone: SortedList[P], rows: int) -> list[P]:
-    """The next `rows` at most, in order; those from `gone`, where all are later as well, are taken out."""
+    """At most `rows` next items of `later` and `gone`, in order. All items of `gone` are later ones; those returned are
+    removed from it."""
     found = list(islice(later, rows))
     if gone:
         found = sorted({*found, *islice(gone, rows)})[:rows]
@@ -105,17 +106,17 @@ def _following(later: Iterator[P], gone: SortedList[P], rows: int) -> list[P]:
 
 
 class SessionsSnapshotView:
-    """Sessions and their kept results. Open until `close`, which is due when enough has been read.
+    """A view of sessions and their kept results. It is open until `close`, which its owner must call.
 
-    Taken in O(sessions), which are few: 0.2 ms for 10,000. A session is saved with a copy of its `results` when it is
-    first changed: 0.04 ms for the 4,096 results that the default limits allow.
+    Taking it costs O(sessions), which are few: 0.2 ms for 10,000. A session is saved with a copy of its `results`
+    before its first change: 0.04 ms for the 4,096 results that the default limits allow.
     """
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._ids = sorted(sessions.by_id)
         self._next_id = sessions.next_id
-        self._last_id = 0  # The last session that was handed out with its results.
+        self._last_id = 0  # The last session that was returned with its results.
         self._saved: dict[int, tuple[SessionRow, dict[int, ResultItem]]] = {}
         sessions.views.append(self)
 

@@ -20,22 +20,22 @@ from kvstore.store.map import KeyValueMap
 from kvstore.store.records import RecordItem
 from kvstore.store.sessions import Session, Sessions
 
-_BATCH_PARTS = 1024  # Joined before the hash sees them: one call for many.
+_BATCH_PARTS = 1024  # Joined before they are hashed, so that one call hashes many.
 _RECORD = struct.Struct(">IIqqqq")
 _DELETION = struct.Struct(">Iq")
 _SESSION = struct.Struct(">qqqqI")
 
 SLICE_PARTS = 512
-"""Hashed in one slice: 170 records, or that many deletions and results; about 0.5 ms."""
+"""The parts hashed in one slice, about 0.5 ms: those of 170 records, or 512 deletions and results."""
 
 SLICE_BYTES = 256 * 1024
-"""Bytes of a slice; more only if one value is larger. SHA-256 takes 0.2 to 0.6 ms for it."""
+"""The bytes hashed in one slice; more only if one value is larger. SHA-256 takes 0.2 to 0.6 ms for them."""
 
 _PICTURE_ROWS = 128  # Captured from the state at a time.
 
 
 def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
-    """32 bytes, equal exactly where all replicated fields are. Cost: O(n), about 1 s for a million small records.
+    """32 bytes that are equal exactly if all replicated fields are. Cost: O(n), about 1 s for 10⁶ small records.
 
     For tests and simulations; a member that serves uses StateHashing.
     """
@@ -54,12 +54,12 @@ def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, le
 
 
 class StateHashing:
-    """The `state_digest` of this moment, computed in slices while the state goes on changing (`copy_on_write.py`)."""
+    """The `state_digest` of the present state, computed in slices while the state changes (`copy_on_write.py`)."""
 
     def __init__(
         self, store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int
     ) -> None:
-        """Cost: O(sessions), as of a snapshot."""
+        """Cost: O(sessions), like a snapshot."""
         self._state, self._clients = StoreSnapshotView(store, _PICTURE_ROWS), SessionsSnapshotView(sessions)
         self._parts = _parts(
             _head(store, sessions, limits, leader_time, level),
@@ -71,7 +71,7 @@ class StateHashing:
         self.result = b""  # 32 bytes once `step` has returned False.
 
     def step(self) -> bool:
-        """One slice; False once `result` is there."""
+        """Compute one slice; False once `result` is set."""
         gathered, room_bytes = list[bytes](), SLICE_BYTES
         for part in islice(self._parts, SLICE_PARTS):
             gathered.append(part)
@@ -86,7 +86,7 @@ class StateHashing:
         return False
 
     def close(self) -> None:
-        """Have nothing more saved for it. May be called twice."""
+        """Close the views, so that nothing more is saved for them. May be called twice."""
         self._state.close()
         self._clients.close()
 
@@ -97,7 +97,7 @@ def _parts(
     deletions: Iterable[tuple[bytes, int]],
     sessions: Iterable[tuple[SessionRow, Sequence[tuple[int, ResultItem]]]],
 ) -> Iterator[bytes]:
-    """The input of the hash. Sections need no separator: their lengths come before the first one."""
+    """The input of the hash. Sections need no separator, because their lengths precede the first one."""
     yield head
     for key, (value, create_revision, mod_revision, version, lease_id) in records:
         yield _RECORD.pack(len(key), len(value), create_revision, mod_revision, version, lease_id)

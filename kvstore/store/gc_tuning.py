@@ -1,9 +1,9 @@
-"""Garbage collection in a process that runs a member only: no collection may walk all of the state.
+"""Garbage collection in a process that only runs a member: no collection may walk the whole state.
 
 Reference counting frees nearly all objects here; the collector frees the few cycles that errors and connections leave
-behind. But it walks the whole state: a map of 10⁶ records, or 1,000 blocks of 1,000 sorted keys, for 50 to 200 ms each
-time. Collections of the youngest generation walk it, too: the collector stops tracking a map of untracked values when
-it visits the map, and tracks it again at the next write. Frozen objects (`gc.freeze`) are not walked any more.
+behind. But it would walk the whole state: a map of 10⁶ records, or 1,000 blocks of 1,000 sorted keys, for 50 to 200 ms
+each time. Even collections of the youngest generation would: the collector stops tracking a map of untracked values
+when it visits the map, and tracks it again at the next write. Frozen objects (`gc.freeze`) are not walked any more.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from typing import Any
 
 LONG_NS = 5_000_000
-"""A collection that takes longer has met something large and lasting, which is then frozen."""
+"""A collection that takes longer has walked large long-lived objects, which are then frozen."""
 
 YOUNG_MAX = 1_000
-"""Commands after which the youngest generation is collected: 0.1 ms. By itself it would be when 700 more objects have
-come than gone, and under a steady load as many records and results go as come: they gather for seconds, up to 10⁵, and
-are then walked in one go, for 20 to 50 ms."""
+"""The number of commands after which the youngest generation is collected, in 0.1 ms. Python would collect it when 700
+more objects were made than freed. Under a steady load, as many records and results are freed as made: they would gather
+for seconds, up to 10⁵, and then be walked at once, for 20 to 50 ms."""
 
 _began_at = 0
 _young = 0
@@ -28,7 +28,7 @@ _young = 0
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """No collections while a state is loaded: there is no garbage, and they would come every 700 records."""
+    """Suspend collections while a state is loaded: there is no garbage, and one would happen every 700 records."""
     gc.disable()
     try:
         yield
@@ -39,8 +39,8 @@ def suspended() -> Iterator[None]:
 def freeze_state() -> None:
     """Freeze all current objects out of the garbage collector; freeze again after any collection longer than 5 ms.
 
-    Cost: O(1). What is frozen and later becomes cyclic garbage is never freed. It is little: nothing is frozen again
-    unless the state has grown by much, or was replaced.
+    Cost: O(1). Frozen objects that later become cyclic garbage are never freed. They are few: objects are frozen again
+    only after the state has grown by much, or was replaced.
     """
     gc.freeze()
     if _freeze_after_a_long_one not in gc.callbacks:
@@ -62,7 +62,7 @@ def _freeze_after_a_long_one(phase: str, _: dict[str, Any]) -> None:
 
 
 def note_allocations(count: int) -> None:
-    """`count` commands were applied, which left about as many young objects of each kind behind."""
+    """`count` commands were applied. Each has left about one young object of each kind."""
     global _young
     _young += count
     if _young >= YOUNG_MAX:

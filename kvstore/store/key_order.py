@@ -1,8 +1,8 @@
 """The keys of a store in byte order, sorted lazily.
 
 The keys are in blocks of 1,000 to 2,000, with a bound between two blocks. A new key is appended to its block: 0.6 µs,
-where a list that is kept sorted takes 2.1 (10⁶ random keys). A block is sorted when it is read, or split, in 0.3 to
-0.7 ms. That is the longest pause: a read sorts only the blocks where it begins and ends, and those that it walks.
+where a list that is kept sorted takes 2.1 µs (10⁶ random keys). A block is sorted when it is read or split, in 0.3 to
+0.7 ms. This is the longest pause: a read sorts only the blocks where it begins and ends, and those that it walks.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 
 BLOCK_KEYS = 1_000
-"""Of a full block's half. One with twice as many is split, one with less than a quarter of it joined to another."""
+"""Half the size of a full block. A block of twice as many keys is split; one of less than a quarter is joined to
+another."""
 
 FEW = 16
-"""The most new keys that are inserted one by one; for more the block is sorted, 20 µs at least."""
+"""The most new keys that are inserted one by one. For more, the block is sorted, which takes at least 20 µs."""
 
 LAST_KEYS = 32
-"""Of the first block, forgotten at once: where keys came in any order, memory of every sort lies between these, and all
-of it goes back to the system with the last thousand of a million: 9 ms if that was one step."""
+"""How many keys of the first block are freed at once. If keys were added in random order, other freed memory lies
+between them, and all of it goes back to the system with the last thousand keys of a million: 9 ms in one step."""
 
 KeyPlace = tuple[int, int]
-"""(block, index in it). It holds until a key is added or removed."""
+"""(block, index in it). It is valid until a key is added or removed."""
 
 
 class KeyOrder:
     """A set of keys in blocks: those of block i are above bound i - 1, and not above bound i.
 
-    The first `_in_order[i]` keys of block i are sorted; the others came later.
+    The first `_in_order[i]` keys of block i are sorted; the others were added later.
     """
 
     __slots__ = ("_blocks", "_bounds", "_in_order")
@@ -39,7 +40,7 @@ class KeyOrder:
         self.extend(ascending)
 
     def add(self, key: bytes) -> None:
-        """Add a key that is not there. Cost: O(log n)."""
+        """Add a key that is not in the set. Cost: O(log n)."""
         number = bisect_left(self._bounds, key)
         block = self._blocks[number]
         block.append(key)
@@ -47,7 +48,7 @@ class KeyOrder:
             self._split(number)
 
     def extend(self, ascending: Sequence[bytes]) -> None:
-        """Add keys in ascending order, all above those that are there. Cost: O(len(ascending))."""
+        """Add keys in ascending order, all above the present ones. Cost: O(len(ascending))."""
         place = 0
         while place < len(ascending):
             block = self._ordered(len(self._bounds))
@@ -62,8 +63,8 @@ class KeyOrder:
             place += len(more)
 
     def drop_last_block(self) -> bool:
-        """Forget the keys of one block, or a few of the first; False if none are left. For whoever has no further use
-        for any of them."""
+        """Free the last block, or a few keys of the first one; False if none are left. Only for a set that is no longer
+        used."""
         if self._bounds:
             del self._blocks[-1], self._bounds[-1], self._in_order[-1]
             return True
@@ -73,7 +74,7 @@ class KeyOrder:
         return bool(block)
 
     def remove(self, key: bytes) -> None:
-        """Remove a key that is there. Cost: O(log n), besides what was added since the block was looked at."""
+        """Remove a key of the set. Cost: O(log n), and O(k) for k keys that were added since the block was sorted."""
         number, index = self.place_of(key)
         block = self._blocks[number]
         assert block[index] == key, key
@@ -83,12 +84,12 @@ class KeyOrder:
             self._join(min(number, len(self._bounds) - 1))
 
     def place_of(self, key: bytes) -> KeyPlace:
-        """Where the first key is that is not below `key`, or would be behind all others of its block."""
+        """The place of the first key that is not below `key`; it may be the end of a block."""
         number = bisect_left(self._bounds, key)
         return number, bisect_left(self._ordered(number), key)
 
     def end(self) -> KeyPlace:
-        """Behind the last one."""
+        """The place after the last key."""
         return len(self._blocks) - 1, len(self._blocks[-1])
 
     def count(self, low: KeyPlace, high: KeyPlace) -> int:
@@ -101,17 +102,17 @@ class KeyOrder:
         return high[1] - low[1] + sum(map(len, self._blocks[low[0] : high[0]]))
 
     def walk(self, low: KeyPlace, high: KeyPlace) -> Iterator[bytes]:
-        """The keys from `low` up to `high`. Nothing may be added or removed meanwhile."""
+        """The keys from `low` up to `high`. No key may be added or removed meanwhile."""
         for number in range(low[0], high[0] + 1):
             yield from map(self._ordered(number).__getitem__, self._part(number, low, high))
 
     def walk_back(self, low: KeyPlace, high: KeyPlace) -> Iterator[bytes]:
-        """The same from the end."""
+        """The same keys in descending order."""
         for number in range(high[0], low[0] - 1, -1):
             yield from map(self._ordered(number).__getitem__, reversed(self._part(number, low, high)))
 
     def after(self, key: bytes) -> Iterator[bytes]:
-        """All keys above this one. Nothing may be added or removed meanwhile."""
+        """All keys above this one. No key may be added or removed meanwhile."""
         number = bisect_left(self._bounds, key)
         return self.walk((number, bisect_right(self._ordered(number), key)), self.end())
 
@@ -119,12 +120,12 @@ class KeyOrder:
         return self.walk((0, 0), self.end())
 
     def _part(self, number: int, low: KeyPlace, high: KeyPlace) -> range:
-        """Which indexes of a block are from `low` up to `high`."""
+        """The indexes of a block that are from `low` up to `high`."""
         start = low[1] if number == low[0] else 0
         return range(start, high[1] if number == high[0] else len(self._blocks[number]))
 
     def _ordered(self, number: int) -> list[bytes]:
-        """A block, in order from now on."""
+        """The block, which is sorted first if necessary."""
         block, known = self._blocks[number], self._in_order[number]
         new = len(block) - known
         if new:
@@ -148,7 +149,7 @@ class KeyOrder:
         self._in_order[number : number + 1] = [middle, len(upper)]
 
     def _join(self, number: int) -> None:
-        """Make one of this block and the next, unless it had to be split soon."""
+        """Join this block and the next, unless the result would have to be split soon."""
         lower, upper = self._blocks[number : number + 2]
         if len(lower) + len(upper) > BLOCK_KEYS * 3 // 2:
             return
@@ -157,7 +158,7 @@ class KeyOrder:
         del self._blocks[number + 1], self._bounds[number]
 
     def check(self) -> None:
-        """Verify every internal invariant, and put nothing in order; AssertionError if one is broken. Cost: O(n)."""
+        """Verify every internal invariant, without sorting; AssertionError if one is broken. Cost: O(n)."""
         assert len(self._blocks) == len(self._in_order) == len(self._bounds) + 1
         assert self._bounds == sorted(set(self._bounds))
         for number, (block, known) in enumerate(zip(self._blocks, self._in_order, strict=True)):

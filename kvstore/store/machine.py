@@ -1,8 +1,8 @@
 """The replicated state machine: committed entries in, results out (docs/reference/specification.md#8-store).
 
-Deterministic: no clock, no randomness, no configuration but the replicated limits. Any command of a client
-ends in a result, the same on every member; only an entry that no build at this feature level can have made stops the
-member (`UnreadablePayload`, `UnsupportedFeatureLevel`).
+It is deterministic: no clock, no randomness, no configuration but the replicated limits. Any command of a client ends
+in a result, the same on every member. Only an entry that no build at this feature level can have made stops the member
+(`UnreadablePayload`, `UnsupportedFeatureLevel`).
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ _INVALID = int(ResultCode.INVALID_REQUEST)
 _PUT = int(CommandKind.PUT)
 _COMMANDS, _NO_OP, _CONFIGURATION = EntryKind.COMMANDS, EntryKind.NO_OP, EntryKind.CONFIGURATION  # A look-up: 50 ns.
 _NEVER = TIME_NS_MAX + 1
-_VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # In the answer to a get.
+_VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # The largest value in the response to a get.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineStatus:
-    """The state in numbers. `results`: kept for sessions."""
+    """The state in numbers. `results`: how many are kept for sessions."""
 
     revision: int
     compact_revision: int
@@ -90,9 +90,9 @@ def initial_header(limits: StoreLimits | None = None) -> dict[str, Any]:
 class KvMachine:
     """A `raft.StateMachine` of records, sessions and their kept results. It starts as the empty store.
 
-    `chunk_bytes`: about so much of a snapshot is encoded in one go; each member may have its own. `levels`: the feature
-    levels that it applies; it stops at any other. `on_applied` is called with the number of commands after each `apply`
-    or `apply_batch`.
+    `chunk_bytes`: about how much of a snapshot is encoded at once; it may differ between members. `levels`: the feature
+    levels that this machine applies; it stops at any other. `on_applied` is called with the number of commands after
+    each `apply` or `apply_batch`.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class KvMachine:
         self._leader_time = 0
         self._level = FEATURE_LEVEL_INITIAL
         self._levels = levels
-        self._expiry_due = 0  # No session expires before this: deadlines are only put off, and new sessions reset it.
+        self._expiry_due = 0  # No session expires earlier: deadlines only rise, and new sessions reset it.
         self._chunk_bytes = chunk_bytes
 
     # The present state.
@@ -132,7 +132,7 @@ class KvMachine:
 
     @property
     def feature_level(self) -> int:
-        """Which shapes of commands are known, on all members alike."""
+        """The feature level in force, which determines the known shapes of commands, alike on all members."""
         return self._level
 
     @property
@@ -142,7 +142,7 @@ class KvMachine:
 
     @property
     def sessions(self) -> Sessions:
-        """The open sessions, to be looked at: only `apply` changes them."""
+        """The open sessions, for reading. Only `apply` changes them."""
         return self._sessions
 
     @property
@@ -176,12 +176,12 @@ class KvMachine:
     # Reads of what this member has applied.
 
     def read(self, body: Sequence[Any]) -> ResultItem:
-        """The result item of a get or range, whose body `admit_body` has passed; as of now, on this member."""
+        """The result item of a get or range on the present state of this member. `admit_body` has accepted `body`."""
         assert body[0] in (CommandKind.GET, CommandKind.RANGE), body[0]
         return operation(self._store, body, self._limits)
 
     def records_of(self, keys: Iterable[bytes]) -> list[RecordItem | None]:
-        """The records that `read` finds for a get of each key; None where only `read` has the answer."""
+        """The records that `read` finds for a get of each key; None for a key that needs `read` itself."""
         slots, value_bytes_max = self._store.records.slots, _VALUE_BYTES_MAX
         return [
             record if (record := slots[hash(key) % SLOTS].get(key)) and len(record[0]) <= value_bytes_max else None
@@ -229,9 +229,10 @@ class KvMachine:
         return results
 
     def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
-        """`apply` each of several, in order: the same for less, above all where each has few commands.
+        """`apply` several entries in order, at a lower cost, above all for entries of few commands.
 
-        They are decoded together: the caller bounds their number. If it raises, those before that entry are applied.
+        All entries are decoded together, so the caller bounds their number. If this raises at an entry, the earlier
+        ones are applied.
         """
         if not FAST_PATHS:
             return [self.apply(entry) for entry in entries]
@@ -251,7 +252,7 @@ class KvMachine:
         return results
 
     def _apply_single_puts(self, rows: Sequence[SinglePut]) -> list[list[ResultItem]]:
-        """Apply entries of one put each; from the first on that is unusual, in the way that can do everything."""
+        """Apply entries of one put each; from the first one off the fast path on, use the general path."""
         self._leader_time, answers = apply_single_puts(
             self._store, self._sessions, self._limits, self._leader_time, self._expiry_due, rows
         )
@@ -263,21 +264,21 @@ class KvMachine:
     def _apply_batches(self, batches: Sequence[Batch]) -> list[list[ResultItem]]:
         """Apply the commands of each batch at its time.
 
-        A hot loop for puts under sessions, most of what a store is given: `enter`, `answered`, `put` and `keep` in
-        line take half the time, and what commands of one session share is done once for those that stand side by side.
-        Any command off the fast path is handed to `_apply_command`, which safely repeats the session bookkeeping that
-        is already done here; tests compare with a machine that hands all commands there.
+        A hot loop for puts under sessions, which are most of the commands. `enter`, `answered`, `put` and `keep` take
+        half the time in line, and the work that adjacent commands of one session share is done once. Any command off
+        the fast path is handed to `_apply_command`, which safely repeats the session bookkeeping that is already done
+        here; tests compare with a machine that hands all commands there.
         """
         results_of_all: list[list[ResultItem]] = []
         store, sessions, leader_time = self._store, self._sessions, self._leader_time
         slots, by_id, deletions, views = store.records.slots, sessions.by_id, store.deletions, store.views
         kept_max, kept_bytes_max, all_bytes_max, quota_bytes = _bounds(self._limits)
         revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
-        session: Session | None = None  # Of the last command on the fast path; its changes are in the next three.
+        session: Session | None = None  # That of the last command on the fast path; the next three hold its changes.
         last_id, floor, session_bytes = NOT_A_PLAIN_PUT, 0, 0
         results: dict[int, ResultItem] = {}
         for time, rows in batches:
-            if time > leader_time:  # It never goes back.
+            if time > leader_time:  # Leader time never goes back.
                 if session is not None:
                     session.floor, session.results_bytes, session, last_id = floor, session_bytes, None, NOT_A_PLAIN_PUT
                 self._leader_time = leader_time = time
@@ -356,13 +357,13 @@ class KvMachine:
         return results_of_all
 
     def _expire(self) -> None:
-        """Close the sessions whose deadline has come, and see when there may be others."""
+        """Close the sessions whose deadline has passed, and note when the next one may expire."""
         self._sessions.expire(self._leader_time)
         due = self._sessions.next_deadline()
         self._expiry_due = _NEVER if due is None else due
 
     def _apply_command(self, item: Any) -> ResultItem:
-        """Apply one command of whatever shape."""
+        """Apply one command of any shape."""
         flaw = validate_header(item)
         if flaw is not None:
             return self._invalid(flaw)
@@ -382,7 +383,7 @@ class KvMachine:
         return answer
 
     def _carry_out(self, item: Sequence[Any]) -> ResultItem:
-        """Carry out a command that nothing answers already."""
+        """Carry out a command that no kept result and no session error has answered."""
         kind = item[3]
         if type(kind) is int and kind == 1 and len(item) == 6:
             key, value = item[4], item[5]
@@ -401,7 +402,8 @@ class KvMachine:
         return self._administer(body)
 
     def _keep_or_close(self, session: Session, item: Sequence[Any]) -> ResultItem:
-        """These two are harmless when repeated, so they have no number and nothing of them is kept."""
+        """Keep a session alive, or close it. Both are harmless when repeated, so they have no request number, and no
+        result is kept."""
         flaw = validate_command(item, self._level)
         if flaw is not None:
             return self._invalid(flaw)
@@ -434,21 +436,21 @@ class KvMachine:
     # The state as a whole.
 
     def snapshot(self) -> StateSnapshot:
-        """The state of this moment, however late its chunks are read. Cost: O(sessions).
+        """The present state, however late its chunks are read. Cost: O(sessions).
 
-        Until it is read to the end, or closed, what changes is saved for it.
+        Until the snapshot is read to the end or closed, rows that change are saved for it.
         """
         header = header_of(self._store, self._sessions, self._limits, self._leader_time, self._level)
         return take_snapshot(self._store, self._sessions, header, self._chunk_bytes)
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
-        """Become what a snapshot describes. Raises InvalidSnapshot, UnsupportedFeatureLevel, and changes nothing."""
+        """Take the state of a snapshot. Raises InvalidSnapshot, UnsupportedFeatureLevel; then nothing has changed."""
         restoring = self.begin_restore(header, chunks)
         while restoring.step():
             pass
 
     def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> Restoring:
-        """`restore` in slices of some ms; what is applied meanwhile is forgotten with the rest. Raises as it does."""
+        """`restore` in slices of a few ms; entries applied meanwhile are lost with the old state. Raises as it does."""
         limits = read_header(header, self._levels)
 
         def become(store: KeyValueMap, sessions: Sessions) -> tuple[KeyValueMap, Sessions]:
@@ -465,7 +467,7 @@ class KvMachine:
         return state_digest(self._store, self._sessions, self._limits, self._leader_time, self._level)
 
     def begin_state_hash(self) -> StateHashing:
-        """The `state_hash` of now, in slices. Cost: O(sessions)."""
+        """Begin to compute the present `state_hash` in slices. Cost: O(sessions)."""
         return StateHashing(self._store, self._sessions, self._limits, self._leader_time, self._level)
 
     def check(self) -> None:

@@ -1,7 +1,7 @@
 """The ordered, versioned map: records, remembered deletions, and the revision.
 
 A record is a plain tuple of atoms, `(value, create_revision, mod_revision, version, lease_id)`: the garbage collector
-does not walk those, and results and snapshots share them without a copy.
+does not walk such tuples, and results and snapshots share them without a copy.
 
 See docs/reference/specification.md#81-records-and-revisions.
 """
@@ -20,14 +20,14 @@ from kvstore.store.records import RecordItem, Records
 
 RangeItem = tuple[bytes, bytes | None, int, int, int, int]
 DeletionPlace = tuple[int, int, bytes]
-"""(deleted_revision, which of the deletions of that revision, key): sorted, these are in the order they happened."""
+"""(deleted_revision, number of the deletion within that revision, key). They sort in the order of the deletions."""
 
 FIRST_REVISION = 1
 """The revision of the empty store; the first change makes it 2."""
 
 
 class MapView(Protocol):
-    """An open view of the map as it was at one moment. A change of the map has it save the old record first."""
+    """An open view of the map as it was at one moment. Before a change, the map has it save the old record."""
 
     def save(self, key: bytes, record: RecordItem) -> None:
         """`record` is about to be overwritten."""
@@ -40,12 +40,12 @@ class MapView(Protocol):
 
 
 class KeyValueMap:
-    """Keys in byte order with their records. It knows no sessions, quotas and errors.
+    """Keys in byte order with their records, without sessions, quotas and errors.
 
     `deletions` holds the revision of every remembered deletion, oldest first, all above `deletion_floor`; a key is
-    never in both maps. `deletion_order` has their places: unlike a dict it can be read from anywhere, and shortened at
-    its front. Changes by `place` and `take_out` must be followed by a `seal` with the keys written; any other change of
-    `records` must have the open `views` save the old records first.
+    never in both maps. `deletion_order` has the places of the deletions: unlike a dict, it can be read from any place
+    and shortened at its front. Changes by `place` and `take_out` must be followed by a `seal` with the keys written.
+    Before any other change of `records`, the open `views` must save the old records.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class KeyValueMap:
         self.keys = KeyOrder()
         self.deletions: dict[bytes, int] = {}
         self.deletion_order: SortedList[DeletionPlace] = SortedList()
-        self.views: list[MapView] = []  # Open ones.
+        self.views: list[MapView] = []  # The open views.
         self.deletion_floor = 0
         self.revision = FIRST_REVISION
         self.stored_bytes = 0  # Σ(len(key) + len(value) + 64) over all records.
@@ -110,7 +110,7 @@ class KeyValueMap:
             self.stored_bytes += len(key) + len(old[0]) + RECORD_OVERHEAD_BYTES
 
     def seal(self, written: dict[bytes, RecordItem | None], revision: int, deletions_max: int) -> None:
-        """Make what was placed and taken out the change `revision`. `written`: each key with its record before."""
+        """Complete the change `revision`, made by `place` and `take_out`. `written`: each key with its old record."""
         assert revision == self.revision + 1, (revision, self.revision)
         for key, old in written.items():
             if key not in self.records:
@@ -121,7 +121,7 @@ class KeyValueMap:
         self.forget_deletions(deletions_max)
 
     def remember_deletion(self, key: bytes, revision: int) -> None:
-        """The newest deletion, of a key of which none is remembered. Cost: O(log n)."""
+        """Add the newest deletion, of a key without a remembered one. Cost: O(log n)."""
         order, number = self.deletion_order, 0
         if order and order[-1][0] == revision:
             number = order[-1][1] + 1
@@ -129,7 +129,7 @@ class KeyValueMap:
         order.add((revision, number, key))
 
     def undelete(self, key: bytes) -> None:
-        """The key is written again, so its remembered deletion is not. Cost: O(log n + deletions of its revision)."""
+        """Forget the deletion of a key that is written again. Cost: O(log n + deletions of its revision)."""
         places = self.deletion_order.irange((self.deletions.pop(key), 0, b""))
         place = next(place for place in places if place[2] == key)
         self.deletion_order.remove(place)
@@ -137,7 +137,7 @@ class KeyValueMap:
             view.save_deletion(place)
 
     def forget_deletions(self, deletions_max: int) -> None:
-        """Raise the floor until at most `deletions_max` are left. All of one revision go together."""
+        """Raise the floor until at most `deletions_max` are left. Those of one revision are forgotten together."""
         order = self.deletion_order
         if len(order) <= deletions_max:
             return
@@ -152,8 +152,8 @@ class KeyValueMap:
         """Read a page: (items, more, count) for the body of a range. Cost: O(log n + items), and 50 ns for each
         1,000 keys in the range.
 
-        The page ends at its limit, or before the item that would pass its bound in bytes; it has at least one item
-        if there is any, so that a listing always goes on.
+        The page ends at its limit, or before the item that would exceed its bound in bytes. It has at least one item if
+        there is any, so that a listing always makes progress.
         """
         _, start, end, limit, reverse, keys_only, count_only, _, bytes_max = body
         keys = self.keys

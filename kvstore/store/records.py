@@ -1,10 +1,10 @@
-"""The map from key to record, in parts: a dict is copied when it grows, and the copy of a part takes little time.
+"""The map from key to record, in parts: a dict is copied when it grows, and copying one part takes little time.
 
-One dict of 10⁶ keys is copied for 30, 70 and 120 ms when it passes 0.35, 0.7 and 1.4 million keys, twice that beside
-busy neighbours, and a dict cannot be made with a given size. A part is copied in 0.5 ms, or in 5 where the system is
-slow to give memory. The parts have unequal shares of all keys, so they grow one after the other.
+Copying a single dict takes 30, 70 and 120 ms when it passes 0.35, 0.7 and 1.4 million keys, and twice as long beside
+busy processes; a dict cannot be made with a given size. A part is copied in 0.5 ms, or in 5 ms if the system provides
+memory slowly. The parts have unequal shares of all keys, so they grow one after the other.
 
-The part of a key differs from process to process, so no order here is ever shown.
+The part of a key differs from process to process, so the order of keys here is never visible outside.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RecordItem = tuple[bytes, int, int, int, int]
 """(value, create_revision, mod_revision, version, lease_id)"""
 
 SHARES = tuple(range(8, 16))
-"""The numbers of slots of the parts."""
+"""The possible numbers of slots of a part; equally many parts have each of them."""
 
 PARTS_OF_A_SHARE = 16
 
@@ -46,7 +46,7 @@ class Records:
         self.slots[hash(key) % SLOTS][key] = record
 
     def part_of(self, key: bytes) -> dict[bytes, RecordItem]:
-        """Where the record of `key` is, or belongs."""
+        """The part that has the record of `key`, or would have it."""
         return self.slots[hash(key) % SLOTS]
 
     def get(self, key: bytes) -> RecordItem | None:
@@ -62,6 +62,6 @@ class Records:
         return chain.from_iterable(part.items() for part in self.parts)
 
     def take_apart(self) -> list[dict[bytes, RecordItem]]:
-        """For whoever has no further use for the records, and frees them part by part. It is no map any more."""
+        """Return all parts, so that they can be freed one by one. The map cannot be used any more."""
         self.slots.clear()
         return self.parts

@@ -1,7 +1,7 @@
-"""Restoring a state from a snapshot, in slices of some ms, while the state before it is still in use.
+"""Restoring a state from a snapshot, in slices of a few ms, while the old state is still in use.
 
-10⁶ records of 16 + 128 bytes are read in 3,200 slices. To free as many takes a tenth of a second, so the state before
-is freed in slices, too.
+10⁶ records of 16 + 128 bytes are read in 3,200 slices. Freeing as many takes a tenth of a second, so the old state is
+freed in slices, too.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from kvstore.store.sessions import Sessions
 from kvstore.store.snapshot_codec import CHUNK_BYTES, StateReader
 
 SLICE_RECORDS = 1_024
-"""Judged and stored in one slice, at 0.7 µs each; a chunk of the usual size has no more."""
+"""How many records one slice validates and stores, at 0.7 µs each; a chunk of the usual size has no more."""
 
 FREED_RECORDS = 1_024
-"""In one slice, at 0.2 µs each, or 1 where memory goes back to the system."""
+"""How many records one slice frees, at 0.2 µs each, or 1 µs if memory goes back to the system."""
 
 SPARED_EVERY_SLICES = 64
-"""So often the collector is told not to walk what was read: it would walk all of it, again and again."""
+"""After how many slices the rows that were read are frozen, so that the collector does not walk them repeatedly."""
 
 Become = Callable[[KeyValueMap, Sessions], tuple[KeyValueMap, Sessions]]
-"""Makes this the state, in no time; returns the one before."""
+"""Makes this the state, in constant time; returns the old one."""
 
 
 class Restoring:
@@ -40,7 +40,7 @@ class Restoring:
         self.is_restored = False
 
     def step(self) -> bool:
-        """One slice; False if nothing is left to do. Raises InvalidSnapshot, and what the chunks raise."""
+        """Do one slice; False if nothing is left to do. Raises InvalidSnapshot, and the errors of the chunks."""
         if self.is_restored:
             return next(self._old, self) is None
         self._slices += 1
@@ -52,7 +52,7 @@ class Restoring:
         if chunk is None:
             self._be_over(*self._become(*self._reader.finish()))
         else:
-            self._reader.feed(chunk)  # In one piece.
+            self._reader.feed(chunk)  # A chunk is decoded at once.
             if len(chunk) <= CHUNK_BYTES:
                 self._reader.take(SLICE_RECORDS)
         return True
@@ -67,7 +67,7 @@ class Restoring:
 
 
 def _take_apart(store: KeyValueMap, sessions: Sessions) -> Iterator[None]:
-    """Free a state in slices, unless a view of it is still open: then it goes with that view."""
+    """Free a state in slices, unless a view of it is still open: then it is freed with that view."""
     if store.views or sessions.views:
         return
     parts, deletions, places = store.records.take_apart(), store.deletions, store.deletion_order

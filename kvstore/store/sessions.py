@@ -1,8 +1,8 @@
-"""Sessions, and the results that they keep for retries. All of it is replicated state.
+"""Sessions, and the results that they keep for retries. All of this is replicated state.
 
-A request `(session_id, request_no, acknowledged_up_to)` is closed at or below the session's floor, answered with the
-kept result if there is one, and carried out otherwise, in any order of numbers. A session for which nothing was applied
-during its time-to-live, in leader time, expires at the next entry, before the commands in it.
+A request `(session_id, request_no, acknowledged_up_to)` is closed if its number is at or below the session's floor,
+answered with the kept result if there is one, and carried out otherwise, in any order of numbers. A session for which
+no command was applied during its time-to-live, in leader time, expires at the next entry, before its commands.
 
 See docs/reference/specification.md#9-sessions-and-outcomes.
 """
@@ -25,9 +25,9 @@ PUT_RESULT_BYTES = 2 * ITEM_OVERHEAD_BYTES
 
 
 def result_bytes(item: Any) -> int:
-    """The bytes of a kept result in the bounds: 64 for each array in it, and its bytes and texts.
+    """The bytes that a kept result counts towards the bounds: 64 for each array in it, and its bytes and texts.
 
-    Replicated state depends on this sum, so it is over fields and never changes.
+    Replicated state depends on this sum, so it is a sum over fields, and its rule never changes.
     """
     if type(item) is tuple:
         return ITEM_OVERHEAD_BYTES + sum([result_bytes(each) for each in item if type(each) is not int])
@@ -35,7 +35,7 @@ def result_bytes(item: Any) -> int:
 
 
 def kept_bytes(result: ResultItem) -> int:
-    """`result_bytes` of a result, quick for the most frequent one."""
+    """`result_bytes` of a result, faster for the most frequent one."""
     return PUT_RESULT_BYTES if result[2] == PUT_DONE else result_bytes(result)
 
 
@@ -54,12 +54,12 @@ class Session:
 
     @property
     def is_unused(self) -> bool:
-        """True if no request of it was carried out or acknowledged: nobody can miss anything if it is closed."""
+        """True if no request of the session was carried out or acknowledged, so that closing it loses nothing."""
         return self.floor == 0 and not self.results
 
 
 class SessionsView(Protocol):
-    """An open view of the sessions as they were at one moment. A change of a session has it save that one first."""
+    """An open view of the sessions as they were at one moment. It saves a session before that session changes."""
 
     def save(self, session: Session, *, is_over: bool = False) -> None:
         """The session is about to change, or `is_over` and will never again."""
@@ -68,9 +68,9 @@ class SessionsView(Protocol):
 class Sessions:
     """All sessions, by id, with their deadlines in order.
 
-    The heap has one entry per open session, at or before its deadline, and is corrected when that one comes up: a
-    request puts off the expiry of its session by one assignment. Entries of closed sessions are dropped when they come
-    up, or when they are more than the open ones.
+    The heap has one entry per open session, at or before its deadline. The entry is corrected when it reaches the top,
+    so a request postpones the expiry of its session by one assignment. Entries of closed sessions are dropped when they
+    reach the top, or when they outnumber the open sessions.
     """
 
     __slots__ = ("_heap", "by_id", "next_id", "results_bytes", "views")
@@ -91,7 +91,7 @@ class Sessions:
         return session
 
     def enter(self, item: tuple[Any, ...], leader_time: int, revision: int) -> Session | ResultItem:
-        """The session that a command is sent under, touched and with its acknowledgements; or that it is gone."""
+        """The session of a command, with its deadline and floor updated; or the result that says that it is gone."""
         session = self.by_id.get(item[0])
         if session is None:
             return refusal_item(SessionExpired(item[0]), revision)
@@ -103,7 +103,7 @@ class Sessions:
         return session
 
     def answered(self, session: Session, request_no: int, limits: StoreLimits, revision: int) -> ResultItem | None:
-        """The answer to a request that must not be carried out (again); None if it must be, and then kept."""
+        """The result of a request that must not be carried out (again); None if it must be carried out and kept."""
         if request_no <= session.floor:
             return refusal_item(RequestClosed(request_no, session.floor), revision)
         kept = session.results.get(request_no)
@@ -135,7 +135,7 @@ class Sessions:
             self.rebuild_heap()
 
     def expire(self, leader_time: int) -> list[int]:
-        """Close the sessions whose deadline has come, in the order (deadline, id); returns their ids."""
+        """Close the sessions whose deadline has passed, in the order (deadline, id); returns their ids."""
         expired = []
         while (deadline := self.next_deadline()) is not None and deadline <= leader_time:
             _, session_id = heapq.heappop(self._heap)
@@ -144,7 +144,7 @@ class Sessions:
         return expired
 
     def next_deadline(self) -> int | None:
-        """When the next session expires if nothing more comes, in ns of leader time; None if there is none."""
+        """When the next session expires without further requests, in ns of leader time; None if there is none."""
         heap = self._heap
         while heap:
             deadline, session_id = heap[0]
@@ -158,12 +158,12 @@ class Sessions:
         return None
 
     def rebuild_heap(self) -> None:
-        """Make the heap anew from the open sessions. Cost: O(n)."""
+        """Rebuild the heap from the open sessions. Cost: O(n)."""
         self._heap = [(session.deadline, session.session_id) for session in self.by_id.values()]
         heapq.heapify(self._heap)
 
     def acknowledge(self, session: Session, acknowledged_up_to: int) -> None:
-        """Raise the floor to `acknowledged_up_to`, which is above it, and forget what is at or below it.
+        """Raise the floor to `acknowledged_up_to`, which is above it, and forget the results at or below it.
 
         Cost: O(results forgotten), at most O(results kept).
         """

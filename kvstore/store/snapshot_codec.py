@@ -1,9 +1,9 @@
 """The replicated state as a header and chunks of CBOR, and back.
 
 Header: a map of `format`, `feature_level`, `revision`, `compact_revision`, `leader_time`, `next_session_id`,
-`deletion_floor`, `limits` (a map), and `keys`, `deletions`, `sessions`, `results`, `stored_bytes`, which must be the
-totals of the rows. A chunk is an array `[section, row, row, ...]`; sections come in this order, each in as many chunks
-as it needs (none if empty), rows in the order named:
+`deletion_floor`, `limits` (a map), and `keys`, `deletions`, `sessions`, `results`, `stored_bytes`, which must equal the
+totals of the rows. A chunk is an array `[section, row, row, ...]`. Sections follow each other in this order, each in as
+many chunks as it needs (none if empty), with its rows in the given order:
 
     1 records    (key, value, create_revision, mod_revision, version, lease_id)     by key
     2 deletions  (key, deleted_revision)                                            oldest first
@@ -44,16 +44,17 @@ from raft import INT64_MAX, INT64_MIN, LevelRange, ProtocolError, StateSnapshot,
 
 FORMAT = 1
 CHUNK_BYTES = 64 * 1024
-"""Rows are gathered up to about this much, if nobody says otherwise; a chunk is larger only if one row is.
+"""The default size up to which rows are gathered in a chunk; a chunk is larger only if one row is.
 
-No part of the form: any size is read. To encode one takes 0.5 to 1 ms, in which nothing else happens."""
+It is not part of the format: chunks of any size are read. Encoding one takes 0.5 to 1 ms, in which nothing else
+happens."""
 
 ROW_BYTES = 512
 """Bytes of a chunk per row that is captured at a time: 512 rows for 256 KiB, a few for the small chunks of simulations.
 """
 
 ALL_ROWS = 1 << 20
-"""More than a chunk has."""
+"""More rows than a chunk has."""
 
 RECORDS, DELETIONS, SESSIONS, RESULTS = 1, 2, 3, 4
 
@@ -73,7 +74,7 @@ class InvalidSnapshot(Exception):
 
 
 class UnsupportedFeatureLevel(Exception):
-    """This build does not know the replicated feature level: the member cannot go on.
+    """This build does not know the replicated feature level, so the member cannot continue.
 
     See docs/reference/specification.md#713-feature-levels.
     """
@@ -115,7 +116,7 @@ def header_of(
 def take_snapshot(
     store: KeyValueMap, sessions: Sessions, header: Mapping[str, Any], chunk_bytes: int = CHUNK_BYTES
 ) -> StateSnapshot:
-    """Begin to save what changes; encode, slice by slice, when the chunks are asked for. Cost: O(sessions)."""
+    """Begin to save rows before they change; encode a slice of them whenever a chunk is read. Cost: O(sessions)."""
     state, clients = StoreSnapshotView(store, max(1, chunk_bytes // ROW_BYTES)), SessionsSnapshotView(sessions)
 
     def close() -> None:
@@ -136,7 +137,7 @@ def take_snapshot(
 
 
 def _chunks(section: int, rows: Iterable[tuple[bytes, int]], chunk_bytes: int) -> Iterator[bytes]:
-    """Arrays of rows, which come encoded, each with the bytes that it counts for."""
+    """Chunks of `rows`, each of which is its encoding and the number of bytes that it counts."""
     head, room = uint_head(section), chunk_bytes
     chunk: list[bytes] = []
     for row, size_bytes in rows:
@@ -150,7 +151,7 @@ def _chunks(section: int, rows: Iterable[tuple[bytes, int]], chunk_bytes: int) -
 
 
 def _record_rows(view: StoreSnapshotView) -> Iterator[tuple[bytes, int]]:
-    """Written out by hand: 0.5 µs a row instead of 1.4."""
+    """The encoded records, written out by hand: 0.5 µs a row instead of 1.4 µs."""
     for records in view.records():
         for key, (value, created, modified, version, lease_id) in records:
             if created >= 1 << 16 and modified < 1 << 32 and version < 24 and lease_id == 0:  # The usual sizes.
@@ -184,7 +185,7 @@ def _result_rows(view: SessionsSnapshotView) -> Iterator[tuple[bytes, int]]:
 
 
 def read_header(header: Mapping[str, Any], levels: LevelRange = FEATURE_LEVELS) -> StoreLimits:
-    """Verify a header; returns the limits in it. Raises InvalidSnapshot or UnsupportedFeatureLevel."""
+    """Verify a header; return its limits. Raises InvalidSnapshot or UnsupportedFeatureLevel."""
     numbers: dict[str, Any] = {
         name: header.get(name) for name in header_of(KeyValueMap(), Sessions(), StoreLimits(), 0, FEATURE_LEVEL_INITIAL)
     }
@@ -218,7 +219,7 @@ def read_state(header: Mapping[str, Any], chunks: Iterable[bytes]) -> tuple[KeyV
 
 
 class StateReader:
-    """Builds a state from rows; validates each row as it comes, and the totals at the end. Every method raises
+    """Builds a state from rows; validates each row as it is read, and the totals at the end. Every method raises
     InvalidSnapshot.
 
     `store` and `sessions` are the state so far.
@@ -236,7 +237,7 @@ class StateReader:
         self._last: tuple[int, ...] = (0, 0)
 
     def feed(self, chunk: bytes) -> None:
-        """The next chunk, when `take` has taken all rows of the one before."""
+        """Add the next chunk, after `take` has taken all rows of the previous one."""
         try:
             rows = decode_stored(chunk, PAYLOAD_DEPTH_MAX)
         except ProtocolError as error:
@@ -249,7 +250,7 @@ class StateReader:
         self._rows = islice(rows, 1, None)
 
     def take(self, records_max: int) -> bool:
-        """Take so many records, or a quarter as many rows of the rest; False if there were none."""
+        """Take up to `records_max` records, or a quarter as many rows of other sections; False if there were none."""
         if self._section == RECORDS:
             return self._take_records(islice(self._rows, records_max))
         take, is_empty = self._taker(self._section), True
@@ -260,7 +261,7 @@ class StateReader:
         return not is_empty
 
     def finish(self) -> tuple[KeyValueMap, Sessions]:
-        """All chunks were taken: the state, if it is what the header announced. Cost: O(sessions)."""
+        """Return the state, after all chunks were taken, if it is what the header announced. Cost: O(sessions)."""
         store, sessions, header = self.store, self.sessions, self._header
         sessions.next_id = header["next_session_id"]
         found = {
@@ -279,10 +280,10 @@ class StateReader:
         return {DELETIONS: self._take_deletion, SESSIONS: self._take_session, RESULTS: self._take_result}[section]
 
     def _take_records(self, rows: Iterable[Any]) -> bool:
-        """Take many records: a loop of its own, because a store has millions of them and few of the rest.
+        """Take many records. They have a loop of their own, because a store has millions of them and few other rows.
 
-        Judged in line a record takes 1.1 µs with its decoding; with a call for each it was 3.2. Two equal revisions
-        become one object.
+        Validation in line takes 1.1 µs per record, decoding included; with a call for each it took 3.2 µs. Two equal
+        revisions become one object.
         """
         store, last_key, size_bytes = self.store, self._last_key, 0
         slots, revision = store.records.slots, store.revision
@@ -356,7 +357,7 @@ class StateReader:
 
 
 def _is_result(item: object, revision: int) -> bool:
-    """True if it can be kept and sent: `(code, revision, ...)` of atoms and tuples."""
+    """True if `item` can be kept and sent as a result: `(code, revision, ...)` of atoms and tuples."""
     if type(item) is not tuple or len(item) < 3 or not is_count(item[0]) or not is_count(item[1]):
         return False
     return FIRST_REVISION <= item[1] <= revision and _is_plain(item)

@@ -24,7 +24,7 @@ _SET = (5, True)
 
 
 def put(store: KeyValueMap, key: bytes, value: bytes, limits: StoreLimits) -> ResultItem:
-    """Write one record: what `run` does with it alone, for the hot path. Cost: O(1), or O(log n) for a new key."""
+    """Write one record, as `run` does for a single put, for the hot path. Cost: O(1), or O(log n) for a new key."""
     revision, bytes_before = store.revision + 1, store.stored_bytes
     old = store.place(key, value, revision)
     if bytes_before < store.stored_bytes > limits.quota_bytes:
@@ -38,7 +38,7 @@ def put(store: KeyValueMap, key: bytes, value: bytes, limits: StoreLimits) -> Re
 
 
 def compare_and_set(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
-    """Write if the key is as expected, else tell what is there."""
+    """Write if the key is as expected, else return its present record or deletion."""
     _, key, value, expected = body
     target = Target.MOD_REVISION if type(expected) is int else Target.VALUE
     if not holds(store, (target, Comparison.EQUAL, key, expected)):
@@ -48,7 +48,7 @@ def compare_and_set(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits
 
 
 def txn(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
-    """Run one branch or the other, by the comparisons."""
+    """Evaluate the comparisons and run the branch that they select."""
     _, compares, success, failure = body
     succeeded = all(holds(store, compare) for compare in compares)
     try:
@@ -87,9 +87,10 @@ def holds(store: KeyValueMap, compare: Sequence[Any]) -> bool:
 
 
 def run(store: KeyValueMap, operations: Sequence[Sequence[Any]], limits: StoreLimits) -> tuple[ResultItem, ...]:
-    """Carry out operations as one change. On any KvError the store is as it was.
+    """Carry out operations as one change. On any KvError the store is unchanged.
 
-    The revision rises by one if a record was written or removed. Stored bytes may pass the quota only by not growing.
+    The revision rises by one if a record was written or removed. If the stored bytes are then above the quota, they
+    must not have grown.
     """
     branch, bytes_before = _Branch(store), store.stored_bytes
     try:
@@ -105,14 +106,14 @@ def run(store: KeyValueMap, operations: Sequence[Sequence[Any]], limits: StoreLi
 
 
 class _Branch:
-    """Operations in progress: their writes so far, and the bytes that their results may still have."""
+    """Operations in progress: their writes so far, and how many bytes their results may still have."""
 
     def __init__(self, store: KeyValueMap) -> None:
         self.store = store
         self.revision = (
             store.revision + 1
         )  # The revision of the writes; reads before the first write are at the old one.
-        self.written: dict[bytes, RecordItem | None] = {}  # With the record before. No key is written twice.
+        self.written: dict[bytes, RecordItem | None] = {}  # By key: the old record. No key is written twice.
         self._budget = RESPONSE_BYTES_MAX
 
     def carry_out(self, body: Sequence[Any]) -> ResultItem:
@@ -138,7 +139,7 @@ class _Branch:
         if record is not None:
             return (record,)
         if key in self.written:
-            return (None, self.revision, True)  # Deleted a moment ago, by this very transaction.
+            return (None, self.revision, True)  # This transaction has deleted it.
         return (None, *self.store.deletion_of(key))
 
     def take_back(self) -> None:
@@ -155,7 +156,7 @@ class _Branch:
         return _DELETED
 
     def _range(self, body: Sequence[Any]) -> ResultItem:
-        """No history is kept: a page can be read at the present revision only."""
+        """Read a page. No history is kept, so only the present revision can be read."""
         asked, now = body[7], self.revision if self.written else self.store.revision
         if asked > now:
             raise RevisionAhead(asked, now)

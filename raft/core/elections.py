@@ -1,6 +1,6 @@
 """Elections: votes, timers and campaigns. Raft §5.2, §5.4.1; pre-vote and stickiness: thesis §9.6, §4.2.3.
 
-Changes of role are decided in `raft.core.raft`; this file only counts and answers.
+Changes of role are decided in `raft.core.raft`; this file only counts votes and answers requests.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from raft.protocol.messages import PreVoteRequest, PreVoteResponse, VoteRequest,
 from raft.types import LogPosition
 
 LEADER_LOSS_SPREAD_NS = 5 * MILLISECOND_NS
-"""The maximum random delay of a campaign after the loss of the leader's connection. Members with different priorities
-may have the same place in the order, and most of the others notice the loss within this time."""
+"""The maximum random delay (ns) of a campaign after the loss of the leader's connection. It separates members with
+different priorities that have the same place in the order, and most of the others notice the loss within this time."""
 
 RETRIES_PER_HEARTBEAT = 5
-"""The first pause before such a campaign asks again: 10 ms with the usual heartbeat. Each pause is twice the one
-before. A member that has not noticed the loss yet does not answer."""
+"""The first pause before such a campaign asks again, as a fraction of a heartbeat: 10 ms with the usual one. Each pause
+is twice the previous one. A member that has not noticed the loss yet does not answer."""
 
 
 def drawn(random: Random, below: int) -> int:
-    """The same number as `random.randrange(below)`, in a third of the calls: followers draw at every append."""
+    """Return the number that `random.randrange(below)` would, with a third of its calls: drawn at every append."""
     assert below > 0, below
     bits = below.bit_length()
     number = random.getrandbits(bits)
@@ -39,12 +39,12 @@ class Elections:
         self._state = state
         self._votes: dict[str, bool] = {}
         self._own_vote_sequence: int | None = None  # The write that makes this candidate's vote for itself durable.
-        self._heard_leader_at: int | None = None  # Monotonic ns; of whatever term.
+        self._heard_leader_at: int | None = None  # Monotonic ns; the leader of any term.
         self._is_leader_lost = False  # The connections with the leader have ended, and it has not spoken since.
-        self._leader_lost_at: int | None = None  # Monotonic ns: the last such loss that was heeded.
-        self._timeout_at: int | None = None  # Monotonic ns: when the timer would go off if no loss had been heeded.
-        self._retry_ns = 0  # The pause before the next pre-vote that such a loss began.
-        self._silent_until = state.now + state.configuration.lease_ns  # What it had promised before, it has forgotten.
+        self._leader_lost_at: int | None = None  # Monotonic ns: the last such loss that counted.
+        self._timeout_at: int | None = None  # Monotonic ns: when the timer would go off if no loss had counted.
+        self._retry_ns = 0  # The pause before the next pre-vote of a campaign that such a loss began.
+        self._silent_until = state.now + state.configuration.lease_ns  # Promises made before a restart are forgotten.
         self.deadline = state.now  # A single voter waits for nobody.
         if not state.is_alone:
             self.restart_timer()
@@ -52,10 +52,10 @@ class Elections:
             self.deadline = self._silent_until
 
     def restart_timer(self) -> None:
-        """Raft §5.2: timeouts are drawn anew each time, so that split votes are rare."""
+        """Raft §5.2: each time-out is drawn anew, so that split votes are rare."""
         config = self._state.config
         spread = drawn(self._state.random, config.campaign_latest_ns - config.election_timeout_min_ns)
-        spread += self._promise_ns  # Its own vote is promised away, too.
+        spread += self._promise_ns  # The promise to the leader covers the own vote, too.
         self.deadline = self._state.now + spread
         self._timeout_at = None
 
@@ -68,9 +68,10 @@ class Elections:
     def leader_lost(self) -> bool:
         """The connections with the leader have ended: campaign soon. False if this hint is ignored.
 
-        The hint may be wrong. The pre-vote (thesis §9.6) makes it harmless: members that hear the leader ignore it. At
-        most one hint counts per election time-out, so that a bad network begins few campaigns. None counts where
-        leaders read by lease, because there a member has promised its leader not to campaign for a while.
+        The hint may be wrong. The pre-vote (thesis §9.6) makes a wrong hint harmless: members that hear the leader
+        ignore the request. At most one hint counts per election time-out, so that a bad network causes few campaigns.
+        No hint counts where leaders read by lease, because each member has promised its leader not to campaign for a
+        while.
         """
         state, config = self._state, self._state.config
         if not config.leader_loss_hint or state.configuration.lease_ns:
@@ -86,8 +87,8 @@ class Elections:
     def _order_delay_ns(self) -> int:
         """One heartbeat per voter with a smaller id that can take over, so that one campaigns at a time.
 
-        A member knows only its own election priority: the highest one waits a quarter as long per voter, as it draws
-        time-outs from the first quarter (`RaftConfig.campaign_latest_ns`).
+        A member knows only its own election priority. With the highest priority it waits a quarter as long per voter,
+        just as it draws its time-outs from the first quarter (`RaftConfig.campaign_latest_ns`).
         """
         state = self._state
         rank = sum(voter < state.node_id for voter in state.voting_peer_ids if voter != state.leader_id)
@@ -103,10 +104,10 @@ class Elections:
         return self._timeout_at is not None and self._state.now < self._timeout_at
 
     def keeps_a_promise(self) -> bool:
-        """True if the timer went off before the promise to a leader ends; then it is set to that end.
+        """True if the timer went off before the promise to a leader ends; then the timer is set to that end.
 
-        The promise covers the own vote, too. The timer was set when the leader was heard, and the promise may have come
-        with that message.
+        The promise covers the own vote, too. It can outlast the timer, which was set when the leader was heard: the
+        same message may have brought the promise.
         """
         if self._heard_leader_at is None or not self._is_bound:
             return False
@@ -115,8 +116,8 @@ class Elections:
 
     @property
     def hears_a_leader(self) -> bool:
-        """True within the minimum election time-out of a leader's last message, unless the connections
-        with it have ended since.
+        """True within the minimum election time-out of the leader's last message, unless the connections with the
+        leader have ended since.
 
         See docs/reference/specification.md#78-elections.
         """
@@ -127,9 +128,9 @@ class Elections:
     def ignores(self, request: PreVoteRequest | VoteRequest, *, leads: bool) -> bool:
         """True if a request for votes is ignored, its term included, because a leader is heard.
 
-        Where leaders read by lease, it is also ignored shortly after a leader was heard, or may have been heard before
-        this member was started. A leader that requests a campaign has given up its lease. So all promises to it end,
-        except those that a member may have forgotten in a restart.
+        Where leaders read by lease, the request is also ignored for the length of the promise after a leader was heard,
+        and after a start, because a leader may have been heard before it. A leader that requests a campaign has given
+        up its lease. So all promises to it end, except those that a member may have forgotten in a restart.
         """
         state = self._state
         if state.now < self._silent_until:
@@ -154,9 +155,10 @@ class Elections:
     # The own campaign
 
     def ask_for_pre_votes(self) -> Tally:
-        """Would a majority vote for us in the next term? Moves no term; waits only for the log tail to be durable.
+        """Ask whether a majority would vote for us in the next term. No term changes by it.
 
-        A campaign that the loss of a connection began asks again soon: the others may notice the loss a moment later.
+        The requests leave once the log tail is durable. A campaign that the loss of a connection began asks again soon,
+        because the others may notice the loss a moment later.
         """
         state, last = self._state, self._state.log.last_position
         if self.campaigns_early:
@@ -169,9 +171,10 @@ class Elections:
         return self.count_vote(state.node_id, granted=True)
 
     def ask_for_votes(self, *, transfer: bool) -> None:
-        """Raft §5.2. Term, own vote and log tail are durable before a request leaves, or the own vote counts.
+        """Ask for votes (Raft §5.2). Term, own vote and log tail are durable before a request leaves or the own vote
+        counts.
 
-        `transfer`: the leader itself wants it, so that those who hear it answer nevertheless (thesis §4.2.3).
+        `transfer`: the leader itself wants this campaign, so members that hear the leader answer, too (thesis §4.2.3).
         """
         state, last = self._state, self._state.log.last_position
         self._begin()
@@ -183,8 +186,8 @@ class Elections:
     def count_vote(self, peer_id: str, *, granted: bool) -> Tally:
         """Count one answer to the campaign under way.
 
-        A second answer of the same member changes nothing; neither does an answer of a member that is no voter, even of
-        this member itself.
+        A second answer of the same member changes nothing. The answer of a non-voter changes nothing either, even if
+        the non-voter is this member itself.
         """
         self._votes.setdefault(peer_id, granted)
         return self._state.quorum.tally(self._votes)
@@ -207,7 +210,7 @@ class Elections:
         return self._own_vote_sequence is not None
 
     def end_campaign(self) -> None:
-        """Won, lost or given up: nothing of it leaves or counts any more."""
+        """The campaign is won, lost or given up: no request of it leaves any more, and no answer counts."""
         self._votes.clear()
         self._own_vote_sequence = None
         self._state.outbox.drop_campaign()
@@ -217,7 +220,7 @@ class Elections:
         self.restart_timer()
 
     def _begin_early(self) -> None:
-        """Begin early. The regular time-out stays where it was drawn: a hint never delays a campaign."""
+        """Begin an early campaign. The regular time-out stays where it was drawn: a hint never delays a campaign."""
         assert self._timeout_at is not None
         self.end_campaign()
         self.deadline = min(self._state.now + self._retry_ns, self._timeout_at)
@@ -228,8 +231,8 @@ class Elections:
     def answer_pre_vote(self, peer_id: str, request: PreVoteRequest) -> None:
         """Grant if a real vote could be granted in `next_term`. This changes nothing here, not even the timer.
 
-        Every member that is asked answers, and the candidate's configuration says whose answer counts. Our own may be
-        older, so that we do not know yet that we vote, or that the candidate is a voter (thesis §4.2.2).
+        Every member that is asked answers, and the candidate's configuration decides whose answer counts. Our own
+        configuration may be older: it may not show yet that we vote, or that the candidate is a voter (thesis §4.2.2).
         """
         state = self._state
         granted = request.next_term > state.term and self._is_up_to_date(request)
@@ -258,7 +261,7 @@ class Elections:
         state.send(peer_id, VoteResponse(term=state.term, granted=False))
 
     def _is_up_to_date(self, request: PreVoteRequest | VoteRequest) -> bool:
-        """Raft §5.4.1: the later last term wins; with equal terms the longer log does."""
+        """Raft §5.4.1: the log with the later last term is more up to date; with equal terms, the longer log."""
         ours = self._state.log.last_position
         theirs = LogPosition(request.last_index, request.last_term)
         return (theirs.term, theirs.index) >= (ours.term, ours.index)

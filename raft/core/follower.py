@@ -1,4 +1,4 @@
-"""The role of the follower: Raft Figure 2, AppendEntries, receiver; §7
+"""The role of the follower: Raft Figure 2 (AppendEntries RPC, receiver), §7.
 
 See docs/reference/specification.md#36-conflicts and docs/reference/specification.md#56-installing-a-snapshot.
 """
@@ -23,7 +23,7 @@ class Follower:
         """The highest leaderCommit received (Raft Figure 2), even if the log here does not reach it yet."""
 
     def on_append(self, leader_id: str, message: AppendEntries) -> None:
-        """Append the entries that fit, raise the marks, and answer."""
+        """Append the entries for which there is room, raise the marks, and answer."""
         state = self._state
         if message.commit_index > self.leader_commit_index:
             self.leader_commit_index = message.commit_index
@@ -52,7 +52,7 @@ class Follower:
             state.outbox.ready.snapshot_chunks.append((leader_id, message))
 
     def install(self, position: LogPosition, configuration: Configuration, leader_time: int) -> None:
-        """A received snapshot is durable: keep the log if it holds that position, otherwise drop all of it."""
+        """A received snapshot is durable: keep the log if it holds the snapshot's position, otherwise drop the log."""
         state = self._state
         if position.index > state.commit_index:
             kept_log = state.log.term_at(position.index) == position.term
@@ -75,9 +75,10 @@ class Follower:
         self._send_rejection(peer_id, rejected_index, LogPosition(0, 0), read_counter=0)
 
     def _take(self, message: AppendEntries) -> int:
-        """Append what is new and return the last index that is proven to equal the leader's log.
+        """Append the new entries and return the last index up to which this log is proven to equal the leader's.
 
-        A delayed or duplicated append never cuts what matches: only a *differing* term does (Raft §5.3, step 3).
+        Only an entry with a *different* term cuts the log (Raft §5.3, step 3). So a delayed or duplicated append never
+        cuts entries that match.
         """
         state = self._state
         new = self._without_held(message.entries)
@@ -105,9 +106,10 @@ class Follower:
     def _that_fit(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """The prefix that keeps the tail above `last_applied` within its bound; the rest is sent again later.
 
-        The bound holds while *committed* entries wait to be applied: then there will be room. A tail that waits for
-        its commit is bounded by the leader's `uncommitted_bytes_max`; to refuse there could refuse the very entry
-        which would commit it. On a full disk no commands are taken: what is left is for votes and new leaders.
+        The bound applies only while *committed* entries wait to be applied, because applying them makes room. A tail
+        that waits for its commit is bounded by the leader's `uncommitted_bytes_max`; to refuse entries there could
+        refuse the very entry that would commit the tail. On a full disk no commands are taken: the remaining space is
+        for votes and new leaders.
         """
         state = self._state
         if state.log.is_disk_full:
@@ -120,7 +122,7 @@ class Follower:
         return entries
 
     def _reject(self, leader_id: str, message: AppendEntries) -> None:
-        """Raft §5.3: the hint is the last position that can still match, so that each round passes a whole term."""
+        """Raft §5.3: the hint is the last position that can still match, so that each round skips a whole term."""
         state = self._state
         hint_index = max(state.log.last_at_most(message.prev_index, message.prev_term), state.commit_index)
         hint_term = state.log.term_at(hint_index)

@@ -1,8 +1,8 @@
 """Reads on a member that does not lead: linearizable, by a read index from the leader, or of bounded staleness.
 
 One request is under way at a time, for all reads that waited when it was sent; later reads share the next request. So
-the leader's work does not grow with the reads of its followers. A lost request is sent again; without a leader the
-reads fail, certainly without a result.
+the leader's work does not grow with the reads of its followers. A lost request is sent again. Without a leader the
+reads fail.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raft.protocol.messages import ReadIndexRequest
 from raft.types import ReadMode
 
 PendingRead = tuple[int, int | None]
-"""A ticket, and for a read of bounded staleness how old its state may be (ns)."""
+"""(ticket, age): the maximum age (ns) of the state for a read of bounded staleness, None for a linearizable read."""
 
 
 @dataclass(slots=True)
@@ -24,8 +24,8 @@ class _PendingRequest:
     number: int
     leader_id: str
     term: int
-    requested_at: int  # Monotonic ns, of the first time.
-    sent_at: int
+    requested_at: int  # Monotonic ns: when it was first sent.
+    sent_at: int  # Monotonic ns: when it was last sent.
     reads: list[PendingRead]
 
 
@@ -37,12 +37,15 @@ class ReadIndexClient:
         self._last_number = state.now  # Numbers of an earlier life differ, so late answers to it are ignored.
         self.count = 0  # Reads that are open here.
         self._waiting: list[PendingRead] = []
-        self._is_new = False  # Something has come since `advance`.
+        self._is_new = False  # A read or a response has arrived since `advance`.
         self._request: _PendingRequest | None = None
         self._answered: deque[tuple[int, list[PendingRead]]] = deque()  # (read_index, reads)
 
     def add(self, ticket: int, staleness_ns_max: int | None) -> None:
-        """Take a read: of at most this age, or (None) a linearizable one. Raises Busy at the bound, NotLeader."""
+        """Take a read of a state of at most this age (ns), or a linearizable read (None).
+
+        Raises Busy at the bound, and NotLeader for a linearizable read without a known leader.
+        """
         state = self._state
         if self.count >= state.config.reads_pending_max:
             raise Busy("linearizable reads", state.config.reads_pending_max)
@@ -92,7 +95,7 @@ class ReadIndexClient:
         return reads
 
     def on_response(self, number: int, read_index: int) -> None:
-        """The leader of this term says how far to have applied. To an older question that is no answer."""
+        """The leader of this term has sent a read index. A response to an older request is ignored."""
         request = self._request
         if request is None or request.number != number or self._is_void(request):
             return

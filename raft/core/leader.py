@@ -1,7 +1,7 @@
 """The role of the leader: Raft Figure 2, "Rules for Servers: Leaders". One `Leader` lasts one term.
 
-Nothing is sent per event: `send_pending` runs once per `take_ready` and sends what has gathered. So many proposals
-leave as one append, and many reads share one round.
+An event sends nothing itself: `send_pending` runs once per `take_ready` and sends everything that has gathered. So many
+proposals leave as one append, and many reads share one round.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from raft.types import (
 )
 
 DISK_SILENCES_MAX = 5
-"""Election time-outs for which the own disk may lag behind what others have committed: slow is not dead."""
+"""How long (in election time-outs) the own disk may make no progress behind the commit index: it may just be slow."""
 
 
 class Leader:
@@ -48,7 +48,7 @@ class Leader:
         self._mark_delay_ns = mark_delay_ns
         self._leader_time_base = state.greatest_leader_time(up_to=state.log.last_index)
         self._elected_at = state.now
-        self._disk_heard_at = state.now  # When nothing was committed that is not durable here, or some of it became so.
+        self._disk_heard_at = state.now  # When the disk last made progress, or held everything committed. Monotonic ns.
         self._durable_index = state.log.durable_index
         self._own_first_index = state.log.last_index + 1
         self.membership = MembershipChanger(state, own_first_index=self._own_first_index)
@@ -58,9 +58,9 @@ class Leader:
         self.lease = Lease(state)
         self.transfer = LeadershipTransfer(state, self.peers, self.lease)
         self.has_pending_sends = True  # An event may have made a message due.
-        self._last_append: AppendEntries | None = None  # The next peer usually gets the same one, encoded once.
+        self._last_append: AppendEntries | None = None  # The next peer usually gets the same message, encoded once.
         self._last_append_bytes = 0
-        self._commit_update_due_at: int | None = None  # Monotonic ns; set while an idle peer may not know the mark.
+        self._commit_update_due_at: int | None = None  # Monotonic ns; set while an idle peer may have an old mark.
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         self._quorum_deadline = state.now + state.config.election_timeout_max_ns  # Or later: see has_lost_its_quorum.
         self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))  # Commits the rest (thesis §6.4).
@@ -77,7 +77,7 @@ class Leader:
 
     @property
     def next_deadline(self) -> int:
-        """When `tick` has something to do, or the check of the quorum is due (monotonic ns)."""
+        """When `tick` has work, or the check of the quorum is due (monotonic ns)."""
         if self._quorum_deadline < self._heartbeat_deadline:
             self._update_quorum_deadline()
         due_at = self.due_at
@@ -85,7 +85,7 @@ class Leader:
 
     @property
     def due_at(self) -> int:
-        """When `tick` has something to do (monotonic ns)."""
+        """When `tick` has work (monotonic ns)."""
         return min(
             self._heartbeat_deadline,
             self._commit_update_due_at or self._heartbeat_deadline,
@@ -95,7 +95,7 @@ class Leader:
     def nothing_due(self) -> bool:
         """True if no timer is due and neither quorum nor disk is lost, as at nearly every tick.
 
-        A shortcut for the three questions that follow.
+        A shortcut for `has_lost_its_quorum`, `has_lost_its_disk` and `due_at`.
         """
         now, commit_update_due_at = self._state.now, self._commit_update_due_at
         if now >= self._quorum_deadline or now >= self._heartbeat_deadline or now >= self._preferred_quorum.over_at:
@@ -106,7 +106,8 @@ class Leader:
     def has_lost_its_quorum(self) -> bool:
         """True if no majority was heard within an election time-out: this leader must step down (thesis §6.2).
 
-        The times only rise, and so does their median: before a deadline that was computed once nothing is counted.
+        The times at which peers were heard only rise, and so does their median. So the median is not computed again
+        before the last computed deadline.
         """
         if self._state.now < self._quorum_deadline:
             return False
@@ -114,8 +115,7 @@ class Leader:
         return self._state.now >= self._quorum_deadline
 
     def has_lost_its_disk(self) -> bool:
-        """True if entries that a majority holds do not become durable here: they are not applied, no client is
-        answered.
+        """True if committed entries do not become durable here, so that they are not applied and no client is answered.
 
         Called at every tick. Heartbeats need no disk: without this check no other leader would be elected.
         """
@@ -149,9 +149,9 @@ class Leader:
             if not peer.heartbeat():
                 continue
             if state.log.term_at(peer.next_index - 1) is None:
-                peer.probe_again()  # The log was compacted past what is on its way.
+                peer.probe_again()  # The log was compacted past the entries in flight.
             else:
-                self._send_append(peer_id, peer.next_index - 1, ())  # Rejected if what went before was lost.
+                self._send_append(peer_id, peer.next_index - 1, ())  # Rejected if the entries in flight were lost.
         self.has_pending_sends = True
 
     def _update_quorum_deadline(self) -> None:
@@ -161,9 +161,9 @@ class Leader:
         return self._quorum_value(self._state.now, [peer.heard_at for peer in self.peers.values()])
 
     def _quorum_value(self, own: int, of_peers: list[int]) -> int:
-        """The value that a majority of each half has reached; `of_peers` is in the order of `_peers`.
+        """The value that a majority of each half has reached; `of_peers` is in the order of `peers`.
 
-        The voters are usually this member and its peers: no map by id is built per event.
+        Positions stand for ids, so that no map by id is built per event.
         """
         positions, halves = [own, *of_peers], self.membership.halves
         if halves is None:
@@ -196,7 +196,8 @@ class Leader:
         self._update_quorum_deadline()
 
     def request_read(self, ticket: int, *, by_lease: bool = False) -> None:
-        """Take a read, served by lease if it holds, else in a round. Raises Busy at the bound."""
+        """Take a read. It is served by lease if `by_lease` and the lease holds, else in a round. Raises Busy at the
+        bound."""
         self.reads.add(ticket, by_lease=by_lease)
         self.has_pending_sends = True
 
@@ -216,7 +217,7 @@ class Leader:
     # Answers
 
     def on_accepted(self, peer_id: str, message: AppendAccepted) -> None:
-        """The peer holds the log up to `match_index` durably: the mark may rise."""
+        """The peer holds the log up to `match_index` durably: the high-water mark may rise."""
         log = self._state.log
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.priority = message.priority
@@ -231,7 +232,7 @@ class Leader:
         self.advance_commit()
 
     def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
-        """Back up to our last position, at or before the hint, whose term is not above that of the hint."""
+        """Back up to our last position at or before the hint whose term is not above the hint's term."""
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.rejected(message.rejected_index, self._state.log.last_at_most(message.hint_index, message.hint_term) + 1)
         self.has_pending_sends = True
@@ -260,7 +261,7 @@ class Leader:
         return peer
 
     def _may_send_to(self, peer: Progress) -> bool:
-        """True if `send_pending` may have a message for this peer; not so after the last answer to a lone put."""
+        """True if `send_pending` may have a message for this peer. False after the last answer to a lone put."""
         if peer.next_index <= self._state.log.last_index or peer.state is not PeerState.REPLICATE:
             return True
         return self._commit_update_due_at is None and peer.commit_sent < self._state.commit_index
@@ -268,7 +269,8 @@ class Leader:
     # Marks
 
     def advance_commit(self) -> None:
-        """Commit, raise the low-water mark and confirm reads after some position, the own included, may have risen.
+        """Commit, raise the low-water mark and confirm reads. Called when the position of a member, this one included,
+        may have risen.
 
         The commit index is the majority median of *durable* positions, if that entry is of this term (Raft §5.4.2,
         Figure 8).
@@ -278,7 +280,7 @@ class Leader:
             agreed = self._quorum_value(state.writes.durable_index, [peer.match_index for peer in self.peers.values()])
             if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
                 state.commit_to(agreed)
-                self.has_pending_sends = True  # Peers are to know it, and a read round may begin.
+                self.has_pending_sends = True  # Peers must learn the new mark, and a read round may begin.
         if self.reads.under_way:
             self._confirm_reads()
         if self.membership.is_under_way and (left := self.membership.next_step()) is not None:
@@ -287,7 +289,7 @@ class Leader:
         self.applied()
 
     def applied(self) -> None:
-        """As `advance_commit`, when only the own `last_applied` may have risen.
+        """The part of `advance_commit` that is enough when only the own `last_applied` may have risen.
 
         The low-water mark is the minimum over all members, once each has reported to this leader.
 
@@ -306,7 +308,7 @@ class Leader:
                 return
             applied = peer.last_applied if peer.last_applied < peer.match_index else peer.match_index
             if applied <= floor:
-                return  # The usual one: somebody has yet to say that it has applied what is new.
+                return  # The usual case: this peer has not yet reported the newest entries as applied.
             mark = applied if applied < mark else mark
         state.raise_low_watermark(mark)
 
@@ -328,7 +330,7 @@ class Leader:
             self._state.send(peer_id, ReadIndexResponse(term=term, number=number, read_index=read_index))
 
     def _serve_reads(self) -> None:
-        """Serve reads by lease while it holds; all others in rounds."""
+        """Serve reads by lease while the lease holds; serve all others in rounds."""
         reads, state = self.reads, self._state
         if (reads.by_lease or reads.requests) and self._lease_holds():
             state.staleness.record_proof(state.now, state.commit_index)
@@ -338,7 +340,7 @@ class Leader:
             self._begin_read_round()
 
     def _lease_holds(self) -> bool:
-        """True if no campaign was requested, and the promises of a majority have not expired."""
+        """True if no leadership transfer is under way and the promises of a majority hold."""
         if not self.lease.is_wanted or self.transfer.current is not None:
             return False
         answered = self._quorum_value(self.reads.counter, self.lease.counters(self.peers.values()))
@@ -347,7 +349,7 @@ class Leader:
     # Sending
 
     def send_pending(self) -> None:
-        """Send what each peer's window allows, begin a read round if one is wanted, send marks that are due."""
+        """Send what each peer's window allows, begin a read round if one is wanted, send commit updates when due."""
         self.has_pending_sends = False
         if self.reads.is_wanted and self._has_committed_in_its_term:
             self._serve_reads()
@@ -367,7 +369,7 @@ class Leader:
                     state.outbox.ready.reads_ready_by_mode += [(ticket, mode) for ticket in tickets]
 
     def _send_commit_updates(self) -> None:
-        """Send an empty append to each idle peer whose mark is old, if no append with entries carried it in time."""
+        """Send an empty append to each idle peer with an old mark, if no append with entries carried it in time."""
         state = self._state
         waiting: list[str] = []
         for peer_id, peer in self.peers.items():
@@ -394,8 +396,8 @@ class Leader:
             self._confirm_reads()  # A single voter agrees with itself.
 
     def _begin_lease_round(self) -> None:
-        """A response to this round proves the peer acknowledged us after the round began; leases are counted from
-        then."""
+        """Begin a round for the lease. A response proves that the peer acknowledged this leader after the round began,
+        and the lease counts from that time."""
         if self.lease.is_wanted:
             self.reads.counter += 1
             self.lease.sent(self.reads.counter)
@@ -406,12 +408,12 @@ class Leader:
             self._send_heartbeat(peer_id)
 
     def _send_heartbeat(self, peer_id: str) -> None:
-        """Send an empty append behind the confirmed entries: it proves these, and is answered without a disk."""
+        """Send an empty append behind the confirmed entries: the peer can commit these and answer without its disk."""
         match_index = self.peers[peer_id].match_index
         self._send_append(peer_id, match_index if self._state.log.term_at(match_index) is not None else 0, ())
 
     def _can_raise_commit_of(self, peer: Progress) -> bool:
-        """True if a heartbeat would raise the peer's mark. A peer behind our log waits for a snapshot."""
+        """True if a heartbeat would raise the peer's high-water mark. A peer behind our log waits for a snapshot."""
         if peer.commit_sent >= min(self._state.commit_index, peer.match_index):
             return False
         return self._state.log.term_at(peer.match_index) is not None
@@ -439,7 +441,7 @@ class Leader:
         return True
 
     def _send_append(self, peer_id: str, prev_index: int, entries: tuple[Entry, ...]) -> None:
-        """Only append requests may race the leader's own disk; its term has long been durable.
+        """Send an append. It may leave before its entries are durable here; the leader's term has long been durable.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """

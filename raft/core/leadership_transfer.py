@@ -21,10 +21,11 @@ CALM_TIMEOUTS = 10
 """Longest election time-outs for which the same member must have been fit before a leader yields to it."""
 
 DOUBLINGS_MAX = 6
-"""Some minutes with the usual time-outs. After so long without a transfer by priority the count starts again at 0."""
+"""The maximum number of doublings: a wait of some minutes with the usual time-outs. After twice the longest wait
+without a transfer by priority, the count starts again at 0."""
 
 LAG_ENTRIES_MAX = 1_000
-"""How many entries a preferred member may lack: the leader proposes nothing until that member has them all."""
+"""How many entries a preferred member may lack. The leader proposes nothing until that member has them all."""
 
 
 @dataclass(slots=True)
@@ -37,13 +38,14 @@ class TransferAttempt:
 
     peer_id: str
     deadline: int
-    is_asked: bool = False  # The peer was asked to campaign. Asked again at each heartbeat: messages get lost.
+    is_asked: bool = False  # The peer was asked to campaign. The request is repeated at each heartbeat.
 
 
 def successor(peers: Mapping[str, Progress], wanted_id: str | None, *, silent_before: int) -> str:
-    """The peer that is to take over: the wanted one, or else, of the peers heard lately, the one with most of the log.
+    """The peer that is to take over: the wanted one, or else the peer with the longest log among those heard lately.
 
-    Raises TransferRefused if it is no peer, or was not heard since `silent_before` (monotonic ns), or needs a snapshot.
+    Raises TransferRefused if the wanted member is not a peer, or if no candidate was heard since `silent_before`
+    (monotonic ns) and can do without a snapshot.
     """
     if wanted_id is not None and wanted_id not in peers:
         there = ", ".join(peers) or "nobody"
@@ -87,8 +89,8 @@ class LeadershipTransfer:
     def on_removed(self) -> None:
         """This leader is removed: the fittest voter campaigns at once, without an election time-out (thesis §4.2.2).
 
-        It does not wait for the end of the log, which no leader would send any more: the entries in flight arrive
-        before this request.
+        The request does not wait until the successor has the whole log, because this leader sends no more entries. The
+        entries in flight arrive before the request.
         """
         if self.current is None:
             with suppress(TransferRefused):
@@ -97,7 +99,7 @@ class LeadershipTransfer:
             self._ask_to_campaign(self.current, last_index=-1)
 
     def ask_if_caught_up(self) -> None:
-        """Ask the successor to campaign once it has the whole log, which stays so: nothing is proposed meanwhile."""
+        """Ask the successor to campaign once it has the whole log, which does not grow during a transfer."""
         attempt, state = self.current, self._state
         assert attempt is not None
         if not attempt.is_asked and self._peers[attempt.peer_id].match_index == state.log.last_index:
@@ -109,7 +111,7 @@ class LeadershipTransfer:
         self._state.send(attempt.peer_id, TimeoutNow(term=self._state.term, last_index=last_index))
 
     def on_heartbeat(self) -> None:
-        """Ask the successor again, because messages get lost; or give up at the deadline and keep leading."""
+        """Repeat the request, which may have been lost; at the deadline, give the transfer up and keep leading."""
         attempt, state = self.current, self._state
         if attempt is None:
             return
@@ -121,7 +123,10 @@ class LeadershipTransfer:
             self.ask_if_caught_up()
 
     def yield_to_preferred(self) -> None:
-        """Begin a transfer to a fit member with a higher election priority. Called at each heartbeat in calm times."""
+        """Begin a transfer to a fit member with a higher election priority.
+
+        Called at each heartbeat, once an entry of this term is committed and while no membership change is under way.
+        """
         preferred = self._by_priority.successor(self._peers) if self.current is None else None
         if preferred is not None:
             with suppress(TransferRefused):
@@ -129,7 +134,7 @@ class LeadershipTransfer:
 
 
 class PriorityTransfer:
-    """The choice of a preferred successor by one leader, for one term. The count of transfers is in `CoreState`."""
+    """The choice of a preferred successor by one leader, for one term. `CoreState` keeps the count of transfers."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state

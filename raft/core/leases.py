@@ -1,16 +1,16 @@
-"""Leases: until when a leader may read its own state without a round (thesis §6.4.1).
+"""Leases: how long a leader may read its own state without a round (thesis §6.4.1).
 
-Every member whose log has `lease_ns` promises each leader that it hears: no vote for another member for so long, by its
-own clock, even across a restart (`elections`). So a majority that has answered a round of messages keeps every other
-leader away for `lease_ns` after the round was *sent*; the time of its arrival is not known here. The possible
-difference of clocks is subtracted (`RaftConfig.lease_of`).
+Every member whose log has `lease_ns` makes a promise to each leader that it hears: no vote for another member within
+`lease_ns` by its own clock, even across a restart (`elections`). So after a majority has answered a round of messages,
+no other leader can be elected until `lease_ns` after the round was *sent*; the leader does not know when the round
+arrived. The possible difference of clocks is subtracted (`RaftConfig.lease_of`).
 
-The setting is agreed in the log, never guessed: a leader that is to read by lease appends a configuration with
-`lease_ns` first, and a member's answers count once it has acknowledged that entry, which it cannot forget any more.
+The members agree on the setting through the log. A leader that is to read by lease appends a configuration with
+`lease_ns` first. A member's answers count once it has acknowledged that entry, which it cannot forget any more.
 
-Only a campaign that the leader itself asked for may break a promise. So there is no lease while leadership is handed
-over, and afterwards not before whoever was asked to campaign can no longer heed that: `TimeoutNow` names the end of the
-log, and means nothing to a member whose log has gone on in the same term.
+Only a campaign that the leader itself requested may break a promise. So there is no lease during a leadership transfer,
+and none after it until every member that was asked to campaign must ignore the request: `TimeoutNow` names the end of
+the log, and a member whose log has grown since in the same term ignores it.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from raft.core.state import CoreState
 
 
 class Lease:
-    """Of one leader, for one term. The core tells it of rounds and of whom it asks to campaign."""
+    """The lease of one leader, for one term. The core reports each round, and each peer that it asks to campaign."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._rounds: deque[tuple[int, int]] = deque()  # (counter, sent at: monotonic ns), both rising.
-        self._campaign_requests: dict[str, int] = {}  # Who was asked to campaign, and where the log ended.
+        self._campaign_requests: dict[str, int] = {}  # By peer that was asked to campaign: the end of the log then.
 
     @property
     def is_wanted(self) -> bool:
-        """True if rounds count: this leader may read by lease, and the members have agreed on it."""
+        """True if this leader may read by lease, and the configuration with `lease_ns` is committed."""
         state = self._state
         leased_from = state.configurations.leased_from if state.config.lease_reads else None
         return leased_from is not None and leased_from <= state.commit_index
 
     def sent(self, counter: int) -> None:
-        """Messages with this counter leave from now on, and none has left earlier."""
+        """Note the time: messages with this counter leave from now on, and none has left earlier."""
         now, promise_ns = self._state.now, self._state.committed_configuration.lease_ns
         self._rounds.append((counter, now))
         while len(self._rounds) > 1 and self._rounds[1][1] + promise_ns <= now:
-            self._rounds.popleft()  # Of no use any more, whoever answers it.
+            self._rounds.popleft()  # Its promises have expired.
 
     def campaign_requested(self, peer_id: str) -> None:
-        """Called before the peer is asked: from then on its campaign may break every promise."""
+        """Note a request to campaign before it is sent: from then on the peer's campaign may break every promise."""
         self._campaign_requests[peer_id] = self._state.log.last_index
 
     def counters(self, peers: Iterable[Progress]) -> list[int]:

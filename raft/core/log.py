@@ -1,7 +1,8 @@
 """The log as the core sees it: all retained terms, recent entries in memory, older ones in the `LogStore`.
 
-`base_index` is the position right before the first entry: where the log was compacted, or the end of a snapshot. Its
-term is known after a compaction or a reset, but not after a start with entries retained *before* the snapshot.
+`base_index` is the position right before the first entry: where the log was compacted, or the end of a snapshot. The
+term at `base_index` is known after a compaction or a reset, but not after a start whose log begins *before* the end of
+the snapshot.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from raft.interfaces import LogStore
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition
 
 CACHE_KEPT_EIGHTHS = 7
-"""An eviction empties the cache down to this part of the bound, so that many appends share its cost."""
+"""An eviction empties the cache down to this part of its bound (in eighths), so that many appends share the cost."""
 
 EVICTED_AT_ONCE = 4_096
-"""How many entries one step evicts, in 1 ms; the next appends evict the others. There may be 300,000."""
+"""How many entries one step evicts: about 1 ms. There may be 300,000 to evict; the next appends evict the others."""
 
 CACHED_OBJECT_BYTES = 112
 """The memory of an entry besides its `size_bytes`: the object, the header of its payload, its index, its list slot. It
-counts towards the bound of the cache: entries of 100 bytes would otherwise take twice as much as the bound says."""
+counts towards the bound of the cache. Otherwise entries of 100 bytes would take twice as much memory as the bound
+says."""
 
 SIZES_FORGOTTEN_AT_ONCE = 1024
-"""A deletion from the front of a list costs its length, so it is not done for every applied entry."""
+"""How many sizes one deletion removes. A deletion from the front of a list costs time in proportion to its length."""
 
 
 class RaftLog:
@@ -40,12 +42,12 @@ class RaftLog:
         self.last_index = store.last_index
         self._runs = list(store.term_runs())  # The first position of each run of equal terms.
         self._run_starts = [run.index for run in self._runs]
-        self._cache: list[Entry] = []  # The newest entries; all that is not durable is among them.
+        self._cache: list[Entry] = []  # The newest entries, among them every entry that is not durable.
         self._cache_bytes = 0
         self._left_behind: list[
             Entry
-        ] = []  # By a reset: they are freed in steps, because to free all at once takes long.
-        self._sizes_from = store.last_index  # _sizes[k]: bytes of all entries after this index, up to it + k.
+        ] = []  # Entries that a reset dropped. They are freed in steps, because freeing all at once takes long.
+        self._sizes_from = store.last_index  # _sizes[k]: bytes of the first k entries after this index.
         self._sizes = [0]
         self.last_term = self._find_last_term()
         """The term of the last entry, or of the position where an empty log begins."""
@@ -54,22 +56,22 @@ class RaftLog:
 
     @property
     def first_index(self) -> int:
-        """The oldest entry; `last_index + 1` when there is none."""
+        """The index of the oldest entry; `last_index + 1` if there is none."""
         return self.base_index + 1
 
     @property
     def last_position(self) -> LogPosition:
-        """Where the log ends."""
+        """The position of the last entry, or of the base of an empty log."""
         return LogPosition(self.last_index, self.last_term)
 
     @property
     def cached_bytes(self) -> int:
-        """About the memory of the cached entries; bounded by `log_cache_bytes_max` plus the entries not yet durable."""
+        """Approximate memory of the cached entries; at most `log_cache_bytes_max` plus the entries not yet durable."""
         return self._cache_bytes
 
     @property
     def cached_from(self) -> int:
-        """The first entry that is in memory; `last_index + 1` if none is. Those before it are read from the store."""
+        """The index of the first entry in memory; `last_index + 1` if there is none. Earlier ones are in the store."""
         return self.last_index - len(self._cache) + 1
 
     @property
@@ -95,7 +97,8 @@ class RaftLog:
     def last_at_most(self, index: int, term: int) -> int:
         """The last position, at or before `index`, whose term is at most `term` (Raft §5.3: one term per round).
 
-        Never below `base_index`, unless `index` is, or the base's own term is too high: nothing here can match.
+        The result is below `base_index` only if `index` is, or if the base's own term is too high: then nothing in this
+        log can match.
         """
         if index < self.base_index:
             return index
@@ -116,7 +119,7 @@ class RaftLog:
             assert stored[0].index == first_index, (stored[0].index, first_index)
             return stored
         if first_index == last_index:
-            return [self._cache[first_index - cache_first]]  # A lone put's.
+            return [self._cache[first_index - cache_first]]  # The usual case for a lone put.
         found: list[Entry] = []
         for entry in self._cache[first_index - cache_first : last_index - cache_first + 1]:
             bytes_max -= entry.size_bytes
@@ -126,7 +129,7 @@ class RaftLog:
         return found
 
     def bytes_after(self, index: int) -> int:
-        """Bytes of the entries above `index`. Those that the store held at start do not count: they fill no memory."""
+        """Bytes of the entries above `index`, without those that the store held at the start: they use no memory."""
         return self._sizes[-1] - self._sizes[min(max(index - self._sizes_from, 0), len(self._sizes) - 1)]
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -166,7 +169,7 @@ class RaftLog:
         self._writes.truncate_from(index)
 
     def reset(self, position: LogPosition) -> None:
-        """Drop everything: the log begins anew after a snapshot at `position`.
+        """Drop all entries: the log begins anew after a snapshot at `position`.
 
         See docs/reference/specification.md#56-installing-a-snapshot.
         """
@@ -185,7 +188,7 @@ class RaftLog:
             return
         assert index <= self.last_index, (index, self)
         self.base_index, self.base_term = index, self.term_at(index)
-        passed = bisect_right(self._run_starts, index)  # The last run that begins at or before `index` may go on.
+        passed = bisect_right(self._run_starts, index)  # The last of these runs may continue after `index`.
         kept = self._runs[passed:]
         if index < self.last_index and not (kept and kept[0].index == index + 1):
             kept.insert(0, LogPosition(index + 1, self._runs[passed - 1].term))
@@ -201,13 +204,14 @@ class RaftLog:
             self._sizes_from += passed
 
     def _find_last_term(self) -> int:
-        """The last term, computed after each change of `_runs` except an append: the core reads it at every event."""
+        """Compute the last term. Called after each change of `_runs` except an append, because the core reads the term
+        at every event."""
         term = self._runs[-1].term if self._runs else self.base_term
         assert term is not None, self.last_index
         return term
 
     def _evict(self) -> None:
-        """Evict the oldest entries: those that were compacted, and others while the cache is over its bound."""
+        """Evict compacted entries, and further ones, oldest first, while the cache is over its bound."""
         bytes_left = self._cache_bytes
         goal = self._cache_bytes_max * CACHE_KEPT_EIGHTHS // 8 if bytes_left > self._cache_bytes_max else bytes_left
         compacted = len(self._cache) - (self.last_index - self.base_index)

@@ -1,8 +1,8 @@
 """Membership changes as a leader carries them out: its peers, the voters that count, the steps of a change (thesis §4).
 
 Joint consensus (Raft §6): a configuration is in force as soon as it is in the log. While it is joint, majorities of
-both halves decide. Once it is committed the leader appends the configuration that follows, and the change is done when
-that one is committed, too. The leader replicates to a removed member until it has applied its own removal.
+both halves decide. Once the joint configuration is committed, the leader appends the final one, and the change is done
+when that one is committed, too. The leader replicates to a removed member until that member has applied its removal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raft.membership.change import MembershipChange, begin_change, leave_joint
 from raft.membership.configuration import Configuration
 
 PROMOTION_LAG_ENTRIES_MAX = 1_000
-"""How many entries a learner may lack when it becomes a voter: commits should not wait for it (thesis §4.2.1)."""
+"""How many entries a learner may lack when it becomes a voter. Commits should not wait for it (thesis §4.2.1)."""
 
 DEPARTURE_TIMEOUTS_MAX = 10
 """How long (in election time-outs) the leader replicates to a removed member so that it learns of its removal."""
@@ -27,14 +27,15 @@ class MembershipChanger:
 
     def __init__(self, state: CoreState, *, own_first_index: int) -> None:
         self._state, self._own_first_index = state, own_first_index
-        self.peers: dict[str, Progress] = {}  # In the order of ids; for ever the same object.
+        self.peers: dict[str, Progress] = {}  # In the order of ids. The dictionary itself is never replaced.
         self.halves: tuple[tuple[int, ...], ...] | None = None
-        """The voters of each half, as the leader (0) and its `peers` (from 1); None if all vote, as nearly always."""
+        """The voters of each half, as positions: the leader is 0, its `peers` count from 1. None, the usual case, if
+        there is one half and every member votes."""
         self.departing: frozenset[str] = frozenset()
         """Removed members among the peers: they still receive entries, and count nowhere."""
         self._departing_until = 0  # Monotonic ns.
-        self.is_under_way = True  # Until it is known that no change of an earlier leader is unfinished.
-        self.is_over = False  # The leadership is: a configuration is committed in which this leader is no voter.
+        self.is_under_way = True  # True at first, because a change of an earlier leader may be unfinished.
+        self.is_over = False  # True once a configuration is committed in which this leader is not a voter.
         self._restart_departure_timer()
         self.configuration_appended([member.node_id for each in state.configurations.all for member in each.members])
 
@@ -51,7 +52,7 @@ class MembershipChanger:
         return configuration
 
     def configuration_appended(self, earlier_ids: list[str] | None = None) -> None:
-        """Use the newest configuration: it has just been appended, or the leader is new."""
+        """Use the newest configuration after it was appended, or when this member becomes the leader."""
         state = self._state
         everybody = {*self.peers, *(earlier_ids or ()), *state.peer_ids} - {state.node_id}
         next_index, now = state.log.last_index + 1, state.now
@@ -69,7 +70,7 @@ class MembershipChanger:
         """The configuration to append now, or None.
 
         A committed joint configuration is followed by the one that leaves it. A leader that is to read by lease appends
-        a configuration in which all members promise what a lease needs.
+        a configuration with `lease_ns`, which is the promise that leases need.
         """
         state = self._state
         if state.commit_index < max(state.configured_at, self._own_first_index):
@@ -84,7 +85,7 @@ class MembershipChanger:
         return None
 
     def drop_departed_peers(self) -> None:
-        """Stop replicating to removed members that know of their removal, or have been given enough time."""
+        """Stop replicating to removed members that have applied their removal, or have had enough time to do so."""
         state = self._state
         if self.is_under_way:
             return

@@ -1,8 +1,8 @@
 """Validation of messages: every message is checked against itself and against this member before it is used.
 
 A message that no honest peer can send changes nothing and costs its sender the connection (`ProtocolError`). So no
-sender can make a member persist a number that would harm it for ever, or fail an assertion about its own state. A
-well-formed and false message (a vote given twice, an invented log) is out of scope: Raft assumes that members do not
+sender can make a member persist a number that would harm it for ever, or make it fail an assertion about its own state.
+A well-formed but false message (a vote given twice, an invented log) is out of scope: Raft assumes that members do not
 lie.
 """
 
@@ -34,13 +34,13 @@ from raft.protocol.messages import (
 from raft.types import LEADER_TIME_NS_MAX, Entry, EntryKind
 
 TERM_AHEAD_MAX = 2**32
-"""How far the term of a message may be above the own one. A term rises once per election: with a campaign per second a
-cluster takes 136 years for so many, and a member that was away, or comes back from an old copy, lags by no more. Terms
-end at 2**63 - 1, where no member can campaign; to get there takes 2**31 forged messages, not one."""
+"""How far the term of a message may be above the own term. A term rises once per election: with one campaign per second
+a cluster takes 136 years for 2**32 terms, and a member that was away, or comes back from an old copy, lags by no more.
+Terms end at 2**63 - 1, where no member can campaign; it takes 2**31 forged messages to get there, not one."""
 
 LEADER_TIME_AHEAD_NS_MAX = 2**58
-"""How far the leader_time of an entry may be above those before it in the log: nine years. It grows with the clock of a
-leader and stops without one, so a larger step needs an idle leader for as long."""
+"""How far the leader_time of an entry may be above the earlier ones in the log: nine years. It grows with the clock of
+the leader and stands still without one, so only a leader that is idle for longer could cause a larger step."""
 
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
 _U64 = 27  # The additional information of a CBOR head that is followed by 8 bytes.
@@ -51,13 +51,14 @@ class MessageValidation:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._usual_time_max = LEADER_TIME_AHEAD_NS_MAX.to_bytes(8, "big")  # Up to this no look at the log is needed.
+        self._usual_time_max = LEADER_TIME_AHEAD_NS_MAX.to_bytes(8, "big")  # Valid without a look at the log.
 
     def check(self, peer_id: str, message: Message, leader: Leader | None) -> None:
-        """Raise ProtocolError for what no honest peer sends to this member, NewerConfiguration for a newer build's.
+        """Raise ProtocolError for a message that no honest peer sends to this member.
 
-        `leader`: what this member has while it leads. `peer_id` has said hello, member or not. Raises
-        ValidationFault where a check itself is mistaken, and what the log's store raises.
+        `leader` is this member's own `Leader` while it leads, otherwise None. `peer_id` has said hello, member or not.
+        Raises NewerConfiguration for a configuration of a newer build, ValidationFault if a check itself is wrong, and
+        the errors of the log's store.
         """
         try:
             self._check(peer_id, message, leader)
@@ -70,7 +71,7 @@ class MessageValidation:
         state = self._state
         if message.term != state.term:
             if message.term < state.term:
-                return  # It is answered with the own term, or dropped. Nothing else of it is used.
+                return  # The core answers with the own term, or drops it. No other field is used.
             self._check_term(message.term)
         in_term = message.term == state.term
         match message:
@@ -118,7 +119,7 @@ class MessageValidation:
             raise ProtocolError(f"it leads in term {state.term}, as {state.leader_id} does")
 
     def _check_append(self, message: AppendEntries) -> None:
-        """The entries follow `prev_index` without a gap and in the order of terms, and what is committed here stays.
+        """The entries follow `prev_index` without a gap, in the order of terms, and agree with what is committed here.
 
         A configuration is in force as soon as its entry is in the log, so its form must be known.
         """
@@ -139,7 +140,7 @@ class MessageValidation:
             if entry.kind is _CONFIGURATION:
                 _check_configuration(entry)
             else:
-                payload = entry.payload  # As the next lines see nearly all: fewer than 23 commands, a time of 8 bytes.
+                payload = entry.payload  # Nearly all pass the next test: fewer than 23 commands, a time of 8 bytes.
                 if not (
                     len(payload) >= 10
                     and 0x80 < payload[0] < 0x98
@@ -157,13 +158,13 @@ class MessageValidation:
             raise ProtocolError(f"a log that has term {term} at {index}, where term {ours} is committed here")
 
     def _check_leader_time(self, entry: Entry, message: AppendEntries) -> None:
-        """The replicated clock must be readable, and must not leap: sessions expire by it, and it never goes back."""
+        """The replicated clock must be readable and not jump ahead: sessions expire by it, and it never goes back."""
         state, time = self._state, batch_leader_time(entry.payload)
         if time > LEADER_TIME_NS_MAX:
             raise ProtocolError(f"entry {entry.index} has leader_time {time} ns; the greatest is {LEADER_TIME_NS_MAX}")
         before = message.prev_index
         if before > state.commit_index and state.log.term_at(before) != message.prev_term:
-            return  # This append does not fit behind our log: it is rejected, and what goes before is not known.
+            return  # The append does not continue our log and will be rejected; the entries before it are not known.
         known = state.greatest_leader_time(up_to=state.log.last_index)
         for each in message.entries[: entry.index - before - 1]:
             if each.kind is not _CONFIGURATION:
@@ -188,7 +189,7 @@ class MessageValidation:
             )
 
     def _check_answer(self, last_applied: int, read_counter: int, leader: Leader) -> None:
-        """To a leader, in its term: nobody has applied what it does not have, or answered what it has not asked."""
+        """A peer cannot have applied entries that its leader lacks, or answered a read round that has not begun."""
         last_index = self._state.log.last_index
         if last_applied > last_index:
             raise ProtocolError(f"it has applied {last_applied}, it says; the log of its leader ends at {last_index}")

@@ -1,7 +1,7 @@
 """Messages that wait for the disk: each leaves once the write that it depends on is durable.
 
-A message that a later event made untrue never leaves: an acknowledgement of entries that were cut, a message of a term
-that is over, a request for votes in a campaign that was given up.
+A waiting message that a later event makes untrue never leaves: an acknowledgement of entries that were cut, a message
+of a term that is over, a request for votes in a campaign that was given up.
 
 See docs/reference/specification.md#31-messages-wait-for-the-disk.
 """
@@ -44,7 +44,7 @@ class Outbox:
         if durable_sequence > self._durable_sequence:
             self._durable_sequence = durable_sequence
         if not self._waiting:
-            return  # A leader's: its appends have left.
+            return  # The usual case on a leader: its appends do not wait.
         still_waiting = []
         for after, peer_id, message in self._waiting:
             if after <= self._durable_sequence:
@@ -76,7 +76,7 @@ class Outbox:
 
 
 def _joined(older: Message, newer: Message) -> Message:
-    """Merge two messages: one of a kind per peer and write is enough, so that a slow disk causes no unbounded queue.
+    """Merge two messages of one kind to one peer that wait for one write, so that the queue of a slow disk is bounded.
 
     Acknowledgements and read counters are cumulative; of all other fields the newest value holds.
     """

@@ -26,21 +26,21 @@ class Progress:
 
     def __init__(self, *, next_index: int, now: int) -> None:
         self.state = PeerState.PROBE
-        self.match_index = 0  # Its log equals ours up to here, durably.
+        self.match_index = 0  # Its durable log equals ours up to this index.
         self.next_index = next_index
-        self.heard_at = now  # Monotonic ns; a new leader gives everyone a first time-out.
+        self.heard_at = now  # Monotonic ns. A new leader counts each peer as heard at its election.
         self.read_counter = 0  # The last ReadIndex round that it confirmed.
         self.last_applied: int | None = None  # None until it has reported in this term.
-        self.priority = 0  # In elections, as it says itself.
+        self.priority = 0  # Its election priority, as it last reported.
         self.commit_sent = 0  # The high-water mark that it may know.
         self.paused = False  # A probe is under way; the next heartbeat tries again.
         self._window: deque[tuple[int, int]] = deque()  # (last_index, bytes) of each unanswered append.
         self._window_bytes = 0
-        self._moved = False  # Something was confirmed since the last heartbeat.
+        self._moved = False  # `match_index` has risen since the last heartbeat.
 
     @property
     def window_bytes(self) -> int:
-        """Bytes of entries on their way."""
+        """Bytes of entries in flight."""
         return self._window_bytes
 
     @property
@@ -68,10 +68,10 @@ class Progress:
         self._window_bytes += size_bytes
 
     def accepted(self, match_index: int, *, first_index: int, last_index: int) -> bool:
-        """The peer confirmed `match_index`. True if that moved it; late and repeated answers never move it back.
+        """The peer confirmed `match_index`. True if its position rose; late and repeated answers never lower it.
 
-        `first_index`, `last_index`: of the leader's log. A probe counts as answered when what it carried arrived:
-        a peer that took nothing because it is full is asked again at the next heartbeat, not at once.
+        `first_index` and `last_index` are those of the leader's log. A probe counts as answered once the entries that
+        it carried have arrived: a peer that took none, because it is full, is probed again at the next heartbeat.
         """
         assert match_index <= last_index, (match_index, last_index)
         moved = match_index > self.match_index
@@ -89,7 +89,7 @@ class Progress:
         return moved
 
     def rejected(self, rejected_index: int, next_index: int) -> bool:
-        """The peer lacks the position `rejected_index`. False if that is an answer to something long settled."""
+        """The peer lacks the position `rejected_index`. False if the outcome of that append is known already."""
         if self.state is PeerState.SNAPSHOT or rejected_index <= self.match_index:
             return False
         if self.state is PeerState.PROBE and rejected_index != self.next_index - 1:
@@ -99,10 +99,11 @@ class Progress:
         return True
 
     def probe_again(self, *, paused: bool = False) -> None:
-        """What was on its way is lost, or a transfer was given up: find out anew where the peer is.
+        """Messages in flight were lost, or a transfer was given up: find out again where the peer's log ends.
 
-        A probe that was lost is sent again: nothing has been learned by that. Behind `match_index` there may be no log
-        any more, and a new leader knows of none: it would send a snapshot to a peer that lacks nothing.
+        A probe that was lost is repeated from the same `next_index`. To go back to `match_index` would be wrong: a new
+        leader does not know it yet, and the log there may be compacted. The leader would send a snapshot to a peer that
+        lacks nothing.
         """
         if self.state is not PeerState.PROBE:
             self.next_index = self.match_index + 1
@@ -114,7 +115,8 @@ class Progress:
         self._enter(PeerState.SNAPSHOT)
 
     def heartbeat(self) -> bool:
-        """A heartbeat leaves: a lost probe is tried again. True if a window has stood still since the last one."""
+        """A heartbeat leaves: a probe may be repeated. True if appends are in flight and none was confirmed since the
+        last heartbeat."""
         stalled = bool(self._window) and not self._moved
         self._moved = False
         self.paused = False

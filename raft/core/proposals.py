@@ -17,7 +17,7 @@ from raft.core.ready import Certainty, ProposalEnded
 
 @dataclass(slots=True)
 class _Range:
-    """Entries first..last of one term; up to `checked` they are known to be committed as they were proposed."""
+    """Entries first..last of one term; those up to `checked` are known to be committed as they were proposed."""
 
     term: int
     first_index: int
@@ -43,7 +43,7 @@ class OpenProposals:
     def committed(self, commit_index: int) -> None:
         """The high-water mark rose: a proposal that an entry of another term replaced certainly has no effect."""
         if not self._ranges:
-            return  # A follower's: nothing is its own.
+            return  # The usual case on a follower: it has proposed nothing.
         has_ended = False
         for proposals in tuple(self._ranges):
             while proposals.checked < proposals.last_index and proposals.checked < commit_index:
@@ -53,14 +53,14 @@ class OpenProposals:
                     continue
                 has_ended = True
                 self._end(index, proposals.term, Certainty.NOT_APPLIED)
-                if proposals.first_index < index:  # Those before it are committed; they still wait to be applied.
+                if proposals.first_index < index:  # The earlier ones are committed and still wait to be applied.
                     self._ranges.append(_Range(proposals.term, proposals.first_index, index - 1, index - 1))
                 proposals.first_index = index + 1
         if has_ended:
             self._forget_empty()
 
     def applied(self, index: int) -> None:
-        """The state machine gave its results up to `index`: those proposals have ended."""
+        """The state machine has returned its results up to `index`: those proposals have ended."""
         if not self._ranges:
             return
         for proposals in self._ranges:
@@ -85,7 +85,7 @@ class OpenProposals:
 
     def _forget_empty(self) -> None:
         if len(self._ranges) == 1 and self._ranges[0].first_index > self._ranges[0].last_index:
-            self._ranges.clear()  # The usual one.
+            self._ranges.clear()  # The usual case.
             return
         self._ranges = [proposals for proposals in self._ranges if proposals.first_index <= proposals.last_index]
         if len(self._ranges) > 1:

@@ -1,4 +1,4 @@
-"""Majorities of the voters: one small value for votes, commit, reads and the activity check."""
+"""Majorities of the voters, for votes, commit, reads and the check that a leader still hears its quorum."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Quorum:
 
     @property
     def halves(self) -> tuple[tuple[str, ...], ...]:
-        """One, or two if it is joint."""
+        """The groups of voters that decide: one, or two if the configuration is joint."""
         return (self.voters, self.outgoing) if self.outgoing else (self.voters,)
 
     def agreed(self, position_of: Mapping[str, int]) -> int:

@@ -1,7 +1,7 @@
 """The consensus core of one member: events in, one `Ready` out. No I/O, no clock, no randomness of its own.
 
 Every change of role happens in this file; the work of a role is in `elections`, `leader` and `follower`. The term rule
-(Raft §5.1) has one place, `_step`; the invariants of the marks are asserted after each event.
+(Raft §5.1) is applied in one place, `_step`. The invariants of the marks are asserted after each event.
 
 See docs/reference/specification.md#61-order-of-the-marks.
 """
@@ -50,8 +50,8 @@ _OF_REPLICATION = (AppendEntries, AppendAccepted)
 class RaftCore:
     """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. Owned and called by one `Node` only.
 
-    Events accumulate their effects until `take_ready`. The core only reads `log_store`; the caller gives each
-    `Ready.write` to it *before* the next event. Everything that it holds at the start is durable.
+    The effects of events gather until `take_ready`. The core only reads `log_store`; the caller writes each
+    `Ready.write` to it *before* the next event. Everything that `log_store` holds at the start is durable.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class RaftCore:
     ) -> None:
         """`leader_time` (ns) is that of the state machine at `snapshot`; `now` is monotonic, in ns.
 
-        `configuration`: that of `snapshot`; later ones are in the log. A member that is in none of them waits.
-        `mark_delay_ns`: how long a leader lets a new high-water mark wait for an append to ride on, per idle peer.
+        `configuration` is that of `snapshot`; later ones are in the log. A member that is in none of them waits.
+        `mark_delay_ns`: how long a leader waits for an append that can carry a new high-water mark to an idle peer.
 
-        Raises InvalidConfiguration if the log has one that this version does not know.
+        Raises InvalidConfiguration if the log has a configuration that this version does not know.
         """
         self._state = CoreState(
             node_id=node_id,
@@ -97,13 +97,13 @@ class RaftCore:
 
         A plain attribute, because it is read after every event.
         """
-        self._handed_out_index = self._state.last_applied  # The end of what `apply` was given.
+        self._handed_out_index = self._state.last_applied  # The last entry that a `Ready.apply` has contained.
         self._check_invariants()
 
     # Events
 
     def step(self, peer_id: str, message: Message) -> None:
-        """Take one message from a peer. Of a stranger only some kinds are used.
+        """Take one message from a peer. Only some kinds of messages are used from a member that is not known here.
 
         Raises ProtocolError if no honest peer could send it, NewerConfiguration; then nothing has changed.
         """
@@ -111,7 +111,7 @@ class RaftCore:
             return
         self._validation.check(peer_id, message, self._leader)
         if message.term == self._state.term and type(message) in _OF_REPLICATION:
-            self._step_in_term(peer_id, message)  # All that `_step` would do with nearly all there are.
+            self._step_in_term(peer_id, message)  # A shortcut for nearly all messages; `_step` would do the same.
         else:
             self._step(peer_id, message)
         if self._leader is not None and self._leader.membership.is_over:
@@ -125,7 +125,7 @@ class RaftCore:
         state.now = now
         if leader is not None:
             if leader.nothing_due():
-                return  # The usual one: nothing but the time has changed.
+                return  # The usual case: nothing but the time has changed.
             if leader.has_lost_its_quorum:
                 self._become_follower(reason="its quorum is silent")
             elif leader.has_lost_its_disk():
@@ -135,16 +135,17 @@ class RaftCore:
         elif now < self._elections.deadline or self._elections.keeps_a_promise():
             return
         elif self._elections.waits_for_its_own_vote:
-            self._elections.restart_timer()  # Nobody was asked yet: a new campaign would wait for the disk anew.
+            self._elections.restart_timer()  # No request has left yet: a new campaign would wait for the disk, too.
         elif not self._state.may_campaign:
-            self._state.follow(None)  # Nobody leads, as far as it knows: reads that wait for a leader end.
+            self._state.follow(None)  # No leader is known any more: reads that wait for one end.
             self._elections.restart_timer()
         else:
             self._become_pre_candidate()
         self._check_invariants()
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
-        """Put one entry into the log and return its position. It ends applied, or in `Ready.ended`, or stays open.
+        """Put one entry into the log and return its position. The entry is applied, or ends in `Ready.ended`, or stays
+        open.
 
         Raises NotLeader, Busy (the uncommitted tail is full) or TooLarge: then it certainly had no effect.
         """
@@ -157,8 +158,8 @@ class RaftCore:
     def propose_change(self, change: MembershipChange) -> LogPosition:
         """Begin a membership change; return the log position of its first configuration.
 
-        If that one is joint, the leader of that time leaves it once it is committed. Raises NotLeader, ChangeRefused,
-        Busy: then nothing has changed.
+        If that configuration is joint, the leader appends the final one once it is committed, even if another member
+        leads by then. Raises NotLeader, ChangeRefused, Busy: then nothing has changed.
         """
         position = self._leading().propose_change(change)
         self._check_invariants()
@@ -167,17 +168,17 @@ class RaftCore:
     def transfer_leadership(self, peer_id: str | None = None) -> str:
         """Begin to make `peer_id`, or else the fittest peer, the leader; return its id (thesis §3.10).
 
-        Nothing is proposed until the transfer has succeeded, or an election time-out is over. Raises NotLeader,
-        TransferRefused.
+        This leader proposes nothing until the transfer has succeeded, or an election time-out is over. Raises
+        NotLeader, TransferRefused.
         """
         return self._leading().transfer.begin(peer_id)
 
     def request_read(self, ticket: int, mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """Request a read; it is in a later `Ready` once what `mode` promises holds.
+        """Request a read. It is in a later `Ready` once the guarantee of `mode` holds.
 
-        Only a leader takes READ_INDEX and LEASE; without a lease it begins a round. `age_ns_max`: for
-        BOUNDED_STALENESS, how old the state may be; a member that cannot prove it asks the leader. Raises NotLeader,
-        Busy.
+        Only a leader takes READ_INDEX and LEASE; if the lease does not hold, it begins a round. `age_ns_max` is for
+        BOUNDED_STALENESS: the maximum age of the state. A member that cannot prove this age asks the leader. Raises
+        NotLeader, Busy.
         """
         match mode:
             case ReadMode.READ_INDEX | ReadMode.LEASE:
@@ -188,7 +189,8 @@ class RaftCore:
                 self._read_index_client.add(ticket, age_ns_max)
 
     def persisted(self, sequence: int) -> None:
-        """Every `LogWrite` up to this sequence is durable: messages that waited for it leave, and its entries count."""
+        """Every `LogWrite` up to this sequence is durable: messages that waited for it leave, and its entries count for
+        commit."""
         self._state.writes.persisted(sequence)
         self._state.outbox.release(sequence)
         if self._state.role is Role.CANDIDATE and self._elections.count_own_vote_if_durable() is Tally.WON:
@@ -204,7 +206,7 @@ class RaftCore:
         if index <= self._state.last_applied:
             return
         assert index <= self._handed_out_index, (index, self._handed_out_index)
-        assert index <= self._state.commit_index, self  # Of what `_check_invariants` looks at nothing else can change.
+        assert index <= self._state.commit_index, self  # No other invariant of `_check_invariants` can break here.
         self._state.last_applied = index
         self._state.open_proposals.applied(index)
         self._state.log.forget_sizes(index)
@@ -219,7 +221,7 @@ class RaftCore:
         self._check_invariants()
 
     def compact(self, index: int) -> None:
-        """Forget the entries up to `index`, which is never above the own durable snapshot."""
+        """Forget the entries up to `index`, which is not above the end of this member's durable snapshot."""
         state = self._state
         assert index <= state.snapshot_index, (index, state.snapshot_index)
         state.compacted_leader_time = state.greatest_leader_time(up_to=index)
@@ -227,9 +229,9 @@ class RaftCore:
         self._check_invariants()
 
     def snapshot_installed(self, position: LogPosition, configuration: Configuration, leader_time: int = 0) -> None:
-        """A received snapshot file is durable, and the state machine takes its state now.
+        """A received snapshot file is durable, and the state machine takes the snapshot's state now.
 
-        `leader_time` is that of the snapshot. A snapshot at or below `commit_index` changes nothing.
+        `leader_time` (ns) is that of the snapshot. A snapshot at or below `commit_index` changes nothing.
 
         See docs/reference/specification.md#56-installing-a-snapshot.
         """
@@ -245,17 +247,17 @@ class RaftCore:
         self._check_invariants()
 
     def snapshot_transfer_failed(self, peer_id: str) -> None:
-        """The transfer to this peer was given up: it is probed again at the next heartbeat."""
+        """The snapshot transfer to this peer was given up: the leader probes the peer again at the next heartbeat."""
         if self._leader is not None:
             self._leader.probe_again(peer_id, paused=True)
 
     def peer_unreachable(self, peer_id: str) -> None:
-        """Its connection was lost with the messages in flight: it is probed again at the next heartbeat."""
+        """The connection to this peer was lost: the leader probes the peer again at the next heartbeat."""
         if self._leader is not None:
             self._leader.probe_again(peer_id, paused=True)
 
     def leader_connection_lost(self, peer_id: str) -> None:
-        """The peer has ended its connections with this member: if it leads, it is probably gone.
+        """The peer has ended its connections with this member: if the peer leads, it is probably gone.
 
         Not called for connections that this member ended, or that ended with a refusal.
         """
@@ -264,7 +266,7 @@ class RaftCore:
             state.trace("leader_connection_lost", leader_id=peer_id)
 
     def mute_events(self, names: frozenset[str]) -> None:
-        """Stop making events of these names. Some would occur at every turn, and each costs 1 µs."""
+        """Stop making events of these names. Some would occur in every turn, and each costs 1 µs."""
         self._state.muted_events = names
 
     # Effects
@@ -274,7 +276,7 @@ class RaftCore:
         return bool(self._state.outbox.ready.events) or self.has_work()
 
     def has_work(self) -> bool:
-        """As `has_ready`, but events alone are no reason for a turn."""
+        """True if `take_ready` would return more than trace events, which alone are no reason for a turn."""
         leader, state, reads, ready = self._leader, self._state, self._read_index_client, self._state.outbox.ready
         if leader is not None and leader.has_pending_sends:
             return True
@@ -293,7 +295,7 @@ class RaftCore:
         )
 
     def take_ready(self) -> Ready:
-        """All effects since the last call. The caller owes them in the order that `Ready` states."""
+        """All effects since the last call. The caller must carry them out in the order that `Ready` states."""
         state = self._state
         if self._read_index_client.count and self._read_index_client.has_work:
             self._advance_follower_reads()
@@ -310,12 +312,12 @@ class RaftCore:
         return ready
 
     def _may_hand_out(self) -> bool:
-        """True if a batch may be handed out: one at a time, so that other events get their turn."""
+        """True if a batch of entries may be handed out: one batch at a time, so that other events get their turn."""
         state = self._state
         return self._handed_out_index == state.last_applied < state.appliable_index
 
     def _advance_follower_reads(self) -> None:
-        """Advance the reads of a follower; a leader serves them itself."""
+        """Advance the reads that wait for a read index. A leader serves them itself."""
         leader = self._leader
         if leader is None:
             self._read_index_client.advance()
@@ -326,11 +328,11 @@ class RaftCore:
             except Busy as error:
                 self._state.outbox.ready.reads_failed.append((ticket, error))
 
-    # What can be read off it: nothing here changes anything
+    # Views: nothing below changes the state
 
     @property
     def node_id(self) -> str:
-        """This member."""
+        """The id of this member."""
         return self._state.node_id
 
     @property
@@ -364,7 +366,7 @@ class RaftCore:
         return self._state.committed_configuration
 
     def configuration_at(self, index: int) -> Configuration:
-        """The configuration once the entry at `index`, not below the newest snapshot, is applied."""
+        """The configuration once the entry at `index` is applied. `index` is not below the newest snapshot."""
         return self._state.configurations.at(index)
 
     @property
@@ -379,20 +381,19 @@ class RaftCore:
 
     @property
     def hears_a_leader(self) -> bool:
-        """True if this member hears a leader. A leader counts as hearing itself: it steps down without a quorum."""
+        """True if this member hears a leader. A leader hears itself, because it steps down without a quorum."""
         return self._leader is not None or self._elections.hears_a_leader
 
     def is_peer(self, peer_id: str) -> bool:
-        """True if this is another member, or a removed one that still receives entries."""
+        """True if `peer_id` is another member, or a removed member that still receives entries."""
         return peer_id in self._state.peer_ids or (
             self._leader is not None and peer_id in self._leader.membership.departing
         )
 
     def accepts_hello_from(self, peer_id: str) -> bool:
-        """True if the hello of this peer is accepted: it is known, or may lead by a configuration that is not here yet.
+        """True if the hello of this peer is accepted: it is known here, or it may lead by a newer configuration.
 
-        A member that hears a leader refuses all other peers. The leader's own hello is accepted, so that it can be
-        answered.
+        While this member hears a leader, it refuses unknown peers other than that leader.
         """
         is_known = self._state.configuration.member(peer_id) is not None or self.is_peer(peer_id)
         return is_known or not self.hears_a_leader or peer_id == self.leader_id
@@ -410,14 +411,14 @@ class RaftCore:
 
     @property
     def commit_index(self) -> int:
-        """The high-water mark, inclusive."""
+        """The high-water mark: the last committed index known here."""
         return self._state.commit_index
 
     @property
     def leader_commit_index(self) -> int:
         """The highest leaderCommit received since the start (Raft Figure 2), 0 if there was none.
 
-        Everything up to it is committed, though the log here may not reach it yet.
+        Every entry up to this index is committed, but the log here may not reach it yet.
         """
         return self._follower.leader_commit_index
 
@@ -428,17 +429,17 @@ class RaftCore:
 
     @property
     def low_watermark(self) -> int:
-        """No *other* member needs an entry at or below this."""
+        """The low-water mark: no *other* member needs an entry at or below this index."""
         return self._state.low_watermark
 
     @property
     def snapshot_index(self) -> int:
-        """The end of the newest durable snapshot."""
+        """The index of the newest durable snapshot."""
         return self._state.snapshot_index
 
     @property
     def first_index(self) -> int:
-        """The oldest entry that is not compacted."""
+        """The index of the oldest entry that is not compacted."""
         return self._state.log.first_index
 
     @property
@@ -448,12 +449,12 @@ class RaftCore:
 
     @property
     def last_index(self) -> int:
-        """The end of the log, durable or not."""
+        """The index of the last entry of the log, durable or not."""
         return self._state.log.last_index
 
     @property
     def durable_index(self) -> int:
-        """The end of the log on disk."""
+        """The index of the last durable entry."""
         return self._state.log.durable_index
 
     @property
@@ -463,11 +464,11 @@ class RaftCore:
 
     @property
     def next_deadline(self) -> int:
-        """`tick` must be called by then (monotonic ns)."""
+        """The latest time (monotonic ns) for the next call of `tick`."""
         return self._elections.deadline if self._leader is None else self._leader.next_deadline
 
     def term_at(self, index: int) -> int | None:
-        """The term of the entry at `index`; None if the log does not hold it (any more)."""
+        """The term of the entry at `index`; None if the log does not hold it, or no longer does."""
         return self._state.log.term_at(index)
 
     def leader_time_now(self) -> int:
@@ -527,17 +528,17 @@ class RaftCore:
 
     @property
     def state_age_ns(self) -> int | None:
-        """The maximum age of the applied state at the time of the last event; None if nothing is known."""
+        """The maximum age (ns) of the applied state at the time of the last event; None if there is no proof."""
         return self._state.state_age_ns()
 
     # Messages
 
     def _accepts(self, peer_id: str, message: Message) -> bool:
-        """True if a message of a member outside of our newest configuration is used (thesis §4.1).
+        """True if a message of a member outside our newest configuration is used (thesis §4.1).
 
-        It may be a leader or a candidate by a configuration that we do not have yet; its log and its term count. A
-        leader answers removed members until they know of their removal; the others ignore them once it is committed
-        here.
+        The sender may be a leader or a candidate by a configuration that we do not have yet; only its log and its term
+        count. A leader answers removed members until they know of their removal. Other members ignore a removed member
+        once its removal is committed here.
         """
         state, leader = self._state, self._leader
         if leader is not None and peer_id in leader.membership.departing:
@@ -547,14 +548,14 @@ class RaftCore:
         return isinstance(message, _REQUESTS)
 
     def _end_leadership(self, leader: Leader) -> None:
-        """A removed leader leads until its removal is committed, and no longer (thesis §4.2.2)."""
+        """End the leadership of a removed leader, once its removal is committed (thesis §4.2.2)."""
         leader.transfer.on_removed()
         self._become_follower(reason="it is no voter any more")
 
     def _step(self, peer_id: str, message: Message) -> None:
         state = self._state
         if isinstance(message, _VOTE_REQUESTS) and self._elections.ignores(message, leads=self._leader is not None):
-            # Thesis §4.2.3: a live leader is not deposed by a member that lost sight of it, term included.
+            # Thesis §4.2.3: a member that cannot hear a live leader must not depose it, not even by its higher term.
             pre_vote = isinstance(message, PreVoteRequest)
             state.trace("vote_refused", peer_id=peer_id, pre_vote=pre_vote, reason="a leader is heard")
             return
@@ -564,7 +565,7 @@ class RaftCore:
         if message.term > state.term and not moves_no_term:
             self._become_follower(term=message.term, reason="a higher term")  # Raft §5.1.
         if message.term < state.term and not (isinstance(message, PreVoteResponse) and message.granted):
-            self._answer_stale(peer_id, message)  # Silence would leave the peer campaigning, or leading, for ever.
+            self._answer_stale(peer_id, message)  # Without an answer the peer would campaign, or lead, for ever.
         else:
             self._step_in_term(peer_id, message)
 
@@ -604,7 +605,7 @@ class RaftCore:
                 assert_never(message)
 
     def _answer_stale(self, peer_id: str, message: Message) -> None:
-        match message:  # All others answer a question of an older term: settled.
+        match message:  # All other kinds are responses to requests of an older term: ignored.
             case AppendEntries() | InstallSnapshot():
                 self._follower.refuse_stale(peer_id, message)
             case VoteRequest():
@@ -632,9 +633,10 @@ class RaftCore:
                 self._become_follower(reason="a majority refused its pre-vote")
 
     def _on_timeout_now(self, peer_id: str, message: TimeoutNow) -> None:
-        """Thesis §3.10: campaign as after an election time-out, without a pre-vote. Only the own leader may request it.
+        """Thesis §3.10: campaign as after an election time-out, without a pre-vote. Only the current leader may request
+        it.
 
-        The request is void if the log has grown since: that leader has given the transfer up, and may read by lease.
+        The request is ignored if the log has grown since: the leader has given the transfer up, and may read by lease.
         """
         state, is_void = self._state, message.last_index not in (-1, self._state.log.last_index)
         if state.leader_id == peer_id and state.role is Role.FOLLOWER and state.may_campaign and not is_void:
@@ -669,9 +671,9 @@ class RaftCore:
             self._elections.restart_timer()
 
     def _become_pre_candidate(self) -> None:
-        """Thesis §9.6: ask first, so that a member which cannot win disturbs nobody's term.
+        """Thesis §9.6: ask for pre-votes first, so that a member that cannot win does not raise the term of others.
 
-        A campaign that begins only because a connection was lost does not forget the leader, which may still be there:
+        A campaign that begins only because a connection was lost keeps the known leader, which may still be there:
         requests for read indexes continue.
         """
         state, is_early = self._state, self._elections.campaigns_early

@@ -1,13 +1,14 @@
 """Linearizable reads without a log entry: ReadIndex on the leader (thesis §6.4).
 
-A read is served at the high-water mark of the moment its round began, once a majority has answered a message sent
-after that moment: so no later leader had committed anything by then. A round's token is (term, counter): answers of
-another term do not count. One round is under way at a time; reads that come meanwhile share the next. Requests of
-other members for a read index (`follower_reads`) share the rounds, each for all reads that wait on that member.
+A read is served at the high-water mark at which its round began, once a majority has answered a message sent after the
+beginning. The answers prove that no later leader had committed anything when the round began. A round's token is
+(term, counter): answers of another term do not count. One round is under way at a time; reads that arrive meanwhile
+share the next round. Requests of other members for a read index (`follower_reads`) share the rounds, each for all reads
+that wait on that member.
 
-A round needs the answers of a majority. A message to every peer costs each of the others a turn for nothing, and the
-leader one turn for each of their answers. So the round of a lone read goes to a preferred quorum, and to the other
-peers only if that one is silent. Safety does not depend on the choice: only answers count.
+A round needs the answers of a majority. A message to a peer whose answer is not needed costs that peer a turn, and the
+leader another turn for the answer. So the round of a lone read goes to a preferred quorum first, and to the other peers
+only if the preferred quorum is silent. Safety does not depend on the choice: only answers count.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from raft.errors import Busy
 from raft.types import ReadMode
 
 SILENCES_PER_MARK_DELAY = 5
-"""The other peers are asked after this fraction of the time that a mark may wait for an append: 1 ms."""
+"""The other peers are asked after the mark delay divided by this: 1 ms with the usual heartbeat."""
 
 NEVER = 1 << 62
 
 ROUNDS_MAX = 1_000
-"""After so many rounds all peers are asked again: another one may be quicker by now."""
+"""How many rounds a preferred quorum lasts. Then all peers are asked again: another peer may be faster by now."""
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class Round:
     read_index: int
     began_at: int  # Monotonic ns.
     tickets: list[int]
-    requests: dict[str, int]  # By member: the number of its request for a read index.
+    requests: dict[str, int]  # By member: the number of its open request for a read index.
 
 
 class ReadRounds:
@@ -47,15 +48,15 @@ class ReadRounds:
         self.counter = 0
         self._reads_pending_max = reads_pending_max
         self._count = 0
-        self.waiting: list[int] = []  # For a round to begin.
-        self.by_lease: list[int] = []  # For a check of the lease.
-        self.requests: dict[str, int] = {}  # The latest request of each other member; it has one at a time.
+        self.waiting: list[int] = []  # Tickets that wait for the next round.
+        self.by_lease: list[int] = []  # Tickets that wait for a check of the lease.
+        self.requests: dict[str, int] = {}  # By other member: its latest request. A member has one at a time.
         self.under_way: deque[Round] = deque()
         self.confirmed: deque[tuple[int, list[int], ReadMode]] = deque()  # (read_index, tickets, how)
 
     @property
     def is_wanted(self) -> bool:
-        """True if a read or a request waits outside of a round."""
+        """True if a read or a request waits and is not part of a round yet."""
         return bool(self.waiting or self.requests or self.by_lease)
 
     @property
@@ -64,21 +65,24 @@ class ReadRounds:
         return len(self.waiting) == 1 and not self.requests
 
     def add(self, ticket: int, *, by_lease: bool = False) -> None:
-        """Take a read; it joins the next round, unless it may be served by lease. Raises Busy at the bound."""
+        """Take a read. It joins the next round, unless the lease can serve it. Raises Busy at the bound."""
         if self._count >= self._reads_pending_max:
             raise Busy("linearizable reads", self._reads_pending_max)
         self._count += 1
         (self.by_lease if by_lease else self.waiting).append(ticket)
 
     def begin_round(self, read_index: int, now: int) -> int:
-        """Put everything that waits into one round; every append carries the new counter from now on."""
+        """Put all waiting reads and requests into one round; every append carries the new counter from now on."""
         self.counter += 1
         self.under_way.append(Round(self.counter, read_index, now, self.waiting, self.requests))
         self.waiting, self.requests = [], {}
         return self.counter
 
     def confirmed_up_to(self, counter: int) -> list[Round]:
-        """A majority has answered this round, and so every one before it. The caller responds to their requests."""
+        """A majority has answered this round, and so every earlier one: return these rounds and make their reads ready.
+
+        The caller responds to the requests in them.
+        """
         ended = []
         while self.under_way and self.under_way[0].counter <= counter:
             ended.append(self.under_way.popleft())
@@ -126,7 +130,7 @@ class PreferredQuorum:
         self._patience_ns = mark_delay_ns // SILENCES_PER_MARK_DELAY
         self._quick: tuple[str, ...] = ()
         self._rounds_left = 0
-        self._needs_full_round = True  # All were asked: the answers will show who is quick.
+        self._needs_full_round = True  # The round under way, or else the next, asks all peers: who answers is fast.
         self.over_at = NEVER  # Monotonic ns: when the other peers are to be asked.
 
     def of(self, peers: Mapping[str, Progress], now: int, *, is_lone: bool) -> Iterable[str]:
@@ -144,10 +148,10 @@ class PreferredQuorum:
         return now >= self.over_at
 
     def others(self, peers: Mapping[str, Progress], counter: int) -> Iterable[str]:
-        """The further peers to ask because the round `counter` takes too long.
+        """The remaining peers to ask because the round `counter` takes too long.
 
-        Peers already asked are excluded: they may just be slow. Requests lost with a connection are repeated by the
-        next heartbeat.
+        Peers that were asked already are excluded: they may just be slow. The next heartbeat repeats requests that were
+        lost with a connection.
         """
         self.over_at, self._needs_full_round = NEVER, True
         return tuple([each for each, peer in peers.items() if peer.read_counter < counter and each not in self._quick])

@@ -1,4 +1,4 @@
-"""The staleness of a member's state: a proven upper bound of its age, or nothing known.
+"""The staleness of a member's state: an upper bound of its age that is proven, if there is one.
 
 A proof is (local time, index): every write acknowledged before that time has an index at or below it. It comes from a
 read index that was *requested* at that time or later. The time of the response proves nothing, because nobody knows how
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 PROOFS_MAX = 64
-"""Proofs that wait for their index to be applied. Beyond these, newer ones are dropped: state that lags is old."""
+"""How many proofs may wait for their index to be applied. Newer ones are dropped: a state that lags so far is old."""
 
 
 class StalenessTracker:
@@ -29,7 +29,7 @@ class StalenessTracker:
             proofs.append((moment, index))
 
     def fresh_as_of(self, last_applied: int) -> int | None:
-        """The time (monotonic ns) whose state, or a newer one, is applied; None if there is no proof."""
+        """The latest time (monotonic ns) for which the applied state is proven to be complete; None without a proof."""
         proofs = self._proofs
         while proofs and proofs[0][1] <= last_applied:
             moment = proofs.popleft()[0]

@@ -1,4 +1,4 @@
-"""The state that all parts of the core share: term, vote, marks, log and outbox, each changed in one place only."""
+"""The state that all parts of the core share: term, vote, marks, log and outbox. One method changes each of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry: 30 ns.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreStatus:
-    """A picture of one core at one moment. Bytes are those of each bounded buffer."""
+    """A frozen view of one core. The bytes are the sizes of its bounded buffers."""
 
     node_id: str
     role: Role
@@ -42,15 +42,15 @@ class CoreStatus:
     last_index: int
     low_watermark: int
     peers: tuple[PeerStatus, ...]  # As the leader sees them; empty on other members.
-    uncommitted_bytes: int  # Entries above the high-water mark; those read from disk at start do not count.
-    unapplied_bytes: int  # Entries above `last_applied`; those read from disk at start do not count.
+    uncommitted_bytes: int  # Entries above the high-water mark, without those that the log had at the start.
+    unapplied_bytes: int  # Entries above `last_applied`, without those that the log had at the start.
     log_cache_bytes: int  # The recent entries in memory; bound: log_cache_bytes_max.
-    cached_from: int  # The first entry of the log that is in memory.
-    messages_waiting: int  # Messages that wait for the disk; bound: one of a kind per peer and write under way.
+    cached_from: int  # The index of the first entry in memory.
+    messages_waiting: int  # Messages that wait for the disk; bound: one of each kind per peer and write under way.
 
 
 class CoreState:
-    """Raft Figure 2, "State", and the marks. It reads no clock: the caller sets `now` (monotonic ns).
+    """Raft Figure 2, "State", and the marks. There is no clock here: the caller sets `now` (monotonic ns).
 
     See docs/reference/specification.md#6-marks.
     """
@@ -79,9 +79,9 @@ class CoreState:
         self.snapshot_index = self.last_applied = snapshot.index
         self.commit_index = max(snapshot.index, min(hard_state.commit_index, self.log.last_index))
         self.low_watermark = 0
-        self.muted_events: frozenset[str] = frozenset()  # Names of events that nobody wants to hear of.
+        self.muted_events: frozenset[str] = frozenset()  # Names of events that no observer wants.
         self.staleness = StalenessTracker()
-        self.yielded_count, self.yielded_at = 0, now  # For members with a higher election priority.
+        self.yielded_count, self.yielded_at = 0, now  # Transfers to members with a higher election priority.
         self.compacted_leader_time = leader_time  # ns: the greatest in entries that the log may have forgotten.
         if snapshot.term > self.term:
             self.move_to_term(snapshot.term)  # The file of an installed snapshot was durable before the term was.
@@ -123,10 +123,10 @@ class CoreState:
 
     @property
     def may_campaign(self) -> bool:
-        """True for voters. Learners wait for a vote, and strangers for a configuration that names them.
+        """True for voters. Learners wait to become voters, and other members for a configuration that names them.
 
         A member removed by an uncommitted entry may be the only electable one, because it alone may hold that entry
-        (thesis §4.2.2, Figure 4.6): it campaigns, and does not count its own vote.
+        (thesis §4.2.2, Figure 4.6). So it campaigns, and does not count its own vote.
         """
         return self.configuration.is_voter(self.node_id) or self.committed_configuration.is_voter(self.node_id)
 
@@ -148,7 +148,7 @@ class CoreState:
             self.writes.change_hard_state()
 
     def follow(self, leader_id: str | None) -> None:
-        """The leader of this term, once it is known. There is at most one (Raft §5.2, election safety)."""
+        """Set the leader of this term; None if it is not known. A term has at most one (Raft §5.2)."""
         if leader_id != self.leader_id:
             self.leader_id = leader_id
             self.trace("leader_changed", leader_id=leader_id)
@@ -160,7 +160,7 @@ class CoreState:
         assert self.commit_index < index <= self.log.last_index, (self.commit_index, index, self.log)
         was_pending = self.commit_index < self.configured_at <= index
         self.commit_index = index
-        if "commit_advanced" not in self.muted_events:  # Nearly always: it would be made for nobody at each put.
+        if "commit_advanced" not in self.muted_events:  # Nearly always muted: saves making it at each put.
             self.trace("commit_advanced", commit_index=index)
         if was_pending:
             self.outbox.ready.peers_changed = True
@@ -175,7 +175,7 @@ class CoreState:
                 self.trace("low_watermark_advanced", low_watermark=index)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Put entries at the end of the log. A configuration among them is in force at once."""
+        """Put entries at the end of the log. A configuration among them takes effect at once."""
         self.log.append(entries)
         for entry in entries:
             if entry.kind is _CONFIGURATION:
@@ -192,7 +192,7 @@ class CoreState:
         self.configured_at = self.configurations.latest_index
 
     def know_configuration(self, index: int, configuration: Configuration) -> None:
-        """Take the configuration of a snapshot at `index`. A joining member may have begun with another one."""
+        """Use the configuration of a snapshot at `index`. A joining member may have started with a different one."""
         self.configurations.forget_before(index)
         if self.configurations.at(index) != configuration:
             self.configurations.correct_first(configuration)
@@ -210,7 +210,7 @@ class CoreState:
 
     @property
     def appliable_index(self) -> int:
-        """The end of what is both committed and durable here.
+        """The last index that is both committed and durable here.
 
         See docs/reference/specification.md#32-copies-count-when-durable.
         """
@@ -222,7 +222,7 @@ class CoreState:
         return self.log.bytes_after(self.commit_index)
 
     def greatest_leader_time(self, *, up_to: int) -> int:
-        """The greatest `leader_time` (ns) in the log up to an index, what is not committed included.
+        """The greatest `leader_time` (ns) in the log up to an index, uncommitted entries included.
 
         See docs/reference/specification.md#812-leader-time.
         """
@@ -233,7 +233,7 @@ class CoreState:
         return self.compacted_leader_time
 
     def state_age_ns(self) -> int | None:
-        """The maximum age of the applied state now, in true time; None if nothing is known."""
+        """The maximum age (ns) of the applied state now, in true time; None if there is no proof."""
         as_of = self.staleness.fresh_as_of(self.last_applied)
         return None if as_of is None else self.config.true_time_max(self.now - as_of)
 
@@ -247,7 +247,7 @@ class CoreState:
         self.outbox.send(peer_id, message, after=self.writes.barrier_sequence)
 
     def acknowledge(self, leader_id: str, match_index: int, read_counter: int = 0) -> None:
-        """Acknowledge to the leader that the logs are equal up to `match_index`, once they are so on disk."""
+        """Acknowledge that the log equals the leader's up to `match_index`, once this part of it is durable."""
         message = AppendAccepted(
             term=self.term,
             match_index=match_index,
@@ -258,7 +258,7 @@ class CoreState:
         self.outbox.send(leader_id, message, after=self.writes.sequence_for(match_index))
 
     def trace(self, name: str, **fields: Any) -> None:
-        """Make an event for observers; nothing depends on it."""
+        """Record an event for observers; the protocol does not depend on it."""
         if name not in self.muted_events:
             fields["term"] = self.term
             self.outbox.ready.events.append(TraceEvent(name, fields))

@@ -1,7 +1,7 @@
-"""The ordered write stream: numbered log writes, and what the durability of each number proves.
+"""The ordered write stream: numbered log writes, and how much of the log each of them makes durable.
 
-All changes since the last `take` become one `LogWrite`. A truncation clips the claims that reach past it: the entries
-that a write under way carries may be gone from the log before the write is done.
+All changes since the last `take` become one `LogWrite`. A truncation shortens the claims that reach past it, because
+entries of a write under way may be cut from the log before that write is done.
 
 See docs/reference/specification.md#3-order-of-durability.
 """
@@ -25,8 +25,8 @@ class WriteStream:
         self.durable_sequence = 0
         self.issued_sequence = 0  # The last write that was taken.
         self.pending = False  # There are changes that no `LogWrite` carries yet.
-        self._claims: deque[DurabilityClaim] = deque()  # Rising in both.
-        self.barrier_sequence = 0  # The last change of term or vote, and the last reset: every message waits for it.
+        self._claims: deque[DurabilityClaim] = deque()  # Sequence and index both rise.
+        self.barrier_sequence = 0  # The last write with a new term, vote or reset: every message waits for it.
         self._hard_state_changed = False
         self._reset: LogPosition | None = None
         self._replace_from: int | None = None
@@ -52,7 +52,7 @@ class WriteStream:
         return self._hard_state_changed
 
     def change_hard_state(self) -> None:
-        """Term or vote changed; `take` is given their values."""
+        """Term or vote changed. Their values are passed to `take`."""
         self._hard_state_changed = self.pending = True
         self.barrier_sequence = self.issued_sequence + 1
 
@@ -93,9 +93,9 @@ class WriteStream:
         self.barrier_sequence = self.issued_sequence + 1
 
     def take(self, hard_state: HardState | None) -> LogWrite | None:
-        """Everything gathered, as the next write of the stream; None if there is nothing.
+        """All gathered changes, as the next write of the stream; None if there are none.
 
-        `hard_state` is needed where `wants_state`.
+        `hard_state` is required if `wants_state`.
         """
         if not self.pending:
             return None

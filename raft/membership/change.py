@@ -15,8 +15,8 @@ from raft.membership.configuration import MEMBERS_MAX, REMOVED_IDS_MAX, Configur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipChange:
-    """Everything that changes at once. To replace a voter: add the new one, and when it has caught up
-    `MembershipChange(promote=("new",), remove=("old",))`."""
+    """One request, with everything that changes at once. To replace a voter, add the new member; when it has caught up,
+    request `MembershipChange(promote=("new",), remove=("old",))`."""
 
     add: tuple[Member, ...] = ()
     """New members, as learners: a member first gets the log, then a vote (thesis §4.2.1)."""
@@ -25,7 +25,7 @@ class MembershipChange:
     remove: tuple[str, ...] = ()
     """Removed members, voters or learners; their ids are never used again."""
     update: tuple[Member, ...] = ()
-    """Members with new addresses; their incarnations are named, if they were not."""
+    """Members with new addresses, and with their incarnations where the configuration does not name them yet."""
 
 
 def begin_change(configuration: Configuration, change: MembershipChange) -> Configuration:
@@ -61,12 +61,12 @@ def begin_change(configuration: Configuration, change: MembershipChange) -> Conf
 def naming_new_voters(
     change: MembershipChange, configuration: Configuration, incarnation_of: Callable[[str], bytes]
 ) -> MembershipChange:
-    """`change`, with each new voter named by the data folder from which the proposer has heard it, if it has.
+    """`change`, with the incarnation of each new voter, as far as the proposer has pinned it.
 
-    From then on only that folder is this member, even if others used this id while they waited to be added. The folder
-    is named in the entry that makes the member a voter, so no promise of another folder counts without a majority of
-    the earlier voters. `incarnation_of`: `Node.pinned_incarnation` of the leader, which that folder has acknowledged,
-    or which refuses the change.
+    From then on only that data folder is this member, even if other folders used the id while they waited to be added.
+    The incarnation is named in the entry that makes the member a voter, so no promise of another folder counts without
+    a majority of the earlier voters. `incarnation_of` is `Node.pinned_incarnation` of the leader: that folder has
+    acknowledged entries to it, or the leader refuses the change.
     """
     named = dict[str, Member]()
     for node_id in change.promote:

@@ -17,12 +17,12 @@ from raft.errors import InvalidConfiguration, NewerConfiguration, ProtocolError
 
 NODE_ID_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 MEMBERS_MAX = 9
-"""More members, learners included, make commits slower and no safer. The bound also limits the sum of all per-peer
-buffers. It holds for the two halves of a joint configuration together, too."""
+"""The bound of members, learners included. More would make commits slower and no safer. The bound also limits the sum
+of all per-peer buffers. It applies to the two halves of a joint configuration together."""
 
 REMOVED_IDS_MAX = 256
-"""The number of used ids that are remembered, 16 KiB at most in each snapshot. Beyond it the pins of members that knew
-the old one still refuse a new one of the same name.
+"""How many ids of former members are remembered: at most 16 KiB in each snapshot. An id beyond this bound is protected
+by pins only: a member that knew the old holder of the id refuses a new one.
 
 See docs/reference/specification.md#14-removed-ids.
 """
@@ -35,7 +35,7 @@ _VOTER, _OUTGOING, _LEARNER = 1, 2, 4
 class Member:
     """One member as the others know it. Addresses are `host:port` as *advertised*; empty if no peer dials it.
 
-    `incarnation_id` has 16 bytes, or none: then the first hello of the member decides.
+    `incarnation_id` has 16 bytes, or is empty: then the first hello of the member determines it.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -59,9 +59,9 @@ class Configuration:
     """The members of the cluster, each part in canonical order (by node id).
 
     `voters` decide. While `outgoing` is not empty the configuration is *joint* (Raft §6): a majority of each half must
-    agree, and the outgoing voters leave with it. `learners` have the log and decide nothing. `removed`: ids of former
-    members, oldest first; they never come back. `lease_ns` (0: none) is the promise of every member to each leader that
-    it hears: no vote for another member for so long, even across a restart. Once set it stays.
+    agree, and the next configuration has no `outgoing` voters. `learners` have the log and decide nothing. `removed`:
+    ids of former members, oldest first; they are never used again. `lease_ns` (0: none) is the length of a promise that
+    every member makes to each leader it hears: no vote for another member, even across a restart. Once set, it stays.
     """
 
     voters: tuple[Member, ...]
@@ -90,12 +90,13 @@ class Configuration:
 
     @classmethod
     def of(cls, members: Sequence[Member]) -> Configuration:
-        """Build the canonical configuration of voters in any order; InvalidConfiguration if one is named twice."""
+        """Build the canonical configuration of voters given in any order. Raises InvalidConfiguration if one is named
+        twice."""
         return cls(tuple(sorted(members)))
 
     @property
     def is_joint(self) -> bool:
-        """True if two majorities must agree."""
+        """True if a majority of each of two halves must agree."""
         return bool(self.outgoing)
 
     @property
@@ -105,7 +106,7 @@ class Configuration:
 
     @property
     def voter_ids(self) -> tuple[str, ...]:
-        """The ids of all voters, in canonical order, without those that are only outgoing."""
+        """The ids of all voters, in canonical order, without voters that are only outgoing."""
         return tuple(member.node_id for member in self.voters)
 
     @property
@@ -124,13 +125,14 @@ class Configuration:
         return next((member for member in everybody if member.node_id == node_id), None)
 
     def is_voter(self, node_id: str) -> bool:
-        """True if its vote counts, in one half at least."""
+        """True if the vote of this member counts in at least one half."""
         return any(member.node_id == node_id for member in (*self.voters, *self.outgoing))
 
     def encode(self) -> bytes:
-        """Canonical CBOR. Of voters alone: `[[node_id, peer_address, client_address], ...]` in id order; otherwise
-        `[2, [[node_id, peer_address, client_address, incarnation_id, part], ...], [removed id, ...]]`, `part` being a
-        sum of 1 (voter), 2 (outgoing), 4 (learner); leased: `[3, ..., ..., lease_ns]`. No other form is read."""
+        """Encode as canonical CBOR. With voters alone: `[[node_id, peer_address, client_address], ...]` in id order;
+        otherwise `[2, [[node_id, peer_address, client_address, incarnation_id, part], ...], [removed id, ...]]`, where
+        `part` is a sum of 1 (voter), 2 (outgoing), 4 (learner); with a lease: `[3, ..., ..., lease_ns]`. No other form
+        is read."""
         members = self.members
         is_plain = not (self.outgoing or self.removed or self.lease_ns or any(m.incarnation_id for m in members))
         if members == self.voters and is_plain:
@@ -146,7 +148,8 @@ class Configuration:
 
     @classmethod
     def decode(cls, data: bytes) -> Configuration:
-        """Read what `encode` wrote; NewerConfiguration if a later build did, InvalidConfiguration for anything else."""
+        """Decode the bytes of `encode`. Raises NewerConfiguration if a later build wrote them, InvalidConfiguration for
+        anything else."""
         try:
             item = decode_item(data)
             if type(item[0]) is int and item[0] > _LEASE_LEVEL:
@@ -200,11 +203,11 @@ class Identity:
 
 
 class ConfigurationHistory:
-    """The configurations of one log by the index of their entry: that of its snapshot, and the later ones (Raft §6).
+    """The configurations of one log by the index of their entry: the snapshot's, and all later ones (Raft §6).
 
     The newest configuration is in force from the moment its entry is appended, committed or not. When that entry is
-    cut, the configuration before it is in force again. The first one stands for every index up to the one at which it
-    was known.
+    cut, the previous configuration is in force again. The index of the first one may be above that of its entry: an
+    index at which this configuration was known to be in force.
     """
 
     def __init__(self, index: int, configuration: Configuration) -> None:
@@ -213,38 +216,38 @@ class ConfigurationHistory:
 
     @property
     def latest(self) -> Configuration:
-        """The one in force."""
+        """The configuration in force."""
         return self._configurations[-1]
 
     @property
     def latest_index(self) -> int:
-        """The index of its entry; without one in the log, an index that is long committed."""
+        """The index of the entry of `latest`; without such an entry in the log, an index that is long committed."""
         return self._indexes[-1]
 
     @property
     def leased_from(self) -> int | None:
-        """The index from which on members have promised `lease_ns` to their leaders; None if they have not."""
+        """The index from which the configurations contain `lease_ns`; None if none does."""
         return next((i for i, each in zip(self._indexes, self._configurations, strict=True) if each.lease_ns), None)
 
     @property
     def all(self) -> tuple[Configuration, ...]:
-        """Every configuration that is still known, oldest first."""
+        """Every configuration that is still remembered, oldest first."""
         return tuple(self._configurations)
 
     def at(self, index: int) -> Configuration:
-        """The configuration of the log up to `index`, which is not below the first known one."""
+        """The configuration in force at `index`, which is not below the first remembered one."""
         place = bisect_right(self._indexes, index) - 1
         assert place >= 0, (index, self._indexes)
         return self._configurations[place]
 
     def append(self, index: int, configuration: Configuration) -> None:
-        """The log has gained a configuration entry."""
+        """Add the configuration of an entry that was appended to the log."""
         assert index > self._indexes[-1], (index, self._indexes)
         self._indexes.append(index)
         self._configurations.append(configuration)
 
     def cut_from(self, index: int) -> bool:
-        """The log was cut before `index`. True if that put another configuration in force."""
+        """The entries from `index` on were cut. True if another configuration is in force because of it."""
         kept = bisect_right(self._indexes, index - 1)
         assert kept > 0, (index, self._indexes)
         is_other = kept < len(self._indexes)

@@ -10,30 +10,31 @@ from raft.interfaces import StateMachine
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry
 
 RUN_MAX, RUN_BYTES_MAX = 64, 16 * 1024
-"""The bounds of one batch. With so many entries the cost of a call is shared; the results of more leave the processor's
-cache before they are used, and are traversed by the garbage collector."""
+"""The bounds of one batch, in entries and bytes. A batch of this size shares the cost of the call. The results of a
+larger one leave the processor's cache before they are used, and the garbage collector traverses them."""
 
 ENTRY_AS_COMMANDS = 8
-"""The cost of an entry besides its commands, in commands of 0.7 µs: 5 µs, and 10 µs for an entry just received."""
+"""The cost of an entry besides that of its commands, counted in commands of 0.7 µs each. An entry costs 5 µs, or 10 µs
+if it was just received."""
 
 
 class BatchStateMachine(StateMachine, Protocol):
     """An optional extension of `StateMachine`: several entries in one call cost less than one call for each."""
 
     def apply_batch(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
-        """`apply` each, in order: the results are the same, and so is the state, even when it raises at one of them."""
+        """Apply all entries in order. Results and state equal those of `apply` for each, even if one of them raises."""
         ...
 
 
 def apply_batch(
     machine: StateMachine | BatchStateMachine, waiting: deque[Entry], bytes_max: int
 ) -> Iterable[tuple[Entry, Any]]:
-    """Take entries off the front of `waiting` and apply them: each, and its results.
+    """Take entries off the front of `waiting` and apply them; return each entry with its results.
 
-    At least one; up to the one that reaches `bytes_max`, if a run holds so many.
+    Takes at least one entry, and no more after the one that reaches `bytes_max` or a bound of the batch.
     """
     run = [waiting.popleft()]
-    if not waiting:  # The usual one, while nobody has to catch up.
+    if not waiting:  # The usual case, unless this member has to catch up.
         return ((run[0], machine.apply(run[0])),)
     bytes_max = min(bytes_max, RUN_BYTES_MAX) - run[0].size_bytes
     while waiting and bytes_max > 0 and len(run) < RUN_MAX:

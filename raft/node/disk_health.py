@@ -1,12 +1,12 @@
 """The health of a node's own disk: a leader whose disk stalls or stays full transfers the leadership.
 
-Followers that sync commit entries without the leader's disk, but the leader answers a client only when the entry is
-durable on its own disk too, and its heartbeats keep the others from replacing it. A stalled disk reports nothing, so
-the only evidence is the age of the sync under way.
+The disks of the followers suffice to commit an entry. But the leader answers a client only when the entry is durable on
+its own disk, too, and its heartbeats keep the others from replacing it. A stalled disk reports nothing, so the only
+evidence is the age of the sync under way.
 
 A leader with a full disk refuses all writes, though other members may have room. It does not know the state of their
-disks: a member with a full disk refuses to take over (`is_unfit_to_lead`). So the leader asks all of them in turn, and
-ever more rarely.
+disks, and a member with a full disk refuses to take over (`is_unfit_to_lead`). So the leader asks all of them in turn,
+with longer and longer pauses.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from raft.node.group_commit import GroupCommit
 from raft.types import TraceEvent
 
 HANG_TIMEOUTS = 2
-"""Election time-outs that one sync may take. A stall shorter than a change of the leader is waited out."""
+"""How long (in election time-outs) one sync may take. For a shorter stall a change of the leader is not worth it."""
 
 FULL_DOUBLINGS_MAX = 8
-"""How often the pause between two transfers for want of room doubles: up to five minutes with the usual time-outs.
-Disks that are full together may be one disk."""
+"""How often the pause between two transfers because of a full disk doubles: up to five minutes with the usual
+time-outs. If all disks are full at once, they may be the same disk."""
 
 
 class DiskHealth:
@@ -34,13 +34,13 @@ class DiskHealth:
     def __init__(self, config: RaftConfig, core: RaftCore, commit: GroupCommit, log: LogStore) -> None:
         self._core, self._commit, self._log = core, commit, log
         self._patience_ns = HANG_TIMEOUTS * config.election_timeout_max_ns
-        self.is_watching = False  # It is to be checked at each tick: something was wrong at the last one.
-        self._stalled_since: int | None = None  # Monotonic ns: when the sync that took, or takes, too long began.
-        self._ask_again_at = 0  # Monotonic ns: until then a stall causes no further transfer.
-        self._full_since: int | None = None  # Monotonic ns: since when this node leads without room.
+        self.is_watching = False  # Something was wrong at the last check, so the disk is checked at each tick.
+        self._stalled_since: int | None = None  # Monotonic ns: when the sync began that takes, or took, too long.
+        self._ask_again_at = 0  # Monotonic ns: a stall causes no further transfer before.
+        self._full_since: int | None = None  # Monotonic ns: since when this node leads with a full disk.
         self._full_doublings = 0
         self._asked_for_room_at = -self._pause_ns(FULL_DOUBLINGS_MAX + 1)  # Monotonic ns.
-        self._asked_for_room = ""  # The peer that was asked last.
+        self._asked_for_room = ""  # The peer that was last asked to take over because of a full disk.
 
     @property
     def is_stalled(self) -> bool:
@@ -53,16 +53,17 @@ class DiskHealth:
         return self.is_stalled or self._log.is_disk_full
 
     def check(self, now: int, events: list[TraceEvent]) -> None:
-        """Check the disk at `now` (monotonic ns). Changes go into `events`; the core may begin a transfer."""
+        """Check the disk at `now` (monotonic ns). Adds changes to `events`, and may begin a leadership transfer."""
         self._check_for_stall(now, events)
         self._check_for_space(now)
         self.is_watching = self._stalled_since is not None or self._full_since is not None
 
     def _check_for_stall(self, now: int, events: list[TraceEvent]) -> None:
-        """A write that waits for room on a full disk is no stall: `_check_for_space` handles it.
+        """Begin a transfer if a sync takes too long. A write that waits on a full disk is not a stall: see
+        `_check_for_space`.
 
-        Only a peer that has the whole log durably takes over (`LeadershipTransfer` sees to it), so disks that stall
-        together do not pass the leadership around. A failed transfer is tried again after as long a time.
+        Only a peer that has the whole log durably takes over (`LeadershipTransfer` ensures this), so members whose
+        disks stall together do not pass the leadership around. A failed transfer is repeated after HANG_TIMEOUTS again.
         """
         began, commit = self._stalled_since, self._commit
         if began is not None and not (commit.under_way and commit.began_at == began):
@@ -79,10 +80,11 @@ class DiskHealth:
                 self._core.transfer_leadership()
 
     def _check_for_space(self, now: int) -> None:
-        """A leader that has had no room for as long as a stall may last asks one of the others, then the next.
+        """Transfer the leadership once the disk has been full for as long as a sync may take, to one peer after the
+        other.
 
-        After each attempt the pause is twice as long, whether that peer took over and handed back or did not take over.
-        The count of attempts is forgotten after a time without attempts that is longer than the longest pause.
+        After each attempt the pause doubles, whether the peer did not take over or took over and handed back. The count
+        of attempts starts again at 0 after twice the longest pause without an attempt.
         """
         if self._core.leading_term is None or not self._log.is_disk_full:
             self._full_since = None
@@ -103,7 +105,7 @@ class DiskHealth:
                 self._full_doublings = min(self._full_doublings + 1, FULL_DOUBLINGS_MAX)
 
     def _caught_up_voters(self) -> list[str]:
-        """The voters that hold the whole log durably: a follower that lacks some of it may lack the room for it."""
+        """The voters that hold the whole log durably. A follower that lacks part of it may have a full disk, too."""
         core, voters = self._core, self._core.configuration.voter_ids
         peers = [peer for peer in core.peers_status() if peer.peer_id in voters and peer.recent_active]
         return [peer.peer_id for peer in peers if peer.match_index == core.last_index]
@@ -113,7 +115,7 @@ class DiskHealth:
 
 
 class DiskSpaceProbe:
-    """Notices that the disk is full, or that no file can be opened, and probes from time to time for room.
+    """Notices that the disk is full, or that no file can be opened, and then checks for room at intervals.
 
     `next_at`: the time of the next probe (monotonic ns); None while there is room.
     """
@@ -121,10 +123,10 @@ class DiskSpaceProbe:
     def __init__(self, log: LogStore, interval_ns: int) -> None:
         self._log, self._interval_ns = log, interval_ns
         self.next_at: int | None = None
-        self._lacked_descriptors = ""  # At the last poll.
+        self._lacked_descriptors = ""  # The store's `lacks_descriptors` when writes were last refused.
 
     def poll(self, now: int) -> bool | None:
-        """True if writes are refused since the last poll, False if they are taken again, None if nothing changed."""
+        """True if writes have become refused since the last poll, False if they are taken again, None if no change."""
         is_full, was_full = self._log.is_disk_full, self.next_at is not None
         if not is_full:
             self.next_at = None

@@ -1,9 +1,9 @@
 """Feature levels: what a build can apply, and which level a cluster may use (docs/reference/versions.md).
 
-The level *in force* is replicated state: a command in the log raises it, and it never falls. It is raised only when the
-build of every member knows the new level, which each member states in its hello; before that no command of the new
-level is proposed. So a member never meets a command that it cannot apply, unless its build was replaced by an older
-one: then it stops.
+The level *in force* is replicated state: a command in the log raises it, and it never falls. Each member states the
+levels of its build in its hello. The level is raised only when the build of every member knows the new one; before that
+no command of the new level is proposed. So a member never meets a command that it cannot apply, unless its build was
+replaced by an older one: then the member stops.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -20,7 +20,7 @@ from raft.node.peer_identity import PeerRefused
 
 @dataclass(frozen=True, slots=True)
 class LevelRange:
-    """The feature levels that a build can apply, both ends included; the first there ever was is 1.
+    """The feature levels that a build can apply, both ends included. The lowest level of all is 1.
 
     >>> 2 in LevelRange(1, 3), str(LevelRange(1, 3))
     (True, '1 to 3')
@@ -48,9 +48,9 @@ class LevelRefusal(enum.Enum):
     """Why the feature level is not raised. The values are stable words."""
 
     UNKNOWN_LEVEL = "unknown_level"
-    """The leader's own build does not know it."""
+    """The leader's own build does not know the level."""
     OLD_MEMBER = "old_member"
-    """The build of a member, voter or learner, does not know it."""
+    """The build of another member, voter or learner, does not know the level."""
     SILENT_MEMBER = "silent_member"
     """A member was not heard lately, so its build is not known."""
     CHANGING = "changing"
@@ -58,7 +58,7 @@ class LevelRefusal(enum.Enum):
 
 
 class LevelRefused(RaftError):
-    """The feature level was not raised, and nothing has changed. `text` says what stands against it."""
+    """The feature level was not raised, and nothing has changed. `text` gives the reason and what to do."""
 
     def __init__(self, reason: LevelRefusal, text: str) -> None:
         super().__init__(reason, text)
@@ -73,10 +73,10 @@ class PeerFeatureLevels:
 
     def __init__(self, own: LevelRange) -> None:
         self.own = own
-        self._by_peer: dict[str, LevelRange] = {}  # By peer: from its newest hello, until its connection is lost.
+        self._by_peer: dict[str, LevelRange] = {}  # From each peer's newest hello, until its connection is lost.
 
     def on_hello(self, peer_id: str, levels: LevelRange, in_force: int) -> None:
-        """Take the levels of a peer's hello. Raises PeerRefused if it could not apply the log as it is."""
+        """Take the levels of a peer's hello. Raises PeerRefused if its build could not apply the present log."""
         if levels.highest < in_force:
             raise PeerRefused(
                 peer_id,

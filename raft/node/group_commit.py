@@ -1,7 +1,7 @@
-"""Group commit: one sync at a time, and everything that gathers meanwhile goes into the next one.
+"""Group commit: one sync at a time, and all writes that gather meanwhile go into the next one.
 
-It also holds messages back until the step of the write stream that they depend on is durable, and proves the last batch
-with an empty frame once the node is idle.
+It also holds messages back until the write that they depend on is durable. Once the node is idle, it writes an empty
+frame, which proves that the last batch was synced.
 
 See docs/reference/specification.md#49-proof-of-the-last-frame,
 docs/reference/specification.md#31-messages-wait-for-the-disk.
@@ -19,7 +19,7 @@ Send = tuple[str, Message]
 
 
 class GroupCommit:
-    """The order of durability of one node. `durable(sequence)` is called from the store's completion."""
+    """The order of durability of one node. `durable(sequence)` is called when the store completes a sync."""
 
     def __init__(
         self,
@@ -31,11 +31,11 @@ class GroupCommit:
         self._log = log
         self._durable = durable
         self._failed = failed
-        self.waiting: deque[tuple[int, Send]] = deque()  # Held back.
+        self.waiting: deque[tuple[int, Send]] = deque()  # (sequence, message that is held back)
         self.under_way = False
-        self.has_work = False  # `start` would start a sync. This one and the next are read several times per event.
-        self.has_sends = False  # `take_sends` would give something.
-        self.began_at = 0  # Monotonic ns: the sync that is under way, or was last.
+        self.has_work = False  # `start` would start a sync. An attribute, because it is read several times per event.
+        self.has_sends = False  # `take_sends` would return messages. An attribute for the same reason.
+        self.began_at = 0  # Monotonic ns: when the sync under way, or the last one, began.
         self.appended_sequence = 0
         self.durable_sequence = 0
 
@@ -46,11 +46,11 @@ class GroupCommit:
 
     @property
     def is_proven(self) -> bool:
-        """True if, besides, a later frame says that the last batch was synced."""
+        """True if `is_quiet`, and a later frame proves that the last batch was synced."""
         return self.is_quiet and not self._log.has_unproven_batch
 
     def append(self, write: LogWrite) -> None:
-        """Take the next step of the write stream."""
+        """Give the next write of the stream to the log."""
         assert write.sequence > self.appended_sequence, (write.sequence, self.appended_sequence)
         self._log.append(write)
         self.appended_sequence = write.sequence
@@ -64,7 +64,7 @@ class GroupCommit:
         self._log.sync(commit_hint, lambda error: self._synced(sequence, error))
 
     def prove(self, commit_hint: int, now: int) -> None:
-        """Write the empty frame that proves the last one, if nothing else is to do."""
+        """Write the empty frame that proves the last batch, if there is nothing else to write."""
         if self.is_quiet and self._log.has_unproven_batch:
             self.start(commit_hint, now)
 
@@ -83,7 +83,7 @@ class GroupCommit:
         return sends
 
     def forget_sends(self) -> None:
-        """Drop every held message: after a failed sync no promise leaves any more.
+        """Drop all held messages: after a failed sync this node makes no further promise.
 
         See docs/reference/specification.md#37-failed-sync.
         """

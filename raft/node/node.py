@@ -1,15 +1,15 @@
 """One member, sans-I/O: events in, effects out. The simulator and the trio driver run this same class.
 
 The node owns the core and everything else that decides about production behaviour: the order of durability, group
-commit, batching, admission and bounds, outcomes, pins, snapshots. It has no clock and starts no I/O of its own. Storage
-is handed in in submit/complete form; a completion may be called at any time *between* events and only changes state.
-All effects come out of the next `take_effects`:
-1. pending commands become one entry, unless a log write is under way (then more gathers);
+commit, batching, admission and bounds, outcomes, pins, snapshots. It has no clock and starts no I/O of its own. The
+caller passes in the storage, which completes each operation by a callback. A completion may be called at any time
+*between* events and only changes state. The next `take_effects` returns all effects:
+1. pending commands become one entry, unless a log write is under way (then more commands gather);
 2. the core's effects are carried out in the order that `Ready` states;
 3. committed entries go to a leader's state machine, a bounded slice at a time;
 4. messages that waited for the last sync leave.
 
-The next sync starts with `begin_sync`, after the effects have left; with nothing to sync a follower applies there.
+`begin_sync` starts the next sync, after the effects have left. If there is nothing to sync, a follower applies there.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPos
 _LEADER_MODES = (ReadMode.READ_INDEX, ReadMode.LEASE)
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
 
-MARK_DELAYS_PER_HEARTBEAT = 10  # To tell an idle peer each mark at once made two of six turns of a lone put's leader.
+MARK_DELAYS_PER_HEARTBEAT = 10  # Without the delay, sending marks took two of the six turns of a lone put on a leader.
 
 
 class Node:
     """A member of one Raft group.
 
-    `machine` is restored from the newest snapshot first; committed entries after it are applied again. `now` is
-    monotonic, in ns. `levels`: those that `machine` can apply. All methods are called from one thread.
+    `machine` is first restored from the newest snapshot; committed entries after it are applied again. `now` is
+    monotonic, in ns. `levels` are the feature levels that `machine` can apply. All methods are called from one thread.
     """
 
     def __init__(
@@ -135,19 +135,19 @@ class Node:
             self._incarnations.check(
                 peer_id, incarnation_id, known=member.incarnation_id if member is not None else b""
             )
-        self._levels.on_hello(peer_id, levels, self._machine.feature_level)  # Of the one that is meant, and no other.
+        self._levels.on_hello(peer_id, levels, self._machine.feature_level)  # After the check of its incarnation.
 
     def receive(self, peer_id: str, message: Message) -> None:
-        """Take one message of a peer; it is dropped unless the pin is durable.
+        """Take one message of a peer. It is dropped unless the peer's pin is durable.
 
-        A message of a newer build's form ends the node.
+        A message whose form only a newer build knows ends the node.
         """
         if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
-            return  # It would never be quiet.
+            return  # Further messages would cause writes, and the node would never be quiet.
         if self.failure or peer_id not in self._incarnations.durable:
-            return  # Whom of the others it heeds, the core decides.
+            return  # The core decides which of the pinned peers it accepts.
         if isinstance(message, TimeoutNow) and self._disk_health.is_unfit_to_lead:
-            return  # A campaign would wait for the disk, and begin when it is of no use any more; or no write is taken.
+            return  # A campaign would wait for the stalled disk until it is too late; a full disk takes no writes.
         if self._on_core(self._core.step, peer_id, message) and self._snapshots.is_sending:
             self._snapshots.stepped(peer_id, message)
 
@@ -168,14 +168,15 @@ class Node:
     def peer_refused(self, peer_id: str, code: str) -> None:
         """A peer refuses our connection, with the `code` of its `PeerRefused`.
 
-        `removed` is final: only a committed removal is stated so. A member that was away learns of its removal here.
+        `removed` is final, because a peer sends this code only for a committed removal. A member that was away learns
+        of its removal here.
         """
         if self._core.is_peer(peer_id):
             self._is_removed_by_peers |= code == REMOVED
             self._incarnations.refused_by(peer_id, code)
 
     def tick(self, now: int) -> None:
-        """Time has passed: `now` is monotonic ns. Called by `next_deadline` at the latest, and before other events."""
+        """Time has passed: `now` is monotonic ns. Called at `next_deadline` at the latest, and before other events."""
         assert now >= self._now, (now, self._now)
         self._now = now
         if self.failure is not None or self._stopped or not self._on_core(self._core.tick, now):
@@ -192,7 +193,7 @@ class Node:
             self._effects.completions += self._open_commands.expire(now)
 
     def propose(self, command: bytes, ticket: int) -> None:
-        """Replicate one command, which is one raw CBOR item. It ends with a completion of `ticket`.
+        """Replicate one command, which is one raw CBOR item. A completion of `ticket` gives the outcome.
 
         Raises NotLeader, Busy (DiskFull), TooLarge, NodeStopped: in each case it certainly has no effect.
         """
@@ -200,12 +201,12 @@ class Node:
         self._pending.add(command, ticket)
 
     def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
-        """`propose` each of several, all or none: if it raises, none was taken, though `propose` might take some."""
+        """`propose` several commands, all or none: if this raises, none was taken, even if some would have fitted."""
         self._check_takes_commands(len(commands))
         self._pending.add_all(commands, tickets)
 
     def propose_change(self, change: MembershipChange, ticket: int) -> None:
-        """Begin a membership change. It is completely done with `Applied(ticket, index, configuration)`.
+        """Begin a membership change. `Applied(ticket, index, configuration)` says that it is completely done.
 
         Raises NotLeader, ChangeRefused, Busy (DiskFull), NodeStopped: in each case nothing has changed.
         """
@@ -213,23 +214,26 @@ class Node:
         self._open_commands.opened(self._core.propose_change(change), [ticket])
 
     def check_raise(self, level: int) -> None:
-        """Check before the command that raises the feature level. Raises NotLeader, LevelRefused, NodeStopped."""
+        """Check that the feature level can be raised to `level`, before the command that raises it is proposed.
+
+        Raises NotLeader, LevelRefused, NodeStopped.
+        """
         self._check_takes_requests()
         self._levels.check_raise(level, self._core)
 
     def read(self, ticket: int) -> None:
-        """Request a linearizable read; it is served at `ReadReady(ticket)`. Raises NotLeader, Busy, NodeStopped."""
+        """Request a linearizable read; serve it at `ReadReady(ticket)`. Raises NotLeader, Busy, NodeStopped."""
         self.read_all((ticket,))
 
     def read_all(self, tickets: Sequence[int], mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """`read` for each of `tickets`, at least one: all or none, and they become ready together.
+        """`read` for each of `tickets` (at least one): all or none are taken, and they become ready together.
 
-        Every member takes the modes other than READ_INDEX and LEASE. `age_ns_max` is for BOUNDED_STALENESS; a bound
-        that cannot be kept ends as TooStale.
+        Only a leader takes READ_INDEX and LEASE; every member takes the other modes. `age_ns_max` is for
+        BOUNDED_STALENESS; a read whose bound cannot be kept ends as TooStale.
         """
         self._check_takes_requests(leads=mode in _LEADER_MODES)
         self._reads.check_room(len(tickets))
-        self._core.request_read(tickets[0], mode, age_ns_max=age_ns_max)  # To the core they are one.
+        self._core.request_read(tickets[0], mode, age_ns_max=age_ns_max)  # One read for the core.
         self._reads.add(tickets)
 
     def snapshot_now(self) -> None:
@@ -237,7 +241,7 @@ class Node:
         self._snapshots.want()
 
     def mute_events(self, event_names: frozenset[str]) -> None:
-        """Make no events of these names from now on."""
+        """Stop making events of these names."""
         self._core.mute_events(event_names)
 
     def transfer_leadership(self, peer_id: str | None = None) -> str:
@@ -276,7 +280,7 @@ class Node:
         return effects
 
     def begin_sync(self) -> bool:
-        """Start the next sync if one is due; else let a follower apply, which may cause more work: then True."""
+        """Start the next sync if one is due; else let a follower apply. True if that caused more work."""
         if self.failure is None and self._commit.has_work:
             self._on_core(self._commit.start, self._core.appliable_index, self._now)
         elif self._to_apply and self._leading_term is None and not self.is_stopped:
@@ -284,7 +288,7 @@ class Node:
             return True
         return False
 
-    # What can be read off it: nothing here changes anything.
+    # Views: nothing below changes the state.
 
     @property
     def has_more(self) -> bool:
@@ -294,12 +298,12 @@ class Node:
 
     @property
     def has_unapplied(self) -> bool:
-        """True if entries that may be applied wait: a slice was bounded, or something was more urgent."""
+        """True if entries wait that may be applied: the last slice was full, or other work was more urgent."""
         return bool(self._to_apply)
 
     @property
     def wants_turn(self) -> bool:
-        """True if `take_effects` may have work to do. Not so after the last answer to a lone put."""
+        """True if `take_effects` may have work to do. False after the last answer to a lone put."""
         return (
             self.has_more
             or (self._snapshots.may_have_work and self._snapshots.has_work())
@@ -309,7 +313,7 @@ class Node:
 
     @property
     def is_syncing(self) -> bool:
-        """True while the log's disk is at work: a completion will say that it is done."""
+        """True while a sync of the log is under way; a completion reports its end."""
         return self._commit.under_way
 
     @property
@@ -319,12 +323,12 @@ class Node:
 
     @property
     def next_deadline(self) -> int:
-        """The time (monotonic ns) of the next call of `tick` and `take_effects`; not later than now if work is left."""
+        """The latest time (monotonic ns) for the next `tick` and `take_effects`; not after now if work is left."""
         return self._now if self.has_more else self.next_alarm
 
     @property
     def next_alarm(self) -> int:
-        """As `next_deadline`, when no work is left."""
+        """`next_deadline` for the case that no work is left."""
         alarm, snapshots = self._core.next_deadline, self._snapshots
         sending = snapshots.next_deadline if snapshots.is_sending else None
         step_at, prove_at, room_at = snapshots.next_step_at, self._prove_at, self._disk_space.next_at
@@ -333,12 +337,15 @@ class Node:
             if other and other < alarm:
                 alarm = other
         if self._stop_by and self._stop_by < alarm and not self._stopped and not self._stop_is_overdue:
-            return self._stop_by  # Not so once that is over: then it waits for the disk only.
+            return self._stop_by  # Once the stop is overdue, only the disk matters.
         return alarm
 
     @property
     def is_stopped(self) -> bool:
-        """True after `begin_stop` once everything is ended, durable and proven, or if the node has failed."""
+        """True once the node is stopped, or has failed.
+
+        It is stopped when, after `begin_stop`, every request has ended and the log is durable and proven.
+        """
         return self.failure is not None or self._stopped
 
     @property
@@ -357,7 +364,7 @@ class Node:
 
     @property
     def core(self) -> RaftCore:
-        """The consensus core, to read marks, role and term. Only the node may change it."""
+        """The consensus core, for reading marks, role and term. Only the node may change it."""
         return self._core
 
     @property
@@ -367,7 +374,7 @@ class Node:
 
     @property
     def peers(self) -> tuple[Member, ...]:
-        """The peers that this node wants connections to, in the order of ids. `Effects.peers_changed`: they changed."""
+        """The peers that this node wants connections to, by id. `Effects.peers_changed` reports changes."""
         return self._core.peers()
 
     def read_log(self, from_index: int, bytes_max: int) -> list[Entry]:
@@ -390,15 +397,18 @@ class Node:
         return self._snapshots.incoming_index
 
     def newest_snapshot(self) -> SnapshotInfo:
-        """The newest durable snapshot: verified when it was found at the start, or when it was made."""
+        """The newest durable snapshot. It was verified at the start, or when it was made."""
         return self._snapshots.store.latest()
 
     def read_snapshot(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """Bytes of its file, shorter only at the end. Raises FileNotFoundError if it was dropped, OSError."""
+        """Read `length` bytes of the snapshot's file at `offset`, fewer only at its end.
+
+        Raises FileNotFoundError if the file was deleted, OSError.
+        """
         return self._snapshots.store.read(info, offset, length)
 
     def status(self) -> NodeStatus:
-        """A picture of this node, for people and monitors."""
+        """A frozen view of this node, for people and monitors."""
         return node_status(
             self._core.status(),
             log=self._log,
@@ -447,7 +457,7 @@ class Node:
         return NotLeader(self.identity.node_id, self._core.leader_id)
 
     def _on_core(self, event: Callable[..., None], *arguments: object) -> bool:
-        """Let the core take an event, which may change the leader and may use the store. False if the node fails."""
+        """Pass an event to the core. The event may change the leader and may use the store. False if the node fails."""
         try:
             event(*arguments)
         except ENDING_ERRORS as error:
@@ -466,7 +476,7 @@ class Node:
             self._hand_over()
         self._drain_core()
         if self._to_apply and self._leading_term is not None:
-            self._apply_slice()  # On others it is not urgent: their leader waits for what is to be sent or synced.
+            self._apply_slice()  # On a follower, sending and syncing come first: its leader waits for these.
         if self._snapshots.may_have_work and self._snapshots.has_work():
             self._snapshots.advance(self._effects, self._now)
             self._drain_core()
@@ -478,7 +488,7 @@ class Node:
                 self._stop_when_done()
 
     def _notice_leadership(self) -> None:
-        """React to the end of a period of leadership, even if the next one has begun."""
+        """React to the end of a period of leadership, even if another one of this node has begun."""
         if self._leading_term is not None:
             self._refuse_pending(self._not_leader())
             self._open_commands.stepped_down(self._now + self._config.outcome_wait_ns)
@@ -486,27 +496,27 @@ class Node:
         self._leading_term = self._core.leading_term
 
     def _poll_disk_space(self) -> None:
-        """Without room, refuse the pending commands, which certainly have no effect: they were appended nowhere."""
+        """On a full disk, refuse the pending commands. They certainly have no effect, because no log holds them."""
         change = self._disk_space.poll(self._now)
         if self._disk_space.next_at is not None:
             self._refuse_pending(self._disk_space.refusal(self.identity.node_id))
         if change is not None:
             self._effects.events.append(self._disk_space.event())
         if change:
-            self._snapshots.want()  # Where the state is small and the log long, cutting the log makes room.
+            self._snapshots.want()  # If the state is smaller than the log, cutting the log makes room.
 
     def _refuse_pending(self, error: RaftError) -> None:
         self._effects.completions += [Refused(ticket, error) for ticket in self._pending.drain()]
 
     def _propose_pending(self) -> None:
-        """Group commit: commands gather while a log write is under way; then all of them are proposed at once."""
+        """Group commit: commands gather while a log write is under way, and are then proposed together."""
         while self._pending.size_bytes:
             commands, tickets = self._pending.next_batch()
             payload = encode_batch(self._core.leader_time_now(), commands)
             try:
                 position = self._core.propose(EntryKind.COMMANDS, payload)
             except Busy:
-                return  # The uncommitted tail is at its bound: they wait, and at their own bound callers are told.
+                return  # The uncommitted tail is full: commands wait, until `propose` raises Busy at their own bound.
             except RaftError as error:
                 self._effects.completions += [Refused(ticket, error) for ticket in tickets]
             else:
@@ -521,7 +531,7 @@ class Node:
                 self._notice_leadership()
 
     def _handle(self, ready: Ready) -> bool:
-        """Carry out one Ready, in the order of its fields. True if the core may have more: it was called."""
+        """Carry out one Ready, in the order of its fields. True if the core was called, so that it may have more."""
         effects = self._effects
         if ready.write is not None:
             self._commit.append(ready.write)
@@ -545,7 +555,7 @@ class Node:
         return calls_core
 
     def _apply_slice(self) -> None:
-        """Give a bounded number of committed entries to the state machine, so that others get their turn."""
+        """Give a bounded number of committed entries to the state machine, so that other work gets its turn."""
         budget, budget_bytes = self._config.apply_commands_max, self._config.apply_bytes_max
         while self._to_apply and budget > 0 and budget_bytes > 0:
             for entry, results in apply_batch(self._machine, self._to_apply, budget_bytes):
@@ -559,11 +569,11 @@ class Node:
                 budget_bytes -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
             if not self._to_apply or budget <= 0 or budget_bytes <= 0:
                 self._core.applied(entry.index)
-                self._drain_core()  # May bring the next ones, and reads that waited for these.
+                self._drain_core()  # May return the next entries, and reads that waited for these.
 
     def _prove_when_idle(self) -> None:
-        """Sync once more when idle, so that the last batch is proven; a closing node does so at once."""
-        commit = self._commit  # The first two: not `is_quiet`.
+        """Sync once more when idle, so that the last batch is proven; a stopping node does so at once."""
+        commit = self._commit  # The first two conditions are `not commit.is_quiet`, without a call.
         if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:
             self._prove_at = None
         elif self._prove_at is None:
@@ -576,11 +586,11 @@ class Node:
         """Transfer the leadership of a stopping member once all pending commands are proposed."""
         if self._pending.size_bytes or self._core.successor_id is not None or self._stop_is_overdue:
             return
-        with suppress(TransferRefused):  # Nobody can: then it just stops.
+        with suppress(TransferRefused):  # If no peer can take over, this node just stops.
             self._core.transfer_leadership()
 
     def _stop_when_done(self) -> None:
-        """Finish `begin_stop`: every open request has ended."""
+        """Finish `begin_stop` once every open request has ended."""
         if self._stopped or not self._commit.is_proven or (self._core.successor_id and not self._stop_is_overdue):
             return
         if self._stop_is_overdue or not (self._pending or self._open_commands.count or self._reads.count):
@@ -588,13 +598,13 @@ class Node:
             self._end_all(NodeStopped(self.identity.node_id, "it was stopped"))
 
     def _end_all(self, error: NodeStopped) -> None:
-        """End all requests: commands that were not proposed certainly had no effect; the others may have."""
+        """End all requests. Commands that were not proposed certainly had no effect; the others may have had one."""
         self._refuse_pending(error)
         self._effects.completions += [Refused(ticket, error) for ticket in self._reads.close_all()]
         self._effects.completions += self._open_commands.give_up(error.reason)
 
     def _fail(self, doing: str, error: BaseException) -> None:
-        """The disk failed, or the cluster needs a newer build: no further promise in this life.
+        """The disk failed, or the cluster needs a newer build: this node makes no further promise until a restart.
 
         See docs/reference/specification.md#37-failed-sync.
         """

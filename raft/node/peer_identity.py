@@ -1,8 +1,9 @@
 """The identity of peers: the incarnation of each peer that this node talks to.
 
-A pin is durable before any vote, append or acknowledgement of that peer is used. A member that comes back with
-another incarnation has lost its disk and forgotten its votes: it is refused until it is replaced as a new member.
-An incarnation named in the configuration overrides a pin: the cluster has agreed on it.
+A pin, which is the incarnation id recorded for a peer, is durable before any vote, append or acknowledgement of that
+peer is used. A member that comes back with another incarnation has lost its disk and forgotten its votes: it is refused
+until it is replaced as a new member. An incarnation named in the configuration overrides a pin, because the cluster has
+agreed on it.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -15,11 +16,11 @@ from raft.errors import RaftError
 from raft.interfaces import PinStore
 
 PINS_MAX = 1_024
-"""The bound of pins: all members of a long life, removed ones included. Each costs 100 bytes of a file."""
+"""The bound of pins. Members that were removed keep theirs. Each pin takes 100 bytes of a file."""
 
 
 SHORT_BYTES = 4
-"""The bytes of an incarnation id that a refusal shows."""
+"""How many bytes of an incarnation id a refusal shows."""
 
 REMOVED = "removed"
 """The code of a final refusal: the peer was removed from the cluster."""
@@ -42,7 +43,7 @@ class PeerRefused(RaftError):
 class IncarnationReplaced(RaftError):
     """This member began with an empty log, and a peer that knows it with another data folder refused it.
 
-    Its folder was lost and made anew. Its earlier votes and acknowledgements are forgotten, so it must promise nothing.
+    Its data folder was lost and created again. It has forgotten its votes and acknowledgements, so it must stop.
     """
 
     def __init__(self, peer_id: str) -> None:
@@ -63,7 +64,7 @@ class KnownIncarnations:
         self._store = store
         self._failed = failed
         self._is_blank = is_blank
-        self.durable = dict(store.pins())  # The messages of these peers may be used.
+        self.durable = dict(store.pins())  # By peer. Only messages of these peers may be used.
         self._under_way: dict[str, bytes] = {}
 
     def of(self, peer_id: str) -> bytes:
@@ -71,15 +72,14 @@ class KnownIncarnations:
         return self.durable.get(peer_id) or self._under_way.get(peer_id, b"")
 
     def check(self, peer_id: str, incarnation_id: bytes, *, known: bytes = b"") -> None:
-        """Accept a peer's hello; begin to pin a new peer. `known`: its incarnation in the configuration, if it is
-        there.
+        """Accept a peer's hello; begin to pin a new peer. `known`: the peer's incarnation in the configuration, or b"".
 
         Raises PeerRefused for another incarnation, and beyond PINS_MAX peers.
         """
         assert len(incarnation_id) == 16, incarnation_id
         pinned = self.durable.get(peer_id, self._under_way.get(peer_id))
         if known and known != pinned:
-            pinned = None if known == incarnation_id else known  # Who came before under this name was not meant.
+            pinned = None if known == incarnation_id else known  # An earlier peer with this id was another one.
         if pinned is None and len({*self.durable, *self._under_way, peer_id}) > PINS_MAX:
             raise PeerRefused(peer_id, "too_many_pins", f"{PINS_MAX} others are known here already")
         if pinned is None:
@@ -96,17 +96,17 @@ class KnownIncarnations:
             )
 
     def refused_by(self, peer_id: str, code: str) -> None:
-        """A member refused this node. A blank node that was known before ends, so that no new member believes it."""
+        """A peer refused this node. A blank node that was known before ends, so that no new member believes it."""
         if code == WRONG_INCARNATION and self._is_blank:
             self._failed(f"its hello to {peer_id}", IncarnationReplaced(peer_id))
 
     def _pinned(self, peer_id: str, incarnation_id: bytes, error: BaseException | None) -> None:
         if error is not None:
             self._failed(f"pinning the incarnation of peer {peer_id}", error)
-        elif self._under_way.get(peer_id) == incarnation_id:  # Else another one has taken its place meanwhile.
+        elif self._under_way.get(peer_id) == incarnation_id:  # Else a newer pin has replaced this one.
             self.durable[peer_id] = self._under_way.pop(peer_id)
 
 
 def _short(incarnation_id: bytes) -> str:
-    """A prefix that tells data folders apart, and is too short to impersonate one: every caller sees it."""
+    """A prefix of an incarnation id: enough to tell data folders apart, too short to impersonate one. It is public."""
     return f"{incarnation_id[:SHORT_BYTES].hex()}…"

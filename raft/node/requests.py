@@ -25,7 +25,7 @@ COMMAND_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX - BATCH_OVERHEAD_BYTES
 
 
 class PendingCommands:
-    """Commands that wait to be proposed: a queue bounded in bytes, at a few list operations per command."""
+    """Commands that wait to be proposed: a queue bounded in bytes. A command costs a few list operations."""
 
     def __init__(self, config: RaftConfig) -> None:
         self._batch_bytes_max = min(config.batch_bytes_max, COMMAND_BYTES_MAX)
@@ -38,7 +38,7 @@ class PendingCommands:
         return len(self._commands)
 
     def add(self, command: bytes, ticket: int) -> None:
-        """Put one command in. Raises TooLarge if it fits into no entry, Busy if the queue is full."""
+        """Put one command in. Raises TooLarge if it does not fit into an entry, Busy if the queue is full."""
         size_bytes = self.size_bytes + len(command)
         if len(command) > COMMAND_BYTES_MAX:
             raise TooLarge("a command", len(command), COMMAND_BYTES_MAX)
@@ -49,7 +49,7 @@ class PendingCommands:
         self.size_bytes = size_bytes
 
     def add_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
-        """`add` each, all or none: raises as the first that `add` would refuse, and then nothing was put in."""
+        """`add` all commands or none. Raises the error of the first command that `add` would refuse."""
         sizes = list(map(len, commands))
         size_bytes = self.size_bytes + sum(sizes)
         if max(sizes) > COMMAND_BYTES_MAX:
@@ -88,34 +88,34 @@ class PendingCommands:
 
 
 class OpenReads:
-    """Linearizable reads without an end yet, in groups that were requested together.
+    """The open linearizable reads, in groups that were requested together.
 
     The core knows each group by its first ticket. `count` is the number of tickets.
     """
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._groups: dict[int, Sequence[int]] = {}  # In the order of asking.
+        self._groups: dict[int, Sequence[int]] = {}  # By first ticket, in the order of request.
         self.count = 0
 
     def check_room(self, count: int) -> None:
-        """Raise Busy if so many more do not fit."""
+        """Raise Busy if `count` more tickets do not fit."""
         if self.count + count > self._count_max:
             raise Busy("reads_pending_max", self._count_max)
 
     def add(self, tickets: Sequence[int]) -> None:
-        """Take a group of at least one."""
+        """Add a group of at least one ticket."""
         self._groups[tickets[0]] = tickets
         self.count += len(tickets)
 
     def close(self, first_ticket: int) -> Sequence[int]:
-        """Forget a group that has ended, and return it."""
+        """Remove and return a group that has ended."""
         tickets = self._groups.pop(first_ticket)
         self.count -= len(tickets)
         return tickets
 
     def close_all(self) -> list[int]:
-        """Forget everything; returns the tickets."""
+        """Remove all groups; return their tickets."""
         tickets = [ticket for group in self._groups.values() for ticket in group]
         self._groups.clear()
         self.count = 0
@@ -139,15 +139,15 @@ class OpenCommands:
     def __init__(self) -> None:
         self._open: dict[tuple[int, int], _OpenBatch] = {}  # By (index, term), in the order of proposal.
         self.count = 0
-        self.has_stale_terms = False  # Some batches may be of a term that is over. Read many times per put.
+        self.has_stale_terms = False  # A batch may be of a term that is over. An attribute: read many times per put.
 
     @property
     def next_deadline(self) -> int | None:
-        """When the oldest batch of a term that is over becomes unknown, in monotonic ns."""
+        """When the oldest batch of a term that is over ends as unknown (monotonic ns)."""
         if not self.has_stale_terms:
             return None
         first = next(iter(self._open.values()), None)
-        self.has_stale_terms = first is not None and first.deadline is not None  # All later ones are of a later term.
+        self.has_stale_terms = first is not None and first.deadline is not None  # Later batches have later terms.
         return None if first is None else first.deadline
 
     def opened(self, position: LogPosition, tickets: list[int]) -> None:
@@ -194,7 +194,7 @@ class OpenCommands:
         completions: list[Completion] = []
         for key, batch in list(self._open.items()):
             if batch.deadline is None or batch.deadline > now:
-                break  # Deadlines rise in this order: a later term ended later.
+                break  # Later batches have later deadlines, because their terms ended later.
             del self._open[key]
             self.count -= len(batch.tickets)
             completions += [Unknown(ticket, "the leader changed before it was committed") for ticket in batch.tickets]

@@ -1,6 +1,6 @@
-"""The status of a node: a frozen picture for people and monitors, and what keeps each mark where it is.
+"""The status of a node: a frozen view for people and monitors, and the blockers, which keep each mark from rising.
 
-The blockers answer the first question when a log grows: which member, or which mark, is it kept for?
+The blockers answer the first question when a log grows: which member, or which mark, needs its entries?
 
 See docs/reference/specification.md#6-marks.
 """
@@ -22,7 +22,7 @@ LogBlocker = Literal["", "own_snapshot", "low_watermark"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """A picture of one node, for people and monitors. Bytes are those of each bounded buffer."""
+    """A frozen view of one node, for people and monitors. The bytes are the sizes of its bounded buffers."""
 
     node_id: str
     role: Role
@@ -31,8 +31,8 @@ class NodeStatus:
     voters: tuple[str, ...]  # By the newest configuration in the log, like the next three.
     outgoing: tuple[str, ...]  # Not empty while voters change: a majority of these must agree, too.
     learners: tuple[str, ...]
-    is_changing: bool  # No other change of the members is begun until this one is done.
-    is_removed: bool  # For certain: this node is no member any more, and can be switched off.
+    is_changing: bool  # A membership change is under way; another one is refused.
+    is_removed: bool  # This node is certainly no longer a member, and can be switched off.
     first_index: int
     snapshot_index: int
     last_applied: int
@@ -50,19 +50,19 @@ class NodeStatus:
     open_reads: int  # Bound: reads_pending_max.
     uncommitted_bytes: int  # Bound: uncommitted_bytes_max.
     log_bytes: int
-    is_disk_full: bool  # Then commands are refused.
-    lacks_descriptors: str  # Then, too: what the system said when the log was to open a file; empty if nothing lacks.
-    disk_hangs: bool  # A sync of the log has been under way for too long; a leader hands over.
+    is_disk_full: bool  # Commands are refused.
+    lacks_descriptors: str  # If not empty, commands are refused, too: the system's error when the log opened a file.
+    disk_hangs: bool  # A sync of the log has been under way for too long; a leader transfers the leadership.
     snapshot_bytes: int
     failure: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Blockers:
-    """What each mark waits for; empty where nothing does. The first two are known to the leader only."""
+    """What each mark waits for; empty if it waits for nothing. Only a leader knows the first two."""
 
-    commit: tuple[str, ...]  # Voters that have not durably what is above the high-water mark.
-    low_watermark: tuple[str, ...]  # Members that have not applied, durably, what is above the low-water mark.
+    commit: tuple[str, ...]  # Voters on which entries above the high-water mark are not durable.
+    low_watermark: tuple[str, ...]  # Members that have not durably applied entries above the low-water mark.
     log: LogBlocker  # Why the log begins where it does: no later snapshot, or another member needs the entries.
 
 
@@ -85,7 +85,7 @@ def find_blockers(core: CoreStatus) -> Blockers:
 
 
 def _log_blocker(core: CoreStatus) -> LogBlocker:
-    """The log is cut at min(own snapshot, low-water mark): it begins there, or is about to."""
+    """Why the log is not shorter. It is cut at min(own snapshot, low-water mark), soon if not already."""
     if core.first_index > core.last_applied:
         return ""
     return "own_snapshot" if core.snapshot_index <= core.low_watermark else "low_watermark"
@@ -103,7 +103,7 @@ def node_status(
     failure: NodeStopped | None,
     is_removed: bool,
 ) -> NodeStatus:
-    """Put the picture together from the parts of a node."""
+    """Assemble the status from the parts of a node."""
     blockers = find_blockers(core)
     return NodeStatus(
         node_id=core.node_id,

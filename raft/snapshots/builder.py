@@ -1,6 +1,7 @@
 """Building a snapshot of this node's own state, chunk by chunk, while other work goes on (Raft §7).
 
-The rate is limited to `snapshot_bytes_per_second`: to encode a chunk takes a few ms, in which nothing else happens.
+The rate is limited to `snapshot_bytes_per_second`, because encoding a chunk takes a few ms in which the node does
+nothing else.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class SnapshotBuilder:
 
     @property
     def is_under_way(self) -> bool:
-        """True from `begin` until its result was taken."""
+        """True from `begin` until the result was taken."""
         return self._build is not None or self._finished is not None
 
     @property
     def due_at(self) -> int | None:
-        """When `advance` may make the next chunk, monotonic ns; None if it waits for the disk, or nothing is built."""
+        """When `advance` may make the next chunk (monotonic ns); None while it waits for the disk, or has no build."""
         return self._rate.due_at if self._build is not None and not self._build.busy else None
 
     def begin(self, header: SnapshotHeader, state: StateSnapshot) -> None:
@@ -73,12 +74,12 @@ class SnapshotBuilder:
         return finished
 
     def take_given_up(self) -> BaseException | None:
-        """The error, such as a full disk, with which a build was given up. Nothing depended on that snapshot yet."""
+        """The error, such as a full disk, because of which a build was given up. Nothing depended on that snapshot."""
         given_up, self._given_up = self._given_up, None
         return given_up
 
     def take_failure(self) -> BaseException | None:
-        """The error of a disk that fails: this node makes no further promise.
+        """The error of a failed disk, after which this node makes no further promise.
 
         See docs/reference/specification.md#37-failed-sync.
         """

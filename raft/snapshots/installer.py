@@ -1,7 +1,7 @@
 """Installing a received snapshot into the state machine, slice by slice, so that the member keeps hearing its leader.
 
 The machine keeps its old state until the whole snapshot is read; then it takes the new state in one step. A crash
-before that loses nothing: the file is durable and has its name, so the next start begins from it.
+before that step loses nothing, because the file is durable under its final name, and the next start begins from it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from raft.snapshots.rate_limit import RateLimiter
 
 
 class IncrementalStateMachine(StateMachine, Protocol):
-    """An optional extension of `StateMachine`: a machine that restores a snapshot in small steps."""
+    """An optional extension of `StateMachine`, for a machine that can restore a snapshot in small steps."""
 
     def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> StateRestore:
-        """Begin to read a state beside the current one. Raises for an impossible header, as the steps do for chunks."""
+        """Begin to read a state beside the current one. Raises for an invalid header, and the steps for bad chunks."""
         ...
 
 
 class SnapshotInstaller:
-    """Installs at most one snapshot at a time. Each call of `step` does one slice; no two happen at the same time."""
+    """Installs at most one snapshot at a time. Each `step` does one slice."""
 
     def __init__(
         self, machine: StateMachine | IncrementalStateMachine, snapshots: SnapshotStore, bytes_per_second: int
@@ -32,7 +32,7 @@ class SnapshotInstaller:
         self._rate = RateLimiter(bytes_per_second)
         self._info: SnapshotInfo | None = None
         self._restore: StateRestore | None = None
-        self._tidying: list[StateRestore] = []  # Over; what they left behind is freed in slices.
+        self._tidying: list[StateRestore] = []  # Ended restores, whose memory is freed in slices.
         self._read_bytes = 0  # Since the last step.
         self._stepped_at = -1
 
@@ -43,7 +43,7 @@ class SnapshotInstaller:
 
     @property
     def due_at(self) -> int | None:
-        """When there is another slice to do, monotonic ns; None if there is nothing to do."""
+        """When the next slice may be done (monotonic ns); None if there is nothing to do."""
         if self._restore is None and not self._tidying:
             return None
         return max(self._rate.due_at, self._stepped_at + 1)
@@ -61,9 +61,9 @@ class SnapshotInstaller:
         self._info = info
 
     def step(self, now: int) -> SnapshotInfo | None:
-        """Do a slice if one is due; the snapshot that the machine has just become, if this was the step.
+        """Do a slice if one is due. If the machine took the new state in this slice, return its snapshot.
 
-        Raises the machine's error if the chunks make no sense, the store's if they are damaged.
+        Raises the machine's error if the chunks are invalid, the store's if they are damaged.
         """
         if now <= self._stepped_at or not self._rate.is_due(now):
             return None
@@ -82,7 +82,7 @@ class SnapshotInstaller:
         return became
 
     def give_up(self) -> None:
-        """The log was faster: the machine keeps its state."""
+        """The log has passed the snapshot: give it up; the machine keeps its state."""
         if self._restore is not None:
             self._restore.give_up()
             self._tidying.append(self._restore)
@@ -95,7 +95,7 @@ class SnapshotInstaller:
 
 
 class _BlockingInstaller:
-    """Restores a machine without slices, in one step."""
+    """Restores a machine that does not support slices, in one step."""
 
     def __init__(self, machine: StateMachine, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
         self._machine, self._header, self._chunks = machine, header, chunks
@@ -108,5 +108,5 @@ class _BlockingInstaller:
         return False
 
     def give_up(self) -> None:
-        """It has not begun."""
+        """Nothing to undo: the restore has not begun."""
         self.is_restored = True

@@ -23,25 +23,27 @@ from raft.snapshots.sender import SnapshotSender
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition, Role, TraceEvent
 
 LOG_BYTES_MIN = 4 * MIB
-"""With less log behind the last snapshot none is built: a member reads and applies so much within half a second."""
+"""The least log since the last snapshot for which another one is built. A member reads and applies this much log within
+half a second."""
 
 LOG_PER_STATE = 2
-"""A snapshot is built once the log behind the last one is so many times as long as that. So a small state is written
-often, and a member that starts has little to apply; a large one is written seldom, at half the cost of the log."""
+"""A snapshot is built once the log since the last one is this many times as long as that snapshot. So a small state is
+written often, and a member that starts has little to apply. A large state is written seldom, at half the cost of
+writing the log."""
 
 
 class Host(Protocol):
     """The services of the node that its snapshots need."""
 
     def send_when_durable(self, peer_id: str, message: Message) -> None:
-        """Send once all that was appended so far is durable: the message carries the current term.
+        """Send once all entries appended so far are durable, because the message carries the current term.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """
         ...
 
     def state_replaced(self, index: int) -> None:
-        """The state machine has the state of a received snapshot up to `index` now."""
+        """The state machine now has the state of a received snapshot up to `index`."""
         ...
 
 
@@ -75,10 +77,10 @@ class SnapshotManager:
         self._wanted_log_bytes = self._log_bytes_allowed()
         self._wanted = False
         self._drop_older = False
-        self._kept: frozenset[str] = frozenset()  # Older files that somebody may still ask for.
-        self.next_step_at: int | None = None  # When `advance` has more to do, in monotonic ns, whatever else happens.
-        self._is_building = self._is_receiving = self.is_sending = False  # Or its end was not looked at yet.
-        self.may_have_work = True  # Until `has_work` finds nothing left. Read at every event.
+        self._kept: frozenset[str] = frozenset()  # Older files that a peer may still need.
+        self.next_step_at: int | None = None  # Monotonic ns: when `advance` has more to do, even without an event.
+        self._is_building = self._is_receiving = self.is_sending = False  # True until its end was handled.
+        self.may_have_work = True  # True until `has_work` finds none. An attribute, because it is read at every event.
 
     def has_work(self) -> bool:
         """True if `advance` would do something. Called only while `may_have_work`, which it may end."""
@@ -97,26 +99,26 @@ class SnapshotManager:
 
     @property
     def next_deadline(self) -> int | None:
-        """When `tick` has something to do, in monotonic ns."""
+        """When `tick` has something to do (monotonic ns)."""
         return self._sender.next_deadline if self.is_sending else None
 
     @property
     def buffered_bytes(self) -> int:
-        """Chunks of a received snapshot that wait for the disk."""
+        """Bytes of the chunks of a received snapshot that wait for the disk."""
         return self._receiver.buffered_bytes
 
     @property
     def incoming_index(self) -> int | None:
-        """The end of the snapshot that is being received or installed; None if there is none."""
+        """The index of the snapshot that is being received or installed; None if there is none."""
         return self._receiver.snapshot_index
 
     def _log_bytes_allowed(self) -> int:
-        """How far the log may grow behind the newest snapshot before another one is built."""
+        """How many bytes of log may follow the newest snapshot before another one is built."""
         in_proportion = max(LOG_BYTES_MIN, LOG_PER_STATE * self.store.latest().size_bytes)
         return min(self._config.snapshot_log_bytes, in_proportion)
 
     def want(self) -> None:
-        """Build a snapshot at the next occasion, however little the log has grown."""
+        """Build a snapshot at the next opportunity, however little the log has grown."""
         self._wanted = self.may_have_work = True
 
     def applied(self, entry: Entry) -> None:
@@ -126,31 +128,31 @@ class SnapshotManager:
             self.may_have_work = True
 
     def leadership_changed(self) -> None:
-        """A period of leadership began or ended: transfers belong to one."""
+        """A period of leadership began or ended. A transfer belongs to one period."""
         self._sender.cancel_all()
 
     def peer_unreachable(self, peer_id: str, now: int) -> None:
-        """The connection to a peer was lost: a transfer to it ends; the next one resumes where it was."""
+        """The connection to a peer was lost: a transfer to it ends, and the next one resumes at the same offset."""
         if self._sender.break_off(peer_id, now):
             self._core.snapshot_transfer_failed(peer_id)
 
     def stepped(self, peer_id: str, message: Message) -> None:
-        """The core has taken `message`: the end of a transfer is an acknowledgement."""
+        """The core has taken `message`. An acknowledgement may end a transfer."""
         if self.is_sending and isinstance(message, AppendAccepted):
             states = {peer.peer_id: peer.state for peer in self._core.peers_status()}
             if states.get(peer_id) != PeerState.SNAPSHOT.value:
                 self._sender.cancel(peer_id)
             elif self._sender.is_installed(peer_id, message.match_index):
-                self._sender.cancel(peer_id)  # The log was cut behind this snapshot meanwhile: it needs a newer one.
+                self._sender.cancel(peer_id)  # The log was cut past this snapshot meanwhile: a newer one is needed.
                 self._core.snapshot_transfer_failed(peer_id)
 
     def tick(self, now: int) -> None:
-        """Send again what was not answered; give up where nobody answers."""
+        """Repeat chunks that were not answered; give up transfers whose peer does not answer."""
         for peer_id in self._sender.tick(now):
             self._core.snapshot_transfer_failed(peer_id)
 
     def handle(self, ready: Ready, now: int) -> None:
-        """The part of a Ready that is about snapshots."""
+        """Carry out the part of a Ready that concerns snapshots."""
         self.may_have_work = True
         for peer_id in ready.snapshot_wanted if self._core.role is Role.LEADER else ():
             self._sender.start(peer_id, now, self._core.first_index)
@@ -174,7 +176,7 @@ class SnapshotManager:
         self.next_step_at = min((max(at, now + 1) for at in steps_at if at is not None), default=None)
 
     def _forget_files(self, now: int) -> None:
-        """Keep the newest, those that are being sent, and those that a peer was getting when it was lost."""
+        """Delete snapshot files, except the newest, those being sent, and those of transfers that broke off."""
         if not (self._drop_older or self._kept):
             return
         kept = self._sender.names_in_use(now) - {self.store.latest().name}
@@ -189,7 +191,7 @@ class SnapshotManager:
             self._failed("writing a snapshot", failure)
             return
         if (error := self._builder.take_given_up()) is not None:
-            self._wanted_log_bytes = self._log_bytes + self._log_bytes_allowed() // 4  # Not at once again.
+            self._wanted_log_bytes = self._log_bytes + self._log_bytes_allowed() // 4  # Wait before the next attempt.
             effects.events.append(TraceEvent("snapshot_given_up", {"reason": str(error)}))
         if (info := self._builder.take_finished()) is not None:
             self._own_finished(info, effects)
@@ -215,7 +217,7 @@ class SnapshotManager:
     def _own_finished(self, info: SnapshotInfo, effects: Effects) -> None:
         position = LogPosition(info.header.index, info.header.term)
         if position.index <= self._core.snapshot_index:
-            return  # One from the leader came in between, and it is newer.
+            return  # A newer snapshot from the leader was installed meanwhile.
         self._core.snapshot_saved(position)
         self._wanted_log_bytes = self._log_bytes_allowed()
         self._drop_older = True
@@ -230,7 +232,7 @@ class SnapshotManager:
             # Ignored; the core answers with what it has (docs/reference/specification.md#56-installing-a-snapshot).
             return
         self._receiver.chunk(peer_id, chunk)
-        self._builder.abandon()  # It would be of an older state, and the disk is to have room for one of the two.
+        self._builder.abandon()  # Its state is older, and the disk should need room for only one of the two.
         self._is_receiving = True
 
     def _receive(self, now: int) -> None:
@@ -260,10 +262,10 @@ class SnapshotManager:
         if self._installer.snapshot_index is not None:
             self._installer.give_up()
             self._receiver.installed()
-            self._drop_older = True  # What was received is the newest all the same.
+            self._drop_older = True  # The received file is the newest, even though it was not installed.
 
     def _installed(self, info: SnapshotInfo) -> None:
-        """The machine has the state of this snapshot: from here to the end nothing else happens."""
+        """The machine has taken the state of this snapshot. No other event is handled before this method ends."""
         header = info.header
         self._receiver.installed()
         self._log_bytes, self._wanted_log_bytes = 0, self._log_bytes_allowed()
@@ -290,6 +292,6 @@ class SnapshotManager:
         index = min(self._core.snapshot_index, self._core.low_watermark)
         if self._log.size_bytes > self._config.retention_bytes_max:
             index = self._core.snapshot_index
-        self._core.compact(index)  # Reads what it forgets, so the store forgets after it.
+        self._core.compact(index)  # Reads the entries that it forgets, so the store must still have them.
         self._log.drop_before(index + 1)
         effects.events.append(TraceEvent("compacted", {"index": index}))

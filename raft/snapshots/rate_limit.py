@@ -1,15 +1,15 @@
-"""A limit of bytes per second, without a clock of its own: callers pass the time."""
+"""A limit of bytes per second, without a clock of its own: the caller passes the time."""
 
 from __future__ import annotations
 
 SECOND_NS = 1_000_000_000
 
 AHEAD_NS_MAX = 1_000_000
-"""Pieces worth less time than this in sum may be spent at once, so that small ones need not wait one by one."""
+"""Pieces that together take less time than this may be spent at once, so that small ones need not wait one by one."""
 
 
 class RateLimiter:
-    """Delays the next bytes for as long as the last ones are worth. Time without bytes is not saved up."""
+    """Delays the next bytes by the time that the last ones take at the limit. Unused time is not saved up."""
 
     def __init__(self, bytes_per_second: int) -> None:
         """`bytes_per_second` ≥ 1."""
@@ -18,11 +18,11 @@ class RateLimiter:
 
     @property
     def due_at(self) -> int:
-        """When more may be spent, monotonic ns."""
+        """When the next bytes may be spent (monotonic ns)."""
         return self._worth_until - AHEAD_NS_MAX
 
     def is_due(self, now: int) -> bool:
-        """True if some may be spent: one chunk, however large."""
+        """True if one chunk, however large, may be spent."""
         return now >= self.due_at
 
     def spend(self, size_bytes: int, now: int) -> None:

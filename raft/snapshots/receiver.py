@@ -1,8 +1,8 @@
 """Receiving a snapshot from the leader (Raft §7): one transfer at a time, one write at a time.
 
-Chunks of two transfers never mix: (leader, term, transfer id) names a transfer. The answer to a chunk that does not
-continue the file is the written length, so within one life these answers only rise, and repeats are harmless. A
-transfer is over when the state machine has the received state; until then the answer is the full length.
+Chunks of two transfers never mix: (leader, term, transfer id) names a transfer. A chunk that does not continue the file
+is answered with the written length, so within one life these answers only rise, and repeats are harmless. A transfer is
+over when the state machine has taken the received state; until then the answer is the full length.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -19,10 +19,10 @@ from raft.snapshots.sender import WINDOW_CHUNKS_MAX
 from raft.types import LogPosition
 
 CHUNKS_WAITING_MAX = 2 * WINDOW_CHUNKS_MAX
-"""Chunks in memory that wait for the disk: the window of a sender fits, a flood does not."""
+"""How many chunks in memory may wait for the disk: more than the window of a sender; further ones are dropped."""
 
 CANNOT_TAKE = -1
-"""The `next_offset` that tells the leader to give a transfer up and start another."""
+"""The `next_offset` that asks the leader to give a transfer up and start another."""
 
 
 @dataclass(slots=True)
@@ -32,15 +32,15 @@ class _IncomingTransfer:
     snapshot_term: int
     total_bytes: int
     writer: SnapshotWriter
-    received: int = 0  # Bytes before this offset were taken.
-    written: int = 0  # Bytes before this offset were given to the disk.
+    received: int = 0  # All bytes before this offset have arrived.
+    written: int = 0  # All bytes before this offset are written.
     waiting: deque[bytes] = field(default_factory=deque)
     busy: bool = False  # One submission is under way.
     finishing: bool = False
 
 
 class SnapshotReceiver:
-    """Gathers chunks into a file. `take_answers`, `take_finished` and `take_failure` hand out what came of it."""
+    """Gathers chunks into a file. `take_answers`, `take_finished` and `take_failure` return the results."""
 
     def __init__(self, snapshots: SnapshotStore) -> None:
         self._snapshots = snapshots
@@ -51,17 +51,17 @@ class SnapshotReceiver:
 
     @property
     def snapshot_index(self) -> int | None:
-        """What is being received, or None."""
+        """The index of the snapshot that is being received, or None."""
         return self._transfer.snapshot_index if self._transfer else None
 
     @property
     def is_finishing(self) -> bool:
-        """True if all of it is here: it is verified and made durable, then installed."""
+        """True while a completely received file is verified, made durable and installed."""
         return self._transfer is not None and self._transfer.finishing
 
     @property
     def buffered_bytes(self) -> int:
-        """Chunks that wait for the disk."""
+        """Bytes of the chunks that wait for the disk."""
         return sum(map(len, self._transfer.waiting)) if self._transfer else 0
 
     def chunk(self, peer_id: str, message: InstallSnapshot) -> None:
@@ -70,7 +70,7 @@ class SnapshotReceiver:
         transfer = self._transfer
         if transfer is not None and transfer.key != key:
             if transfer.finishing:
-                return  # Its end is near; the leader will ask again.
+                return  # The file is about to be complete; the leader will repeat the chunk.
             if message.offset == 0:
                 self.abandon()
                 transfer = None
@@ -106,7 +106,7 @@ class SnapshotReceiver:
             self._transfer = None
 
     def installed(self) -> None:
-        """The snapshot that `take_finished` returned is installed, or not wanted any more."""
+        """The snapshot that `take_finished` returned is installed, or no longer needed."""
         self._transfer = None
 
     def take_answers(self) -> list[tuple[str, int, int]]:
@@ -115,7 +115,7 @@ class SnapshotReceiver:
         return answers
 
     def take_finished(self) -> SnapshotInfo | None:
-        """The snapshot that has become durable since the last call; `installed` is owed then."""
+        """The snapshot that has become durable since the last call. The caller must call `installed` for it."""
         finished, self._finished = self._finished, None
         return finished
 
@@ -148,7 +148,7 @@ class SnapshotReceiver:
             self.abandon()
             return
         if error is not None:
-            self._give_up(transfer)  # Such as a full disk. Nothing was promised; the leader will start anew.
+            self._give_up(transfer)  # For example, the disk is full. The leader will start again.
             return
         transfer.written += size_bytes
         self._answers.append((transfer.key[0], transfer.key[2], transfer.written))

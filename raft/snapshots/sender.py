@@ -1,9 +1,9 @@
 """Sending snapshots to members that are behind the log (Raft §7).
 
-A transfer has an id and a window of chunks. The receiver answers with its progress; missing chunks are sent again, at
-once after a gap and after `election_timeout_min_ns` of silence. The first chunk goes alone: its answer says how much
-the receiver has from an earlier connection. All transfers together keep to `snapshot_bytes_per_second`. A file is kept
-while it is being sent, and for a while after its connection broke.
+A transfer has an id and a window of chunks. The receiver answers with its progress. Missing chunks are sent again: at
+once after a gap, and after `election_timeout_min_ns` of silence. The first chunk goes alone, because its answer says
+how much the receiver has from an earlier connection. All transfers together keep to `snapshot_bytes_per_second`. A file
+is kept while it is being sent, and for a while after its connection broke.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -23,21 +23,22 @@ WINDOW_CHUNKS_MAX = 4
 """Unanswered chunks of one transfer: enough to hide a round trip, few enough that commits do not wait behind them."""
 
 SILENCES_MAX = 20
-"""Resends without any answer before a transfer is given up. The file of a lost peer is kept for as long."""
+"""How often chunks are sent again without any answer before a transfer is given up. The file of a peer whose connection
+was lost is kept for the same time."""
 
 
 @dataclass(slots=True)
 class _OutgoingTransfer:
     transfer_id: int
     info: SnapshotInfo
-    deadline: int  # Monotonic ns: what is unanswered by then is sent again.
+    deadline: int  # Monotonic ns: chunks without an answer by then are sent again.
     acked: int = 0  # The receiver has the bytes before this offset.
     sent: int = 0
-    rewound_at: int = -1  # The gap that was already answered by going back: its other echoes are ignored.
+    rewound_at: int = -1  # The offset of the gap that was already resent from: other answers to this gap are ignored.
     silences: int = 0
     is_answered: bool = False
-    kept_until: int = 0  # If it goes on where another one broke off: how long its file was to be kept.
-    held: bool = False  # The peer could not take the last one: its disk may be full. Wait for `deadline`.
+    kept_until: int = 0  # If it continues a transfer that broke off: until when the file was to be kept (monotonic ns).
+    held: bool = False  # The peer could not take the last transfer: its disk may be full. Wait for `deadline`.
 
 
 class SnapshotSender:
@@ -50,32 +51,32 @@ class SnapshotSender:
         self._random = random
         self._rate = RateLimiter(config.snapshot_bytes_per_second)
         self._transfers: dict[str, _OutgoingTransfer] = {}
-        self._broken_off: dict[str, tuple[SnapshotInfo, int]] = {}  # By peer: of which file, and until when it is kept.
+        self._broken_off: dict[str, tuple[SnapshotInfo, int]] = {}  # By peer: the file, kept until then.
         self._refused_by: set[str] = set()
-        self._ids: dict[str, int] = {}  # By file, for as long as this node leads: a peer that reconnects resumes.
+        self._ids: dict[str, int] = {}  # By file, in this term: a peer that reconnects resumes.
 
     def __len__(self) -> int:
         return len(self._transfers)
 
     @property
     def next_deadline(self) -> int | None:
-        """When `tick` has something to do, in monotonic ns."""
+        """When `tick` has something to do (monotonic ns)."""
         return min((transfer.deadline for transfer in self._transfers.values()), default=None)
 
     @property
     def next_chunk_at(self) -> int | None:
-        """When the rate allows the next chunk, in monotonic ns; None if no window is open."""
+        """When the rate allows the next chunk (monotonic ns); None if no window is open."""
         return self._rate.due_at if any(map(self._may_send, self._transfers.values())) else None
 
     def names_in_use(self, now: int) -> frozenset[str]:
-        """The names of the files that are being sent, or may soon be again."""
+        """The names of the files that are being sent, or may soon be sent again."""
         broken_off = {info.name for info, until in self._broken_off.values() if now < until}
         return frozenset(broken_off.union(transfer.info.name for transfer in self._transfers.values()))
 
     def start(self, peer_id: str, now: int, log_first_index: int) -> None:
         """Begin to send the newest snapshot to `peer_id`, unless a transfer to it is under way.
 
-        After a connection that broke: the same one as before, if the log still continues it.
+        After a broken connection, the same snapshot is sent as before, if the log still continues it.
         """
         if peer_id in self._transfers:
             return
@@ -89,10 +90,10 @@ class SnapshotSender:
         self._refused_by.discard(peer_id)
 
     def progress(self, peer_id: str, message: InstallSnapshotProgress, now: int) -> bool:
-        """The receiver's answer. False: it cannot take this transfer, which is over."""
+        """Take the receiver's answer. False if the receiver cannot take this transfer, which is then over."""
         transfer = self._transfers.get(peer_id)
         if transfer is None or message.transfer_id != transfer.transfer_id:
-            return True  # Of a transfer that is over.
+            return True  # The answer belongs to a transfer that is over.
         if not 0 <= message.next_offset <= transfer.info.size_bytes:
             self.cancel(peer_id)
             self._refused_by.add(peer_id)
@@ -117,7 +118,7 @@ class SnapshotSender:
         return self._transfers.pop(peer_id, None) is not None
 
     def break_off(self, peer_id: str, now: int) -> bool:
-        """The connection is lost: `cancel`, but keep the file for a while since the peer was last heard."""
+        """The connection is lost: `cancel`, but keep the file for a while after the peer was last heard."""
         transfer = self._transfers.pop(peer_id, None)
         if transfer is not None:
             was_heard = transfer.is_answered or not transfer.kept_until
@@ -133,17 +134,17 @@ class SnapshotSender:
         self._ids.clear()
 
     def tick(self, now: int) -> list[str]:
-        """Send again what was not answered in time; return the peers whose transfer was given up."""
+        """Repeat chunks that were not answered in time; return the peers whose transfer was given up."""
         given_up = []
         for peer_id, transfer in list(self._transfers.items()):
             if transfer.deadline > now:
                 continue
             transfer.deadline = now + self._resend_ns
             if transfer.acked == transfer.sent < transfer.info.size_bytes and not transfer.held:
-                continue  # Nothing is on its way: it is the rate that holds it back.
+                continue  # Nothing is in flight: the transfer waits for the rate limit only.
             transfer.held = False
             transfer.silences += 1
-            # When all is there, only its end is awaited: one chunk asks for it.
+            # If the receiver has all bytes, only the installation is awaited: one repeated chunk asks for its state.
             transfer.sent = min(transfer.acked, max(0, transfer.info.size_bytes - self._chunk_bytes))
             transfer.rewound_at = -1
             if transfer.silences > SILENCES_MAX:
@@ -152,7 +153,7 @@ class SnapshotSender:
         return given_up
 
     def chunks(self, term: int, now: int) -> Iterator[tuple[str, InstallSnapshot]]:
-        """What the windows and the rate allow to send now; who was sent to comes last the next time."""
+        """The chunks that the windows and the rate allow to send now, to the peers in turn."""
         for peer_id, transfer in list(self._transfers.items()):
             while self._rate.is_due(now) and self._may_send(transfer):
                 self._transfers[peer_id] = self._transfers.pop(peer_id)
@@ -163,7 +164,7 @@ class SnapshotSender:
                 yield peer_id, message
 
     def _take_newest(self, transfer: _OutgoingTransfer) -> None:
-        """Nothing of it has arrived yet: an older file would only be followed by a newer one."""
+        """Switch to the newest file while nothing has arrived: the peer would need a newer one after an older one."""
         transfer.info = self._snapshots.latest()
         transfer.transfer_id = self._id_of(transfer.info)
 

@@ -29,9 +29,10 @@ from storage.files.interface import (
 )
 
 BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS: `writev` of more fails.
-OPEN_FILES_MAX = 32  # Per direction: the last segment, a snapshot in the making, and what slow peers read.
+OPEN_FILES_MAX = 32  # For reads and writes each: the last segment, a snapshot being written, files for slow peers.
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
-"""The modes of new folders and files: keys and values are for the member's own user. Existing ones keep their modes."""
+"""The modes of new folders and files: only the member's own user may read keys and values. Existing files keep their
+modes."""
 
 SPARE_DESCRIPTORS = 2
 """Descriptors kept for reads: a write without a descriptor waits, but a read without one ends the member."""
@@ -64,7 +65,8 @@ class Disk:
     def carry_out(self, operations: Sequence[Operation]) -> OSError | None:
         """Carry out the operations in order, up to the first that fails; return its error.
 
-        A mistake of the program counts as an error of the disk: the operations are not done, and the caller must know.
+        A bug of this program counts as an error of the disk, because the operations are not done and the caller must
+        know it.
         """
         try:
             if len(operations) == 2 and type(operations[0]) is Write and type(operations[1]) is SyncFile:
@@ -111,10 +113,10 @@ class Disk:
         self._read.close()
 
     def _append(self, write: Write, sync: SyncFile) -> None:
-        """Write and sync, as nearly always, with one lookup of the file: two lookups took half of the program's time
-        here.
+        """Write and sync, the usual pair of operations, with one lookup of the file. Two lookups took half of the
+        program's own time here.
 
-        One call with RWF_DSYNC instead of the two takes as long as they do, and the same CPU time.
+        A single call with RWF_DSYNC takes as long as both calls, and the same CPU time.
         """
         with self._written.in_use:
             path, buffers = write.path, write.buffers
@@ -146,7 +148,7 @@ class Disk:
                 self._forget(path)
                 (self.folder / path).unlink(missing_ok=True)
             case MakeFolder(path):
-                for each in reversed([Path(path), *Path(path).parents]):  # `parents=True` would leave theirs to umask.
+                for each in reversed([Path(path), *Path(path).parents]):  # `parents=True` would ignore FOLDER_MODE.
                     (self.folder / each).mkdir(FOLDER_MODE, exist_ok=True)
 
     def _full(self, path: str) -> str:
@@ -161,16 +163,16 @@ class _OpenFiles:
     """Descriptors by path, the least recently used one closed at the bound. A descriptor in use is never closed."""
 
     def __init__(self, flags: int, spares: int = 0) -> None:
-        """`spares`: the number of descriptors kept for the time when the system has none left."""
+        """`spares`: how many descriptors are kept for when the system has none left."""
         self._flags = flags
         self._spares_max = spares
         self._spares: list[int] = []
         self._descriptors: OrderedDict[str, int] = OrderedDict()
-        self._last_path, self._last = "", -1  # The one used last, which is at the end of them; "" if it is closed.
+        self._last_path, self._last = "", -1  # The one used last; "" if it is closed.
         self.in_use = threading.Lock()
 
     def of(self, path: str) -> int:
-        """The descriptor of an existing file, for as long as the caller holds `in_use`."""
+        """The descriptor of an existing file, valid while the caller holds `in_use`."""
         assert self.in_use.locked(), path
         if path == self._last_path:
             return self._last
@@ -232,7 +234,7 @@ class _OpenFiles:
 
 
 def read_all(read_at: Callable[[int, int], bytes], length: int, offset: int) -> bytes:
-    """Bytes from `offset`, however little the system gives at once; shorter only at the end of the file.
+    """Read `length` bytes from `offset`, in as many calls as the system needs; fewer only at the end of the file.
 
     `read_at(length, offset)` is `os.pread` of a file: it returns nothing only at the end.
     """
@@ -250,7 +252,7 @@ def write_all(
     offset: int,
     write_at: Callable[[int, Sequence[bytes | memoryview], int], int] | None = None,
 ) -> None:
-    """Put all buffers at `offset`, however little the system takes at once. `write_at` is `os.pwritev`."""
+    """Write all buffers at `offset`, in as many calls as the system needs. `write_at` defaults to `os.pwritev`."""
     write_at = write_at or _write_at
     pending: list[bytes | memoryview] = [buffer for buffer in buffers if buffer]
     start = 0
@@ -275,14 +277,14 @@ def sync_data(descriptor: int) -> None:
 
 
 def open_file(path: str | Path, flags: int) -> int:
-    """A descriptor of a regular file, or of a symbolic link to one. It never waits for a fifo or device of that name.
+    """Open a regular file, or a symbolic link to one; return the descriptor. Never waits for a fifo or a device.
 
     Raises OSError: EISDIR or ENXIO, with the kind of file, if it is no regular file.
     """
     try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)  # A fifo would be waited for.
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)  # Does not wait for a fifo.
     except OSError as error:
-        if error.errno in (errno.ENXIO, errno.EISDIR):  # A socket, a device that is not there, a folder to be written.
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # A socket, a missing device, a folder opened for writing.
             check_is_file(Path(path).stat().st_mode, path)
         raise
     try:
@@ -302,7 +304,7 @@ def check_is_file(mode: int, path: str | Path) -> None:
 
 
 def with_limit(error: OSError) -> OSError:
-    """The same error; if too many files are open, one that says how many may be."""
+    """Return the error; if too many files are open, replace it by one that states the limit."""
     if not is_short_of_descriptors(error):
         return error
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from storage.files.interface import Delete, Done, Operation, SetSize
 
 PIECE_BYTES = 4 * 1024 * 1024
-"""The bytes freed by one step, in some 1 ms."""
+"""The bytes freed by one step, which takes about 1 ms."""
 
 Submit = Callable[[Sequence[Operation], Done], None]
 
 
 def delete_in_steps(submit: Submit, path: str, size_bytes: int) -> None:
-    """Delete a file of `size_bytes` that is no longer needed, and whose name has no meaning any more.
+    """Delete a file of `size_bytes` that is no longer needed, under a name that no longer means anything.
 
-    Every step is a submission of its own, so that others come in between. After a failure or a crash the rest stays.
+    Every step is a submission of its own, so that other submissions can run in between. After a failure or a crash the
+    rest of the file stays.
     """
 
     def freed(error: BaseException | None) -> None:

@@ -1,12 +1,12 @@
 """The interface of file operations that the log and the snapshots need, in submit/complete form.
 
-`Files` is a folder seen through a small protocol, so that the same log runs on a real disk (`RealFiles`) and in the
-simulator. Paths are relative, with `/`. One submission is an ordered list of operations, carried out one after the
-other; at the first that fails the rest is not tried and `done(error)` is called. Submissions are carried out in the
-order in which they were made, one at a time. `done` is never called from inside `submit`.
+`Files` is a small protocol for a folder, so that the same log runs on a real disk (`RealFiles`) and in the simulator.
+Paths are relative, with `/`. One submission is a list of operations, carried out in order; if one fails, the rest are
+not tried and `done(error)` is called. Submissions are carried out in the order in which they were made, one at a time.
+`done` is never called from inside `submit`.
 
-What is durable: bytes of a file after `SyncFile`; its name (created, renamed, deleted) after `SyncFolder` of the
-folder that holds it. Until then a crash may keep any of it, or none.
+Durability: the bytes of a file are durable after `SyncFile`; its name (created, renamed, deleted) after `SyncFolder` of
+the folder that holds it. Before that, a crash may keep any part of a change, or none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`Files` on a real folder: `RealFiles` with a thread of its own for a running node, `InlineFiles` for the rest.
 
-A node waits for the sync of a quick disk instead of leaving it to another turn of the loop; `SyncLatencyTracker`
-decides when a disk is quick enough.
+A node waits for the sync of a fast disk instead of leaving its completion to another turn of the loop;
+`SyncLatencyTracker` decides when a disk is fast enough.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from storage.files.interface import Done, Operation, SyncFile, Write
 from storage.layout import log_folder
 
 QUICK_NS_MAX = 1_000_000
-"""The node waits for a sync that takes less. A completion through the loop takes 100 to 300 µs, nearly all of it CPU
-time; nothing else happens during the wait, so it must also be short beside a heartbeat interval."""
+"""The node waits for a sync that takes less than this. A completion through the loop takes 100 to 300 µs, nearly all of
+it CPU time. Nothing else happens during the wait, so it must also be short beside a heartbeat interval."""
 
 WAIT_NS_MAX = 5_000_000
-"""The longest wait: a disk may stall, and no heartbeat leaves meanwhile. It is a tenth of the heartbeat interval. A
-shorter wait would give up on syncs that are late only because the cores are busy."""
+"""The longest wait, a tenth of the heartbeat interval: a disk may stall, and no heartbeat leaves meanwhile. A shorter
+wait would give up on syncs that are late only because the cores are busy."""
 
 STEPS = 32
-"""A longer wait moves the estimate up by one part in so many, a shorter one down by three: a quarter is shorter."""
+"""A wait above the estimate raises it by one part in this many, a wait below it lowers it by three such parts. So the
+estimate settles where a quarter of the waits is shorter."""
 
 SKIPS = 256
-"""How many syncs go to the loop before the next wait is tried."""
+"""How many syncs complete through the loop before the next wait is tried."""
 
 
 class SyncLatencyTracker:
@@ -38,7 +39,8 @@ class SyncLatencyTracker:
 
     Syncs without a wait are ignored: their times say more of the CPU than of the disk. The quartile is used because
     most of a wait may be for a core where many processes share few cores, and a turn of the loop would wait for one as
-    well. While waiting is not worth it, a wait is tried again after every `SKIPS` syncs.
+    well. While waiting is not worth it, a wait is tried again after every `SKIPS` syncs. No
+    histogram: one that never forgets would notice ever later that the disk has changed.
     """
 
     def __init__(self) -> None:
@@ -46,7 +48,7 @@ class SyncLatencyTracker:
         self._skips_left = 0
 
     def should_wait(self) -> bool:
-        """True if the next short append should be waited for."""
+        """True if the node should wait for the next short append."""
         if self._skips_left > 0:
             self._skips_left -= 1
             return False
@@ -63,10 +65,10 @@ class SyncLatencyTracker:
 
 
 CLOSE_SECONDS_MAX = 2.0
-"""How long `close` waits for the thread: a disk may hang for any time."""
+"""How long `close` waits for the thread. A disk may hang for any time."""
 
 SHORT_BYTES_MAX = 32 * 1024
-"""The longest append that the node waits for: beyond it writing takes as long as syncing."""
+"""The longest append that the node waits for. Writing a longer one takes as long as syncing it."""
 
 
 class _Task:
@@ -76,8 +78,8 @@ class _Task:
 
     def __init__(self, operations: Sequence[Operation], done: Done) -> None:
         self.operations, self.done = operations, done
-        self.end: threading.Lock | None = None  # Only if it is waited for; never given back.
-        self.error: OSError | None = None  # By the thread, before it takes `end`.
+        self.end: threading.Lock | None = None  # Set only if the node waits for this task; never released.
+        self.error: OSError | None = None  # Set by the thread before it takes `end`.
 
 
 class RealFiles:
@@ -95,12 +97,12 @@ class RealFiles:
         self._carry_out = self._disk.carry_out
         self._post = post
         self._is_closed = False
-        self._held: list[_Task] | None = None  # Since `hold`: what waits for `start`.
-        self._in_flight = 0  # Handed over to the thread, and their end was not told yet.
+        self._held: list[_Task] | None = None  # Since `hold`: the tasks that wait for `start`.
+        self._in_flight = 0  # Tasks that were handed to the thread and whose `done` was not called yet.
         self._sync_latency = SyncLatencyTracker()
         self._wait_seconds_max = wait_ns_max / 1e9
         self._submissions: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._answered = threading.Lock()  # Given back by the thread when it has done what is waited for.
+        self._answered = threading.Lock()  # Released by the thread when it has done the task that the node waits for.
         self._answered.acquire()
         self._thread = threading.Thread(target=self._run, name=f"files of {folder}", daemon=True)
         self._thread.start()
@@ -120,9 +122,9 @@ class RealFiles:
             self._held.append(submission)
 
     def measure_log_syncs(self, group_id: int, took: Callable[[int], None]) -> None:
-        """From now on `took` is told how many ns each append to this group's log has needed, its sync included.
+        """Call `took` with the duration (ns) of each further append to this group's log, its sync included.
 
-        It is called in the thread, and must not raise. What nobody measures costs nothing.
+        `took` is called in the thread, and must not raise. Without this call nothing is measured, at no cost.
         """
         carry_out, clock, prefix = self._disk.carry_out, time.perf_counter_ns, f"{log_folder(group_id)}/"
 
@@ -137,18 +139,18 @@ class RealFiles:
         self._carry_out = measured
 
     def log_segments(self, group_id: int) -> int:
-        """How many files this group's log has. Looks into the folder. Raises OSError."""
+        """How many segments this group's log has in its folder. Raises OSError."""
         return sum(name.endswith(".wal") for name in self.names(log_folder(group_id)))
 
     def hold(self) -> None:
-        """From now on what is submitted begins with the next `start`."""
+        """From now on, submitted operations begin with the next `start`."""
         self._held = []
 
     def start(self) -> bool:
-        """Begin what was submitted since the last time; True if its end was told already, by a call of `done`.
+        """Begin the operations submitted since the last `start`; True if their `done` was called already.
 
-        A short append to a disk that is quick is waited for, but not for long: to be told of its
-        end in another turn of the loop costs more than the disk itself. Call it when there is nothing better to do.
+        For a short append to a fast disk the node waits, but not for long: a completion in another turn of the loop
+        costs more than the disk itself. Call this when there is nothing better to do.
         """
         if not self._held:
             return False
@@ -160,24 +162,25 @@ class RealFiles:
         return False
 
     def _wait_for(self, submission: _Task) -> bool:
-        """Hand it over, and tell of its end here if it comes in time; otherwise as of any other, with True or False.
+        """Hand the task to the thread and wait for it. If it ends in time, call its `done` here and return True;
+        otherwise it completes like any other.
 
-        The thread has it, not this one, for a disk may hang: then peers and the clock get their turn.
+        The thread carries the task out, because a disk may hang: then peers and the clock get their turn.
         """
-        end = submission.end = threading.Lock()  # Before it is handed over.
+        end = submission.end = threading.Lock()  # Set before the thread has the task.
         began = time.perf_counter_ns()
         self._submissions.put(submission)
         if not self._answered.acquire(timeout=self._wait_seconds_max):
-            if end.acquire(blocking=False):  # It is posted when it is done.
+            if end.acquire(blocking=False):  # The thread will post the completion.
                 self._in_flight += 1
                 self._sync_latency.record(time.perf_counter_ns() - began)
                 return False
-            self._answered.acquire()  # It was done at the last moment.
-        if submission.error is None:  # What fails often fails at once.
+            self._answered.acquire()  # The task ended at the last moment.
+        if submission.error is None:  # A failure is often immediate, and says nothing about the disk's speed.
             self._sync_latency.record(time.perf_counter_ns() - began)
         submission.done(submission.error)
         assert self._held is not None
-        held, self._held = self._held, []  # What that end has led to: nobody may come back for it soon.
+        held, self._held = self._held, []  # Submitted by `done`: the next `start` may be far away.
         for each in held:
             self._hand_over(each)
         return True
@@ -195,9 +198,9 @@ class RealFiles:
         return self._disk.names(folder)
 
     def close(self, *, wait_seconds_max: float = CLOSE_SECONDS_MAX) -> bool:
-        """Carry out what was submitted, stop the thread, close the files. No `done` is called from now on.
+        """Carry out all submitted operations, stop the thread, close the files. No `done` is called from now on.
 
-        False if the disk hangs: then the thread still writes, whenever it can, until the process ends, and nobody else
+        False if the disk hangs: then the thread still writes whenever it can, until the process ends, and no one else
         may use the folder before that.
         """
         if not self._is_closed:
@@ -225,12 +228,12 @@ class RealFiles:
 
     def _complete(self, submission: _Task) -> None:
         self._in_flight -= 1
-        if not self._is_closed:  # It may have been closed after this was posted.
+        if not self._is_closed:  # `close` may have been called after this was posted.
             submission.done(submission.error)
 
 
 def is_short(operations: Sequence[Operation]) -> bool:
-    """True for an append of at most SHORT_BYTES_MAX with its sync, which is nearly all that a log asks for."""
+    """True for an append of at most SHORT_BYTES_MAX with its sync: nearly every submission of a log."""
     if len(operations) != 2 or type(operations[0]) is not Write or type(operations[1]) is not SyncFile:
         return False
     buffers = operations[0].buffers
@@ -254,7 +257,7 @@ class InlineFiles:
         self._completions.append((done, self._disk.carry_out(operations)))
 
     def run(self) -> None:
-        """Call every outstanding `done`, and those of what they submit."""
+        """Call every outstanding `done`, and those of the operations that they submit."""
         while self._completions:
             done, error = self._completions.popleft()
             done(error)

@@ -1,1 +1,1 @@
-"""A data folder as a whole: making one, opening it under its lock, its metadata, and looking into one from outside."""
+"""A data folder as a whole: making one, opening it under its lock, its metadata, and inspecting it from outside."""

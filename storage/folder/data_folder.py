@@ -1,4 +1,4 @@
-"""The data folder of a node on a real disk: made once, explicitly; held by one process; known by its `meta`.
+"""The data folder of a node on a real disk: made once, explicitly; locked by one process; identified by its `meta`.
 
 See docs/reference/specification.md#15-data-folder.
 """
@@ -38,7 +38,7 @@ from storage.layout import INITIALIZING_NAME, LOCK_NAME
 logger = logging.getLogger("storage")
 
 DISK_ERRORS = frozenset({errno.EIO, errno.EUCLEAN})
-"""The system's errors for a failing disk, and for a file system that has found itself damaged."""
+"""The system's errors for a failing disk, and for a damaged file system."""
 
 _NO_FOLDER_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 """The errors of a file system that cannot lock a folder."""
@@ -48,7 +48,7 @@ class DataFolder:
     """A data folder that this process holds until `close()`."""
 
     def __init__(self, folder: Path, identity: Identity, lock: FolderLock, joins_as: Member | None = None) -> None:
-        """`joins_as`: the member that joined a cluster with this folder, with its first addresses, or None."""
+        """`joins_as`: the member, with its first addresses, as which this folder joined a cluster; None otherwise."""
         self.folder, self.identity, self.joins_as = folder, identity, joins_as
         self._lock: FolderLock | None = lock
         self._files: RealFiles | None = None
@@ -59,7 +59,7 @@ class DataFolder:
         return self._files
 
     def close(self) -> None:
-        """Close the files and release the lock. If the disk hangs the lock stays, because the thread still writes."""
+        """Close the files and release the lock. If the disk hangs, the lock stays: the thread may still write."""
         if self._files is not None and not self._files.close():
             logger.error("%s: its disk hangs; it stays locked until this process ends", self.folder)
             return
@@ -78,10 +78,10 @@ def create_data_folder(
     position: LogPosition = BEGINNING,
     joins_as: Member | None = None,
 ) -> None:
-    """The explicit first start: make `folder` (if it is not there) the data folder of a new member, durably.
+    """The explicit first start: durably make `folder`, created if necessary, the data folder of a new member.
 
-    The arguments are those of `initialize`. Raises NotEmpty if anything but an interrupted first start is in it,
-    FolderLocked, NotWritable, DiskFailing, OSError.
+    The arguments are those of `initialize`. Raises NotEmpty if the folder holds anything but an interrupted first
+    start, FolderLocked, NotWritable, DiskFailing, OSError.
     """
     _make(folder)
     _refuse_unless_new(folder)
@@ -132,7 +132,7 @@ def open_data_folder(
 
 
 def holder_of(folder: Path) -> FolderLocked | None:
-    """The error that a process would get if it opened the folder now; None if it is free. Nothing is changed."""
+    """The error that a process would get if it opened the folder now; None if the folder is free. Changes nothing."""
     with contextlib.ExitStack() as opened:
         for path, flags in ((folder, os.O_DIRECTORY), (folder / LOCK_NAME, os.O_NONBLOCK)):
             with contextlib.suppress(OSError):
@@ -162,7 +162,7 @@ def _pid_in(descriptor: int) -> int | None:
 
 
 def _refusal(folder: Path, error: OSError) -> StorageError:
-    """The error to report: a broken disk is named as such, and not as a wrong owner of the folder."""
+    """The error to report. It distinguishes a broken disk from a folder without the needed permissions."""
     kind = DiskFailing if error.errno in DISK_ERRORS else NotWritable
     reason = error.strerror or str(error)
     if error.filename is not None and Path(error.filename) != folder:
@@ -171,7 +171,7 @@ def _refusal(folder: Path, error: OSError) -> StorageError:
 
 
 def _make(folder: Path) -> None:
-    """Make the folder and its parents, each new name durable."""
+    """Make the folder and its parents; each new name is durable."""
     try:
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ def _make(folder: Path) -> None:
 
 
 def _warn_if_open_to_all(folder: Path) -> None:
-    """Warn about an open mode. An existing folder keeps its mode: it may be on purpose, or not ours to change."""
+    """Warn if others can access the folder. An existing folder keeps its mode, which may be intended."""
     with contextlib.suppress(OSError):
         mode = stat.S_IMODE(folder.stat().st_mode)
         if mode & stat.S_IRWXO:
@@ -238,8 +238,8 @@ def _refuse_unless_member(folder: Path) -> None:
 def _lock(folder: Path) -> FolderLock:
     """Take an exclusive lock, held while its descriptors are open, and write our process id for the next process.
 
-    The folder itself is locked first: its lock cannot be deleted while the folder is there. `LOCK` is locked as well,
-    because older builds know no other, and on a network file system only its lock reaches other hosts.
+    The folder itself is locked first, because that lock cannot be deleted while the folder exists. `LOCK` is locked as
+    well: older builds know only this lock, and on a network file system only it is visible to other hosts.
     """
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise NotWritable(str(folder), "permission denied")
@@ -276,7 +276,7 @@ class FolderLock(NamedTuple):
 def _try_lock(descriptor: int, how: int) -> bool:
     """True if the lock was taken; False if another process has it. Raises OSError for anything else.
 
-    Some file systems cannot lock a folder: there `LOCK` alone has to suffice, as for older builds.
+    Some file systems cannot lock a folder. There only `LOCK` protects it, as with older builds.
     """
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)

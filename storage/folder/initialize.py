@@ -1,6 +1,6 @@
 """The explicit first start: an empty log, the initial configuration as a snapshot at index 0, `meta`.
 
-`meta` is written last. Without it the folder is no member, and a first start may be tried again.
+`meta` is written last. Without `meta` the folder holds no member, and a first start may be tried again.
 
 See docs/reference/specification.md#12-first-start.
 """
@@ -40,8 +40,9 @@ def initialize(
     """Make an empty folder the data folder of a new member; `done(NotEmpty)` if it is not empty.
 
     `machine_header` and `machine_chunks` are the state machine's initial state, the same on all members. A member that
-    joins a cluster later (`joins_as`, with its own addresses) begins with a snapshot of one of its members: `position`
-    and `configuration` are those of that snapshot. The log is empty, and the first open makes it begin there.
+    joins a cluster later (`joins_as`, with its own addresses) begins with a snapshot from a member of the cluster:
+    `position` and `configuration` are those of that snapshot. The log is empty, and the first open makes it begin at
+    that position.
     """
     assert position.index >= 0, position
     assert position == BEGINNING or joins_as is not None, (position, identity)
@@ -69,7 +70,7 @@ def _begin(files: Files, group_id: int, is_again: bool) -> list[Operation]:
     folders = [log_folder(group_id), snapshot_folder(group_id)]
     operations: list[Operation] = [] if is_again else [CreateFile(INITIALIZING_NAME)]
     operations.append(SyncFolder(""))
-    for folder in folders:  # An interrupted attempt, if any, left files which nobody has used.
+    for folder in folders:  # An interrupted attempt may have left files; none was used.
         operations.append(MakeFolder(folder))
         operations += [Delete(f"{folder}/{name}") for name in files.names(folder)]
     return [*operations, *(SyncFolder(folder) for folder in (*folders, f"groups/{group_id}", "groups", ""))]

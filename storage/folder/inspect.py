@@ -1,8 +1,8 @@
 """Inspection of a data folder without changing it: what `python -m storage` prints and verifies.
 
-No lock is needed, even if a node is running: a segment is only written behind its last frame, and everything else
-appears complete under its name. A write in progress looks like a torn tail. Files that change while they are read (a
-segment or snapshot deleted, a node recovering) are read again; only lasting problems are damage.
+No lock is needed, even if a node is running: a segment is only written after its last frame, and every other file is
+complete when it gets its name. A write in progress looks like a torn tail. Files that change while they are read (a
+segment or snapshot deleted, a node recovering) are read again; only problems that persist are damage.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOOKS_MAX = 5  # A running node deletes a few files at a time, minutes apart.
 class SegmentReport:
     """One segment. `ignored_bytes` at its end never counted: a torn tail, or bytes that the next segment replaced.
 
-    Preallocated zeroes behind them are in `size_bytes` only.
+    Preallocated zeroes after these count in `size_bytes` only.
     """
 
     name: str
@@ -64,7 +64,7 @@ def inspect(files: Files) -> Report:
             continue
         if not report.problems:
             return report
-    return _look(files)  # Damage stays.
+    return _look(files)  # The problems have persisted: they are damage.
 
 
 def _look(files: Files) -> Report:

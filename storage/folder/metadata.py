@@ -55,7 +55,10 @@ def decode_checked_file(path: str, data: bytes, magic: bytes) -> dict[str, Any]:
 
 
 def replace_operations(path: str, data: bytes) -> list[Operation]:
-    """Write a top-level file aside, sync it, give it its name, sync the name: always the old one or the new one."""
+    """Replace a top-level file: write a temporary one, sync it, rename it, sync the folder.
+
+    A crash leaves either the old file or the new one.
+    """
     aside = path + ".tmp"
     return [
         Delete(aside),
@@ -75,7 +78,7 @@ _SMALL_FILE_BYTES_MAX = 1024 * 1024
 
 
 def encode_meta(identity: Identity, joins_as: Member | None = None) -> bytes:
-    """The bytes of `meta`. `joins_as`: the own addresses of a joining member, which no configuration has yet."""
+    """The bytes of `meta`. `joins_as`: a joining member with its addresses, which no configuration contains yet."""
     fields = _owner(identity) | {"incarnation_id": identity.incarnation_id}
     if joins_as is not None:
         fields["joins_as"] = [joins_as.peer_address, joins_as.client_address]
@@ -88,7 +91,7 @@ def encode_pins(identity: Identity, pins: Mapping[str, bytes]) -> bytes:
 
 
 def read_identity(files: Files) -> Identity:
-    """The identity that the folder belongs to. Raises CorruptMeta (also if there is no `meta`), NewerFormat."""
+    """The identity of the folder's member. Raises CorruptMeta (also if there is no `meta`), NewerFormat."""
     fields = _read(files, META_PATH, META_MAGIC)
     names = ("cluster_id", "group_id", "node_id", "incarnation_id")
     found: tuple[Any, ...] = tuple(fields.get(name) for name in names)
@@ -100,7 +103,10 @@ def read_identity(files: Files) -> Identity:
 
 
 def read_joins_as(files: Files) -> Member | None:
-    """The member that this folder joined a cluster as, with its first addresses, or None. Raises as `read_identity`."""
+    """The member, with its first addresses, as which this folder joined a cluster, or None.
+
+    Raises the same errors as `read_identity`.
+    """
     fields = _read(files, META_PATH, META_MAGIC)
     try:
         addresses = fields.get("joins_as")

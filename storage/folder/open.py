@@ -1,4 +1,4 @@
-"""Opening a member's storage: recovery, and nothing is handed out before all of it is durable.
+"""Opening a member's storage: recovery. The storage is handed out once all of it is durable.
 
 See docs/reference/specification.md#35-recovery.
 """
@@ -27,8 +27,8 @@ from storage.wal.wal import Wal
 class OpenedStorage:
     """The storage that a node starts from.
 
-    `warnings`: damaged snapshots that an older one replaces. `torn_bytes`: bytes cut off the log's end, of a write that
-    was under way when the last process ended; nothing of them had been promised.
+    `warnings`: damaged snapshots in whose place an older one is used. `torn_bytes`: bytes cut off the end of the log.
+    They belong to a write that was under way when the last process ended, and no promise depended on it.
     """
 
     log: Wal
@@ -50,8 +50,8 @@ def open_storage(
     """Recover one member's storage. Reads are synchronous, writes submitted; `done` gets a StorageError or OSError.
 
     Frames above the highest proven batch are copied into a new segment, and the rest of the old one is cut. A log that
-    ends before the newest valid snapshot, or differs from it there, is dropped and a reset written (§4, §5). All of it
-    can be interrupted anywhere and done again.
+    ends before the newest valid snapshot, or differs from it there, is dropped and a reset written. All of this can be
+    interrupted at any point and done again.
 
     See docs/reference/specification.md#35-recovery and docs/reference/specification.md#55-choice-at-start.
     """
@@ -76,7 +76,7 @@ class _Opening:
         self._snapshot_folder = snapshot_folder(identity.group_id)
 
     def read(self) -> None:
-        """Read everything, and refuse what can be refused, before a byte is written."""
+        """Read everything, and raise all errors that reading can find, before a byte is written."""
         _check_identity(read_identity(self._files), self._identity)
         self._ballast.is_present()  # Raises OSError if no file has its name.
         self._pins = PinFile(self._files, self._identity, self._ballast)
@@ -121,7 +121,7 @@ class _Opening:
         self._files.submit(self._tidy_operations(), names_durable)
 
     def _take_unproven(self, recovered: Recovered) -> int:
-        """Take frames that may only be in the page cache as new writes; return their highest commit hint."""
+        """Append the frames that may be only in the page cache as new writes; return their highest commit hint."""
         hint = recovered.state.hard_state.commit_index
         for write in recovered.unproven:
             problem = self._wal.take(write)
@@ -136,7 +136,7 @@ class _Opening:
         See docs/reference/specification.md#55-choice-at-start.
         """
         header = self._snapshots.latest().header
-        if header.term > self._wal.hard_state.term:  # Whoever knows of an entry of a term knows the term.
+        if header.term > self._wal.hard_state.term:  # A term in the log or a snapshot is a known term.
             self._wal.append(LogWrite(sequence=0, hard_state=HardState(term=header.term)))
         if not self._wal.continues(LogPosition(header.index, header.term)):
             self._wal.append(LogWrite(sequence=0, reset=LogPosition(header.index, header.term)))

@@ -1,4 +1,4 @@
 """Snapshots on disk: their format, the writers that build or receive one, and the store that keeps them.
 
-What a snapshot *means* belongs to the state machine, whose chunks are bytes here.
+The *meaning* of a snapshot belongs to the state machine, whose chunks are just bytes here.
 """

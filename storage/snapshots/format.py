@@ -6,8 +6,8 @@ All numbers are big-endian:
     per chunk:  u32 length ≥ 1, u32 checksum, the state machine's bytes
     trailer:    u32 zero, u32 checksum, u64 number of chunks, u64 bytes in all chunks; the file ends here
 
-A checksum is CRC32C over (the checksum before it, the u32 length, the bytes), so that chunks which change places, or
-come from another snapshot, are found. The header is one canonical CBOR map: `cluster_id`, `group_id`, `index`, `term`,
+A checksum is CRC32C over (the previous checksum, the u32 length, the bytes), so that chunks in a wrong order, or from
+another snapshot, are detected. The header is one canonical CBOR map: `cluster_id`, `group_id`, `index`, `term`,
 `feature_level`, `configuration` (bytes), `machine` (the state machine's own map).
 
 See docs/reference/specification.md#52-snapshot-file.
@@ -36,7 +36,7 @@ FORMAT_VERSION = 1
 FEATURE_LEVEL = 1
 MAGIC = b"HWM-SNP\n"
 HEADER_BYTES_MAX = 1024 * 1024  # The header has a few numbers and at most nine members.
-CHUNK_BYTES_MAX = 16 * 1024 * 1024  # What a reader must hold at once; the largest value has 1 MiB.
+CHUNK_BYTES_MAX = 16 * 1024 * 1024  # A reader holds a whole chunk in memory; the largest value has 1 MiB.
 
 PREAMBLE = struct.Struct(">8sII")
 CHUNK_HEAD = struct.Struct(">II")
@@ -62,7 +62,7 @@ def encode_header(header: SnapshotHeader, identity: Identity) -> bytes:
 
 
 def encode_chunk(chunk: bytes, previous_checksum: int) -> tuple[bytes, int]:
-    """The 8 bytes that go before a chunk, and its checksum."""
+    """The 8 bytes that precede a chunk, and the chunk's checksum."""
     assert 1 <= len(chunk) <= CHUNK_BYTES_MAX, len(chunk)
     checksum = chain_checksum(previous_checksum, len(chunk), chunk)
     return CHUNK_HEAD.pack(len(chunk), checksum), checksum
@@ -75,7 +75,7 @@ def encode_trailer(chunks: int, total_bytes: int, previous_checksum: int) -> byt
 
 
 def chain_checksum(previous_checksum: int, length: int, data: bytes) -> int:
-    """CRC32C over the checksum before, a length and the bytes."""
+    """CRC32C over the previous checksum, a length and the bytes."""
     return int(google_crc32c.extend(google_crc32c.value(CHUNK_HEAD.pack(previous_checksum, length)), data))
 
 
@@ -84,16 +84,17 @@ def _is_count(item: object) -> bool:
 
 
 class SnapshotParser:
-    """A snapshot file's bytes in, in pieces of any size; its chunks out, each verified.
+    """Takes the bytes of a snapshot file in pieces of any size, and returns its verified chunks.
 
-    `identity`: whose it must be; None: anybody's. `owner`, known with the header: its (cluster_id, group_id).
-    Raises CorruptSnapshot, NewerFormat. Holds at most one chunk besides what was fed last.
+    `identity`: the cluster and group that the file must belong to; None for any. `owner`: the file's own (cluster_id,
+    group_id), known after its header. Raises CorruptSnapshot, NewerFormat. Holds at most one chunk besides the bytes
+    fed last.
     """
 
     def __init__(self, path: str, identity: Identity | None) -> None:
         self._path, self._identity = path, identity
         self._buffer = bytearray()
-        self._offset = 0  # Of the buffer's first byte, from the start of the file.
+        self._offset = 0  # The position of the buffer's first byte in the file.
         self._checksum = 0
         self._chunks = self._chunk_bytes = 0
         self.header: SnapshotHeader | None = None
@@ -129,7 +130,7 @@ class SnapshotParser:
         return chunks
 
     def finish(self) -> SnapshotHeader:
-        """The whole file was fed: its header. Raises CorruptSnapshot if the file ended early."""
+        """Return the header, after the whole file was fed. Raises CorruptSnapshot if the file ended early."""
         if self.header is None or not self.is_complete:
             self._offset += len(self._buffer)
             raise self._damaged("the file ends before its trailer")
@@ -160,7 +161,7 @@ class SnapshotParser:
             fields: dict[str, Any] = decode_item(body)
             owner = (fields["cluster_id"], fields["group_id"])
             level = fields["feature_level"]
-            if type(level) is int and level > FEATURE_LEVEL:  # Before anything that such a level may have changed.
+            if type(level) is int and level > FEATURE_LEVEL:  # First: such a level may change the rest.
                 raise NewerFormat(self._path, level, FEATURE_LEVEL, "feature level")
             header = SnapshotHeader(
                 index=fields["index"],

@@ -17,7 +17,7 @@ from storage.snapshots.format import SnapshotParser
 from storage.snapshots.writers import LocalSnapshotWriter, ReceivedSnapshotWriter, snapshot_name
 
 READ_BYTES = 128 * 1024
-"""The bytes of one read: 0.15 ms with checksums, and two chunks of the usual size."""
+"""The bytes of one read: two chunks of the usual size, or 0.15 ms with checksums."""
 
 TEMPORARY_SUFFIX = ".tmp"
 _NAME = re.compile(r"([0-9]{16})-([0-9]{16})\.snap")
@@ -30,7 +30,7 @@ def snapshot_position(name: str) -> LogPosition | None:
 
 
 def read_chunks(files: Files, folder: str, name: str, identity: Identity) -> Iterator[bytes]:
-    """The chunks of one file, each verified, then the end. Raises CorruptSnapshot, NewerFormat."""
+    """The chunks of one file. Each is verified, and at last the trailer. Raises CorruptSnapshot, NewerFormat."""
     for chunks, _ in _parse(files, folder, name, identity):
         yield from chunks
 
@@ -67,13 +67,14 @@ class SnapshotFolder:
         self.folder, self.identity, self.ballast = folder, identity, ballast
         self._latest: SnapshotInfo | None = None
         self._damaged: set[str] = set()  # Names of files found damaged at open, until another file takes the name.
-        self._losing_name: set[str] = set()  # Large files about to be renamed, to be dropped.
-        self._count = 0  # Of files written aside in this life: their names never meet.
+        self._losing_name: set[str] = set()  # Large files that are being renamed before their deletion.
+        self._count = 0  # How many temporary files this life has made: it keeps their names apart.
 
     def open(self, log_first_index: int) -> list[CorruptSnapshot]:
-        """Find the newest valid snapshot from which the log continues; nothing is written.
+        """Find the newest valid snapshot from which the log continues. Writes nothing.
 
-        Returns the problems of newer ones. Raises CorruptSnapshot or CorruptLog if there is none, NewerFormat.
+        Returns the problems of newer snapshots. Raises CorruptSnapshot or CorruptLog if there is no valid one,
+        NewerFormat.
         """
         positions = sorted(
             (position for name in self._files.names(self.folder) if (position := snapshot_position(name))), reverse=True
@@ -88,7 +89,7 @@ class SnapshotFolder:
                 self._damaged.add(name)
                 continue
             if position.index < log_first_index - 1:
-                break  # Older ones are further away still.
+                break  # The log does not continue older ones either.
             self._latest = info
             return problems
         if problems:
@@ -134,7 +135,7 @@ class SnapshotFolder:
         return ReceivedSnapshotWriter(self, self._next_aside("receive"), total_bytes, position)
 
     def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """Bytes of the file to send; shorter only at its end. Raises FileNotFoundError if it was dropped."""
+        """Bytes of the file, to be sent; fewer only at its end. Raises FileNotFoundError if the file was deleted."""
         return self._files.read(f"{self.folder}/{info.name}", offset, length)
 
     def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:
@@ -142,9 +143,9 @@ class SnapshotFolder:
         return read_chunks(self._files, self.folder, info.name, self.identity)
 
     def drop_older(self, keep: Collection[str] = ()) -> None:
-        """Delete the snapshots before the newest, except the names in `keep`, and damaged ones, when convenient.
+        """Delete, in the background, damaged snapshots and those older than the newest, except the names in `keep`.
 
-        A newer one may be there already: it gets its name on disk before `adopt` is called.
+        A newer one may exist on disk already: it gets its name before `adopt` is called.
         """
         newest = LogPosition(self.latest().header.index, self.latest().header.term)
         found = ((name, snapshot_position(name)) for name in self._files.names(self.folder))
@@ -154,7 +155,7 @@ class SnapshotFolder:
             self._drop(names)
 
     def _drop(self, names: Sequence[str]) -> None:
-        """Delete files: large ones lose their names at once, and their room in steps."""
+        """Delete files. A large file loses its name at once and is deleted in steps."""
         operations: list[Operation] = []
         large: dict[str, tuple[str, int]] = {}
         for name in names:

@@ -15,8 +15,8 @@ from storage.snapshots.format import SnapshotParser, encode_chunk, encode_header
 Finished = Callable[[SnapshotInfo | BaseException], None]
 
 SYNC_EVERY_BYTES = 1024 * 1024
-"""The bytes of one sync, 1 or 2 ms. The log waits for the same thread and the same disk: one sync of 150 MiB at the end
-delayed it, and with it every write of the cluster, by 0.1 s."""
+"""The bytes of one sync, which takes 1 or 2 ms. The log uses the same thread and the same disk: one sync of 150 MiB at
+the end delayed the log, and with it every write of the cluster, by 0.1 s."""
 
 
 class SnapshotHome(Protocol):
@@ -27,7 +27,7 @@ class SnapshotHome(Protocol):
     ballast: Ballast
 
     def durable(self, header: SnapshotHeader) -> SnapshotInfo | None:
-        """The verified snapshot at this position, if there is one already."""
+        """The verified snapshot at this position, if it exists already."""
         ...
 
     def naming(self, name: str) -> None:
@@ -48,7 +48,7 @@ class _WriterAside:
         self._is_created = self._is_busy = self._is_over = False
 
     def abandon(self) -> None:
-        """Give the snapshot up; its file is deleted when convenient. No `done` is called any more."""
+        """Give the snapshot up; its file is deleted in the background. No `done` is called any more."""
         self._is_over = True
         if self._is_created:
             delete_in_steps(self._home.ballast.submit, self._aside, self._size_bytes)
@@ -153,7 +153,7 @@ class ReceivedSnapshotWriter(_WriterAside):
             self._put((chunk,) if chunk else (), done)
 
     def finish(self, done: Finished) -> None:
-        """Check that the file is whole and the one announced, sync, rename, sync the folder."""
+        """Check that the file is complete and is the announced one, sync, rename, sync the folder."""
         problem = self._problem
         try:
             header = self._parser.finish() if problem is None else None
@@ -173,7 +173,7 @@ class ReceivedSnapshotWriter(_WriterAside):
 
 
 def _given_up(error: BaseException | None) -> DiskFull:
-    """The error of a snapshot that is given up. Nothing depends on it: it is built, or requested, again."""
+    """The error of a snapshot that is given up. Nothing depends on it: it will be built, or requested, again."""
     lacks = error.strerror if isinstance(error, OSError) and is_short_of_descriptors(error) else None
     return DiskFull("a snapshot", (lacks or "").lower())
 

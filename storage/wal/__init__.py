@@ -1,5 +1,5 @@
-"""The write-ahead log: frames, segments, the state that they add up to, and recovery after a crash.
+"""The write-ahead log: frames, segments, the logical state of the log, and recovery after a crash.
 
-Here belongs code that knows the bytes of the log. How operations are carried out belongs to `files`; the path of the
-log's folder, to `storage.layout`.
+This chapter holds all code that knows the bytes of the log. Carrying out operations belongs to `files`, and the path of
+the log's folder to `storage.layout`.
 """

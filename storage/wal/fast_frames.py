@@ -1,13 +1,13 @@
 """Many frames read at once: a faster second implementation of `parse_frame`, for the plain frames of a log.
 
-A plain frame has one entry, which changes no members, and the hard state of the frame before, perhaps with another
-commit hint; nearly all frames of a log are plain. `read_frame_run` reads plain frames that follow each other and stops
-at any other frame: `parse_frame` alone decides whether that one is of another kind, damaged, or the end.
+A plain frame has one entry that is not a membership change, and the hard state of the previous frame, perhaps with
+another commit hint. Nearly all frames of a log are plain. `read_frame_run` reads consecutive plain frames and stops at
+any other frame: `parse_frame` alone decides whether that frame is of another kind, damaged, or the end.
 
 Frames of one length are compared column by column. The frames of a single client have the same bytes at the same
-distances, except for numbers and payloads. A slice with a step takes one byte of each frame, at a nanosecond per frame.
-So one frame is checked in full, and its neighbours are compared with it. A frame that differs is left to the general
-code.
+positions, except for numbers and payloads. A slice with a step takes one byte of each frame, in a nanosecond per frame.
+So one frame is checked in full, and the following ones are compared with it. A frame that differs is left to the
+general code.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from storage.wal.frame import (
 )
 
 ROWS_MIN, ROWS_MAX = 16, 512
-"""How many frames are compared together. For fewer the comparison costs more than it saves; the bytes of more have left
-the processor's cache before the last column is compared."""
+"""How many frames are compared together. With fewer, the comparison costs more than it saves. With more, their bytes
+leave the processor's cache before the last column is compared."""
 
 PREVIOUS_CHECKSUM_AT, BATCH_AT, DURABLE_BATCH_AT = 12, 16, 24  # In the head of a frame (storage.wal.frame).
 
 SORT_BYTES = 5
-"""What `guess_uniform_frames` compares besides: the length of a payload and the kind of its entry."""
+"""How many bytes at `sort_at` `guess_uniform_frames` compares: the length of a payload and the kind of its entry."""
 
 _NUMBER_BYTES = 8
 _NUMBERS_END = 1 << 64
 
 
 def guess_uniform_frames(data: bytes, at: int, length: int, sort_at: int) -> int:
-    """How many frames may be like the one at byte `at`, itself included; 1 if a comparison is not worth its cost.
+    """How many frames, the one at byte `at` included, may be like it; 1 if a comparison is not worth its cost.
 
     Only one other frame is checked: it must begin with the same salt and length, and have the same bytes at `sort_at`.
     """
@@ -132,9 +132,9 @@ def _payload(length: int, payload_at: int, payload_bytes: int) -> Struct:
 
 
 LOOK_AGAIN = 4
-"""Times ROWS_MIN: after so many single frames the next comparison of many is worth its cost even if it fails."""
+"""After this many times ROWS_MIN single frames, the next comparison of many is worth its cost even if it fails."""
 
-_PLAIN_KINDS = frozenset(KINDS) - {EntryKind.CONFIGURATION}  # Where that one is, `LogState` is to know.
+_PLAIN_KINDS = frozenset(KINDS) - {EntryKind.CONFIGURATION}  # `LogState` must see each of these.
 _PADDINGS = frozenset(bytes(size) for size in range(8))
 _INDEX_AND_ENTRY = struct.Struct(INDEX.format + ENTRY.format.removeprefix(">"))
 _FLAGS_AND_COUNT = struct.Struct(">II")
@@ -143,7 +143,7 @@ _PLAIN, _PLAIN_WITH_HARD_STATE = _FLAGS_AND_COUNT.pack(0, 1), _FLAGS_AND_COUNT.p
 
 @dataclass(frozen=True, slots=True)
 class FrameRun:
-    """Verified plain frames, one after the other, with entries of one term. At least one frame.
+    """Consecutive verified plain frames with entries of one term; at least one frame.
 
     The fields from `batch` on are those of the last frame; batches and indexes have no gap.
     """
@@ -191,7 +191,7 @@ class FrameRun:
 def read_frame_run(
     data: bytes, offset: int, salt: int, batch: int, checksum: int, previous_batch: int, batch_max: int
 ) -> FrameRun | None:
-    """The plain frames that start at `offset` and continue the frame `batch` with this `checksum`; None if none does.
+    """The plain frames from `offset` on that continue the frame `batch` with this `checksum`; None if there are none.
 
     A hot loop, because a log written by one client at a time has a frame for every command. It takes a fifth of the
     time of `parse_frame`, `LogState.apply` and `LogIndex.add` per frame. `scan_frames` works without it: the tests
@@ -355,14 +355,14 @@ def _count_adjacent_frames(offsets: Sequence[int], lengths: Sequence[int], numbe
 
 
 def _count_leading_true(judged: Iterable[bool]) -> int:
-    """How many are true before the first that is not."""
+    """How many values are true before the first false one."""
     found = list(judged)
     return len(found) if all(found) else found.index(False)
 
 
 @lru_cache(maxsize=64)  # A client has a few lengths at a time.
 def _constant_positions(size: int, length: int, payload_length: int) -> tuple[int, ...]:
-    """The positions at which plain frames that follow each other have the same bytes.
+    """The positions at which consecutive plain frames have the same bytes.
 
     Their payloads, from byte `size` on, have one length. All positions are constant except those of payloads, hints,
     counting numbers and checksums.
@@ -375,7 +375,7 @@ def _constant_positions(size: int, length: int, payload_length: int) -> tuple[in
 
 
 def _layout_at(data: bytes, at: int) -> tuple[struct.Struct, bytes, bytes]:
-    """The layout of plain frames like the one at byte `at`, their flags and count, and the vote behind its length.
+    """The layout of plain frames like the one at byte `at`, their flags and count, and their vote after its length.
 
     A frame that is not plain, or is damaged, differs in one of these, or is shorter, or fails its checksum.
     """
@@ -384,7 +384,7 @@ def _layout_at(data: bytes, at: int) -> tuple[struct.Struct, bytes, bytes]:
         return _entry_layout(None), _PLAIN, b""
     vote_length = HARD_STATE.unpack_from(data, vote_at - HARD_STATE.size)[2]
     vote = data[vote_at : vote_at + vote_length]
-    sort = _PLAIN_WITH_HARD_STATE if vote.isascii() else b""  # Nobody's.
+    sort = _PLAIN_WITH_HARD_STATE if vote.isascii() else b""  # Matches no frame.
     return _entry_layout(vote_length), sort, data[vote_at - 2 : vote_at + vote_length]
 
 
@@ -409,8 +409,8 @@ def _layout(vote_length: int | None) -> struct.Struct:
     return struct.Struct(f">QIIQQ{hard_state}{_INDEX_AND_ENTRY.format.removeprefix('>')}")
 
 
-@lru_cache(maxsize=64)  # What a damaged frame says of its vote is among the lengths.
+@lru_cache(maxsize=64)  # Bounded, because a damaged frame may state any length of its vote.
 def _entry_layout(vote_length: int | None) -> struct.Struct:
-    """Of a plain frame: its length; flags and count; the vote behind its length; the entry up to its payload."""
+    """Unpacks of a plain frame: its length; flags and count; the vote after its length; the entry up to its payload."""
     vote = "0s" if vote_length is None else f"16x{2 + vote_length}s"
     return struct.Struct(f">8xI20x8s{vote}{_INDEX_AND_ENTRY.format.removeprefix('>')}")

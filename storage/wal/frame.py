@@ -6,7 +6,7 @@ All numbers are big-endian. A frame starts at a multiple of 8 bytes and its leng
     u32 length             of the whole frame, checksum included
     u32 previous_checksum  of the frame before, so that each frame verifies alone and the chain is compared
     u64 batch              this frame's number, +1 per frame; it may jump from one segment to the next
-    u64 durable_batch      the highest batch known to be synced when this one was written: what proves damage
+    u64 durable_batch      the highest batch known to be synced when this one was written; it proves damage
     u32 flags              which of the optional parts follow, in this order
     u32 entry_count
     [START]      u64 index, u64 term        the end of the log before this frame: in the first frame of each segment
@@ -46,7 +46,7 @@ ALIGNMENT_BYTES = 8
 HAS_START, HAS_HARD_STATE, HAS_RESET, HAS_REPLACE = 1, 2, 4, 8
 FLAGS_KNOWN = HAS_START | HAS_HARD_STATE | HAS_RESET | HAS_REPLACE
 FRAME_EXTRA_BYTES_MAX = 256  # What a frame has besides its entries: every part, the longest node id, alignment.
-JOINED_BYTES_MAX = 4096  # A smaller frame is one buffer: to copy it costs less than to take it in pieces.
+JOINED_BYTES_MAX = 4096  # A smaller frame is joined into one buffer: the copy costs less than several buffers.
 FRAME_BYTES_MIN = HEAD.size + ALIGNMENT_BYTES  # No part at all: the head, four bytes of padding and the checksum.
 
 KINDS = {int(kind): kind for kind in EntryKind}
@@ -54,11 +54,11 @@ _PADDING = tuple(bytes(size) for size in range(ALIGNMENT_BYTES))
 
 
 class MalformedFrame(Exception):
-    """The checksum is right and yet the content is impossible: no torn write does that."""
+    """The checksum is right and yet the content is impossible. A torn write cannot cause this."""
 
 
 class NewerFrame(MalformedFrame):
-    """The frame is sound, and was written by a newer build: this one knows `what` up to `supported`, not `found`."""
+    """The frame is valid, and a newer build wrote it: this build knows `what` up to `supported`, not `found`."""
 
     def __init__(self, what: str, found: int, supported: int) -> None:
         super().__init__(what, found, supported)
@@ -66,7 +66,7 @@ class NewerFrame(MalformedFrame):
 
 
 class FrameBody(NamedTuple):
-    """The content of a frame, apart from its place in the chain."""
+    """The content of a frame, without the fields that chain it to others."""
 
     start: LogPosition | None = None
     hard_state: HardState | None = None
@@ -121,7 +121,7 @@ class Frame:
 
 
 def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum: int, body: FrameBody) -> EncodedFrame:
-    """Lay a frame out. Cost: one pass of CRC32C over the payloads, no copy of them unless they are small."""
+    """Encode a frame. Cost: one pass of CRC32C over the payloads, and no copy of them unless they are small."""
     assert salt > 0, salt
     assert 0 <= durable_batch < batch, (durable_batch, batch)
     assert body.reset is None or body.replace_from is None, body
@@ -141,7 +141,7 @@ def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum
         parts += INDEX.pack(body.replace_from)
     payloads = [entry.payload for entry in body.entries]
     first_index = payload_bytes = 0
-    if len(payloads) == 1:  # Of a lone put: the same, without a list of one.
+    if len(payloads) == 1:  # The case of a lone put, without building a list.
         entry, payload_bytes = body.entries[0], len(payloads[0])
         first_index = entry.index
         parts += ONE_ENTRY.pack(first_index, entry.term, payload_bytes, entry.kind)
@@ -176,7 +176,7 @@ def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum
 def parse_frame(data: bytes, offset: int, salt: int) -> Frame | None:
     """The frame of this salt at `offset` in `data`, or None if there is no valid one: torn, damaged, or the end.
 
-    Raises MalformedFrame if the checksum is right and the content impossible; NewerFrame if it is only not known here.
+    Raises MalformedFrame if the checksum is right but the content impossible; NewerFrame if a newer build may know it.
     """
     if len(data) - offset < FRAME_BYTES_MIN:
         return None

@@ -1,7 +1,7 @@
 """Reading frames back from a segment, many at a time, with a check that each is the one that was written there.
 
-The checksum shows that a frame is whole. Its first index, its number of entries and their terms show that it is the one
-in force at its place: a disk may have put a sound frame where another one belongs.
+The checksum shows that a frame is whole. Its first index, its number of entries and their terms show that it is the
+frame that belongs at its place: a disk may have put a valid frame where another one belongs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ CHANGED = "the frame has changed since it was written"
 def read_frame_range(
     files: Files, path: str, frames: FrameRange, state: LogState, first_index: int
 ) -> tuple[list[Entry], list[Entry]]:
-    """The entries in force of `frames`, from `first_index` on; and all entries that the last of these frames holds.
+    """Two lists: the entries in force of `frames` from `first_index` on, and all entries of the last of these frames.
 
-    Cut entries are in the second list only. Raises CorruptLog, OSError.
+    Only the second list contains entries that were cut. Raises CorruptLog, OSError.
     """
     base = frames.offsets[0]
     fetched_bytes = frames.offsets[-1] + frames.lengths[-1] - base
@@ -65,7 +65,7 @@ def _entries_at(path: str, frames: FrameRange, number: int, data: bytes) -> list
 
 
 def _check_terms(path: str, frames: FrameRange, found: list[Entry], state: LogState) -> None:
-    """Check the terms: of an index written twice, the earlier frame may stand where the later one belongs."""
+    """Check the terms: if an index was written twice, the earlier frame may stand where the later one belongs."""
     terms = state.terms(found[0].index, found[-1].index)
     if [entry.term for entry in found] != terms:
         wrong = next(entry.index for entry, term in zip(found, terms, strict=True) if entry.term != term)

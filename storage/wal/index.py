@@ -1,6 +1,6 @@
 """The index of a log: the frame on disk that holds each entry.
 
-It consists of columns of machine integers, so that a million frames cost 32 MB and no garbage collection walks them.
+It consists of columns of machine integers, so that a million frames take 32 MB and the garbage collector skips them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class FrameLocation(NamedTuple):
 
 
 class FrameRange(NamedTuple):
-    """Frames of one segment, in order. The entries of each are in force, and wanted, below its index in `ends`."""
+    """Frames of one segment, in order. Of each frame, the entries below its index in `ends` are in force and wanted."""
 
     segment: int
     offsets: array[int]
@@ -47,7 +47,7 @@ class LogIndex:
         return len(self._first_indexes)
 
     def add(self, first_index: int, segment: int, offset: int, length: int) -> None:
-        """A frame was written whose entries begin at `first_index`, after all that is here."""
+        """Add a written frame whose entries begin at `first_index`, after all entries in this index."""
         assert not self._first_indexes or self._first_indexes[-1] < first_index, (first_index, self._first_indexes[-1])
         self._first_indexes.append(first_index)
         self._segments.append(segment)
@@ -55,7 +55,7 @@ class LogIndex:
         self._lengths.append(length)
 
     def add_run(self, first_index: int, segment: int, offsets: array[int], lengths: array[int]) -> None:
-        """Frames of one entry each were written, after all that is here."""
+        """Add written frames of one entry each, after all entries in this index."""
         assert not self._first_indexes or self._first_indexes[-1] < first_index, (first_index, self._first_indexes[-1])
         count = len(offsets)
         self._first_indexes.extend(range(first_index, first_index + count))
@@ -76,7 +76,7 @@ class LogIndex:
     def find(self, index: int) -> tuple[FrameLocation, int | None]:
         """The frame that holds `index`, and the first index of the next frame.
 
-        Entries of the first frame from that index on were replaced. The caller knows that `index` is here."""
+        Entries of the first frame from that second index on were replaced. The caller knows that `index` is present."""
         row = bisect_right(self._first_indexes, index) - 1
         assert row >= 0, index
         place = FrameLocation(self._segments[row], self._offsets[row], self._lengths[row], self._first_indexes[row])

@@ -1,4 +1,4 @@
-"""The logical state of a log: its ends, its terms, its hard state, and the rules that they never break."""
+"""The logical state of a log: its ends, its terms, its hard state, and the rules that every write must obey."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from raft import HardState, LogPosition
 class LogState:
     """The log's ends, its terms as runs, and the hard state in force.
 
-    `start` is the position before the first entry. Its term is 0 if it is unknown (an entry that was dropped); then
-    there is nothing to compare with.
+    `start` is the position before the first entry. Its term is 0 if it is unknown, because that entry was dropped; then
+    no other term is compared with it.
     """
 
     def __init__(self, start: LogPosition, hard_state: HardState) -> None:
@@ -19,7 +19,7 @@ class LogState:
         self.last_index = start.index
         self.hard_state = hard_state
         self.runs: list[LogPosition] = []
-        self.configuration_indexes: list[int] = []  # Of entries that change the members; who reads kinds adds them.
+        self.configuration_indexes: list[int] = []  # Membership entries; added by the reader of frames.
 
     @property
     def first_index(self) -> int:
@@ -28,7 +28,7 @@ class LogState:
 
     @property
     def end(self) -> LogPosition:
-        """The last entry's position, or `start`."""
+        """The position of the last entry, or `start` if there is none."""
         return LogPosition(self.last_index, self.runs[-1].term if self.runs else self.start.term)
 
     def term_at(self, index: int) -> int:
@@ -61,7 +61,7 @@ class LogState:
         first_index: int,
         terms: Sequence[int],
     ) -> str | None:
-        """Take one step in the order of `LogWrite`. Return what is impossible about it, or None.
+        """Apply one log write, in the order of the fields of `LogWrite`. Return what is impossible about it, or None.
 
         After a result other than None the state must not be used any more.
 

@@ -2,10 +2,10 @@
 
 The rule is docs/reference/specification.md#410-end-of-the-log.
 
-A loss of any other segment is found out, because the next segment continues it. A loss of the newest one would go
+The loss of any other segment is detected, because the next segment continues it. The loss of the newest one would go
 unnoticed, and the member would have forgotten votes that it gave and entries that it acknowledged. So the number of a
-segment is noted once the segment is durable. Nothing waits for the note, and it costs no sync: after a power loss an
-older note, or none, claims less than is true, and never more.
+segment is noted once the segment is durable. Nothing waits for the note, and it costs no sync: an older note, or none,
+after a power loss claims too little, but never too much.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NewestSegmentNote:
         self._noted = noted_segments(files, log_folder)
 
     def write(self, segment: int) -> None:
-        """Note that `segment`, the newest, is durable. This happens in the background; without room the older stays."""
+        """Note in the background that `segment`, the newest, is durable. On a full disk the older note stays."""
         older, self._noted = self._noted, [*self._noted, segment]
 
         def noted(error: BaseException | None) -> None:

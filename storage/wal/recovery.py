@@ -1,4 +1,4 @@
-"""Recovery: reading a log back, and finding out what is proven, unproven, torn or damaged.
+"""Recovery: reading a log back, and telling proven, unproven, torn and damaged frames apart.
 
 See docs/reference/specification.md#47-reading-the-log-back.
 """
@@ -45,13 +45,13 @@ class Recovered:
     proven_batch: int
     proven_checksum: int  # Of the frame `proven_batch`, after which the next segment continues.
     last_batch: int  # The highest that was seen: never used again.
-    # What was found above: valid, but perhaps only in the page cache (docs/reference/specification.md#35-recovery).
+    # The writes above: valid, but perhaps only in the page cache (docs/reference/specification.md#35-recovery).
     unproven: list[LogWrite]
     torn_bytes: int  # At the end of the last segment, behind all valid frames.
 
 
 def segment_numbers(files: Files, folder: str) -> list[int]:
-    """The numbers of all segments in the folder, in order. Raises CorruptLog if one is missing, the newest, or all."""
+    """The numbers of all segments in the folder, in order. Raises CorruptLog if any is missing, even the newest."""
     numbers = sorted(number for name in files.names(folder) if (number := segment_number(name)) is not None)
     if not numbers:
         raise CorruptLog(f"{folder}/{segment_name(1)}", 0, "the log has no segment")
@@ -108,7 +108,7 @@ class Replay:
         self._torn_bytes = 0
 
     def take_segment(self, path: str, data: bytes, header: SegmentHeader, following: SegmentHeader) -> None:
-        """Take any segment but the last: every frame up to the one that the next segment continues had been synced."""
+        """Take any segment but the last. Every frame up to the one that the next segment continues had been synced."""
         scan = scan_parts(path, data, header, last_batch=following.previous_batch)
         last = scan.parts[-1]
         if last.batch != following.previous_batch:
@@ -139,10 +139,10 @@ class Replay:
             for frame in unproven:
                 self._unproven.append(_as_write(frame, data))
         self._last_batch = last.batch
-        self._torn_bytes = max(0, len(data.rstrip(b"\0")) - scan.end_offset)  # Zeroes were written ahead.
+        self._torn_bytes = max(0, len(data.rstrip(b"\0")) - scan.end_offset)  # Without preallocated zeroes.
 
     def recovered(self) -> Recovered:
-        """What was read. Call it once, after the last segment."""
+        """The result. Call it once, after the last segment."""
         return Recovered(
             state=self._state,
             index=self._index,

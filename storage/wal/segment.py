@@ -6,15 +6,15 @@ All numbers are big-endian:
     u32 format version
     u32 group
     16 bytes cluster id
-    u64 segment number      what its name says: segments are ordered by it, never by index
+    u64 segment number      the same as in its name: segments are ordered by it, never by index
     u64 salt                random, never zero
     u64 previous_batch      this segment continues after the frame with this batch …
-    u32 previous_checksum   … and this checksum. What follows that frame in the older file never counted:
-                            it is what an interrupted recovery, or a full disk, left behind
+    u32 previous_checksum   … and this checksum. Bytes after that frame in the older file never counted:
+                            an interrupted recovery, or a full disk, left them behind
     u32 checksum            CRC32C over the 60 bytes before it
 
-A segment is written aside with its first frame, synced, and only then given its name. So a named segment whose header
-or first frame is bad is damaged, never torn; and its first frame is proven by its name.
+A segment is written with its first frame under a temporary name, synced, and only then given its name. So a named
+segment whose header or first frame is bad is damaged, never torn, and the name proves the first frame.
 
 See docs/reference/specification.md#41-segments.
 """
@@ -58,7 +58,7 @@ class SegmentHeader:
     previous_checksum: int
 
 
-@lru_cache(maxsize=8)  # Of the newest it is asked for at every write.
+@lru_cache(maxsize=8)  # Every write needs the name of the newest segment.
 def segment_name(number: int) -> str:
     """The file name of segment `number` ≥ 1."""
     return f"{number:016d}.wal"
@@ -109,7 +109,8 @@ def decode_header(path: str, data: bytes) -> SegmentHeader:
 
 
 def new_segment_operations(folder: str, header: SegmentHeader, frames: Sequence[EncodedFrame]) -> list[Operation]:
-    """Write a segment aside with its first frames, sync it, name it, sync the name. Can be tried again as it is."""
+    """The operations that write a segment under a temporary name with its first frames, sync it, name it and sync the
+    name. They can be repeated as they are."""
     path = f"{folder}/{segment_name(header.number)}"
     aside = path + TEMPORARY_SUFFIX
     buffers = (encode_header(header), *(buffer for frame in frames for buffer in frame.buffers))
@@ -125,16 +126,16 @@ def new_segment_operations(folder: str, header: SegmentHeader, frames: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """The frames of a segment up to the first bad one. `end_offset` is where that one is, or the end of the file."""
+    """The frames of a segment up to the first bad one. `end_offset`: where the bad one begins, or the file's end."""
 
     frames: list[Frame]
     end_offset: int
-    is_torn: bool  # There are bytes at `end_offset` that are no frame of this chain.
+    is_torn: bool  # The bytes at `end_offset` are not a frame of this chain.
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentParts:
-    """As `SegmentScan`, plain frames gathered in runs. The first part is always a single frame."""
+    """A `SegmentScan` whose plain frames are gathered in runs. The first part is always a single frame."""
 
     parts: list[Frame | FrameRun]
     end_offset: int
@@ -144,14 +145,14 @@ class SegmentParts:
 def scan_frames(path: str, data: bytes, header: SegmentHeader, last_batch: int | None = None) -> SegmentScan:
     """Read frames in order until the first bad one, or until `last_batch`, after which the next segment continues.
 
-    Raises CorruptLog for a frame that is well-formed and impossible.
+    Raises CorruptLog for a frame with a right checksum and an impossible content.
     """
     scan = _scan(path, data, header, last_batch, in_runs=False)
     return SegmentScan([part for part in scan.parts if isinstance(part, Frame)], scan.end_offset, scan.is_torn)
 
 
 def scan_parts(path: str, data: bytes, header: SegmentHeader, last_batch: int | None = None) -> SegmentParts:
-    """As `scan_frames`, several times as fast where frames are plain."""
+    """The same as `scan_frames`, but several times as fast for plain frames."""
     return _scan(path, data, header, last_batch, in_runs=FAST_PATHS)
 
 
@@ -177,7 +178,7 @@ def _scan(path: str, data: bytes, header: SegmentHeader, last_batch: int | None,
 
 
 def _check_chain(path: str, frame: Frame, batch: int, checksum: int, previous_batch: int) -> None:
-    """Check that frames stand in the order in which they were written. Raises CorruptLog."""
+    """Check that the frame follows the previous one in the order of writing. Raises CorruptLog."""
     if frame.previous_checksum != checksum:
         raise CorruptLog(path, frame.offset, "the frame does not continue the one before it")
     if batch and frame.batch != batch + 1:

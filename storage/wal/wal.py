@@ -28,9 +28,10 @@ _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
 RandomBytes = Callable[[int], bytes]
 
 PREALLOCATE_SHARE = 8
-"""Zeroes follow only frames of at most this part of `preallocate_bytes`: behind larger ones too few would fit."""
+"""Zeroes are written only after frames of at most `preallocate_bytes` divided by this: larger frames would use up the
+zeroes too soon."""
 
-READ_AHEAD_BYTES_MAX = MIB  # Of a segment, in one go for the frames that one `read` needs; gone when it returns.
+READ_AHEAD_BYTES_MAX = MIB  # How much of a segment one `read` fetches at once; not kept.
 
 
 class _Plan(NamedTuple):
@@ -72,12 +73,12 @@ class Wal:
         self._state = recovered.state
         self._index = recovered.index
         self._segments: list[SegmentInfo] = recovered.segments
-        self._salt = 0  # Of the last segment, once this life has written one.
-        self._file_bytes = 0  # Of the last segment: up to here it has its blocks, and what is not written yet is zero.
-        self._may_preallocate = True  # Until the disk was too full for it.
+        self._salt = 0  # The salt of the last segment, once this life has written one.
+        self._file_bytes = 0  # The allocated size of the last segment; all bytes after its frames are zero.
+        self._may_preallocate = True  # False once the disk was too full for zeroes.
         self._durable_batch, self._durable_checksum = recovered.proven_batch, recovered.proven_checksum
-        self._proven_batch = recovered.proven_batch  # What the frames on disk prove to the next life.
-        self._content_batch = recovered.proven_batch  # The last one that says anything.
+        self._proven_batch = recovered.proven_batch  # The highest batch that later frames prove to the next recovery.
+        self._content_batch = recovered.proven_batch  # The last batch whose frame was not empty.
         self._next_batch = recovered.last_batch + 1
         self._disk_end = recovered.state.end
         self._disk_hard_state = recovered.state.hard_state
@@ -85,18 +86,18 @@ class Wal:
         self._flight: PendingWrites | None = None
         self._failure: BaseException | None = None
         self._segment_note = NewestSegmentNote(files, folder)
-        self._segments_to_delete: list[str] = []  # Forgotten in memory; their deletion is not known to be durable.
+        self._segments_to_delete: list[str] = []  # Forgotten here; their deletion may not be durable yet.
         self._is_deleting = False
-        self._cached: tuple[FrameLocation, list[Entry]] | None = None  # Read last: a slow peer walks through it.
+        self._cached: tuple[FrameLocation, list[Entry]] | None = None  # The last frame read, for a slow peer.
 
     @property
     def first_index(self) -> int:
-        """The oldest entry that can be read; `last_index + 1` when there is none."""
+        """The index of the oldest entry that can be read; `last_index + 1` if there is none."""
         return self._state.first_index
 
     @property
     def last_index(self) -> int:
-        """The end of the log, inclusive, appended but unsynced entries included."""
+        """The index of the last entry, appended but unsynced entries included."""
         return self._state.last_index
 
     @property
@@ -106,7 +107,7 @@ class Wal:
 
     @property
     def has_unproven_batch(self) -> bool:
-        """True if the next life could not prove the last frame on disk: an idle node syncs once more."""
+        """True if the next recovery could not prove the last frame on disk. An idle node then syncs once more."""
         return self._content_batch > self._proven_batch
 
     @property
@@ -116,7 +117,7 @@ class Wal:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments, without the zeroes written ahead in each."""
+        """Bytes of all segments, without preallocated zeroes."""
         return sum([segment.size_bytes for segment in self._segments])
 
     def term_runs(self) -> Sequence[LogPosition]:
@@ -139,14 +140,14 @@ class Wal:
         return term == snapshot.term or (term == 0 and snapshot.index == self._state.start.index)
 
     def append(self, write: LogWrite) -> None:
-        """Take one step of the write stream into memory. Raises LogFailed after a failed sync."""
+        """Take one write of the write stream into memory. Raises LogFailed after a failed sync."""
         if self._failure is not None:
             raise LogFailed(str(self._failure))
         problem = self.take(write)
         assert problem is None, (problem, write)
 
     def take(self, write: LogWrite) -> str | None:
-        """As `append`, but return what is impossible about the write: a damaged file may say it without a bug."""
+        """Like `append`, but return what is impossible about the write: it may come from a damaged file."""
         hard_state = write.hard_state
         if hard_state is not None:  # The hint goes to disk at a sync, when it is known what is durable.
             hard_state = replace(hard_state, commit_index=self._state.hard_state.commit_index)
@@ -166,8 +167,8 @@ class Wal:
     def sync(self, commit_hint: int, done: Done) -> None:
         """Make everything appended so far durable; with nothing appended, prove the last frame.
 
-        On a full disk the ballast is released and the group written to a new segment: bytes behind the last synced
-        frame of the failed one never count. Without room even then, the group waits for `look_for_room`. Any other
+        On a full disk the ballast is released and the group written to a new segment; bytes after the last synced
+        frame of the old segment never count. If there is still no room, the group waits for `look_for_room`. Any other
         error is final. Raises LogFailed.
 
         See docs/reference/specification.md#49-proof-of-the-last-frame.
@@ -178,7 +179,7 @@ class Wal:
         self._start(commit_hint, done, to_new_segment=size_bytes > self._limits.segment_bytes_max)
 
     def sync_to_new_segment(self, commit_hint: int, and_then: Sequence[Operation], done: Done) -> None:
-        """As `sync`, for the end of recovery: `and_then` is carried out once the new segment is durable."""
+        """`sync` for the end of recovery: `and_then` is carried out once the new segment is durable."""
         self._start(commit_hint, done, to_new_segment=True, and_then=and_then)
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
@@ -202,21 +203,20 @@ class Wal:
         return entries
 
     def look_for_room(self) -> None:
-        """Find out whether `is_disk_full` still holds, by making the ballast again, at the cost of one write of its
-        size.
+        """Find out whether `is_disk_full` still holds, by trying to make the ballast again: one write of its size.
 
-        Raises OSError if the last attempt failed because no file may grow so far: more room would not help.
+        Raises OSError if the last attempt failed because of a limit on file sizes: more room would not help.
         """
         if self._failure is None:
             self._ballast.look_for_room()
 
     def drop_before(self, index: int) -> None:
-        """Forget the oldest segments that hold nothing from `index` on; the last one always stays.
+        """Delete the oldest segments that hold no entry from `index` on; the last segment always stays.
 
         Every segment that stays was synced, and its first frame carries the complete hard state.
         """
         if self._failure is not None or self._pending.reset or (self._flight and self._flight.reset):
-            return  # A reset is on its way to disk: there will be another call.
+            return  # A reset is being written. There will be another call after it.
         count = 0
         while count < len(self._segments) - 1:
             if self._index.last_index_in(self._segments[count].number, self._disk_end.index) >= index:
@@ -233,7 +233,7 @@ class Wal:
     def _run_from(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
         """Some entries from `first_index` on, from memory or disk. At least one, none above `last_index`.
 
-        They come from no more frames than the caller would need one by one, with `bytes_max` left.
+        They come from no more frames than the caller would need one by one, if `bytes_max` are left to read.
         """
         limit = last_index + 1
         for group in (self._pending, self._flight):
@@ -248,14 +248,14 @@ class Wal:
         return self._cached[1][first_index - place.first_index : limit - place.first_index]
 
     def _load(self, first_index: int, limit: int, bytes_max: int) -> list[Entry]:
-        """Entries from `first_index` on, below `limit`, of all needed frames that are fetched in one read.
+        """Entries from `first_index` on, below `limit`, of all needed frames that one read can fetch.
 
-        Damage is not reported early: no frame is read that the caller would not need one by one. Cut entries are read
-        with the others.
+        Only frames that the caller would need one by one are read, so that damage is not reported early. Entries that
+        were cut are read with the others.
         """
         frames = self._index.range_from(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
         if frames.ends[-1] - frames.first_indexes[0] > len(frames.offsets):
-            frames = frames.first(_needed_frames(frames, bytes_max))  # One of one entry takes more than it counts for.
+            frames = frames.first(_needed_frames(frames, bytes_max))  # A frame of one entry takes more than it counts.
         found, last = read_frame_range(self._files, self._path(frames.segment), frames, self._state, first_index)
         place = FrameLocation(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
         self._cached = (place, last)
@@ -285,7 +285,7 @@ class Wal:
             done(error)
 
         def after_preallocation(error: BaseException | None) -> None:
-            """Zeroes without room do not release the ballast; they are given up, and their own room is released."""
+            """Without room for zeroes, stop preallocating and release the room of the zeroes, not the ballast."""
             if is_disk_full(error):
                 self._may_preallocate = False
                 last = self._segments[-1]
@@ -336,10 +336,11 @@ class Wal:
         )
 
     def _append(self, last: SegmentInfo, frames: list[EncodedFrame], salt: int) -> _Plan:
-        """Append frames to the last segment, and zeroes behind them when the preallocated ones are used up.
+        """Append frames to the last segment, and zeroes after them when the preallocated ones are used up.
 
-        A write into blocks that the file has already changes no metadata, so that its sync waits for no journal: an
-        eighth to a third less time with three members on one disk. A frame of zeroes is never valid: it is the end.
+        A write into blocks that the file already has changes no metadata, so its sync need not wait for the journal of
+        the file system: an eighth to a third less time with three members on one disk. Zeroes are never a valid frame,
+        so they mark the end.
         """
         if len(frames) == 1:
             frames_bytes, buffers = frames[0].length, frames[0].buffers
@@ -396,10 +397,10 @@ class Wal:
     def _delete_segments(self) -> None:
         """Delete segments, oldest first, each durably before the next: a crash never leaves a gap in the numbers.
 
-        If a sync fails the log takes nothing more, and the node stops at its next write: a later sync of the folder may
-        succeed without this deletion, and the next deletion would then leave a gap.
+        If a sync fails, the log takes no more writes, and the node stops at its next one: a later sync of the folder
+        may succeed without this deletion, and the next deletion would then leave a gap.
 
-        One segment at a time, so that a sync of the log waits for no more than one.
+        One segment is deleted at a time, so that a sync of the log waits for one deletion at most.
         """
         if self._is_deleting or not self._segments_to_delete:
             return
@@ -409,7 +410,7 @@ class Wal:
             if error is None:
                 self._files.submit([SyncFolder(self._folder)], synced)
             else:
-                self._is_deleting = False  # It is tried again with the next ones, or found at the next start.
+                self._is_deleting = False  # Tried again with the next deletion, or at the next start.
 
         def synced(error: BaseException | None) -> None:
             self._is_deleting = False

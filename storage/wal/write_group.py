@@ -28,11 +28,11 @@ class PendingWrites:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing would be lost with it."""
+        """True if there is nothing to write."""
         return not (self.entries or self.reset or self.replace_from or self.changes_votes)
 
     def take(self, write: LogWrite) -> None:
-        """Fold in one more write, whose indexes the caller has checked."""
+        """Add one more write, whose indexes the caller has checked."""
         if write.hard_state is not None:
             self.changes_votes = True
         if write.reset is not None:
@@ -64,9 +64,9 @@ class PendingWrites:
         hard_state: HardState | None,
         frame_bytes_max: int,
     ) -> list[EncodedFrame]:
-        """Encode the frames `batch`, `batch + 1`, …: nearly always one, more only beyond the bound.
+        """Encode the frames `batch`, `batch + 1`, …: nearly always one, and several only beyond `frame_bytes_max`.
 
-        Everything but entries is in the first, so a truncation is never on disk after the replacing entries.
+        The first frame contains everything but entries, so a truncation is never on disk after the replacing entries.
 
         See docs/reference/specification.md#34-cut-and-replacement.
         """
@@ -91,19 +91,19 @@ class PendingWrites:
         return frames
 
     def size_bytes(self) -> int:
-        """The approximate size on disk, never less than the frames without alignment, start and hard state."""
+        """The approximate size on disk: at least that of the frames without alignment, start and hard state."""
         return _size_bytes(self.entries)
 
 
 def _size_bytes(entries: list[Entry]) -> int:
-    """The sum of their `size_bytes`, without a call for each."""
+    """The sum of the entries' `size_bytes`, without a call for each."""
     if len(entries) == 1:
         return ENTRY_OVERHEAD_BYTES + len(entries[0].payload)
     return ENTRY_OVERHEAD_BYTES * len(entries) + sum([len(entry.payload) for entry in entries])
 
 
 def _split(entries: list[Entry], bytes_max: int) -> list[list[Entry]]:
-    """Cut into runs of at most `bytes_max`, or of one entry. At least one run, which may be empty."""
+    """Cut the entries into runs of at most `bytes_max`, or of one entry. There is at least one run, possibly empty."""
     if len(entries) <= 1 or _size_bytes(entries) <= bytes_max:
         return [entries]
     runs: list[list[Entry]] = []
