@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from spark_audit.history.operation import Operation
 from spark_audit.model.key import State
 
+NO_REVISIONS: frozenset[int] = frozenset()
+
 
 class UsedRevisions:
     """Along an order: whether a revision reported for a write without one is reported for that write alone."""
@@ -89,7 +91,9 @@ def carried_by(operations: Iterable[Operation]) -> set[int]:
 def revisions_claimed(state: State, op: Operation) -> frozenset[int]:
     """The revisions that the record of `state` gets if `op` is next; none if all of them are known already."""
     _, mod, create, _ = state
-    return (_mods(op) if mod is None else frozenset()) | (_creates(op) if create is None else frozenset())
+    if mod is not None and create is not None:
+        return NO_REVISIONS
+    return (_mods(op) if mod is None else NO_REVISIONS) | (_creates(op) if create is None else NO_REVISIONS)
 
 
 def _mods(op: Operation) -> frozenset[int]:

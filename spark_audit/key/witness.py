@@ -20,11 +20,13 @@ from typing import TypeAlias
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import FOREVER, Operation, Seen
-from spark_audit.key.revision_uniqueness import UsedRevisions, carried_by, revisions_claimed
+from spark_audit.key.revision_uniqueness import UsedRevisions, revisions_claimed
 from spark_audit.key.unplaced_writes import with_earliest_calls
 from spark_audit.model.key import ABSENT, State, advance
 
 Rank: TypeAlias = tuple[int, int, int, int]  # (revision, writer first, call, op_id)
+
+LATE = "it returned before an operation that precedes it in the order was called"
 
 FILL_STATES_MAX = 200  # States tried at one place to fill a gap with unknown writes: it needs one or two, rarely more.
 FILL_BACK_MAX = 24  # How many places back a gap may have to be filled: the writes since a version was last shown.
@@ -78,7 +80,7 @@ def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State =
     places.sort(key=lambda place: place.rank)
     late = late_operation([place.operation for place in places], clocks)
     if late is not None:
-        return Witness(False, reason="it returned before an operation of a lower revision was called", at=late)
+        return Witness(False, reason=LATE, at=late)
     spare = [op for op in unknown if (op.op_id not in taken)]
     found = _replay(places, spare, _values_seen(completed), clocks, initial)
     return _with_first_called(found, operations, clocks, initial)
@@ -147,11 +149,12 @@ def late_operation(order: Sequence[Operation], clocks: Clocks) -> Operation | No
 def _replay(
     places: Sequence[_Place], spare: list[Operation], values_seen: set[str], clocks: Clocks, initial: State
 ) -> Witness:
-    filler = _Filler(spare, values_seen, [place.operation for place in places], clocks)
+    carried = {place.revision for place in places if place.operation.writes}
+    filler = _Filler(spare, values_seen, [place.operation for place in places], carried, clocks)
     states = [initial]  # states[i]: before places[i].
     chains: dict[int, list[Operation]] = {}  # Unknown writes put immediately before places[i].
     for position, place in enumerate(places):
-        after = _accepts(states[position], place)
+        after = _accepts(states[position], place, carried)
         if after is not None:
             states.append(after)
             continue
@@ -167,8 +170,9 @@ def _replay(
         chain = chains.get(position, [])
         order.extend((op, None) for op in chain)
         order.append((place.operation, place.revision))
-    if not explains(order, clocks, initial=initial):
-        return Witness(False, reason="a revision is told of two writes")
+    misfit = _misfit(order, clocks, initial)
+    if misfit is not None:
+        return misfit
     return Witness(True, tuple(order), guessed=bool(chains))
 
 
@@ -182,19 +186,30 @@ def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: 
 
 def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, initial: State = ABSENT) -> bool:
     """Whether this order of (operation, revision of its writes) respects real time and explains every response."""
-    state: State | None = initial
+    return _misfit(order, clocks, initial) is None
+
+
+def _misfit(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, initial: State) -> Witness | None:
+    """Why this order does not explain the responses; None if it does."""
+    state = initial
     fresh = UsedRevisions(revision for op, revision in order if op.writes and revision is not None)
     for op, revision in order:
-        if state is None or not fresh.take(state, op):
-            return False
-        state = advance(state, op, revision)
-    return state is not None and late_operation([op for op, _ in order], clocks) is None
+        if not fresh.take(state, op):
+            return Witness(False, reason="a revision is reported of two writes", at=op)
+        after = advance(state, op, revision)
+        if after is None:
+            return Witness(False, reason="its answer does not follow from the order of revisions", at=op)
+        state = after
+    late = late_operation([op for op, _ in order], clocks)
+    return None if late is None else Witness(False, reason=LATE, at=late)
 
 
-def _accepts(state: State, place: _Place) -> State | None:
+def _accepts(state: State, place: _Place, carried: set[int]) -> State | None:
     """The state after the operation at this place, if it agrees with the response and with later reports of
-    its result.
+    its result, and gives no unknown write a revision of `carried`: those of other writes.
     """
+    if not carried.isdisjoint(revisions_claimed(state, place.operation)):
+        return None
     after = advance(state, place.operation, place.revision)
     shows = place.shows
     if after is None or shows is None or not place.operation.writes or after[0] is None:
@@ -206,13 +221,13 @@ def _accepts(state: State, place: _Place) -> State | None:
     return after
 
 
-def _run(state: State, ahead: Sequence[_Place]) -> list[State] | None:
+def _run(state: State, ahead: Sequence[_Place], carried: set[int]) -> list[State] | None:
     """The states after each of these places; None if a place does not accept its state."""
     states: list[State] = []
     now: State | None = state
     for place in ahead:
         assert now is not None
-        now = _accepts(now, place)
+        now = _accepts(now, place, carried)
         if now is None:
             return None
         states.append(now)
@@ -223,13 +238,18 @@ class _Filler:
     """Finds unknown writes that explain a response, and places them before it."""
 
     def __init__(
-        self, spare: list[Operation], values_seen: set[str], order: Sequence[Operation], clocks: Clocks
+        self,
+        spare: list[Operation],
+        values_seen: set[str],
+        order: Sequence[Operation],
+        carried: set[int],
+        clocks: Clocks,
     ) -> None:
         # A transaction that other keys must agree with comes last.
         self._spare = sorted(spare, key=lambda op: (op.name == "txn", op.call_ns))
         self._used: set[int] = set()
         self._values_seen = values_seen
-        self._carried = carried_by(order)
+        self._carried = carried
         self._deadlines = _deadlines(order, {op.clock for op in spare}, clocks) if spare else []
 
     def fill_back(
@@ -263,7 +283,7 @@ class _Filler:
                     if after is None or not self._carried.isdisjoint(revisions_claimed(before, op)):
                         continue
                     visited += 1
-                    replayed = _run(after, ahead)
+                    replayed = _run(after, ahead, self._carried)
                     if replayed is not None:
                         self._used.update(used.op_id for used in (*chain, op))
                         return [*chain, op], after, replayed

@@ -115,6 +115,21 @@ def test_a_hidden_write_does_not_get_the_revision_of_an_acknowledged_one() -> No
     assert [op.op_id for op, _ in found.order] == [0, 1, 3, 4, 5]
 
 
+def test_a_hidden_write_is_not_put_before_the_compare_and_set_that_names_the_revision_of_another() -> None:
+    """The version at the compare-and-set shows the gap, and the revision that it expects is that of the put before."""
+    h = History()
+    h.put("a", 0, 10, 2)
+    h.put("hidden", 11, None)
+    h.put("b", 20, 30, 4)
+    h.cas("c", None, True, 40, 50, 5, expected_mod_revision=4)
+    h.get("c", 60, 70, 5, mod_revision=5, version=4)
+
+    found = witness(operations_in(h.rows), ONE_CLOCK)
+
+    assert found.verified, found.reason
+    assert [op.op_id for op, _ in found.order] == [0, 1, 2, 3, 4]
+
+
 def test_a_version_that_no_writes_account_for_is_not_verified() -> None:
     """A put applied twice shows as a version too many."""
     h = History()
