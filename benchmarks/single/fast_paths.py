@@ -1,0 +1,326 @@
+"""`python -m benchmarks.single.fast_paths`: what each fast path gains where it is meant to, measured in alternation.
+
+For each path there is a copy of the packages in which this one path is off and nothing else differs. A cluster of the
+present code and a cluster of the copy stand side by side, and windows of load alternate between them; for recovery,
+processes alternate that open, read and apply one log. The gain is the median of the ratios of adjacent windows.
+`all` is the switch of docs/internals/fast-paths.md: every path off at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.__main__ import data_folder
+from benchmarks.load.plan import CONTENDERS, SHAPES, Contender
+from benchmarks.load.spec import LoadResult, LoadSpec
+from benchmarks.measure.machine import describe
+from benchmarks.single.startup import log_entries, prepare
+from benchmarks.systems.run import Running, running
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "fast-paths.json"
+PACKAGES = ("raft", "kvstore", "storage")
+EXISTING_KEYS = 10_000
+LOG_COMMANDS = 200_000
+SWITCH = "HWM_FAST_PATHS"
+
+MEASURE_LOG = (
+    "import json, sys; from dataclasses import asdict; from pathlib import Path; "
+    "from benchmarks.single.startup import measure; "
+    "print(json.dumps(asdict(measure(Path(sys.argv[1]), 'log', int(sys.argv[2])))))"
+)
+
+
+class PathNotFound(Exception):
+    """A text that turns a path off is not exactly once in its file: the catalogue is out of date."""
+
+
+@dataclass(frozen=True, slots=True)
+class FastPath:
+    """A path, the text whose replacement turns it off, and the loads that it is meant for.
+
+    `loads`: (work, in flight); the work `log` is recovery from a log with so many commands to an entry.
+    """
+
+    name: str
+    file: str
+    replaces: str
+    by: str
+    loads: tuple[tuple[str, int], ...]
+    contender: str = "highwatermark"
+
+
+SERVICE, MACHINE = "kvstore/server/service.py", "kvstore/store/machine.py"
+
+FAST_PATHS: tuple[FastPath, ...] = (
+    FastPath("all", "", "", "", (("put", 1), ("get", 1), ("put", 64), ("get", 64), ("put", 1024), ("log", 1))),
+    FastPath(
+        "decode_fast",
+        "raft/runtime/fast_paths.py",
+        "decode_peer_body = decode_message if FAST_PATHS else decode_message_general",
+        "decode_peer_body = decode_message_general",
+        (("put", 1), ("put", 64)),
+    ),
+    FastPath(
+        "Connection.lone_request",
+        SERVICE,
+        "if FAST_PATHS and (body := connection.lone_request",
+        "if False and (body := connection.lone_request",
+        (("put", 1), ("get", 1)),
+    ),
+    FastPath(
+        "parse_uniform_puts",
+        SERVICE,
+        "if FAST_PATHS and connection.may_skip_the_line",
+        "if False and connection.may_skip_the_line",
+        (("put", 64), ("put", 1024)),
+    ),
+    FastPath(
+        "parse_batch",
+        SERVICE,
+        "items = decode_joined(bodies, SEPARATOR) if FAST_PATHS else None",
+        "items = None",
+        (("get", 1), ("get", 64), ("get", 1024)),
+    ),
+    FastPath(
+        "ResponseBatcher.applied",
+        SERVICE,
+        "                if FAST_PATHS:\n                    self._batcher.applied(told)",
+        "                if False:\n                    self._batcher.applied(told)",
+        (("put", 1), ("put", 64), ("put", 1024)),
+    ),
+    FastPath(
+        "ResponseBatcher.reads_ready",
+        SERVICE,
+        "if told.mode is ReadMode.READ_INDEX and FAST_PATHS:",
+        "if False:",
+        (("get", 1), ("get", 64), ("get", 1024)),
+    ),
+    FastPath(
+        "parse_uniform_batch",
+        MACHINE,
+        "            FAST_PATHS\n            and kind is _COMMANDS",
+        "            False\n            and kind is _COMMANDS",
+        (("put", 64), ("put", 1024), ("log", 256)),
+    ),
+    FastPath(
+        "rows of puts",
+        MACHINE,
+        "(to_put_rows if FAST_PATHS else to_general_rows)(items[1:])",
+        "to_general_rows(items[1:])",
+        (("put", 1), ("put", 64)),
+    ),
+    FastPath(
+        "parse_uniform_single_puts",
+        MACHINE,
+        "and (rows := parse_uniform_single_puts(payloads)) is not None:",
+        "and (rows := None) is not None:",
+        (("log", 1),),
+    ),
+    FastPath(
+        "apply_batch",
+        MACHINE,
+        "        if not FAST_PATHS:\n            return [",
+        "        if True:\n            return [",
+        (("log", 1), ("log", 16)),
+    ),
+    FastPath(
+        "read_frame_run",
+        "storage/wal/segment.py",
+        "in_runs=FAST_PATHS)",
+        "in_runs=False)",
+        (("log", 1), ("log", 16)),
+    ),
+    FastPath(
+        "read_single_entry_frames",
+        "storage/wal/frame_reading.py",
+        "if FAST_PATHS and is_whole and",
+        "if False and is_whole and",
+        (("log", 1), ("log", 16)),
+    ),
+    FastPath(
+        "ResponseReader",
+        "kvstore/client/member_connection.py",
+        "if not FAST_PATHS or end < 4 or",
+        "if True or end < 4 or",
+        (("put", 1), ("put", 64), ("get", 64)),
+        "highwatermark-client",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """One load with and without a path. The rates are medians per second; `ratios` are those of adjacent windows."""
+
+    path: str
+    work: str
+    in_flight: int
+    with_it: float
+    without_it: float
+    ratios: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """The median of the ratios; 1.05 means that the path makes the load 5 % faster."""
+        return statistics.median(self.ratios)
+
+
+def copy_without(path: FastPath, folder: Path) -> Path:
+    """Copy the packages into `folder`, with `path` turned off. Raises PathNotFound."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    if path.file:
+        source = folder / path.file
+        text = source.read_text(encoding="utf-8")
+        if text.count(path.replaces) != 1:
+            raise PathNotFound(f"{path.name}: {path.replaces!r} is {text.count(path.replaces)} times in {path.file}")
+        source.write_text(text.replace(path.replaces, path.by), encoding="utf-8")
+    return folder
+
+
+@contextmanager
+def _environment(path: FastPath, copy: Path) -> Iterator[None]:
+    """Processes that start now import the packages of `copy`; of the present code if it is the repository."""
+    wanted = {"PYTHONPATH": str(copy), SWITCH: "0" if path.name == "all" and copy != ROOT else "1"}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _spec(contender: Contender, work: str, in_flight: int, *, seed: int, seconds: float) -> LoadSpec:
+    fill = seconds == 0.0
+    return LoadSpec(
+        kind=contender.kind,
+        endpoints=[],
+        work=work,
+        in_flight=in_flight,
+        connections=dict(SHAPES)[in_flight],
+        rate=0,
+        value_bytes=128,
+        existing_keys=EXISTING_KEYS,
+        seed=seed,
+        warmup_seconds=0.0 if fill else 0.3,
+        seconds=seconds,
+        fill=fill,
+    )
+
+
+def _rate(cluster: Running, spec: LoadSpec) -> float:
+    result: LoadResult = cluster.run(spec)
+    if result.errors or result.unanswered:
+        raise SystemExit(f"a window is not verified: {result.errors}, {result.unanswered} unanswered")
+    return result.operations / result.seconds
+
+
+def served(path: FastPath, copies: Sequence[Path], home: Path, pairs: int, seconds: float) -> Iterator[Gain]:
+    """The loads of `path` on clusters, one of each copy, by turns."""
+    contender = next(each for each in CONTENDERS if each.name == path.contender)
+    loads = [load for load in path.loads if load[0] != "log"]
+    if not loads:
+        return
+    with ExitStack() as stack:
+        clusters = []
+        for number, copy in enumerate(copies):
+            folder = home / f"cluster{number}"
+            folder.mkdir()
+            with _environment(path, copy):
+                clusters.append(stack.enter_context(running(contender, 3, folder)))
+                clusters[-1].run(_spec(contender, "put", 256, seed=0, seconds=0.0))
+        for work, in_flight in loads:
+            rates: list[list[float]] = [[], []]
+            for pair in range(pairs):
+                for number in (0, 1) if pair % 2 else (1, 0):
+                    with _environment(path, copies[number]):
+                        spec = _spec(contender, work, in_flight, seed=pair, seconds=seconds)
+                        rates[number].append(_rate(clusters[number], spec))
+            yield _gain(path, work, in_flight, rates)
+
+
+def recovered(path: FastPath, copies: Sequence[Path], home: Path, pairs: int) -> Iterator[Gain]:
+    """The loads of `path` that are recoveries, in a fresh process each."""
+    for work, batch in path.loads:
+        if work != "log":
+            continue
+        folder = home / f"log{batch}"
+        prepare(folder, 0, log_entries(LOG_COMMANDS, batch, 100_000))
+        rates: list[list[float]] = [[], []]
+        for pair in range(pairs):
+            for number in (0, 1) if pair % 2 else (1, 0):
+                with _environment(path, copies[number]):
+                    command = [sys.executable, "-c", MEASURE_LOG, str(folder), str(LOG_COMMANDS)]
+                    row = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=300).stdout)
+                took = row["open_seconds"] + row["read_seconds"] + row["apply_seconds"]
+                rates[number].append(LOG_COMMANDS / took)
+        yield _gain(path, work, batch, rates)
+
+
+def _gain(path: FastPath, work: str, in_flight: int, rates: list[list[float]]) -> Gain:
+    ratios = [round(fast / general, 3) for fast, general in zip(*rates, strict=True)]
+    medians = [round(statistics.median(each), 1) for each in rates]
+    return Gain(path.name, work, in_flight, medians[0], medians[1], ratios)
+
+
+def line(gain: Gain) -> str:
+    """A row of the table."""
+    load = f"log, {gain.in_flight} to an entry" if gain.work == "log" else f"{gain.work}, {gain.in_flight} in flight"
+    least, greatest = min(gain.ratios), max(gain.ratios)
+    return (
+        f"| {gain.path} | {load} | {gain.with_it:,.0f} | {gain.without_it:,.0f} "
+        f"| {gain.ratio:.2f} ({least:.2f} to {greatest:.2f}) |"
+    )
+
+
+@click.command()
+@click.option("--only", default="", help="Paths whose name has this in it.")
+@click.option("--pairs", default=7, show_default=True, type=click.IntRange(1), help="Windows of each, by turns.")
+@click.option("--seconds", default=1.5, show_default=True, type=click.FloatRange(min=0.1), help="Of a window.")
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="For results.")
+def main(only: str, pairs: int, seconds: float, out: Path | None) -> None:
+    """Measure what each fast path gains. A run of all of them writes results/fast-paths.json."""
+    click.echo("| path | load | with it, per second | without it | ratio |")
+    click.echo("|---|---|---|---|---|")
+    gains: list[Gain] = []
+    machine: dict[str, Any] = {}
+    began = datetime.now(UTC).replace(microsecond=0).isoformat()
+    for path in FAST_PATHS:
+        if only not in path.name:
+            continue
+        with tempfile.TemporaryDirectory(prefix="hwm-paths-", dir=data_folder(None)) as name:
+            home = Path(name)
+            machine = machine or describe(home)
+            copies = (ROOT, copy_without(path, home / "copy"))
+            for gain in (*served(path, copies, home, pairs, seconds), *recovered(path, copies, home, min(pairs, 3))):
+                gains.append(gain)
+                click.echo(line(gain))
+    if out is None and not only:
+        out = RESULTS
+    if out is not None:
+        rows = [{**asdict(gain), "ratio": gain.ratio} for gain in gains]
+        content = {"date": began, "pairs": pairs, "seconds": seconds, "machine": machine, "rows": rows}
+        out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The measurement of fast paths turns off the path that it names, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.single.fast_paths import FAST_PATHS, PACKAGES, ROOT, FastPath, Gain, PathNotFound, copy_without
+
+
+@pytest.mark.parametrize("path", FAST_PATHS, ids=lambda path: path.name)
+def test_each_path_can_be_turned_off(path: FastPath, tmp_path: Path) -> None:
+    copy = copy_without(path, tmp_path / "copy")
+
+    changed = [
+        str(file.relative_to(copy))
+        for package in PACKAGES
+        for file in (copy / package).rglob("*.py")
+        if file.read_bytes() != (ROOT / file.relative_to(copy)).read_bytes()
+    ]
+    assert changed == ([path.file] if path.file else [])
+    for name in changed:
+        compile((copy / name).read_text(), name, "exec")
+
+
+def test_a_path_that_has_moved_is_an_error_and_no_ratio_of_one(tmp_path: Path) -> None:
+    gone = FastPath("gone", "kvstore/server/service.py", "no such text", "", ())
+
+    with pytest.raises(PathNotFound, match="0 times"):
+        copy_without(gone, tmp_path / "copy")
+
+
+def test_the_gain_is_the_median_of_adjacent_windows() -> None:
+    """Not the ratio of the medians: the machine is slower in one pair than in another."""
+    assert Gain("a", "put", 1, 0.0, 0.0, [1.2, 0.9, 1.1]).ratio == 1.1
