@@ -1,9 +1,10 @@
 """Resets numbers that only ever grow; otherwise no two moments of a member would be equal.
 
-Times: time-outs are events in this world, so only *that* a timer fires matters, not when. The clock of each member
-stands at 0 between events; no member hears a leader so recently that it would ignore a campaign (a member that does is
-covered by the loss of that message). Sequences of writes are counted from the last durable one. Each is a change of
-private fields of the core, kept in this one file; it is neutral because the core only compares them with each other.
+Time-outs are events in this world, so it only matters *that* a timer fires, not when. The clock of each member stands
+at 0 between events. No member has heard a leader so recently that it would ignore a campaign; such a member acts as if
+the message were lost, and losses are explored. Sequences of writes are counted from the last durable one. All this
+changes private fields of the core, so it is kept in this one file. It is neutral, because the core only compares these
+numbers with each other.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from raft import RaftConfig
 CONFIG = RaftConfig(
     heartbeat_interval_ns=1, election_timeout_min_ns=2, election_timeout_max_ns=1_000, append_bytes_max=1
 )
-"""One entry per append: what lies between the entries of one request is explored too (Raft Figure 8)."""
+"""One entry per append, so the states between the entries of one request are explored too (Raft Figure 8)."""
 
 SILENCE_NS = CONFIG.election_timeout_max_ns
-"""After so long every timer is due, and a leader that has heard nobody steps down."""
+"""After this time every timer is due, and a leader that has heard nobody steps down."""
 
 
 def normalize(member: CoreHost) -> None:
-    """Put clock and sequences back. Call it between events."""
+    """Reset the clock and the sequences of a member. Call it between events."""
     core: Any = member.core
     state, elections, leadership = core._state, core._elections, core._leader
     member.now = state.now = 0
@@ -32,7 +33,7 @@ def normalize(member: CoreHost) -> None:
     elections._is_leader_lost, elections._retry_ns = False, 0
     if leadership is not None:
         leadership._elected_at = leadership._leader_time_base = 0
-        leadership._heartbeat_deadline = CONFIG.heartbeat_interval_ns
+        leadership._heartbeat_deadline = leadership.due_at = CONFIG.heartbeat_interval_ns
         for peer in leadership.peers.values():
             peer.heard_at = 0
     _count_from_zero(member, state, elections)

@@ -63,6 +63,12 @@ class Leader:
         self._commit_update_due_at: int | None = None  # Monotonic ns; set while an idle peer may have an old mark.
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         self._quorum_deadline = state.now + state.config.election_timeout_max_ns  # Or later: see has_lost_its_quorum.
+        self.due_at = self._heartbeat_deadline
+        """When `tick` may have work, or the check of the quorum or of the disk is due (monotonic ns).
+
+        Not later than any of the deadlines. It may be earlier: a deadline that is over or has moved is noticed at the
+        next tick.
+        """
         self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))  # Commits the rest (thesis §6.4).
 
     # Time
@@ -75,32 +81,9 @@ class Leader:
         time = self._leader_time_base + self._state.now - self._elected_at
         return time if time < LEADER_TIME_NS_MAX else LEADER_TIME_NS_MAX
 
-    @property
-    def next_deadline(self) -> int:
-        """When `tick` has work, or the check of the quorum is due (monotonic ns)."""
-        if self._quorum_deadline < self._heartbeat_deadline:
-            self._update_quorum_deadline()
-        due_at = self.due_at
-        return due_at if due_at < self._quorum_deadline else self._quorum_deadline
-
-    @property
-    def due_at(self) -> int:
-        """When `tick` has work (monotonic ns)."""
-        return min(
-            self._heartbeat_deadline,
-            self._commit_update_due_at or self._heartbeat_deadline,
-            self._preferred_quorum.over_at,
-        )
-
-    def nothing_due(self) -> bool:
-        """True if no timer is due and neither quorum nor disk is lost, as at nearly every tick.
-
-        A shortcut for `has_lost_its_quorum`, `has_lost_its_disk` and `due_at`.
-        """
-        now, commit_update_due_at = self._state.now, self._commit_update_due_at
-        if now >= self._quorum_deadline or now >= self._heartbeat_deadline or now >= self._preferred_quorum.over_at:
-            return False
-        return not (commit_update_due_at and now >= commit_update_due_at) and not self.has_lost_its_disk()
+    def _is_due_by(self, deadline: int) -> None:
+        if deadline < self.due_at:
+            self.due_at = deadline
 
     @property
     def has_lost_its_quorum(self) -> bool:
@@ -117,7 +100,8 @@ class Leader:
     def has_lost_its_disk(self) -> bool:
         """True if committed entries do not become durable here, so that they are not applied and no client is answered.
 
-        Called at every tick. Heartbeats need no disk: without this check no other leader would be elected.
+        Called at every heartbeat at least. Heartbeats need no disk: without this check no other leader would be
+        elected.
         """
         state, durable_index = self._state, self._state.writes.durable_index
         if self._durable_index != durable_index or state.commit_index <= durable_index:
@@ -126,13 +110,22 @@ class Leader:
         return state.now >= self._disk_heard_at + DISK_SILENCES_MAX * state.config.election_timeout_max_ns
 
     def tick(self) -> None:
-        """Send heartbeats, which reveal lost messages, and high-water marks that no append has carried, when due."""
+        """Do the work of the timers that are due, and compute `due_at` anew."""
+        now = self._state.now
+        if now >= self._heartbeat_deadline:
+            self._heartbeat()
+        elif self._preferred_quorum.is_over(now):
+            self._heartbeat_to(self._preferred_quorum.others(self.peers, self.reads.counter))
+        self.due_at = min(self._heartbeat_deadline, self._quorum_deadline, self._preferred_quorum.over_at)
+        if self._commit_update_due_at is not None:
+            if now >= self._commit_update_due_at:
+                self.has_pending_sends = True
+            else:
+                self._is_due_by(self._commit_update_due_at)
+
+    def _heartbeat(self) -> None:
+        """Send heartbeats, which reveal lost messages."""
         state = self._state
-        if state.now < self._heartbeat_deadline:
-            self.has_pending_sends |= self._commit_update_due_at is not None and state.now >= self._commit_update_due_at
-            if self._preferred_quorum.is_over(state.now):
-                self._heartbeat_to(self._preferred_quorum.others(self.peers, self.reads.counter))
-            return
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         if self.membership.departing:
             self.membership.drop_departed_peers()
@@ -156,6 +149,7 @@ class Leader:
 
     def _update_quorum_deadline(self) -> None:
         self._quorum_deadline = self._quorum_heard_at() + self._state.config.election_timeout_max_ns
+        self._is_due_by(self._quorum_deadline)
 
     def _quorum_heard_at(self) -> int:
         return self._quorum_value(self._state.now, [peer.heard_at for peer in self.peers.values()])
@@ -380,6 +374,7 @@ class Leader:
             return
         if self._commit_update_due_at is None:
             self._commit_update_due_at = state.now + self._mark_delay_ns
+            self._is_due_by(self._commit_update_due_at)
         if state.now >= self._commit_update_due_at:
             self._commit_update_due_at = None
             for peer_id in waiting:
@@ -392,6 +387,7 @@ class Leader:
         self.lease.sent(counter)
         self._state.trace("read_round", counter=counter, read_index=self._state.commit_index)
         self._heartbeat_to(self._preferred_quorum.of(self.peers, self._state.now, is_lone=is_lone))
+        self._is_due_by(self._preferred_quorum.over_at)
         if self._state.is_alone:
             self._confirm_reads()  # A single voter agrees with itself.
 

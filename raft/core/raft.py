@@ -124,13 +124,13 @@ class RaftCore:
         assert now >= state.now, (now, state.now)
         state.now = now
         if leader is not None:
-            if leader.nothing_due():
+            if now < leader.due_at:
                 return  # The usual case: nothing but the time has changed.
             if leader.has_lost_its_quorum:
                 self._become_follower(reason="its quorum is silent")
             elif leader.has_lost_its_disk():
                 self._become_follower(reason="its own disk is silent")
-            elif now >= leader.due_at:
+            else:
                 leader.tick()
         elif now < self._elections.deadline or self._elections.keeps_a_promise():
             return
@@ -465,7 +465,7 @@ class RaftCore:
     @property
     def next_deadline(self) -> int:
         """The latest time (monotonic ns) for the next call of `tick`."""
-        return self._elections.deadline if self._leader is None else self._leader.next_deadline
+        return self._elections.deadline if self._leader is None else self._leader.due_at
 
     def term_at(self, index: int) -> int | None:
         """The term of the entry at `index`; None if the log does not hold it, or no longer does."""

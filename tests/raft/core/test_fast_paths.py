@@ -103,8 +103,8 @@ WAITS_US = st.one_of(st.sampled_from([0, 400, 1_000, 2_500, 5_000]), st.integers
 
 
 @given(st.lists(st.tuples(st.sampled_from(["wait", "propose", "accept", "persist", "read"]), WAITS_US), max_size=16))
-def test_a_leader_that_is_calm_has_nothing_to_do_at_a_tick(steps: list[tuple[str, int]]) -> None:
-    """Its quorum, its disk and its deadlines say so one by one: for heartbeats, marks, and reads without answer."""
+def test_no_deadline_of_a_leader_is_over_before_it_is_due(steps: list[tuple[str, int]]) -> None:
+    """Heartbeats, marks, reads without an answer, and the quorum: each one lowers `due_at` when it is set."""
     bench = a_leader_with_commits(mark_delay_ns=5 * MILLISECOND_NS)
     leadership = bench.core._leader
     assert leadership is not None
@@ -123,9 +123,10 @@ def test_a_leader_that_is_calm_has_nothing_to_do_at_a_tick(steps: list[tuple[str
             bench.persist()
         bench.now += microseconds * MILLISECOND_NS // 1_000
         bench.core._state.now = bench.now
-        if leadership.nothing_due():
-            assert bench.core._state.now < leadership.due_at
-            assert not leadership.has_lost_its_disk()
+        if bench.now < leadership.due_at:
+            assert bench.now < leadership._heartbeat_deadline
+            assert bench.now < (leadership._commit_update_due_at or leadership.due_at)
+            assert not leadership._preferred_quorum.is_over(bench.now)
             assert not leadership.has_lost_its_quorum
         bench.advance(0)
         if bench.core.leading_term is None:

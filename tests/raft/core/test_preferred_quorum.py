@@ -6,7 +6,7 @@ import pytest
 
 from raft.core.read_index import ROUNDS_MAX, SILENCES_PER_MARK_DELAY
 from raft.protocol.messages import AppendEntries
-from tests.raft.support.core_fixture import Bench, a_leader_with_commits, accepted
+from tests.raft.support.core_fixture import CONFIG, Bench, a_leader_with_commits, accepted
 
 PATIENCE_NS = 1_000_000
 
@@ -84,7 +84,7 @@ def test_heartbeats_go_to_everybody_also_when_a_read_is_alone(is_asked: bool) ->
     leader = a_leader_that_s2_answers()
     if is_asked:
         leader.core.request_read(2)  # It waits for what the heartbeat brings.
-    leader.advance(leader.core.next_deadline - leader.now)
+    leader.advance(CONFIG.heartbeat_interval_ns)
     assert asked(leader) == ["s2", "s3"]
 
 
