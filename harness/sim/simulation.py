@@ -36,10 +36,10 @@ from raft import Configuration, Effects, Entry, LevelRange, Node
 from raft import Member as Voter
 
 BACKLOG_LIMITS_MAX = 20
-"""How many times the limit of the probe a backlog may take: one entry per sync, when a bound allows no more."""
+"""How many times the probe's limit a backlog may take, because a bound may allow only one entry per sync."""
 
 EVENTS_MAX = 500_000
-"""A run with more events than this does not get anywhere."""
+"""A run with more events than this makes no progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Simulation:
     # -- the run
 
     def run(self) -> SeedResult:
-        """Carry out the plan, heal a quorum, and see that the cluster works. Never raises for what it finds."""
+        """Carry out the plan, heal a quorum, and check that the cluster works. Returns a violation, never raises it."""
         began = time.process_time()
         violation: Violation | None = None
         try:
@@ -136,6 +136,7 @@ class Simulation:
         self._level()
         if self.healing.has_dead_to_bring_back():
             self._bring_back()
+        self._check_changes()
         self._end_stops()
         self._finish()
 
@@ -149,13 +150,13 @@ class Simulation:
         return False
 
     def _probe(self) -> None:
-        """Liveness: a probe write is applied on all that live, within the limit."""
+        """Check liveness: a probe write is applied on all living members within the limit."""
         probe = self.load.probe(self.queue.now + BACKLOG_LIMITS_MAX * self._limit_ns())
         done = self._run_while_it_shrinks(lambda: probe.index is not None and self._all_applied(probe.index))
         require(done, "a healed cluster takes a write", self._states())
 
     def _level(self) -> None:
-        """All that live reach the same entry, and are in the same state then."""
+        """Check that all living members reach the same entry, and are then in the same state."""
 
         def is_level() -> bool:
             marks = {m.node.core.last_applied if m.node else -1 for m in self.healing.living()}
@@ -166,7 +167,7 @@ class Simulation:
         require(len(set(hashes.values())) == 1, "state machine agreement", hashes)
 
     def _bring_back(self) -> None:
-        """The dead live again: a quorum that worked without them works on as before, and they reach its state."""
+        """Bring the dead members back. A quorum that worked without them is not disturbed, and they reach its state."""
         quiet_ns = CALM_ELECTION_TIMEOUTS * self.plan.election_timeout_max_ns
         before = self.healing.leadership()
         self._run_until(self.queue.now + quiet_ns, lambda: False)
@@ -175,10 +176,12 @@ class Simulation:
         knows_more = before is not None and self.healing.latest_term_of_the_dead() > before[0]
         self.healing.bring_back()
         self._run_until(self.queue.now + quiet_ns, lambda: False)
-        if was_calm and not knows_more and not self.plan.priorities:  # A member that comes back may be preferred.
+        if was_calm and not knows_more and not self.plan.priorities:  # A returning member may be preferred as leader.
             self.cover("members came back to a calm quorum")
             followed = {(m.node.core.term, m.node.core.leader_id) for m in quorum if m.node is not None}
-            require(followed == {before}, "who comes back disturbs nobody", f"{before} led: {self._states()}")
+            require(
+                followed == {before}, "a member that comes back disturbs no quorum", f"{before} led: {self._states()}"
+            )
         self._level()
 
     def _is_quick(self) -> bool:
@@ -186,8 +189,21 @@ class Simulation:
         is_in_time = self.plan.clocks.spread <= GOOD_CLOCKS.spread
         return is_in_time and all(disk.stall_rate == 0 for disk in self.plan.disks.values())
 
+    def _check_changes(self) -> None:
+        """Liveness: learners are promoted, and a level that every build knows can be raised."""
+        if self.membership.living_learners():
+            self.membership.promote_the_living()
+            done = self._run_while_it_shrinks(lambda: not self.membership.living_learners())
+            require(done, "a healed cluster promotes its learners", self._states())
+            self.cover("learners were promoted after the faults")
+        living = {member.node_id for member in self.healing.living()}
+        if self.plan.upgrades and living.issuperset(m.node_id for m in self.safety.members.committed.members):
+            done = self._run_until(self.queue.now + self._limit_ns(), self.upgrades.nothing_prevents_a_level)
+            require(done, "a healed cluster may raise its level", self._states())
+            self.cover("nothing prevented a level after the faults")
+
     def _end_stops(self) -> None:
-        """Members that were asked to stop have stopped, within the time for open requests and a sync."""
+        """Check that members that were asked to stop have stopped, within the time for open requests and a sync."""
 
         def stopping() -> list[str]:
             return [member.node_id for member in self.healing.living() if self.processes.is_stopping(member)]
@@ -196,7 +212,7 @@ class Simulation:
         require(done, "a member that is asked to stop stops", stopping())
 
     def _finish(self) -> None:
-        """The last reads end, and what the clients saw is judged."""
+        """Wait for the last reads, and check the history of the clients."""
         done = self.load.is_finished or self._run_until(
             self.queue.now + self._limit_ns(), lambda: self.load.is_finished
         )
@@ -204,16 +220,23 @@ class Simulation:
         self.load.check_history()
 
     def _limit_ns(self) -> int:
-        """PROBE_ELECTION_TIMEOUTS_MAX of the longest time-outs, for frames under way, and for clients of the dead."""
+        """Return the limit of a probe in ns.
+
+        It allows for PROBE_ELECTION_TIMEOUTS_MAX of the longest election time-outs, for late frames in flight, and for
+        clients that try dead members.
+        """
         limit_ns = PROBE_ELECTION_TIMEOUTS_MAX * self.plan.election_timeout_max_ns + 4 * self.plan.network.late_ns
         limit_ns += self.healing.dead_count * ClientLimits().attempt_timeout_ns
         return int(limit_ns * max(self.plan.clocks.spread, self.plan.clocks.client_spread))  # By the slowest clock.
 
     def _run_while_it_shrinks(self, is_done: Callable[[], bool]) -> bool:
-        """Run until it is done: within the limit, or behind a backlog as many times longer as it goes on shrinking."""
+        """Run until `is_done`, within the limit. The limit begins anew as long as a backlog shrinks.
+
+        There are at most BACKLOG_LIMITS_MAX limits. Returns False if it was not done by then.
+        """
         done, before = is_done(), (-1, -1)
         for _ in range(BACKLOG_LIMITS_MAX):
-            living = self.healing.living()  # Nothing is applied until a new leader's own entry has come through.
+            living = self.healing.living()  # Nothing is applied until a new leader's own entry is committed.
             shortest = min((member.node.core.durable_index if member.node else 0 for member in living), default=0)
             progress = sum(member.applied_max for member in living), shortest
             if done or progress == before:
@@ -231,11 +254,11 @@ class Simulation:
     # -- what parts ask
 
     def cover(self, name: str) -> None:
-        """Note that a coverage point is reached: something worth telling happened at least once."""
+        """Note that a coverage point is reached: something worth reporting has happened at least once."""
         self.covered.add(name)
 
     def living(self) -> list[MachineView]:
-        """The machines of which something is asked."""
+        """Return the members that are expected to work."""
         return self.healing.living()
 
     def inject(self, fault: Fault) -> None:
@@ -245,24 +268,27 @@ class Simulation:
     # -- what machines report
 
     def process_starts(self, member: MachineView) -> LevelRange:
-        """A process starts: an upgrade says which build it is."""
+        """A process starts. Returns the feature levels of its build, which upgrades decide."""
         return self.upgrades.starts(member)
 
     def on_up(self, member: MachineView) -> None:
-        """A member's node runs: it has no connections yet, so others greet it anew."""
+        """A member's node has started. It has no connections yet, so each new one begins with a hello."""
         for other in self.members.values():
             other.connections.hung_up(member.node_id)
         self.former_folders.introduce(member)
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """A node was flushed: its application looks at what came of it."""
+        """A node was flushed: upgrades, membership changes and the load take the results that are theirs."""
         if self.plan.upgrades:
             self.upgrades.take_own(effects)
         self.membership.on_flush(member, effects)
         self.load.on_flush(member, effects)
 
     def on_applied(self, member: MachineView, entry: Entry, results: Sequence[Any], *, is_first: bool) -> None:
-        """A machine has applied an entry: clients follow what is applied first, upgrades the level of each member."""
+        """A machine has applied an entry.
+
+        The load follows the first application of each entry, and upgrades follow the feature level of each member.
+        """
         if is_first:
             self.load.on_first_applied(entry, results)
         if self.plan.upgrades:
@@ -273,7 +299,7 @@ class Simulation:
         self.disks.has_failed(member)
 
     def install_began(self, member: MachineView) -> None:
-        """A received snapshot is durable, and the log that replaces the old one is not yet."""
+        """A received snapshot is durable, but the log that replaces the old one is not yet."""
         self.injector.amid_an_install(member)
 
     def process_stopped(self, member: MachineView) -> None:
@@ -285,21 +311,24 @@ class Simulation:
         self.upgrades.has_stopped(member, error)
 
     def folder_forgotten(self, member: MachineView) -> None:
-        """A process ends because its member is known with another data folder."""
+        """A process ends because other members know its member with another data folder."""
         self.refusals.has_forgotten(member)
 
     # -- connections between machines
 
     def connect(self, caller: MachineView, called: MachineView) -> None:
-        """One dials the other, and each takes the other's hello. Raises PeerRefused."""
+        """Let `caller` dial `called`; each takes the other's hello. Raises PeerRefused."""
         assert called.node is not None
         self.upgrades.greet(called.node, called.machine, caller.says_it_is)
         self.disk_loss.greeted(called, caller.node_id)
-        if caller.node is not None:  # Else what it said before it stopped arrives all the same.
+        if caller.node is not None:  # Otherwise only what it sent before it stopped arrives.
             self.upgrades.greet(caller.node, caller.machine, called.says_it_is)
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
-        """True if `by` may refuse the hello of `sender` so: members change, builds do, or it has another folder."""
+        """Return True if `by` has a reason to refuse the hello of `sender` with this code.
+
+        The reasons are membership changes, upgrades, and another data folder.
+        """
         peer = self.members[sender]
         return bool(
             (self.plan.founders and code in ("not_a_member", "removed"))
@@ -313,7 +342,7 @@ class Simulation:
         self.upgrades.connection_lost(member, peer_id)
 
     def send_refusal(self, caller: MachineView, peer_id: str, code: str) -> None:
-        """`peer_id` has refused the hello of `caller`, which hears of it a little later."""
+        """`peer_id` has refused the hello of `caller`. The caller hears of it a little later."""
         self.refusals.tell(caller, peer_id, code)
 
     def refusal_read(self, member: MachineView, node: Node, peer_id: str, code: str) -> None:
@@ -332,11 +361,11 @@ class Simulation:
     def note(
         self, member: MachineView, node: Node, what: str, content: bytes, message: object, effects: Effects
     ) -> None:
-        """One event on one member, counted into the trace hash and, if wanted, written as a line."""
+        """Record one event on one member: in the trace hash, in the coverage and, if wanted, as a line of the trace."""
         core = node.core
         now = self.queue.now
         stamp = f"{now} {member.node_id} {what} {core.term} {core.commit_index} {core.last_applied} {core.last_index}"
-        if effects.send:  # Each link has delays of its own: their order would show nowhere else.
+        if effects.send:  # Each link has delays of its own, so the order would show nowhere else.
             stamp = f"{stamp} to {','.join([peer_id for peer_id, _ in effects.send])}"
         self.trace.event(stamp, content)
         self._coverage.look(member, node, message, effects)
@@ -347,10 +376,10 @@ class Simulation:
             self.trace.line(now, member.node_id, member.state_words(), " ".join(filter(None, (words, told, out))))
 
     def note_client(self, name: str, content: bytes) -> None:
-        """A client was answered."""
+        """Record that a client was answered."""
         self.trace.event(f"{self.queue.now} {name}", content)
 
     def note_world(self, what: str) -> None:
-        """Something that happened to the world."""
+        """Record something that happened to the world."""
         self.trace.event(f"{self.queue.now} {what}")
         self.trace.line(self.queue.now, "", "", f"== {what}")

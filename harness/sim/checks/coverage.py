@@ -19,18 +19,19 @@ from harness.sim.world.probes import LONE_PUTS
 from raft import Effects, InstallSnapshot, Node, ReadsReady, TraceEvent
 
 CAMPAIGN_SEEDS_MIN = 1_000
-"""From so many seeds on a wanted mark that was never hit fails the campaign; fewer only show it."""
+"""A wanted point that was never hit fails a campaign of so many seeds or more. A smaller campaign only shows it."""
 
 OFTEN, SELDOM, RARE = 20, 100, 300
-"""A coverage point should be hit in one of so many seeds, and is shown as rare below. Only a point that is never hit
-fails.
+"""A coverage point should be hit in one of so many seeds.
+
+A point that is hit less often is shown as rare. Only a point that is never hit fails the campaign.
 """
 
 GHOST_ENDED = "a ghost ended itself"
 TOLD_BY_REFUSAL = "a removed member was told by a refusal"
 HASTY = "a spare was added as soon as a ghost was refused"
 NAMED = "a new voter was named with its folder"
-PIN_GAVE_WAY = "a pin gave way to what the configuration says"
+PIN_GAVE_WAY = "a pin gave way to the configuration"
 
 FIGURE_8 = "figure 8: an entry on a majority, not committed, was overwritten"
 SILENCE = "a leader stepped down: its quorum is silent"
@@ -89,7 +90,7 @@ WANTED: dict[str, int] = {
     WAS_WRONG: SELDOM,
     WHILE_WRITING: SELDOM,
     INTERRUPTED: SELDOM,
-    "a snapshot overtook what waited to be applied": RARE,
+    "a snapshot overtook entries that waited to be applied": RARE,
     "died amid an install": RARE,
     "transfer_given_up": RARE,
     "disk_hangs": RARE,
@@ -106,6 +107,7 @@ WANTED: dict[str, int] = {
     "a change ended: Applied": OFTEN,
     "a change was refused: behind": SELDOM,
     "a change was refused: used_id": RARE,
+    "learners were promoted after the faults": SELDOM,
     "a hello was refused: removed": SELDOM,
     "a leader began to remove itself": SELDOM,
     ROLLED_BACK: RARE,
@@ -118,6 +120,7 @@ WANTED: dict[str, int] = {
     "level 2 is in force": SELDOM,
     "a level was refused: silent_member": SELDOM,
     "a level was refused: old_member": RARE,
+    "nothing prevented a level after the faults": SELDOM,
     "a hello was refused: feature_level": RARE,
     "a member stopped at a level that its build does not know": SELDOM,
     "a member was taken back while a level was raised": RARE,
@@ -126,7 +129,7 @@ WANTED: dict[str, int] = {
     "a client closed its session": SELDOM,
     "a client left its session open": SELDOM,
 }
-"""mark: one of how many seeds should hit it."""
+"""The wanted coverage points, each with a number n: one of n seeds should hit the point."""
 
 
 def never(covered: Counter[str]) -> list[str]:
@@ -140,18 +143,18 @@ def is_too_rare(point: str, hits: int, seeds: int) -> bool:
 
 
 class CoverageTracker:
-    """Looks at each event of a run and covers the points that it hits. It decides nothing."""
+    """Looks at each event of a run and covers the points that the event hits. It never fails a run."""
 
     def __init__(self, world: CheckedWorld) -> None:
         self._world = world
         self._candidates: dict[int, set[str]] = {}  # By term.
         self._led: set[int] = set()  # Terms that had a leader.
         self._handed_over: set[int] = set()  # Terms for which a leader had asked a peer to campaign.
-        self._transfers: dict[str, set[tuple[str, int]]] = {}  # Of snapshots, to each member, since its last one.
+        self._transfers: dict[str, set[tuple[str, int]]] = {}  # Of snapshots, to each member since its last install.
         self._reading: set[str] = set()  # Leaders that have begun a round of reads since reads were last let through.
 
     def look(self, member: MachineView, node: Node, message: object, effects: Effects) -> None:
-        """After one event on one member, before the disk has done anything of what it asks for."""
+        """Look at one event on one member, before the disk has done anything that the event asks for."""
         if isinstance(message, InstallSnapshot):
             self._transfers.setdefault(member.node_id, set()).add((node.core.leader_id or "", message.transfer_id))
         names = [event.name for event in effects.events]
@@ -196,16 +199,21 @@ class CoverageTracker:
                     cover(INTERRUPTED)
 
     def _stand(self, node_id: str, term: int) -> None:
-        """Two asked for votes in one term that never had a leader, and a later one is needed (Raft §5.2)."""
+        """Note a candidate, and cover a split election (Raft §5.2).
+
+        An election was split if two members asked for votes in a term that never had a leader, and a later term is
+        needed.
+        """
         self._candidates.setdefault(term, set()).add(node_id)
         earlier = [len(who) for old, who in self._candidates.items() if old < term and old not in self._led]
         if earlier and max(earlier) > 1:
             self._world.cover(SPLIT)
 
     def _is_on_a_majority(self, index: int, term: int) -> bool:
-        """Raft §5.4.2, figure 8: what is being cut is durable on a majority; that it is not committed is a rule.
+        """True if the entry that is being cut is durable on a majority (Raft §5.4.2, figure 8).
 
-        Copies of an uncommitted entry only go away when they are cut, so at the first cut all of them are there.
+        A rule of its own says that no committed entry is cut. Copies of an uncommitted entry only go away when they are
+        cut, so at the first cut all of them are there.
         """
         members = self._world.members.values()
         holders = sum(other.logs.durable.term_at(index) == term for other in members)

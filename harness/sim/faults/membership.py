@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from raft import (
     MEMBERS_MAX,
     Applied,
     Busy,
+    ChangeRefusal,
     ChangeRefused,
     Configuration,
     Effects,
@@ -73,7 +75,7 @@ def _word(error: Exception) -> str:
 
 
 SILENCE_TIMEOUTS = 12
-"""In the longest election time-outs: longer than a leader tells a removed member (`TELLING_TIMEOUTS_MAX`)."""
+"""In the longest election time-outs: longer than a leader replicates to a removed member (`DEPARTURE_TIMEOUTS_MAX`)."""
 
 
 class MembershipChanges:
@@ -96,6 +98,26 @@ class MembershipChanges:
         """Nothing more is begun; what is under way goes on to its end."""
         self._operator.is_stopped = True
 
+    def promote_the_living(self) -> None:
+        """Request the promotion of the learners that live, again and again until there are none."""
+        learners = self.living_learners()
+        if not learners:
+            return
+        self._world.queue.after(PAUSE_NS, self.promote_the_living)
+        member = self._world.members[choose_target(self._world, None)]
+
+        def attempt(node: Node) -> None:
+            with contextlib.suppress(ChangeRefused, NotLeader, Busy, NodeStopped):
+                self.propose(node, MembershipChange(promote=learners))
+
+        if member.node is not None and member.node.core.role is Role.LEADER:
+            member.call("change: promote the learners", attempt)
+
+    def living_learners(self) -> tuple[str, ...]:
+        """The learners that live, of the configuration that is committed."""
+        learners = self._world.safety.members.committed.learner_ids
+        return tuple(member.node_id for member in self._world.living() if member.node_id in learners)
+
     def propose(self, node: Node, change: MembershipChange) -> None:
         """Have a leader begin this change, as the service of the store does it, or as another program may."""
         if self._names:
@@ -104,7 +126,20 @@ class MembershipChanges:
                 self._world.cover(NAMED)
             change = named
         self._last_ticket -= 1
-        node.propose_change(change, self._last_ticket)
+        try:
+            node.propose_change(change, self._last_ticket)
+        except ChangeRefused as error:
+            self.check_refusal(node.identity.node_id, change, error)
+            raise
+
+    def check_refusal(self, node_id: str, change: MembershipChange, error: ChangeRefused) -> None:
+        """An id is refused as used only if a configuration named it before."""
+        named = {member.node_id for member in (*change.add, *change.update)}
+        require(
+            error.reason is not ChangeRefusal.USED_ID or not named.isdisjoint(self._world.safety.members.ever),
+            "an id is refused as used only if a member had it",
+            f"{node_id} refuses {change}: {error}",
+        )
 
     def _try(self, step: ChangeStep) -> None:
         world = self._world

@@ -25,7 +25,12 @@ from raft import (
     Effects,
     Identity,
     LevelRange,
+    LevelRefusal,
+    LevelRefused,
     Node,
+    NodeStopped,
+    NotLeader,
+    Role,
     StateMachine,
 )
 
@@ -124,7 +129,11 @@ class Upgrades:
             machine = self._world.members[node.identity.node_id].machine
             assert machine is not None
             if level > machine.feature_level:
-                node.check_raise(level)
+                try:
+                    node.check_raise(level)
+                except LevelRefused as error:
+                    self.check_refusal(level, node, error)
+                    raise
                 self._check_asked(level, node)
             self._last_ticket -= 1
             node.propose(encode_command(RaiseFeatureLevel(level)), self._last_ticket)
@@ -133,6 +142,28 @@ class Upgrades:
                 self._world.queue.after(0, self._take_back, level)
 
         self._operator.ask("a level", f"raise the level to {level}", attempt, tries_max)
+
+    def check_refusal(self, level: int, node: Node, error: LevelRefused) -> None:
+        """A level is refused for a member's build only if the leader was told of a build that lacks the level."""
+        ids = {member.node_id for member in node.core.configuration.members}
+        told = self._said[node.identity.node_id]
+        lacking = sorted(name for name, levels in told.items() if name in ids and level not in levels)
+        require(
+            error.reason is not LevelRefusal.OLD_MEMBER or bool(lacking),
+            "a level is refused for a build only if a member has one that lacks it",
+            f"{node.identity.node_id} refuses {level}: {error}; on connections that stand it was told {told}",
+        )
+
+    def nothing_prevents_a_level(self) -> bool:
+        """True if a leader would raise the level to the newest now; every member must live, and has that build."""
+        leader = self._world.members[choose_target(self._world, None)].node
+        if leader is None or leader.core.role is not Role.LEADER:
+            return False
+        try:
+            leader.check_raise(LEVEL_MAX)
+        except (LevelRefused, NotLeader, NodeStopped):
+            return False
+        return True
 
     def _take_back(self, level: int) -> None:
         """Give one member that does not lead a build that lacks `level`, before it has heard of the level."""
@@ -170,7 +201,11 @@ class Upgrades:
         """A member has applied an entry."""
         assert member.machine is not None
         level, levels = member.machine.feature_level, self.levels[member.node_id]
-        require(level in levels, "nobody applies what its build does not know", f"{member.node_id}: {level}, {levels}")
+        require(
+            level in levels,
+            "no member applies an entry of a level that its build lacks",
+            f"{member.node_id}: {level}, {levels}",
+        )
         if level == member.checker.level:
             return
         require(
@@ -190,7 +225,7 @@ class Upgrades:
             self._world.cover(PIN_GAVE_WAY)
         require(
             levels.highest >= level,
-            "who does not know the level in force is heard by nobody who does",
+            "a member hears no build that lacks the level in force",
             f"{node.identity.node_id} is at {level}, {sender.node_id} knows {levels}",
         )
 
@@ -205,7 +240,7 @@ class Upgrades:
         require(error.level not in levels, "a build goes on at every level that it knows", f"{name}, {levels}: {error}")
         could = self.best[name] >= error.level
         came_later = any(level >= error.level and name not in ids for level, ids in self._asked)
-        require(could or came_later, "nobody is led where its build cannot go", f"{name}: {error}")
+        require(could or came_later, "no member is led to a level that its build never knew", f"{name}: {error}")
         self._world.cover("a member stopped at a level that its build does not know")
         self._give(member, LEVEL_MAX, PAUSE_NS)
 

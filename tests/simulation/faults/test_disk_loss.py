@@ -15,8 +15,8 @@ from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.plan import ALL_HEALED, LOSS, MILLISECOND_NS, Fault, Plan
 from harness.sim.simulation import Simulation
 from harness.sim.world.member import SimMember
-from tests.simulation.support.plans import a_calm_plan
-from tests.simulation.support.stage import TIMERS, Stage
+from tests.simulation.support.plans import TIMERS, a_calm_plan
+from tests.simulation.support.stage import Stage
 
 REFUSES, REBORN = 0.99, 0.01
 """Shapes of the fault: what is done with the empty folder."""
@@ -52,7 +52,7 @@ def test_who_hears_a_member_that_has_lost_its_disk_is_seen() -> None:
     with pytest.raises(Violation) as caught:
         stage.world.disk_loss.greeted(stage.leader, stage.follower.node_id)
 
-    assert rule_of(caught) == "who has lost its disk is heard by nobody who knew it"
+    assert rule_of(caught) == "a new folder is ignored by every member that knew the lost one"
 
 
 def test_a_minority_loses_its_disks_and_no_more() -> None:

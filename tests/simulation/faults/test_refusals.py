@@ -5,8 +5,6 @@ See docs/reference/specification.md#13-incarnations-and-pins.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from harness.sim.checks.coverage import GHOST_ENDED, HASTY, PIN_GAVE_WAY, TOLD_BY_REFUSAL
@@ -17,7 +15,6 @@ from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.draw_membership import MADE_ANEW_SHARE
 from harness.sim.plan.plan import (
     ADD,
-    ALL_HEALED,
     LOSS,
     MILLISECOND_NS,
     PROMOTE,
@@ -25,13 +22,12 @@ from harness.sim.plan.plan import (
     SECOND_NS,
     ChangeStep,
     Fault,
-    Plan,
     names_new_voters,
 )
 from harness.sim.simulation import Simulation
 from raft import Node
-from tests.simulation.support.plans import a_calm_plan
-from tests.simulation.support.stage import TIMERS, Stage
+from tests.simulation.support.plans import a_changing_plan
+from tests.simulation.support.stage import Stage
 
 
 def refused(stage: Stage, code: str) -> None:
@@ -77,13 +73,6 @@ def test_any_other_refusal_ends_nobody() -> None:
     stage.run(300)
 
     assert stage.follower.is_up
-
-
-def a_changing_plan(**changes: object) -> Plan:
-    """Three voters and a fourth machine, without a fault."""
-    calm = a_calm_plan(members=4, heal=ALL_HEALED)
-    plan = replace(calm, founders=3, raft=TIMERS, until_ns=3 * SECOND_NS, former_folders={}, changes=(), upgrades=())
-    return replace(plan, **changes)  # type: ignore[arg-type]
 
 
 def test_a_removed_member_that_was_away_is_told_by_a_refusal_and_ends() -> None:

@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.sim.plan.draw import draw_plan
-from harness.sim.plan.plan import CALM, GOOD_CLOCKS, MILLISECOND_NS, HealPlan, Plan
+from harness.sim.plan.plan import ALL_HEALED, CALM, GOOD_CLOCKS, MILLISECOND_NS, SECOND_NS, HealPlan, Plan
 from harness.sim.plan.profiles import draw_profile
+from raft import RaftConfig
+
+TIMERS = RaftConfig(
+    heartbeat_interval_ns=20 * MILLISECOND_NS,
+    election_timeout_min_ns=60 * MILLISECOND_NS,
+    election_timeout_max_ns=120 * MILLISECOND_NS,
+)
 
 MEMBERS = ("n1", "n2", "n3", "n4", "n5")
 
@@ -25,6 +32,13 @@ def a_calm_plan(*, members: int, heal: HealPlan, seed: int = 1) -> Plan:
         faults=(),
         heal=heal,
     )
+
+
+def a_changing_plan(**changes: object) -> Plan:
+    """Three voters and a fourth machine, without a fault."""
+    calm = a_calm_plan(members=4, heal=ALL_HEALED)
+    plan = replace(calm, founders=3, raft=TIMERS, until_ns=3 * SECOND_NS, former_folders={}, changes=(), upgrades=())
+    return replace(plan, **changes)  # type: ignore[arg-type]
 
 
 def first_in(profile: str) -> Plan:

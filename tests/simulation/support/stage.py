@@ -16,14 +16,8 @@ from harness.sim.engine.errors import Violation
 from harness.sim.plan.plan import ALL_HEALED, MILLISECOND_NS
 from harness.sim.simulation import Simulation
 from harness.sim.world.member import SimMember
-from raft import AppendEntries, Effects, Entry, EntryKind, Message, Node, RaftConfig, Role, TraceEvent
-from tests.simulation.support.plans import a_calm_plan
-
-TIMERS = RaftConfig(
-    heartbeat_interval_ns=20 * MILLISECOND_NS,
-    election_timeout_min_ns=60 * MILLISECOND_NS,
-    election_timeout_max_ns=120 * MILLISECOND_NS,
-)
+from raft import AppendEntries, Effects, Entry, EntryKind, Message, Node, Role, TraceEvent
+from tests.simulation.support.plans import TIMERS, a_calm_plan
 
 APPEND = AppendEntries(term=0, prev_index=0, prev_term=0, entries=(), commit_index=0, low_watermark=0, read_counter=0)
 
