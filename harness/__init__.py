@@ -1,1 +1,1 @@
-"""What breaks Highwatermark on purpose: simulator, model checker, scenarios, mutants, and runs of real processes."""
+"""Tools that break Highwatermark on purpose: simulator, model checker, scenarios, mutants, runs of real processes."""

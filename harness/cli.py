@@ -34,7 +34,7 @@ from harness.runs.soak import Soak, run_soak, show_soak
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 from kvstore import end_with_true_exit_code
 
-_PIPE_WIDTH = 132  # Where there is no terminal to ask.
+_PIPE_WIDTH = 132  # Where there is no terminal that has a width.
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_VIOLATION = 1, 2, 3
 
 _out = click.option("--out", type=click.Path(path_type=Path), required=True, help="A new or empty folder for the run.")
@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         for name in self.lazy:
-            self.get_command(ctx, name)  # So that it is among the names that a typo is compared with.
+            self.get_command(ctx, name)  # So that a typo is compared with its name, too.
         return super().resolve_command(ctx, args)
 
 

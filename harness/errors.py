@@ -1,4 +1,4 @@
-"""What can go wrong in the harness itself, as opposed to the cluster under test. Each says what to do."""
+"""Errors of the harness itself, as opposed to the cluster under test. Their messages say what to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BadInput(HarnessError):
 
 
 class NodeDied(HarnessError):
-    """A member ended by itself: no fault of ours did it."""
+    """A member ended by itself, without a fault that allows it."""
 
     def __init__(self, node_id: str, exit_code: int, log_path: Path, tail: str) -> None:
         self.node_id, self.exit_code, self.log_path, self.tail = node_id, exit_code, log_path, tail

@@ -1,7 +1,7 @@
 """`hwm-audit`: exit 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed.
 
-74: linearizable, but the verdict could not be written to stdout; any other code stays what it is. Data goes to stdout,
-words to stderr.
+Exit 74: linearizable, but the verdict could not be written to stdout. A failed write changes no other exit code. Data
+goes to stdout, messages to stderr.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from spark_audit.spark.package import package_command
 from spark_audit.standard_streams import end_with_true_exit_code
 from spark_audit.verdict.verdict import Verdict
 
-SHORT_JOB_BYTES_MAX = 64 * 2**20  # About 100,000 operations: Spark's job is over before Java's best code would pay.
+SHORT_JOB_BYTES_MAX = 64 * 2**20  # About 100,000 operations: a job of seconds, for which few tasks are enough.
 
 
 class _Commands(click.Group):
-    """A group that names the nearest command when it does not know one."""
+    """A group that answers an unknown command with the nearest known one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -53,14 +53,14 @@ def cli() -> None:
 
 
 def _checked_memory(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
-    """What Java would answer with a page of its own."""
+    """Refuse a value that Java would answer with a page of its own output."""
     if not re.fullmatch(r"[1-9][0-9]{0,8}[mgt]", value.lower()):
         raise click.BadParameter(f"{value!r} is no amount of memory, such as 2g or 800m")
     return value
 
 
 def _checked_master(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
-    """What Spark would answer with a page of its own."""
+    """Refuse a value that Spark would answer with a page of its own output."""
     if not re.fullmatch(MASTER, value):
         raise click.BadParameter(f"{value!r} is no Spark master, such as local[*], local[4] or spark://HOST:PORT")
     return value
@@ -162,7 +162,7 @@ def _is_given(option: str) -> bool:
 
 
 def _files(paths: tuple[str, ...]) -> list[HistoryFile]:
-    """Refuse a wrong path, a run without rows, or a malformed run.json before any engine takes its time to start."""
+    """Return the files. Refuse a wrong path, a run without rows, or a malformed run.json before an engine starts."""
     files = history_files(paths)
     folders = {file.folder for file in files}
     for folder in sorted(folders - {file.folder for file in files if file.path.stat().st_size}):
@@ -208,7 +208,7 @@ def _run_in_spark(
 
 
 def _write(html: Path, page: str, verdict: Verdict) -> None:
-    """The verdict is out by now, and stands; that there is no page is an error all the same."""
+    """Write the page. The verdict was printed before and stands, but a page that cannot be written is an error."""
     try:
         write_page(html, page)
     except InputError as error:

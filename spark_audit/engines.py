@@ -17,11 +17,11 @@ LOCAL_BYTES_MAX = 2**30  # Estimated resident memory: about 1,200,000 operations
 _ALWAYS_BYTES = 100 * 2**20
 _ROW_BYTES = 650  # For each row, besides its own bytes.
 _MULTI_KEY_ROW_BYTES = 6_000  # The same, if the store may have to be replayed.
-_HEAD_BYTES = 2**20  # The head of JSON lines stands for the whole file.
+_HEAD_BYTES = 2**20  # The rows of a file of JSON lines are estimated from its head.
 
 
 def engine_for(files: Sequence[HistoryFile]) -> str:
-    """`local` if these files need an estimated LOCAL_BYTES_MAX at most, otherwise `spark`."""
+    """Return `local` if these files need at most LOCAL_BYTES_MAX of memory by estimate, otherwise `spark`."""
     return "local" if _ALWAYS_BYTES + sum(map(_bytes_for, files)) <= LOCAL_BYTES_MAX else "spark"
 
 
@@ -45,7 +45,7 @@ def _bytes_for(file: HistoryFile) -> int:
 
 
 def _may_have_multi_key(footer: parquet.FileMetaData) -> bool:
-    """Whether there may be listings or transactions: their names sort after those of all other operations."""
+    """Whether the file may have listings or transactions. Their names sort after those of all other operations."""
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     columns = (group.column(number) for group in groups for number in range(group.num_columns))
     statistics = [column.statistics for column in columns if column.path_in_schema == "op"]
@@ -59,7 +59,7 @@ class _NoPandas(MetaPathFinder):
 
 
 def spare_pandas() -> None:
-    """Keep Arrow from importing pandas, which takes half a second, only to test whether a value is a Series.
+    """Keep Arrow from importing pandas just to test whether a value is a Series: the import takes half a second.
 
     Arrow asks once and remembers the answer. Code that needs pandas later can still import it, and so can Arrow.
     """

@@ -1,6 +1,6 @@
 """Errors of an audit, and how a command reports them. Each error keeps its fields, and its text says what to do.
 
-Executors of Spark import this module and have no click, so only the functions of commands import it.
+Executors of Spark import this module and have no click, so only the functions that commands use import click.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class MalformedHistory(InputError):
 
 
 class NothingToCheck(InputError):
-    """The history has no completed operation. An empty history proves nothing, so it is not reported as
-    linearizable.
+    """The history has no completed operation.
+
+    An empty history proves nothing, so it is not reported as linearizable.
     """
 
     def __init__(self, where: str, rows: int) -> None:
@@ -107,7 +108,7 @@ def fail(message: str, status: int) -> NoReturn:
 
 @contextmanager
 def report_errors(*, verbose: bool) -> Iterator[None]:
-    """End the command with a line or two on stderr when something is raised inside.
+    """End the command with one or two lines on stderr if the body raises an error.
 
     Wrong usage is left to click. `verbose`: an unexpected error is raised, with its traceback.
     """
@@ -129,7 +130,7 @@ def report_errors(*, verbose: bool) -> Iterator[None]:
         fail(f"{missing}\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
     except KeyboardInterrupt:
         fail("interrupted", JOB_FAILED)
-    except Exception as error:  # Whatever Spark, Java or a worker raised: one line, not a page.
+    except Exception as error:  # An error of Spark, Java or a worker: one line instead of a page.
         if verbose:
             raise
         fail(f"the audit job failed: {_first_line(error)}\nhint: run again with --verbose", JOB_FAILED)

@@ -1,4 +1,4 @@
 """A cluster of real processes on one machine: members with their disks, clocks and network, and their status.
 
-What is done to them, and when, belongs into `harness.nemesis`.
+The faults that hit them belong to `harness.nemesis`.
 """

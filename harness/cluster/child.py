@@ -15,15 +15,15 @@ import threading
 import time
 from pathlib import Path
 
-CLOCK_SHIFT = "--clock-shift"  # How far its monotonic clock is ahead of ours, as on a machine booted at another time.
+CLOCK_SHIFT = "--clock-shift"  # Seconds by which its monotonic clock is ahead, as after a boot at another time.
 DESCRIPTORS = "--descriptors"  # Its limit of open files, soft and hard.
-TAMPERED = "--tampered"  # With these controls (`harness.cluster.os_faults`).
+TAMPERED = "--tampered"  # The file of the controls that inject faults (`harness.cluster.os_faults`).
 _PR_SET_PDEATHSIG = 1
 _LOOK_INTERVAL_SECONDS = 0.25
 
 
 def die_with(parent_pid: int) -> None:
-    """Arrange that this process ends when `parent_pid` does; if it has ended already, end now."""
+    """Make this process end when `parent_pid` does. If that process has ended already, end now."""
     if not _kernel_watches():
         threading.Thread(target=_watch, args=(parent_pid,), daemon=True).start()
     if os.getppid() != parent_pid:  # It ended before the line above took effect.
@@ -62,11 +62,11 @@ def main() -> None:
     sys.argv = ["hwm", *sys.argv[2:]]
     runpy.run_module(
         "kvstore.cli.main", run_name="__main__", alter_sys=True
-    )  # A program of another package, not a part.
+    )  # Run as the program of another package, not imported.
 
 
 def _taken(option: str) -> str | None:
-    """The value of `option`, if it comes next; then it is gone from the arguments."""
+    """Remove `option` from the arguments and return its value; None if it is not the next one."""
     name, _, value = sys.argv[2].partition("=")
     if name != option:
         return None

@@ -22,16 +22,16 @@ from raft import Member
 
 NODES_MAX = 9  # Raft groups have up to nine members; more only adds load to one machine.
 READY_SECONDS = 30.0
-_START_ATTEMPTS_MAX = 3  # A port can be taken between our look and the member's bind.
+_START_ATTEMPTS_MAX = 3  # Another process can take a port before the member binds it.
 _LOOK_SECONDS = 0.05
 _PLAIN = MemberOptions()
 
 
 class Cluster:
-    """The members, their addresses, their network if partitions were asked for, and what `status` says of them.
+    """The members of a cluster, their addresses, their network if it has proxies, and a monitor of their status.
 
-    Members come and go (`start_new_member`, `forget`), and `endpoints`, one list of the client addresses of those there
-    are, follows.
+    `endpoints` has the client addresses of the current members. `start_new_member` and `forget` change this list in
+    place.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Cluster:
 
     @property
     def silent(self) -> set[str]:
-        """Who runs and has not answered when it was last asked for its status."""
+        """The running members that did not answer the last status request."""
         return {node_id for node_id, member in self.members.items() if member.running} - set(self.monitor.views)
 
     async def make_founders(self) -> None:
-        """A disk and a process for each member, none of them started. VolumeFailed."""
+        """Make a disk and a process for each founding member; none is started. Raises VolumeFailed."""
         for node_id in self._founders:
             arguments = serve_arguments(
                 node_id, await self._new_folder(node_id), self._founders, self.member_options.options
@@ -68,12 +68,15 @@ class Cluster:
             self.members[node_id] = self.member_options.process(self.folder, node_id, [*arguments, BOOTSTRAP])
 
     def forbid_bootstrap(self) -> None:
-        """All have a folder now; one that loses it must say so, and not begin anew."""
+        """Drop BOOTSTRAP from later starts: now a member that loses its folder must report it, and not begin anew."""
         for member in self.members.values():
             member.arguments = tuple(each for each in member.arguments if each != BOOTSTRAP)
 
     async def start_new_member(self) -> Member:
-        """Start a machine that is no member yet, with a new id and an empty folder; returns the member to be added."""
+        """Start a process with a new id and an empty folder. Returns the member, which is yet to be added.
+
+        Raises VolumeFailed.
+        """
         self._ids_given += 1
         node_id = f"n{self._ids_given}"
         peer_port, client_port, *metrics_ports = free_ports(3 if self.member_options.has_metrics else 2)
@@ -94,7 +97,7 @@ class Cluster:
         return Member(node_id, address.peer, address.client)
 
     async def forget(self, node_id: str) -> None:
-        """It is no member any more: end it, and keep of it only what it had on its disk and said."""
+        """Kill a removed member, and drop its address, proxy and volume. Its data and its log are kept."""
         self.members.pop(node_id).kill()
         self.monitor.forget(node_id)
         self.endpoints.remove(self.addresses.pop(node_id).client)
@@ -104,7 +107,7 @@ class Cluster:
             await self._close_volume(node_id)
 
     async def close_volumes(self) -> None:
-        """Nobody runs any more: keep what is on the disks, and undo these."""
+        """Copy the data from all volumes, and remove the volumes. No member may be running."""
         for node_id in list(self.volumes):
             await self._close_volume(node_id)
 
@@ -121,7 +124,7 @@ class Cluster:
         volume = self.volumes.pop(node_id)
 
         def close() -> None:
-            with contextlib.suppress(OSError):  # It may have been interrupted while its disk was failing.
+            with contextlib.suppress(OSError):  # The run may have been interrupted while the disk was failing.
                 volume.keep(self.folder / node_id)
             volume.close()
 
@@ -129,7 +132,7 @@ class Cluster:
             await trio.to_thread.run_sync(close)
 
     def start_all(self) -> None:
-        """Start every member that does not run, and let every paused one go on."""
+        """Start every member that does not run, and resume every paused one."""
         for member in self.members.values():
             if member.running:
                 member.resume()
@@ -137,7 +140,7 @@ class Cluster:
                 member.start()
 
     def check_alive(self) -> None:
-        """Raises NodeDied if a member ended by itself."""
+        """Raise NodeDied if a member ended by itself without a fault that allows it."""
         for member in self.members.values():
             exit_code = member.wrong_end()
             if exit_code is not None:
@@ -161,12 +164,12 @@ class Cluster:
         raise NotReady(what, ready_seconds, self.folder)
 
     async def state_hashes(self) -> dict[str, tuple[int, str]]:
-        """Of each member that answers: (last_applied, the hash of its state there), asked now."""
+        """Ask all members now. Returns by node id, for those that answer: (last_applied, hash of the state, in hex)."""
         views = await self.monitor.look(with_hash=True)
         return {node_id: (view.last_applied, view.state_hash.hex()) for node_id, view in views.items()}
 
     async def stop(self) -> dict[str, int]:
-        """End all members in an orderly way (SIGTERM); returns their exit codes."""
+        """Stop all running members with SIGTERM. Returns their exit codes by node id."""
         exit_codes: dict[str, int] = {}
 
         async def stop(member: MemberProcess) -> None:
@@ -194,8 +197,8 @@ async def running_cluster(
 ) -> AsyncIterator[Cluster]:
     """Make data folders and logs under `folder`, start `nodes` members, and yield once they are ready.
 
-    Whatever happens inside, no process is left at the end. `proxied`: every link between members goes through a
-    proxy of ours (`Cluster.network`). Raises NotReady, NodeDied, VolumeFailed.
+    Whatever happens in the block, no process is left at the end. `proxied`: every connection between members goes
+    through a proxy of the harness (`Cluster.network`). Raises NotReady, NodeDied, VolumeFailed.
     """
     for attempt in range(1, _START_ATTEMPTS_MAX + 1):
         home = folder if attempt == 1 else folder / f"attempt-{attempt}"
@@ -220,7 +223,7 @@ async def running_cluster(
 
 
 async def _started(cluster: Cluster, ready_seconds: float, *, may_lose_race: bool) -> bool:
-    """Start all members and wait for them. False if one could not listen because somebody took its port."""
+    """Start all members and wait until they are ready. False if another process took the port of one."""
     await trio.Path(cluster.folder).mkdir(parents=True, exist_ok=True)
     await cluster.make_founders()
     cluster.start_all()
@@ -256,6 +259,6 @@ def _agree(views: dict[str, MemberStatus]) -> bool:
 
 
 def _close(views: dict[str, MemberStatus]) -> bool:
-    """Under load the members are never at one index; then it is enough that all are near the leader's mark."""
+    """True if all members have nearly applied the highest commit index: under load they are never at one index."""
     mark = max(view.commit_index for view in views.values())
     return all(mark - view.last_applied <= 100 for view in views.values())

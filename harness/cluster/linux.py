@@ -13,47 +13,49 @@ from pathlib import Path
 
 _FREEZE, _THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
 _SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
-_KEEP_ALL, _LOSE_UNSYNCED = 0, 2  # Whether what was written goes to the disk first; 2 is NOLOGFLUSH.
+_KEEP_ALL, _LOSE_UNSYNCED = 0, 2  # With and without writing cached data to the disk first; 2 is NOLOGFLUSH.
 _NEW_MOUNTS, _NEW_TIME = 0x00020000, 0x00000080  # CLONE_NEWNS, CLONE_NEWTIME
 _RECURSIVELY_PRIVATE = 0x4000 | 0x40000  # MS_REC, MS_PRIVATE
 _OFFSETS = Path("/proc/self/timens_offsets")
 
 
 def freeze(folder: int) -> None:
-    """Make every write to the file system of this open folder wait, in the kernel, until `thaw`. OSError if it cannot.
+    """Make every write to the file system of this open folder wait in the kernel until `thaw`.
 
-    Returns once what was written before is on the disk.
+    Returns once all earlier writes are on the disk. Raises OSError if the file system cannot be frozen.
     """
     fcntl.ioctl(folder, _FREEZE, 0)
 
 
 def thaw(folder: int) -> None:
-    """Undo `freeze`. OSError if it is not frozen."""
+    """Undo `freeze`. Raises OSError if the file system is not frozen."""
     fcntl.ioctl(folder, _THAW, 0)
 
 
 def shut_down(folder: int, *, lose_unsynced: bool) -> None:
-    """Take the disk from the file system (ext4) of this open folder: from now on everything fails with EIO.
+    """Detach the file system (ext4) of this open folder from its disk: from now on every operation fails with EIO.
 
-    `lose_unsynced`: of what was not synced nothing reaches the disk, as when the power fails; otherwise all does.
-    Only unmounting and mounting it brings it back. OSError if it cannot.
+    `lose_unsynced`: unsynced data does not reach the disk, as in a power failure; otherwise all of it does. Only
+    unmounting and mounting again ends this state. Raises OSError if the file system cannot be shut down.
     """
     fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _LOSE_UNSYNCED if lose_unsynced else _KEEP_ALL))
 
 
 def enter_private_mounts() -> None:
-    """What this thread, and all that it starts, mounts from now on is seen by nobody else, and ends with them.
+    """Give this thread, and the processes that it starts, a mount namespace of their own.
 
-    Call it before there are other threads. OSError if this user may not.
+    No other process sees what they mount from now on, and these mounts end with the last of them. Call it before there
+    are other threads. Raises OSError if this user may not do that.
     """
     _call("unshare", _NEW_MOUNTS)
     _call("mount", b"none", b"/", None, _RECURSIVELY_PRIVATE, None)
 
 
 def shift_clocks_at_exec(shift_seconds: int) -> None:
-    """From the next exec on this process's monotonic and boot clocks are ahead (below 0: behind) of the machine's.
+    """From the next exec on, move this process's monotonic and boot clocks ahead of the machine's (below 0: behind).
 
-    As if the machine had been booted at another time. OSError if this user may not, or the clock would be below 0.
+    The process then seems to run on a machine that was booted at another time. Raises OSError if this user may not do
+    that, or if a clock would be below 0.
     """
     _call("unshare", _NEW_TIME)
     _OFFSETS.write_text(f"monotonic {shift_seconds} 0\nboottime {shift_seconds} 0\n", encoding="ascii")

@@ -12,9 +12,10 @@ from harness.cluster.volumes import SMALL_BYTES, USUAL_BYTES, FileSystem, Volume
 
 @dataclass(frozen=True, slots=True)
 class MemberAddress:
-    """Where a member listens, on 127.0.0.1. `proxy_port`: where others reach it as a peer, if not there; 0: there.
+    """The ports on which a member listens, on 127.0.0.1.
 
-    `metrics_port`: of its metrics and probes; 0: it has none.
+    `proxy_port`: the port at which its peers reach it, through a proxy; 0: they reach it at `peer_port`.
+    `metrics_port`: the port of its metrics and probes; 0: it has none.
     """
 
     peer_port: int
@@ -28,12 +29,12 @@ class MemberAddress:
 
     @property
     def peer(self) -> str:
-        """As it is advertised."""
+        """The peer address that the member advertises."""
         return f"127.0.0.1:{self.proxy_port or self.peer_port}"
 
 
 BOOTSTRAP = "--bootstrap"
-"""Only for the first start: later it would make a new member of one whose folder is lost."""
+"""Only for the first start: later, a member whose folder is lost would begin anew instead of reporting the loss."""
 
 LEASE_READS = "--lease-reads"
 
@@ -41,7 +42,7 @@ NO_LEADER_LOSS_HINT = "--no-leader-loss-hint"
 
 USUAL_STORAGE: tuple[str, ...] = ()
 SMALL_STORAGE = ("--snapshot-log-bytes=32768", "--segment-bytes=16384", "--retention-bytes=65536")
-"""So small that within seconds segments are deleted, snapshots written, and sent to members that were away."""
+"""So small that within seconds segments are deleted, and snapshots are written and sent to members that fell behind."""
 
 
 def serve_arguments(
@@ -50,7 +51,7 @@ def serve_arguments(
     founders: Mapping[str, MemberAddress],
     options: Sequence[str] = (),
 ) -> list[str]:
-    """What follows `hwm` for a member that the cluster began with. A first start also needs BOOTSTRAP."""
+    """Return the arguments of `hwm` for a founding member. Its first start also needs BOOTSTRAP."""
     members = [f"--member={name}={address.peer}/{address.client}" for name, address in founders.items()]
     return ["serve", str(data), f"--node-id={node_id}", *members, *_listening(founders[node_id]), *options]
 
@@ -62,7 +63,7 @@ def join_arguments(
     endpoints: Sequence[str],
     options: Sequence[str] = (),
 ) -> list[str]:
-    """What follows `hwm` for a member that comes later. `endpoints`: client addresses of those there are."""
+    """Return the arguments of `hwm` for a member that joins later. `endpoints`: client addresses of current members."""
     own = f"--member={node_id}={address.peer}/{address.client}"
     join = f"--join={','.join(endpoints)}"
     return ["serve", str(data), f"--node-id={node_id}", own, join, *_listening(address), *options]
@@ -75,12 +76,12 @@ def _listening(address: MemberAddress) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberOptions:
-    """What all members of a cluster are started with, besides their names.
+    """The options with which all members of a cluster are started, besides their names.
 
-    `file_system`: of a volume for each member, or None: a folder will do. `faketime`: the library, if needed.
-    `tampered`: faults can be injected into their disks and clocks (`harness.cluster.os_faults`), which costs a little
-    time. `has_metrics`: each has a port for metrics and probes. `descriptors_max`: their limit of open files, soft and
-    hard; None: that of the harness.
+    `file_system`: that of a volume for each member; None: a plain folder for each. `faketime`: the path of libfaketime,
+    if wall clocks are to be faked. `tampered`: faults can be injected into disks and clocks
+    (`harness.cluster.os_faults`), which costs a little time. `has_metrics`: each member has a port for metrics and
+    probes. `descriptors_max`: the limit of open files of each member, soft and hard; None: that of the harness.
     """
 
     small_storage: bool = False
@@ -101,14 +102,14 @@ class MemberOptions:
         return (*storage, *switches)
 
     def volume(self, home: Path, node_id: str) -> Volume | None:
-        """A volume for a new member, not yet open."""
+        """Return an unopened volume for a new member; None if it gets a plain folder."""
         if self.file_system is None:
             return None
         size_bytes = SMALL_BYTES if self.small_storage else USUAL_BYTES
         return Volume(home / "volumes", node_id, file_system=self.file_system, size_bytes=size_bytes)
 
     def process(self, home: Path, node_id: str, arguments: Sequence[str]) -> MemberProcess:
-        """The process of a new member, not yet started."""
+        """Return the process of a new member, not yet started."""
         member = MemberProcess(node_id, arguments, home / f"{node_id}.log")
         member.descriptors_max = self.descriptors_max
         if self.faketime is not None:

@@ -1,4 +1,4 @@
-"""What members use while a run lasts: resident memory and open descriptors, as Linux tells in /proc."""
+"""Measures the resident memory and the open descriptors of members during a run, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(slots=True)
 class ResourcePeaks:
-    """The most that any process of each member has used, by its id."""
+    """The peaks of each member over all its processes, by node id."""
 
     rss_bytes: dict[str, int] = field(default_factory=dict)
     descriptors: dict[str, int] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class ResourcePeaks:
     def _look(self, node_id: str, process: Path) -> None:
         try:
             rss_bytes = int((process / "statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            # The size of this folder is their number. Listing 800 of them takes 7 ms of the loop that clients share.
+            # The size of this folder is the number of descriptors. Listing 800 of them would stop all clients for 7 ms.
             descriptors = os.stat(process / "fd").st_size or len(os.listdir(process / "fd"))  # noqa: PTH116, PTH208
         except OSError:
             return  # It has just ended, or this system has no /proc.

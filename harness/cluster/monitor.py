@@ -1,4 +1,4 @@
-"""Watches the members of a cluster through `status`: who leads, in which term, and the indexes of each member."""
+"""Watches the members of a cluster through `status`: the leader, its term, and the indexes of each member."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from harness.recording.history import RunWriter
 from kvstore import MemberStatus
 
 POLL_SECONDS = 0.1
-_ANSWER_SECONDS = 0.4  # A member that does not answer for so long is shown as silent.
-_HASH_SECONDS = 5.0  # Hashing goes over the whole state.
-_FRESH_SECONDS = 1.0  # What a silent member last said about leading is believed for so long.
+_ANSWER_SECONDS = 0.4  # A member that does not answer for this long is shown as silent.
+_HASH_SECONDS = 5.0  # Longer, because a member hashes its whole state.
+_FRESH_SECONDS = 1.0  # A member's claim to lead is believed for this long.
 
 
 class Probe(Protocol):
@@ -23,7 +23,7 @@ class Probe(Protocol):
 
 
 class Monitor:
-    """Polls all members; `views` holds the last answer of each that answers. Leader changes become events."""
+    """Polls all members and records leader changes as events. `views`: the last answer of each member that answers."""
 
     def __init__(self, node_ids: Sequence[str], probe: Probe) -> None:
         self.views: dict[str, MemberStatus] = {}
@@ -35,7 +35,7 @@ class Monitor:
 
     @property
     def leader_id(self) -> str | None:
-        """The leader of the highest term that any member claimed to lead, lately."""
+        """The leader of the highest term that a member has recently claimed to lead; None if there is none."""
         oldest = trio.current_time() - _FRESH_SECONDS
         leading = [
             view for view in self.views.values() if view.role == "leader" and self._heard_at[view.node_id] >= oldest
@@ -47,25 +47,25 @@ class Monitor:
         return max((view.term for view in self.views.values()), default=0)
 
     async def run(self, writer: RunWriter) -> None:
-        """Poll until cancelled. Each member has a task of its own: a silent one holds up nobody."""
+        """Poll until cancelled. Each member has a task of its own, so that a silent one does not delay the others."""
         async with trio.open_nursery() as nursery:
             self._begin = lambda node_id: nursery.start_soon(self._watch, node_id, writer)
             for node_id in self._node_ids:
                 self._begin(node_id)
 
     def add(self, node_id: str) -> None:
-        """Watch a new member, too."""
+        """Watch a new member."""
         self._node_ids.append(node_id)
         if self._begin is not None:
             self._begin(node_id)
 
     def forget(self, node_id: str) -> None:
-        """It is no member any more."""
+        """Stop watching a removed member."""
         self._node_ids.remove(node_id)
         self.views.pop(node_id, None)
 
     async def look(self, *, with_hash: bool = False) -> Mapping[str, MemberStatus]:
-        """Ask all members once, now; the result has those that answered."""
+        """Ask all members once, now. Returns the answers by node id; silent members are missing."""
         found: dict[str, MemberStatus] = {}
         timeout_seconds = _HASH_SECONDS if with_hash else _ANSWER_SECONDS
 
@@ -93,7 +93,7 @@ class Monitor:
             await trio.sleep(POLL_SECONDS)
 
     def _note_leader(self, view: MemberStatus, writer: RunWriter) -> None:
-        """A leader is new if its term is. A deposed one that does not know it yet is no change."""
+        """Record a leader of a higher term. A deposed leader that does not know it yet is no change."""
         if view.role != "leader" or (self._last_leader is not None and view.term <= self._last_leader[0]):
             return
         if self._last_leader is not None:
@@ -103,7 +103,7 @@ class Monitor:
 
 
 def _note_member(node_id: str, before: MemberStatus | None, now: MemberStatus | None, writer: RunWriter) -> None:
-    """The trace of a member, as `status` lets us see it: an event whenever it says something else of itself."""
+    """Record an event when the role, term or leader in a member's status has changed, or when it has become silent."""
     if now is None:
         if before is not None:
             writer.event("member_silent", node_id=node_id)

@@ -1,8 +1,8 @@
 """Faults between a member and its operating system: the disk of its log fails or lies, and its clock jumps.
 
-`tamper_with` puts itself between a process and a few calls of `os` and `time`, before anything of the product is
-imported; calls go to the system unless a fault says otherwise. Harness and member share `Controls`, some numbers in a
-file. This needs no rights and no kernel of a certain kind; it cannot show what the system itself does wrong.
+`tamper_with` replaces a few functions of `os` and `time` before anything of the product is imported. They call the
+system unless a fault is asked for. Harness and member share `Controls`, a few numbers in a file. This needs no
+privileges and no special kernel. It cannot imitate what the kernel itself does after an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOG = "/log/"  # In the path of each file of a log (docs/reference/specificatio
 
 
 class Controls:
-    """Whole numbers of 64 bits that two processes see. Each cell is set by one of them at a time."""
+    """Integers of 64 bits that harness and member share. Only one of the two sets a cell at a time."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -35,41 +35,41 @@ class Controls:
 
     @classmethod
     def make(cls, path: Path) -> Controls:
-        """New ones, which ask for nothing."""
+        """Make a file of controls that ask for no fault."""
         path.write_bytes(bytes(8 * _CELLS))
         return cls(path)
 
     def reset(self) -> None:
-        """A new process begins with a disk and a clock that are well."""
+        """Ask for no fault any more: a new process begins with a sound disk and clock."""
         for cell in range(_CELLS):
             self._cells[cell] = 0
 
     def fail_next(self, operation: Operation) -> None:
-        """The next write to the log, or the next sync of it, fails with EIO, and those after it do not."""
+        """Make the next write to the log, or the next sync of it, fail with EIO. Later ones succeed."""
         self._cells[_FAILS] = _CODES[operation]
 
     @property
     def failed(self) -> int:
-        """How many have failed in this life of the process."""
+        """How many operations were made to fail in this life of the process."""
         return self._cells[_FAILED]
 
     def lie(self) -> None:
-        """From now on every sync returns at once, and has done nothing."""
+        """Make every sync return at once without doing anything, from now on."""
         self._cells[_LIES] = 1
 
     def jump(self, ns: int) -> None:
-        """The monotonic clock is `ns` further on than it was."""
+        """Move the monotonic clock ahead by `ns`."""
         assert ns >= 0, "a monotonic clock does not go back"
         self._cells[_SHIFT_NS] += ns
 
-    # In the member.
+    # Used in the member's process.
 
     def is_to_fail(self, operation: Operation) -> bool:
-        """True if the next one is to fail that concerns a log."""
+        """True if the next such operation on a log must fail."""
         return self._cells[_FAILS] == _CODES[operation]
 
     def has_failed(self) -> None:
-        """It has; the next one does not."""
+        """Note that the operation has failed, so that the next one succeeds."""
         self._cells[_FAILS] = 0
         self._cells[_FAILED] += 1
 
@@ -83,7 +83,7 @@ class Controls:
 
 
 def tamper_with(controls: Controls) -> None:
-    """From now on this process sees what `controls` say. Call it before anything else reads a clock."""
+    """Inject the faults of `controls` into this process. Call it before any other code reads a clock."""
     for name in _WRITES:
         _replace(os, name, partial(_failing, operation="write", controls=controls))
     for name in _SYNCS:

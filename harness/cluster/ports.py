@@ -1,4 +1,4 @@
-"""Free TCP ports on loopback for servers that will be killed and come back to the same port."""
+"""Free TCP ports on loopback for servers that are killed and started again on the same port."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _ATTEMPTS_MAX = 2_000
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` distinct ports that nobody holds now.
+    """Return `count` distinct ports that are free now.
 
-    They come from below the range that the system gives to outgoing connections. A port from *inside* it (what
-    binding to 0 gives) could, while its server is down, be taken by any connection, or even connect to itself.
-    The caller still must be ready to lose a race for one, and try with others.
+    They are below the range that the system gives to outgoing connections. While its server is down, a port *inside*
+    that range (as binding to 0 gives) could be taken by any outgoing connection, and could even connect to itself.
+    Another process can still take one of the ports first; then the caller must try again with others.
     """
-    random = SystemRandom()  # Not the run's seed: two runs at once must not want the same.
+    random = SystemRandom()  # Not seeded by the run: two runs at once must not choose the same ports.
     ports: list[int] = []
     with contextlib.ExitStack() as held:
         for _ in range(_ATTEMPTS_MAX):

@@ -16,14 +16,14 @@ from harness.cluster.child import CLOCK_SHIFT, DESCRIPTORS, TAMPERED
 from harness.cluster.os_faults import Controls
 
 _TAIL_BYTES = 2_000
-_STOP_GRACE_SECONDS = 10.0  # It gives itself five (`kvstore.member.member.STOP_SECONDS_MAX`).
-_READY = b"ready node="  # `hwm serve` says so when it serves.
+_STOP_GRACE_SECONDS = 10.0  # A member gives itself five (`kvstore.member.member.STOP_SECONDS_MAX`).
+_READY = b"ready node="  # `hwm serve` logs this once it serves.
 
 
 class MemberProcess:
-    """A `hwm` process. Between `start` and `kill` or `stop` it should live; `died()` says if it did not.
+    """The `hwm` process of one member. It should live from `start` to `kill` or `stop`; `died()` tells if it did not.
 
-    `arguments`, `clock_shift_seconds` (of its monotonic clock) and `environment` count from the next start on.
+    `arguments`, `clock_shift_seconds` (of its monotonic clock) and `environment` take effect at the next start.
     """
 
     def __init__(self, node_id: str, arguments: Sequence[str], log_path: Path) -> None:
@@ -31,18 +31,18 @@ class MemberProcess:
         self.arguments = tuple(arguments)
         self.clock_shift_seconds = 0
         self.descriptors_max: int | None = None  # Its limit of open files; None: that of the harness.
-        self.environment: dict[str, str] = {}  # Beside our own.
+        self.environment: dict[str, str] = {}  # Added to that of the harness.
         self._controls: Controls | None = None
-        self.may_end = False  # What was done to it may end it: then its end is no finding. Until its next start.
-        self.is_joining = False  # It may be without a cluster that answers, and end for that; it is started again.
+        self.may_end = False  # A fault may make it end, so that its end is no finding. Cleared by `start`.
+        self.is_joining = False  # It may end because no member answers it; then it is started again.
         self._popen: subprocess.Popen[bytes] | None = None
-        self._unseen: int | None = None  # How it had ended by itself, if it was killed before anybody looked.
-        self._log_start = 0  # Where the words of this life begin.
+        self._unseen: int | None = None  # The exit code if it had ended by itself, first noticed by `kill`.
+        self._log_start = 0  # The offset at which the log of this life begins.
         self.paused = False
 
     @property
     def running(self) -> bool:
-        """True between `start` and the end that we gave it. A process that died by itself still counts as running."""
+        """True from `start` until the harness ends it. A process that ended by itself still counts as running."""
         return self._popen is not None
 
     @property
@@ -51,9 +51,9 @@ class MemberProcess:
         return self._popen.pid
 
     def start(self) -> None:
-        """Start it, its words going to the log. Blocks for the fork only; call it from the main thread.
+        """Start the process; its output goes to the log. Blocks for the fork only.
 
-        The main thread, because the child is tied to the life of the *thread* that made it (`harness.cluster.child`).
+        Call it from the main thread, because the child ends with the *thread* that made it (`harness.cluster.child`).
         """
         assert self._popen is None, self.node_id
         ahead = [f"{CLOCK_SHIFT}={self.clock_shift_seconds}"] if self.clock_shift_seconds else []
@@ -75,13 +75,13 @@ class MemberProcess:
         self.paused = self.may_end = False
 
     def give_controls(self) -> None:
-        """From its next start on `controls` say how its disk and its monotonic clock are."""
+        """Make `controls`, which inject faults into its disk and its monotonic clock from the next start on."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._controls = Controls.make(self._controls_path)
 
     @property
     def controls(self) -> Controls:
-        """Of the process that runs: the next one begins with a disk and a clock that are well."""
+        """The controls of the running process. `start` resets them, so that a new process begins without faults."""
         assert self._controls is not None, f"{self.node_id} was given no controls"
         return self._controls
 
@@ -90,7 +90,7 @@ class MemberProcess:
         return self.log_path.with_suffix(".controls").absolute()
 
     def give_wall_clock(self, faketime: Path) -> None:
-        """From its next start on its wall clock is what `set_wall_clock` says. `faketime`: the library."""
+        """Let `set_wall_clock` set its wall clock, from the next start on. `faketime`: the path of libfaketime."""
         self.environment |= {
             "LD_PRELOAD": str(faketime),
             "FAKETIME_TIMESTAMP_FILE": str(self._wall_clock_path),
@@ -100,7 +100,7 @@ class MemberProcess:
         self.set_wall_clock(0)
 
     def set_wall_clock(self, shift_seconds: int) -> None:
-        """Its wall clock is so far ahead of ours, or behind, from now on."""
+        """Move its wall clock ahead of the machine's (below 0: behind), from now on."""
         aside = self._wall_clock_path.with_suffix(".tmp")
         aside.write_text(f"{shift_seconds:+d}\n", encoding="ascii")
         aside.replace(self._wall_clock_path)
@@ -110,20 +110,20 @@ class MemberProcess:
         return self.log_path.with_suffix(".clock").absolute()
 
     def died(self) -> int | None:
-        """The exit code if it ended without us, else None."""
+        """The exit code if it ended by itself, else None."""
         return self._popen.poll() if self._popen is not None else None
 
     def wrong_end(self) -> int | None:
-        """The exit code if it ended without us, and nothing that was done to it allows that; else None.
+        """The exit code if it ended by itself and no fault allows that; else None.
 
-        Also of an earlier life: a fault that kills it hides nothing.
+        This includes the end of an earlier life, so that a fault that kills it cannot hide it.
         """
         if self._unseen is not None:
             return self._unseen
         return None if self.may_end or self.is_joining else self.died()
 
     def serves(self) -> bool:
-        """True once it has said so, in this life."""
+        """True once it has logged, in this life, that it serves."""
         if self._popen is None or not self.log_path.exists():
             return False
         with self.log_path.open("rb") as log:
@@ -131,7 +131,7 @@ class MemberProcess:
             return _READY in log.read()
 
     def kill(self) -> None:
-        """kill -9, and reap. Also ends a paused one."""
+        """Kill it (SIGKILL) and reap it. This ends a paused process, too."""
         if self._popen is not None:
             self._unseen = self.wrong_end()
             self._popen.kill()
@@ -139,7 +139,7 @@ class MemberProcess:
             self._popen, self.paused = None, False
 
     async def stop(self) -> int:
-        """Ask it to end (SIGTERM), wait, and reap; kill it if it does not. Returns the exit code."""
+        """Ask it to end (SIGTERM), wait and reap it; kill it if it does not end. Returns the exit code."""
         assert self._popen is not None, self.node_id
         self.may_end = True
         self.resume()

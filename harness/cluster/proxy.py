@@ -1,7 +1,7 @@
 """A TCP proxy between two members that loses whole frames, never half of one.
 
-Cutting a frame would only ever test the frame parser: the connection would die at once. Losing whole frames on a
-connection that stays up is what a partition of a packet network looks like to a member: silence.
+A cut frame would end the connection at once, and so test only the frame parser. To a member, a partition of a packet
+network looks different: the connection stays up and is silent, as when whole frames are lost.
 
 See docs/reference/specification.md#71-frames.
 """
@@ -18,15 +18,18 @@ import trio
 from raft import FRAME_BYTES_MAX_PEER, FrameSplitter, Hello, ProtocolError, decode_hello, frame
 
 _READ_BYTES = 256 * 1024
-_DELAYED_BYTES_MAX = 8 * 1024 * 1024  # What one direction may hold back; above it the proxy stops reading.
+_DELAYED_BYTES_MAX = 8 * 1024 * 1024  # The most that is held back per direction; above it the proxy stops reading.
 
 
 Direction = Literal["both", "in", "out", "slow"]
-"""Which frames are lost, as the victims see it; `slow` loses none, and holds all back."""
+"""Which frames are lost, from the victims' point of view; `slow` loses none and delays all."""
 
 
 class Flow:
-    """What happens to frames from one member to another. The nemesis turns it; every link of the pair reads it."""
+    """How frames from one member to another are treated: passed, delayed or lost.
+
+    The nemesis sets it, and every connection of the two members reads it.
+    """
 
     def __init__(self, source: str, target: str) -> None:
         self.source, self.target = source, target
@@ -45,11 +48,11 @@ class Flow:
         self._blocks += 1
 
     def keep_open(self) -> None:
-        """From now on the end of one side of a connection is told to nobody: it is half-open."""
+        """From now on leave connections half-open: when one side ends, the other side is not closed."""
         self._may_end = trio.Event()
 
     def let_end(self) -> None:
-        """Tell it now, and from now on."""
+        """End `keep_open`: close the half-open connections."""
         self._may_end.set()
 
     async def wait_for_end(self) -> None:
@@ -67,9 +70,10 @@ class _Held:
 
 
 class MemberProxy:
-    """Listens in place of `member`, and passes on what others send to it and it to them, frame by frame.
+    """Listens in place of `member`, and passes frames on in both directions.
 
-    Who has dialled is what the first frame says; `flow` gives what becomes of frames from one to another.
+    The first frame of a connection names the member that dialled. `flow(source, target)` returns the `Flow` of frames
+    from one member to the other.
 
     See docs/reference/specification.md#74-hello.
     """
@@ -78,7 +82,7 @@ class MemberProxy:
         self._member, self._flow, self._target_port = member, flow, target_port
 
     async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; starts with the port at which the member is to be dialled."""
+        """Serve until cancelled. `task_status` gets the port at which other members dial this one."""
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = int(listeners[0].socket.getsockname()[1])
         async with trio.open_nursery() as nursery:
@@ -95,9 +99,9 @@ class MemberProxy:
                 pass
 
     async def _carry(self, dialer: trio.SocketStream, first: bytes, outward: Flow, inward: Flow) -> None:
-        """Carry one connection until either end closes it: then both are closed, as a cut cable would not do.
+        """Carry one connection until either end closes it; then close both ends (a cut cable would close neither).
 
-        Unless its flows are to be kept open: then the other end learns nothing until they may end.
+        While its flow is kept open (`Flow.keep_open`), the other end is not closed.
         """
         try:
             listener = await trio.open_tcp_stream("127.0.0.1", self._target_port)
@@ -109,7 +113,7 @@ class MemberProxy:
 
 
 async def _greeting(dialer: trio.SocketStream) -> tuple[bytes, str | None]:
-    """All that came until the first frame was whole, and the name in it. (…, None) if there is none."""
+    """Return (all bytes read until the first frame was complete, the node id in it); the id is None without a hello."""
     data, splitter = b"", FrameSplitter(FRAME_BYTES_MAX_PEER)
     while chunk := await dialer.receive_some(_READ_BYTES):
         data += chunk
@@ -123,7 +127,7 @@ async def _greeting(dialer: trio.SocketStream) -> tuple[bytes, str | None]:
 async def _pump(
     source: trio.SocketStream, target: trio.SocketStream, flow: Flow, connection: trio.CancelScope, first: bytes
 ) -> None:
-    """Frames of one direction until its source ends; `first` was read already."""
+    """Pass on the frames of one direction until its source ends. `first`: bytes that were read before."""
     splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
     held = _DelayLine(target)
     async with trio.open_nursery() as nursery:
@@ -151,7 +155,7 @@ async def _pump(
 
 
 class _DelayLine:
-    """Sends what it is given, in order, each part not before it is due. Bounded in bytes."""
+    """Sends parts in order, and none before it is due. Bounded in bytes."""
 
     def __init__(self, target: trio.SocketStream) -> None:
         self._target = target

@@ -1,4 +1,4 @@
-"""The proxies between all members, so that a partition is a matter of turning flows off."""
+"""The proxies between all members. A partition blocks some of their flows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import trio
 
 from harness.cluster.proxy import Direction, Flow, MemberProxy
 
-SLOW_SECONDS = 0.15  # Several heartbeats late, and still within an election time-out: nobody need be elected.
+SLOW_SECONDS = 0.15  # Several heartbeats, but less than an election time-out: no election is needed.
 
 
 class ProxyNetwork:
-    """A proxy in front of each member, whose port is what the member advertises; a flow for each ordered pair of them.
+    """A proxy in front of each member, and a flow for each ordered pair of members.
 
-    Members come and go: `connect` and `forget`.
+    A member advertises the port of its proxy. `connect` adds a member, and `forget` removes one.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class ProxyNetwork:
             await trio.sleep_forever()
 
     async def connect(self, node_id: str, peer_port: int) -> int:
-        """Open the way to a member that listens on `peer_port`; returns the port that it is to advertise."""
+        """Start a proxy for a member that listens on `peer_port`. Returns the port that the member must advertise."""
         assert self._nursery is not None, "connect while the network runs"
         self.add(node_id)
         proxy = MemberProxy(node_id, self.flow, target_port=peer_port)
@@ -44,35 +44,35 @@ class ProxyNetwork:
         return int(await self._nursery.start(serve))
 
     def add(self, node_id: str) -> None:
-        """There is a member of this name: partitions concern it."""
+        """Add a member of this name, so that partitions include it."""
         for other in self._node_ids - {node_id}:
             self.flow(node_id, other)
             self.flow(other, node_id)
         self._node_ids.add(node_id)
 
     def forget(self, node_id: str) -> None:
-        """Close the way to a member that is none any more."""
+        """Stop the proxy of a removed member."""
         self._node_ids.discard(node_id)
         scope = self._proxies.pop(node_id, None)
         if scope is not None:
             scope.cancel()
 
     def keep_open(self, node_id: str) -> None:
-        """Whatever becomes of this member, the others are not told that its connections have ended."""
+        """Leave the connections of this member half-open: when it ends, the others do not see that they ended."""
         for flow in self.between([node_id], "both"):
             flow.keep_open()
 
     def let_end(self, node_id: str) -> None:
-        """Tell them."""
+        """End `keep_open`: close the half-open connections."""
         for flow in self.between([node_id], "both"):
             flow.let_end()
 
     def flow(self, source: str, target: str) -> Flow:
-        """What happens to frames from `source` to `target`."""
+        """The flow of frames from `source` to `target`."""
         return self.flows.setdefault((source, target), Flow(source, target))
 
     def between(self, group: Iterable[str], direction: Direction) -> list[Flow]:
-        """The flows that a partition of `group` from all others concerns: into it, out of it, or both."""
+        """The flows between `group` and all other members: into the group, out of it, or both."""
         inside = set(group) & self._node_ids
         pairs = sorted((a, b) for a in inside for b in self._node_ids - inside)
         into = [self.flow(other, member) for member, other in pairs]

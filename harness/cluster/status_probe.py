@@ -23,7 +23,7 @@ class StatusProbe:
             yield cls(client, addresses)
 
     async def status(self, node_id: str, *, timeout_seconds: float, with_hash: bool = False) -> MemberStatus | None:
-        """What the member says of itself; None if it does not answer in time."""
+        """Return the status of a member; None if it does not answer in time."""
         try:
             return await self._client.status(
                 self._addresses[node_id].client, state_hash=with_hash, deadline_seconds=timeout_seconds

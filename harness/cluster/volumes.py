@@ -1,7 +1,7 @@
-"""A small file system for each member's folder, so that this member's disk alone can be full, fail, hang or lose power.
+"""A small file system for each member's folder, so that the disk of one member can be full, fail, hang or lose power.
 
-An ext4 in a file, on a loop device; where that may not be mounted, a tmpfs, which can only be full. All calls here
-block, for some tens of milliseconds, and a frozen file system for as long as it is frozen: call them from a thread.
+It is an ext4 in a file, on a loop device. Where that cannot be mounted, it is a tmpfs, which can only be full. All
+calls here block for some tens of milliseconds, and on a frozen file system until it is thawed. Call them from a thread.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from harness.errors import VolumeFailed
 FileSystem = Literal["ext4", "tmpfs"]
 
 _MIB = 1024 * 1024
-SMALL_BYTES, USUAL_BYTES = 96 * _MIB, 2048 * _MIB  # Sparse: only what is written takes room.
+SMALL_BYTES, USUAL_BYTES = 96 * _MIB, 2048 * _MIB  # Of a sparse file: only written blocks take room.
 _FILLING = "filling"
 _COMMAND_SECONDS = 20.0
-_THAW_GRACE_SECONDS = 5  # How much later than us the watchdog thaws.
+_THAW_GRACE_SECONDS = 5  # How much later than the harness the watchdog thaws.
 _PIECES = (_MIB, 64 * 1024, 4096)  # Room is taken in pieces, in the end in single blocks.
 
 
@@ -37,15 +37,15 @@ class Volume:
         self._mountpoint = folder / name
         self._file_system, self._size_bytes = file_system, size_bytes
         self._is_mounted = False
-        self._guard: subprocess.Popen[bytes] | None = None  # Thaws it, should we not live to do it.
+        self._guard: subprocess.Popen[bytes] | None = None  # A watchdog that thaws, in case the harness ends first.
 
     @property
     def data(self) -> Path:
-        """Where the member's folder is."""
+        """The path of the member's folder."""
         return self._mountpoint / "data"
 
     def open(self) -> None:
-        """Make it and mount it. VolumeFailed where this user or this machine cannot."""
+        """Make the file system and mount it. Raises VolumeFailed if this user or this machine cannot do that."""
         self._mountpoint.mkdir(parents=True)
         if self._file_system == "ext4":
             with self._image.open("wb") as image:
@@ -54,7 +54,7 @@ class Volume:
         self._mount()
 
     def close(self) -> None:
-        """Unmount it, whatever state it is in, and remove it."""
+        """Unmount the file system, whatever its state, and remove it."""
         self.thaw()
         if self._is_mounted:
             self._unmount()
@@ -63,16 +63,16 @@ class Volume:
             self._mountpoint.rmdir()
 
     def keep(self, target: Path) -> None:
-        """Copy the member's data to where it can be looked at when this is gone."""
+        """Copy the member's data to `target`, because the volume will be removed."""
         if self._is_mounted and self.data.exists():
             shutil.copytree(self.data, target)
 
     def fill(self) -> int:
-        """Leave no room at all; returns how many bytes were free."""
+        """Take all free space of the file system. Returns how many bytes were free."""
         taken = 0
         with self._filling.open("ab") as filling:
             for piece in _PIECES:
-                with contextlib.suppress(OSError):  # ENOSPC is what this is for.
+                with contextlib.suppress(OSError):  # ENOSPC: no room for one more piece of this size.
                     while True:
                         os.posix_fallocate(filling.fileno(), taken, piece)
                         taken += piece
@@ -83,7 +83,7 @@ class Volume:
         self._filling.unlink(missing_ok=True)
 
     def freeze(self, seconds_max: float) -> None:
-        """Every write and sync waits until `thaw`, and if nobody is left to call it, about `seconds_max`."""
+        """Make every write and sync wait until `thaw`. A watchdog thaws some time after `seconds_max` at the latest."""
         assert self._guard is None, self._mountpoint
         where = shlex.quote(str(self._mountpoint.absolute()))
         wait = f"sleep {seconds_max + _THAW_GRACE_SECONDS:.1f}; exec fsfreeze --unfreeze {where}"
@@ -109,17 +109,17 @@ class Volume:
         self._guard = None
 
     def fail(self) -> None:
-        """From now on everything fails with EIO; what was written is kept. Ends with `repair`."""
+        """Make every operation fail with EIO until `repair`. All data written before is kept."""
         with self._opened() as folder:
             shut_down(folder, lose_unsynced=False)
 
     def cut_power(self) -> None:
-        """Lose what was not synced, and fail everything with EIO. Stop all writers first. Ends with `repair`."""
+        """Lose all unsynced data, and make every operation fail with EIO until `repair`. Stop all writers first."""
         with self._opened() as folder:
             shut_down(folder, lose_unsynced=True)
 
     def repair(self) -> None:
-        """Unmount and mount again, which recovers the journal. Nobody may have a file of it open."""
+        """Unmount and mount again, which recovers the journal. No process may have a file on it open."""
         self._unmount()
         self._mount()
 
@@ -137,7 +137,7 @@ class Volume:
 
     def _mount(self) -> None:
         if self._file_system == "ext4":
-            # A journal that is seldom committed by itself: what is on the disk is what somebody synced.
+            # commit=300: the journal is seldom committed by itself, so that only synced data is on the disk.
             _run("mount", "-o", "loop,nosuid,nodev,commit=300", str(self._image), str(self._mountpoint))
         else:
             _run("mount", "-t", "tmpfs", "-o", f"size={self._size_bytes}", "none", str(self._mountpoint))
@@ -147,7 +147,7 @@ class Volume:
         try:
             _run("umount", str(self._mountpoint))
         except VolumeFailed:
-            _run("umount", "--lazy", str(self._mountpoint))  # Somebody has a file open: it goes when they do.
+            _run("umount", "--lazy", str(self._mountpoint))  # A process has a file open: the mount ends with it.
         self._is_mounted = False
 
 

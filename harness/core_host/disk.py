@@ -39,7 +39,7 @@ class Disk:
     def __init__(self, durable: Image) -> None:
         self.durable = durable
         self.unsynced: tuple[LogWrite, ...] = ()
-        self.appended = durable  # With everything that was not synced yet.
+        self.appended = durable  # Including everything that is not synced yet.
 
     @property
     def first_index(self) -> int:
@@ -48,7 +48,7 @@ class Disk:
 
     @property
     def last_index(self) -> int:
-        """The end of what was appended."""
+        """The index of the last appended entry."""
         return len(self.appended.entries)
 
     @property
@@ -58,7 +58,7 @@ class Disk:
 
     @property
     def size_bytes(self) -> int:
-        """Of all entries."""
+        """The size of all entries in bytes."""
         return sum(entry.size_bytes for entry in self.appended.entries)
 
     @property
@@ -112,18 +112,18 @@ class Disk:
         raise AssertionError(f"there is no snapshot that would cover what is before {index}")
 
     def sync_oldest(self) -> int:
-        """The oldest write is durable from now on; its sequence."""
+        """Make the oldest unsynced write durable. Returns its sequence."""
         write, *rest = self.unsynced
         self.durable, self.unsynced = self.durable.after(write), tuple(rest)
         return write.sequence
 
     def after_crash(self, survived: int = 0) -> Disk:
-        """What the next life finds, if the first `survived` of the writes that were not synced got there anyway."""
+        """Return the disk of the next life, if the first `survived` of the unsynced writes are durable anyway."""
         durable = self.durable
         for write in self.unsynced[:survived]:
             durable = durable.after(write)
         return Disk(durable)
 
     def count_from(self, sequence: int) -> None:
-        """Number the writes anew: those up to `sequence` are done, and forgotten."""
+        """Number the unsynced writes anew: those up to `sequence` are done, and forgotten."""
         self.unsynced = tuple(replace(write, sequence=write.sequence - sequence) for write in self.unsynced)

@@ -23,14 +23,14 @@ from raft import Member as Voter
 
 
 class NoSpread(Random):
-    """Draws the least number always: time-outs are events here, so what is drawn does not matter."""
+    """A source that always draws the least number. Time-outs are events here, so the draws do not matter."""
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """The least."""
+        """Return the least number of the range."""
         return start if stop is None else min(start, stop - step)
 
     def getrandbits(self, _: int, /) -> int:
-        """The least."""
+        """Return 0, the least number."""
         return 0
 
     def __reduce__(self) -> tuple[type[NoSpread], tuple[()]]:
@@ -66,18 +66,18 @@ class CoreHost:
         self.flush()
 
     def step(self, peer_id: str, message: Message) -> None:
-        """A message arrives."""
+        """Hand a message from `peer_id` to the core."""
         self.core.step(peer_id, message)
         self.flush()
 
     def tick(self, now: int) -> None:
-        """It is `now` (ns)."""
+        """Tell the core that it is `now` (ns)."""
         self.now = now
         self.core.tick(now)
         self.flush()
 
     def lose_leader(self) -> None:
-        """Its leader's connections end, and it campaigns for that."""
+        """End the connections of its leader, and let it campaign because of that."""
         assert self.core.leader_id is not None
         self.core.leader_connection_lost(self.core.leader_id)
         self.flush()
@@ -96,12 +96,12 @@ class CoreHost:
         self.flush()
 
     def sync_oldest(self) -> None:
-        """The oldest write that was under way is durable, and the core is told."""
+        """Make the oldest write under way durable, and tell the core."""
         self.core.persisted(self.disk.sync_oldest())
         self.flush()
 
     def sync(self) -> None:
-        """Every write is durable, and those that follow from that too."""
+        """Make every write durable, also those that follow from that."""
         while self.disk.unsynced:
             self.sync_oldest()
 
@@ -120,7 +120,7 @@ class CoreHost:
                 self.core.applied(ready.apply[-1].index)
 
     def take_sent(self) -> list[tuple[str, Message]]:
-        """(to, message) of everything that left since the last call."""
+        """Return (to, message) for every message that left since the last call."""
         sent, self.sent = self.sent, []
         return sent
 

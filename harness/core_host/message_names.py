@@ -1,4 +1,4 @@
-"""The names that scenarios have for messages."""
+"""The names of messages in scenarios."""
 
 from __future__ import annotations
 

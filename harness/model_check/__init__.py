@@ -1,3 +1,4 @@
-"""Every order of events in a small world: the production core, exhaustively (docs/internals/testing.md, "Exhaustive
-mode").
+"""Exhaustive search: the production core in a small world, with every order of events.
+
+See docs/internals/testing.md, "Exhaustive mode".
 """

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MEMBERS_MAX = 5
-"""All orders of 5 members are 120 renamings; more would only ever be scratched at."""
+"""5 members already have 120 renamings; a search with more members would never get far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What may happen at most on one path. `entries` are commands; the no_op of each new leader is not counted."""
+    """The most that may happen on one path. `entries` are commands; the no_op of each new leader is not counted."""
 
     members: int = 3
     terms: int = 2
@@ -22,8 +22,8 @@ class Bounds:
     depth: int | None = None  # Events on a path.
     seconds: float | None = None
     states: int | None = None
-    hints: int = 0  # Followers that are told that their leader's connections have ended, which may be so or not.
-    heartbeats: int = 0  # Of leaders. What was lost is sent again by them.
+    hints: int = 0  # How often a follower is told that its leader's connections have ended, which may be true or not.
+    heartbeats: int = 0  # Heartbeats of leaders, which send again what was lost.
     pre_votes: bool = False  # As messages; otherwise they are granted at once.
     elected: bool = False  # Begin with a leader of term 1 whose first entry is committed everywhere.
     symmetry: bool = True
@@ -52,4 +52,4 @@ LEFT_OUT = (
     "identical messages count once while both are on their way; damaged disks; bounds in bytes",
     "whatever needs more than the bounds",
 )
-"""Said with every result, so that nobody takes a bounded proof for a whole one."""
+"""Shown with every result, so that nobody takes a bounded proof for a complete one."""

@@ -66,7 +66,7 @@ def explore(as_json: bool, **bounds: Any) -> None:
 
 
 def to_json(search: Search) -> dict[str, Any]:
-    """For programs."""
+    """Return the result for programs."""
     found = search.found
     return {
         "bounds": {name: getattr(found.bounds, name) for name in found.bounds.__dataclass_fields__},

@@ -16,7 +16,7 @@ from harness.sim.engine.errors import Violation, require
 
 @dataclass(frozen=True, slots=True)
 class GhostState:
-    """`leaders` and `votes` give the place of a member by term (and voter); -1 is nobody."""
+    """One ghost state. `leaders` and `votes` give the place of a member by term (and voter); -1 is nobody."""
 
     crashes_left: int
     entries_left: int
@@ -30,7 +30,7 @@ class GhostState:
     reads: tuple[tuple[int, int], ...] = ()  # Open ones: (ticket, how much was committed when it was asked for).
 
     def renamed(self, places: tuple[int, ...]) -> GhostState:
-        """The same with members renamed."""
+        """Return the same ghost state with members renamed."""
         terms = len(self.leaders)
         votes = list(self.votes)
         for voter, place in enumerate(places):
@@ -41,7 +41,7 @@ class GhostState:
         return replace(self, leaders=leaders, votes=tuple(votes))
 
     def after(self, place: int, kind: int, notes: Notes) -> GhostState:
-        """One event later. Raises Violation."""
+        """Return the ghost state one event later. Raises Violation."""
         history = self._with_budget_used(kind)
         for what, number, value in notes:
             if what == "leader":
@@ -129,7 +129,7 @@ class GhostStates:
         )
 
     def after(self, number: int, place: int, kind: int, notes: Notes) -> int:
-        """The number of the history one event later. Raises Violation."""
+        """Return the number of the ghost state one event later. Raises Violation."""
         key = (number, place, kind if kind in (PROPOSE, READ, CRASH, HEARTBEAT, LOSE_LEADER) else -1, notes)
         found = self._steps.get(key)
         if found is None:
@@ -143,12 +143,12 @@ class GhostStates:
         return found
 
     def duplicated(self, number: int) -> int:
-        """One duplicate fewer is left."""
+        """Return the number of the ghost state with one duplicate fewer left."""
         history = self.all[number]
         return self._number_of(replace(history, duplicates_left=history.duplicates_left - 1))
 
     def image(self, number: int, renaming: int) -> int:
-        """The same history with members renamed."""
+        """Return the number of the same ghost state with members renamed."""
         found = self._images.get((number, renaming))
         if found is None:
             found = self._number_of(self.all[number].renamed(self._renamings.all[renaming]))

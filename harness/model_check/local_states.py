@@ -1,8 +1,8 @@
 """Every local state of a member, every message and every local step, each computed once by the production core.
 
 A step touches one member only, and members get into far fewer states than clusters do. So states of members and
-messages are numbered, and a step of the core is carried out once for each (state, event); a step of the cluster is then
-a look into a table. Of states that differ only by a renaming, one is carried out and the others follow.
+messages are numbered, and the core carries out one step for each (state, event). A step of the cluster is then a table
+look-up. Of several states that differ only by a renaming, the core runs one, and the others follow from it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Outcome(NamedTuple):
 
     state: int
     sent: tuple[int, ...]  # Numbers of messages.
-    notes: Notes  # What history remembers: (what, number, value).
+    notes: Notes  # What the ghost state remembers: (what, number, value).
     violation: tuple[str, str] | None  # (rule, detail)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the rules over several members look at."""
+    """The facts about one member that the rules over several members look at."""
 
     role: Role
     term: int
@@ -45,7 +45,7 @@ class Facts:
     commit_index: int
     last_applied: int
     unsynced: int
-    follows: bool  # A leader that it knows.
+    follows: bool  # It is a follower that knows its leader.
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +71,22 @@ class LocalStates:
         self.letter_images: list[tuple[int, ...]] = []
         self.steps_run = 0  # By the production core.
         self._numbers: dict[StateKey, int] = {}
-        self._stored: list[bytes | None] = []  # The member itself, of one in each orbit.
+        self._stored: list[bytes | None] = []  # The pickled member, for one state of each orbit.
         self._origin: list[tuple[int, int]] = []  # (a stored state, the renaming that makes it this one)
         self._letter_numbers: dict[StateKey, int] = {}
         self._outcomes: list[dict[tuple[int, int], Outcome]] = []
 
     def first_states(self) -> list[int]:
-        """All members at their very first start."""
+        """Return the states of all members at their very first start."""
         node_ids = self.renamings.node_ids
         return [self._number_of(self.first_member(node_id)) for node_id in node_ids]
 
     def first_member(self, node_id: str) -> CoreHost:
-        """A member at its very first start."""
+        """Return a member at its very first start."""
         return self._start(node_id, Disk(Image()))
 
     def outcome(self, state: int, kind: int, argument: int) -> Outcome:
-        """What the event does to the member in this state. `argument`: a letter, a count, or a ticket."""
+        """Return what the event does to the member in this state. `argument`: a letter, a count, or a ticket."""
         known = self._outcomes[state].get((kind, argument))
         if known is None:
             known = self._outcomes[state][kind, argument] = self._find_outcome(state, kind, argument)
@@ -137,7 +137,7 @@ class LocalStates:
         return Outcome(after, tuple(sorted(set(sent))), tuple(notes), violation)
 
     def happen(self, member: CoreHost, kind: int, argument: int, letter: Envelope | None) -> CoreHost:
-        """Carry out one event on a member; the member of the next life if it was a crash."""
+        """Carry out one event on a member. Returns the member, which is in its next life after a crash."""
         if kind == LOSE_LEADER:
             member.lose_leader()
             self._grant_pre_votes(member)
@@ -161,7 +161,7 @@ class LocalStates:
         return member
 
     def _campaign(self, member: CoreHost) -> None:
-        """Unless pre-votes are explored, they are granted at once: who wants to be a candidate becomes one."""
+        """Let the election timer fire. Unless pre-votes are explored, the member becomes a candidate at once."""
         member.tick(SILENCE_NS)
         self._grant_pre_votes(member)
 
@@ -187,7 +187,7 @@ class LocalStates:
         return notes
 
     def _broken(self, before: Facts, after: Facts, kind: int) -> tuple[str, str] | None:
-        """Rules about one member alone, beyond what the core asserts itself."""
+        """Return the rule about this member alone that is broken, beyond those that the core asserts itself."""
         crashed = kind == CRASH
         if kind == LOSE_LEADER and self._with_pre_votes and after.term != before.term:
             return "the loss of a leader's connection moves no term", f"{before.term}, then {after.term}"
@@ -217,7 +217,7 @@ class LocalStates:
         return number
 
     def _add(self, drawn: StateKey, member: CoreHost) -> int:
-        """Number this state and all that it becomes by renaming."""
+        """Number this state, and every state that it becomes by renaming."""
         place = self.renamings.node_ids.index(member.node_id)
         facts = facts_of(member)
         numbers: list[int] = []
@@ -258,7 +258,7 @@ class LocalStates:
 
 
 def _link_images(renamings: Renamings, numbers: list[int], images: list[tuple[int, ...]]) -> None:
-    """`numbers[p]` is what the first becomes by p: from that, what each of them becomes by each renaming."""
+    """Fill in what each state becomes by each renaming. `numbers[p]` is what the first one becomes by renaming p."""
     for first, number in enumerate(numbers):
         back = renamings.inverse[first]
         images[number] = tuple(numbers[renamings.after(again, first)] for again in range(len(numbers)))
@@ -270,7 +270,7 @@ def _terms(entries: tuple[Entry, ...]) -> tuple[int, ...]:
 
 
 def facts_of(member: CoreHost) -> Facts:
-    """What the rules look at."""
+    """Return the facts about a member that the rules look at."""
     core, disk = member.core, member.disk
     return Facts(
         role=core.role,

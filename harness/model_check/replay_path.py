@@ -29,7 +29,7 @@ from harness.model_check.state_key import StateKey, state_key
 from raft import ProtocolError
 
 Key = tuple[int, int, StateKey]
-"""A message as the search knows it: messages that differ in what decides nothing are one."""
+"""A message as the search knows it. Messages that differ only in fields that decide nothing are one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ReplayStep:
 
 
 def replay(search: Search) -> list[ReplayStep]:
-    """The events that lead to the violation, the last one included."""
+    """Return the events that lead to the violation, the last one included."""
     return PathReplay(search).lines(search.found.path)
 
 
@@ -62,7 +62,7 @@ class PathReplay:
         self._under_way: dict[Key, Envelope] = {}
 
     def lines(self, path: list[tuple[ModelEvent, int]]) -> list[ReplayStep]:
-        """Carry out a path from the very first start; one line per event."""
+        """Carry out a path from the very first start. Returns one line per event."""
         renamings = self._atlas.renamings
         lines = []
         places = renamings.all[0]  # All members are alike at first, so any naming will do.
@@ -73,7 +73,7 @@ class PathReplay:
         return lines
 
     def _line(self, event: ModelEvent, places: tuple[int, ...]) -> ReplayStep:
-        """`places`: where the members of the search's present names really are."""
+        """Carry out one event. `places` maps the places that the search uses now to the real ones."""
         place = places[event.place]
         node_ids = self._atlas.renamings.node_ids
         letter = self._under_way[self._key(event.argument, places)] if event.kind == DELIVER else None
@@ -97,7 +97,7 @@ class PathReplay:
         return f"{node_id}: {describe(letter.message)}{' (lost)' if is_lost else ''}"
 
     def _key(self, number: int, places: tuple[int, ...]) -> Key:
-        """The message of the search, under the real names."""
+        """Return the key of a message of the search, under the real names."""
         letter = self._atlas.letters[number]
         return places[letter.sender], places[letter.to], state_key(letter.message)
 

@@ -1,7 +1,7 @@
 """Breadth-first search through all states of the small world, so that every finding comes with a shortest path.
 
 A state of the cluster is a row of numbers: one for the local state of each member, one for the ghost state, then the
-messages under way in order. Of the states that differ only by a renaming, the least row stands for all.
+messages in flight in order. Of several states that differ only by a renaming, the least row stands for all.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ CHECKED_EVERY = 256
 
 
 class ModelEvent(NamedTuple):
-    """The next event. `argument`: a message, a count, or a ticket. `kept`: the messages that are still under way after
-    it.
+    """One event of a path. `argument`: a message, a count, or a ticket.
+
+    `kept`: the messages that are still in flight after it.
     """
 
     place: int
@@ -141,7 +142,7 @@ class Search:
     # The first state
 
     def _beginning(self) -> Row:
-        """All members at their very first start; or, if that is asked for, with a leader that has settled."""
+        """Return the first state: all members at their very first start, or with a settled leader if asked for."""
         members, history, letters = self.states.first_states(), self.histories.first, list[int]()
         if not self.bounds.elected:
             return self._least(members, history, ())[0]
@@ -185,7 +186,7 @@ class Search:
         self._parents.append(parent)
 
     def _after(self, row: array[int], event: ModelEvent, outcome: Outcome) -> tuple[Row, int]:
-        """The least row of what follows, and the renaming that led to it. Raises Violation."""
+        """Return the least row of the next state, and the renaming that led to it. Raises Violation."""
         members_count = self.bounds.members
         if outcome.violation is not None:
             raise Violation(*outcome.violation)
@@ -200,7 +201,7 @@ class Search:
         return self._least(members, history, event.kept)
 
     def _events(self, row: array[int]) -> Iterator[tuple[ModelEvent, Outcome]]:
-        """Everything that may happen next and changes anything."""
+        """Yield every event that may happen next and changes anything, with its outcome."""
         members_count = self.bounds.members
         history = self.histories.all[row[members_count]]
         under_way = tuple(row[members_count + 1 :])
@@ -230,13 +231,13 @@ class Search:
     def _with_losses(
         self, row: array[int], place: int, kind: int, argument: int, under_way: tuple[int, ...]
     ) -> Iterator[tuple[ModelEvent, Outcome]]:
-        """The event, once for each choice of what is lost where more would be under way than the bound."""
+        """Yield the event, once for each choice of lost messages if more would be in flight than the bound."""
         state = row[place]
         outcome = self.states.outcome(state, kind, argument)
         if outcome.state == state and not outcome.notes and not (set(outcome.sent) - set(under_way)):
             if outcome.violation is not None:
                 yield ModelEvent(place, kind, argument, under_way), outcome
-            return  # It changes nothing: to deliver such a message is to lose it.
+            return  # It changes nothing: delivering such a message is the same as losing it.
         present = list(row[: self.bounds.members])
         present[place] = outcome.state
         letters = sorted({*under_way, *outcome.sent})
@@ -250,7 +251,7 @@ class Search:
                 yield ModelEvent(place, kind, argument, kept), outcome
 
     def _options_of(self, state: int) -> tuple[tuple[int, int], ...]:
-        """What may happen to a member by itself."""
+        """Return the events that may happen to a member by itself, as (kind, argument)."""
         while len(self._options) <= state:
             self._options.append(self._find_options(len(self._options)))
         return self._options[state]
@@ -269,9 +270,10 @@ class Search:
         return tuple(options)
 
     def _is_dead(self, letter: int, state: int) -> bool:
-        """True if this message can no longer do anything: an answer to a candidate or a leader that is no more.
+        """Return True if this message can no longer do anything: its receiver no longer waits for such an answer.
 
-        The term has to be durable (a crash may take back another), and the code has to ignore the message now.
+        The receiver's term has to be durable, because a crash may take back any other term. The code also has to ignore
+        the message now.
         """
         known = self._dead.get((letter, state))
         if known is None:
@@ -281,7 +283,7 @@ class Search:
     def _find_dead(self, letter: int, state: int) -> bool:
         message, facts = self.states.letters[letter].message, self.states.facts[state]
         if isinstance(message, AppendEntries | InstallSnapshot | VoteRequest | PreVoteRequest):
-            return False  # A question of an older term is answered.
+            return False  # A request of an older term is still answered.
         if message.term > facts.durable_term or (message.term == facts.durable_term and _may_wait_for(message, facts)):
             return False
         outcome = self.states.outcome(state, DELIVER, letter)
@@ -301,7 +303,7 @@ class Search:
             self._checked.add(key_of_all)
 
     def _least(self, members: Sequence[int], history: int, letters: Sequence[int]) -> tuple[Row, int]:
-        """Of all images the one that stands for them, and the renaming that leads to it."""
+        """Return the image of a state that stands for all its images, and the renaming that leads to it."""
         orbits = [self.states.orbit[member] for member in members]
         images = [(self._renamed(members, history, letters, p), p) for p in self.states.renamings.sorting(orbits)]
         best, renaming = min(images) if len(images) > 1 else images[0]
@@ -318,11 +320,11 @@ class Search:
         return (*row, history, *sorted([states.letter_images[letter][renaming] for letter in letters]))
 
     def facts_of(self, number: int) -> list[Facts]:
-        """What the rules see of each member in a state. States are numbered as they were found, from 0."""
+        """Return the facts of each member in a state. States are numbered as they were found, from 0."""
         return [self.states.facts[member] for member in array("I", self._rows[number])[: self.bounds.members]]
 
     def images_of(self, number: int) -> int:
-        """How many states this one stands for: itself, and all that it becomes by renaming."""
+        """Return how many states this one stands for: itself, and all that it becomes by renaming."""
         members_count = self.bounds.members
         row = array("I", self._rows[number])
         members, history, letters = row[:members_count], row[members_count], row[members_count + 1 :]
@@ -346,7 +348,10 @@ class Search:
 
 
 def _may_wait_for(message: Message, facts: Facts) -> bool:
-    """True if the member may be, in this term, what the answer is for: neither a candidate nor a leader comes back."""
+    """Return True if the member may still wait for this answer in this term.
+
+    A member that is no longer a candidate or a leader never becomes one again in the same term.
+    """
     if isinstance(message, VoteResponse):
         return facts.role is Role.CANDIDATE
     return isinstance(message, PreVoteResponse) or facts.role is Role.LEADER

@@ -1,6 +1,6 @@
-"""The key of a state: everything that decides how a member goes on, as plain tuples. Equal keys, equal futures.
+"""The key of a state: everything that decides how a member goes on, as plain tuples. Equal keys mean equal futures.
 
-A key walks *all* fields of an object and everything below it, so that a field which the core gets tomorrow is in it at
+A key holds *all* fields of an object and everything below them, so a field that is added to the core later is in it at
 once. Fields that are left out are named here, each with the reason why it decides nothing.
 """
 
@@ -33,7 +33,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
             "has_pending_sends",  # No message waits after a flush.
             "membership",  # Nobody changes the members.
             "lease",  # Nobody reads by lease.
-            "_last_append", "_last_append_bytes",  # Sent again only where the same would be made anew.
+            "_last_append", "_last_append_bytes",  # A cache: used only where the same message would be made anew.
         }
     ),
     "Progress": frozenset({"last_applied", "heard_at"}),  # For the low-water mark; stands still.
@@ -43,18 +43,18 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "AppendRejected": frozenset({"last_applied"}),
 }  # fmt: skip
 
-UNORDERED = {("Outbox", "_waiting")}  # Of messages to different peers; two to one peer differ in kind or in write.
+UNORDERED = {("Outbox", "_waiting")}  # Messages to different peers; two to one peer differ in kind or in write.
 
 _fields: dict[type, tuple[str, ...]] = {}
 
 
 def state_key(thing: object) -> StateKey:
-    """The picture of a member, or of a message."""
+    """Return the key of a member or of a message."""
     return _draw(thing, set())
 
 
 def rename(drawn: StateKey, names: Mapping[str, str]) -> StateKey:
-    """The same picture with members renamed."""
+    """Return the same key with members renamed."""
     if isinstance(drawn, tuple):
         return tuple([rename(part, names) for part in drawn])
     if isinstance(drawn, frozenset):
@@ -78,7 +78,7 @@ def _draw(thing: Any, seen: set[int]) -> StateKey:
     if dataclasses.is_dataclass(thing):
         return _draw_fields(thing, seen)
     if id(thing) in seen:
-        return type(thing).__name__  # The core's parts share their state: drawn once, then only named.
+        return type(thing).__name__  # The core's parts share their state: it is drawn once, then only named.
     seen.add(id(thing))
     return _draw_fields(thing, seen)
 

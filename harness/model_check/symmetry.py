@@ -24,11 +24,11 @@ class Renamings:
         self._sorting: dict[tuple[int, ...], list[int]] = {}
 
     def after(self, second: int, first: int) -> int:
-        """The number of: first one, then the other."""
+        """Return the number of the renaming that does `first` and then `second`."""
         return self._number[tuple(self.all[second][place] for place in self.all[first])]
 
     def sorting(self, keys: Sequence[int]) -> list[int]:
-        """The renamings that put the members in the order of `keys`: several where keys are equal."""
+        """Return the renamings that put the members in the order of `keys`: several if keys are equal."""
         if len(self.all) == 1:
             return [0]
         ranks = sorted(keys)

@@ -1,6 +1,6 @@
-"""`hwm-harness mutants`: how good is the net? Every mutant of the catalogue, and the seed that catches it.
+"""`hwm-harness mutants`: measures how good the rules are, by the seed that catches each mutant of the catalogue.
 
-Exit codes: 0 all are killed; 3 some survive; 1 one no longer applies or does not run, or the code as it is fails.
+Exit codes: 0: all are killed; 3: some survive; 1: one no longer applies or does not run, or the unchanged code fails.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def mutants(
 
 
 def choose(catalogue: Sequence[Mutant], only: Sequence[str]) -> list[Mutant]:
-    """Those with one of the texts in their name, or all. Raises BadInput for a text that is in none."""
+    """Return the mutants with one of the texts in their name, or all. Raises BadInput for a text in no name."""
     for text in only:
         if not any(text in mutant.name for mutant in catalogue):
             names = [mutant.name for mutant in catalogue]
@@ -101,7 +101,7 @@ def ended_in_order() -> Iterator[None]:
 
 
 def one_line(result: HuntResult) -> str:
-    """A result as it becomes known."""
+    """Return one result as a line, for when it becomes known."""
     if result.error:
         return f"error     {result.name}: {result.error}"
     if result.caught is None:
@@ -110,7 +110,7 @@ def one_line(result: HuntResult) -> str:
 
 
 def progress(hunt: Hunt, total: int) -> Table:
-    """What is seen while seeds run."""
+    """Return the table that is shown while seeds run."""
     killed = sum(result.caught is not None for result in hunt.results.values())
     table = Table.grid(padding=(0, 2))
     table.add_row("killed", f"{killed} of {total}", "seeds", f"{hunt.seeds_run:,}")
@@ -121,7 +121,7 @@ def progress(hunt: Hunt, total: int) -> Table:
 
 
 def summary(results: Sequence[HuntResult], first_seed: int, seeds_max: int) -> dict[str, object]:
-    """For programs."""
+    """Return the results for programs."""
     return {
         "killed": sum(result.caught is not None for result in results),
         "total": len(results),
@@ -132,7 +132,7 @@ def summary(results: Sequence[HuntResult], first_seed: int, seeds_max: int) -> d
 
 
 def show_results(results: Sequence[HuntResult]) -> None:
-    """The table at the end, and what is wrong with those that could not be searched for."""
+    """Print the table at the end, and the errors of the mutants that could not be searched for."""
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     killed = sum(result.caught is not None for result in results)
     table = Table("mutant", "", "seeds", "seconds", "caught by", title=f"mutants killed: {killed} of {len(results)}")
@@ -146,7 +146,7 @@ def show_results(results: Sequence[HuntResult]) -> None:
 
 
 def show_list(chosen: Sequence[Mutant], *, as_json: bool) -> None:
-    """The catalogue."""
+    """Print the chosen part of the catalogue."""
     if as_json:
         rows = [
             {

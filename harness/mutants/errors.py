@@ -33,7 +33,7 @@ class DoesNotApply(HarnessError):
 
 
 class CleanCodeFails(HarnessError):
-    """A seed breaks a rule without any mutant: whatever it finds proves nothing."""
+    """A seed breaks a rule without any mutant, so it proves nothing about a mutant."""
 
     def __init__(self, seed: int, rule: str, detail: str) -> None:
         self.seed, self.rule, self.detail = seed, rule, detail

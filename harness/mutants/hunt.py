@@ -15,23 +15,23 @@ from harness.mutants.process import Workers
 from harness.mutants.sandbox import Copies
 
 FIRST_LOOK_SEEDS = 4
-"""The first seeds of a mutant."""
+"""How many seeds the first look at a mutant takes."""
 
 REPLAYED_SEEDS = 2
-"""So many of them, if nothing catches it there, are run again in a process that hashes strings otherwise."""
+"""How many of these seeds run again, if none catches the mutant, in a process that hashes strings differently."""
 
 CHUNK_SEEDS_MAX = 160
-"""A process runs twice as many seeds as the one before it, up to these: its start is soon for nothing."""
+"""A process runs twice as many seeds as the one before it, up to this many, so its start soon costs little."""
 
 _HASH_SEEDS = (307, 288)
-"""Of the processes that are compared (PYTHONHASHSEED): a set of member ids has opposite orders under these."""
+"""PYTHONHASHSEED of the processes that are compared: a set of member ids has opposite orders under these two."""
 
 _STILLBORN = "every seed crashes before anything is committed: it must be caught by a run. The first: "
 
 
 @dataclass(slots=True)
 class _Search:
-    """One mutant. Chunks of seeds are handed out in order; more than one may be under way."""
+    """The search for one mutant. Chunks of seeds are handed out in order; more than one may be under way."""
 
     mutant: Mutant
     root: Path
@@ -47,12 +47,12 @@ class _Search:
 
     @property
     def wants_more(self) -> bool:
-        """True if another chunk may begin. The first look is alone: most mutants need no more."""
+        """True if another chunk may begin. The first look runs alone, because most mutants need no more."""
         is_first_look = self.chunk == FIRST_LOOK_SEEDS and self.under_way
         return self.seeds_left > 0 and not self.caught and not self.error and not is_first_look
 
     def take_chunk(self) -> tuple[int, int, bool]:
-        """First seed, how many, and whether this is the first look."""
+        """Take the next chunk. Returns its first seed, how many seeds it has, and whether it is the first look."""
         first, count = self.next_seed, min(self.chunk, self.seeds_left)
         is_first_look = self.seeds_run == 0 and self.under_way == 0
         self.next_seed += count
@@ -62,7 +62,7 @@ class _Search:
 
 
 class Hunt:
-    """All mutants of one search. `run` yields whenever something is known that was not; `results` is by then."""
+    """The search for all chosen mutants. `run` yields after each chunk; `results` has all results up to then."""
 
     def __init__(
         self, mutants: Sequence[Mutant], copies: Copies, workers: Workers, *, first_seed: int, seeds_max: int, jobs: int
@@ -108,12 +108,12 @@ class Hunt:
                 self._workers.stop()
 
     def check_clean(self) -> None:
-        """The code as it is passes the first seeds. Raises CleanCodeFails."""
+        """Check that the unchanged code passes the first seeds. Raises CleanCodeFails."""
         for outcome in self.first_look(self._copies.clean, self._first_seed, min(FIRST_LOOK_SEEDS, self._seeds_max)):
             _require_clean(outcome)
 
     def first_look(self, root: Path, first_seed: int, count: int) -> list[SeedOutcome]:
-        """Run seeds; if nothing is caught, run some once more, hashing otherwise, and compare (one seed is one run)."""
+        """Run seeds. If nothing is caught, run some again with another hash seed and compare (one seed is one run)."""
         outcomes = self._look(root, first_seed, count)
         if any(outcome.is_catch for outcome in outcomes):
             return outcomes
@@ -132,7 +132,7 @@ class Hunt:
         return outcomes
 
     def _confirm(self, seed: int) -> None:
-        """What was caught is the mutant: the same seed passes without it. Raises CleanCodeFails."""
+        """Check that the seed caught the mutant: without it, the same seed passes. Raises CleanCodeFails."""
         if seed not in self._clean:
             for outcome in self._workers.run_seeds(self._copies.clean, seed, 1, hash_seed=_HASH_SEEDS[0]):
                 self._clean[seed] = outcome
@@ -140,7 +140,7 @@ class Hunt:
             _require_clean(self._clean[seed])
 
     def _next_search(self) -> _Search | None:
-        """The one that has had the fewest seeds; of those the one with the fewest processes."""
+        """Return the search to go on with: without a process if there is one, and with the fewest seeds of those."""
         waiting = [search for search in self._searches if search.wants_more]
         return min(waiting, key=lambda search: (search.under_way > 0, search.next_seed), default=None)
 

@@ -2,8 +2,8 @@
 
 [[mutant]]
 name = "a vote is not persisted"          # unique
-why = "…"                                 # what goes wrong by it
-property = "one vote per term …"          # what dies
+why = "…"                                 # what goes wrong because of it
+property = "one vote per term …"          # what no longer holds
 file = "raft/core/write_stream.py"                   # in one of the packages raft, storage, kvstore
 replaces = '''…'''                        # exact text, which occurs `count` times (1)
 by = '''…'''
@@ -68,7 +68,7 @@ class Mutant:
 
 
 def load_catalogue(folder: Path = CATALOGUE) -> list[Mutant]:
-    """Every mutant, file by file in the order of names. Raises BadCatalogue."""
+    """Return every mutant, file by file in the order of names. Raises BadCatalogue."""
     mutants: list[Mutant] = []
     for path in sorted(folder.glob("*.toml")):
         try:

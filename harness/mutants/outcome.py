@@ -28,7 +28,7 @@ class SeedOutcome:
 
     @property
     def is_stillborn(self) -> bool:
-        """True if it crashed before it did anything: code that does not run is no defect that a net must catch.
+        """True if it crashed before it committed anything: a rule need not catch code that does not run.
 
         An assertion that fails is a rule like any other, however early.
         """
@@ -42,7 +42,7 @@ class SeedOutcome:
 
     @property
     def caught_by(self) -> str:
-        """The rule; for an exception also which one and where."""
+        """The rule; for an exception its type and where it was raised."""
         if self.rule != ESCAPED:
             return self.rule or ""
         kind = self.detail.partition(":")[0]
@@ -62,11 +62,14 @@ class HuntResult:
 
     @property
     def verdict(self) -> str:
-        """One word."""
+        """The verdict in one word."""
         return "error" if self.error else "killed" if self.caught else "survived"
 
     def to_json(self) -> dict[str, Any]:
-        """For programs. `seed` is the one that killed it, `seconds` the work of all processes up to then."""
+        """Return the result for programs.
+
+        `seed` is the one that killed the mutant, and `seconds` the work of all processes up to then.
+        """
         caught = self.caught
         return {
             "name": self.name,

@@ -1,4 +1,4 @@
-"""Starts a worker on a copy and reads what it says, line by line, with patience for each seed."""
+"""Starts a worker on a copy and reads its output line by line, with a time limit for each seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.mutants.errors import WorkerFailed
 from harness.mutants.outcome import HANGS, SeedOutcome
 
 SEED_SECONDS_MAX = 300.0
-"""A seed takes about a second. One that takes this long, on however busy a machine, goes on for ever."""
+"""A seed takes about a second. A seed that takes this long, even on a busy machine, goes on for ever."""
 
 _TAIL_CHARACTERS = 600
 
@@ -83,7 +83,7 @@ class Workers:
             process.wait()
         finally:
             timer.cancel()
-            process.kill()  # Only if this ends early; a process that has ended is not there to be killed.
+            process.kill()  # For when this ends early; it does nothing to a process that has ended.
             process.wait()
             listener.join()
             process.stdout.close()

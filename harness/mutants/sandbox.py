@@ -19,7 +19,7 @@ def source_root() -> Path:
 
 
 class Copies:
-    """All copies of one search, below `folder`. What is edited in the checkout meanwhile does not matter to it."""
+    """All copies of one search, below `folder`. Edits in the checkout meanwhile do not affect them."""
 
     def __init__(self, folder: Path, source: Path | None = None) -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class Copies:
         self._made = 0
 
     def with_mutant(self, mutant: Mutant) -> Path:
-        """A copy with the defect in it; the packages that it does not touch are links. Raises DoesNotApply."""
+        """Make a copy with the defect in it; packages that the defect does not touch are links. Raises DoesNotApply."""
         texts = mutant.mutated(self.clean)
         self._made += 1
         root = self._folder / f"mutant-{self._made}"
@@ -38,7 +38,7 @@ class Copies:
         touched = {change.package for change in mutant.changes}
         for package in PACKAGES:
             if package in touched:
-                # A changed file must never meet the byte code of the one that it was.
+                # A changed file must never run from the byte code of the original.
                 shutil.copytree(self.clean / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 (root / package).symlink_to(self.clean / package, target_is_directory=True)
@@ -47,7 +47,7 @@ class Copies:
         return root
 
     def remove(self, root: Path) -> None:
-        """A mutant's copy is needed no more."""
+        """Remove a mutant's copy."""
         assert root.parent == self._folder, root
         assert root != self.clean, "others still need the clean copy"
         shutil.rmtree(root)

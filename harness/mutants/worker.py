@@ -1,7 +1,7 @@
 """Runs seeds on one copy of the packages: `python -m harness.mutants.worker ROOT FIRST_SEED COUNT`.
 
-One line of JSON per seed, until one breaks a rule or COUNT have passed. It runs inside the copy: the first thing it
-does is to be sure of that.
+It writes one line of JSON per seed, until one breaks a rule or COUNT have passed. It runs inside the copy, and checks
+that first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.sim.simulation import run_seed
 
 
 def check_origin(root: Path) -> None:
-    """Every package that may be mutated is the copy's; otherwise nothing that follows means anything."""
+    """Check that every package that may be mutated comes from the copy; otherwise no result means anything."""
     for package in (raft, storage, kvstore, harness):
         assert package.__file__ is not None, package
         assert Path(package.__file__).parent.parent == root, (package.__file__, root)

@@ -15,7 +15,7 @@ from raft import Member
 
 
 class Victims(Protocol):
-    """What faults need of a cluster."""
+    """The part of a cluster that faults use."""
 
     members: dict[str, MemberProcess]
     volumes: dict[str, Volume]
@@ -38,20 +38,20 @@ class Victims(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class FaultRecord:
-    """One fault as it was carried out. `stopped_ns` is None while it lasts; for a kill it is the restart."""
+    """One fault as it was carried out. `stopped_ns` is None while it lasts; for a kill it is the restart's time."""
 
     number: int
     kind: Kind
     target: str
     direction: Direction | None
     victims: list[str]
-    leader_id: str | None  # Who led when it began, as far as we knew.
+    leader_id: str | None  # The leader when it began, as far as the monitor knew.
     started_ns: int
     stopped_ns: int | None = None
-    outcome: dict[str, object] = field(default_factory=dict)  # What is known only when it is over.
+    outcome: dict[str, object] = field(default_factory=dict)  # Facts that are known only at its end.
 
     def to_json(self) -> dict[str, object]:
-        """As the fields of the event of its start; `kind` is the event's own there."""
+        """Return the fields of its event `fault_started`. `kind` is that of the event; the fault's own is `fault`."""
         fields = asdict(self)
         del fields["outcome"]
         return {"fault": fields.pop("kind"), **fields}
@@ -63,7 +63,7 @@ class FaultRecord:
 
 @dataclass(frozen=True, slots=True)
 class ActiveFault:
-    """`seconds`: how long the fault is to last. `random`: its own, from the plan."""
+    """A fault under way. `seconds`: how long it will last. `random`: a random stream of its own, seeded by the plan."""
 
     cluster: Victims
     record: FaultRecord

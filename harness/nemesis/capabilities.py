@@ -1,4 +1,4 @@
-"""Which faults this machine and this user can make. Each is tried; for those that cannot be made it says why."""
+"""Finds out which faults this machine and this user can make: each is tried, and one that fails gets a reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ shift_clocks_at_exec({_SHIFT_SECONDS})
 os.execv(sys.executable, [sys.executable, "-c", "import time; print(time.monotonic() > {_SHIFT_SECONDS})"])
 """
 _DESCRIPTORS = Path("/proc/self/fd")
-_FAKETIME = "libfaketimeMT.so.1"  # The one for programs with threads.
+_FAKETIME = "libfaketimeMT.so.1"  # The variant for programs with threads.
 _FAKETIME_PLACES = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime", "/usr/lib64/faketime")
 
 NO_JUMPS = (
@@ -33,21 +33,21 @@ NO_JUMPS = (
 )
 
 CONDITIONS: dict[Kind, str] = {"clock-jump": " where nobody reads by lease (`run --read-ways` without lease)"}
-"""What a kind asks of a run, beside the machine."""
+"""The conditions of a kind on the run, besides those on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """`unavailable`: the faults that were asked for and cannot be made here, and why."""
+    """What this machine can do for faults. `unavailable`: the requested faults that cannot be made here, and why."""
 
-    file_system: FileSystem | None = None  # What a volume of its own for each member can be.
+    file_system: FileSystem | None = None  # That of a volume for each member; None: there can be no volumes.
     faketime: Path | None = None  # The library that gives a process a wall clock of its own.
     unavailable: dict[Kind, str] = field(default_factory=dict)
 
     def usable(self, kinds: Iterable[Kind], *, each_was_named: bool) -> tuple[Kind, ...]:
-        """Those of `kinds` that this machine can make.
+        """Return those of `kinds` that this machine can make.
 
-        Raises BadInput if some of them cannot be, and each was asked for by its name: `all` means all that can be.
+        Raises BadInput if some cannot be made and each was named: `all` means all that can be made.
         """
         kinds = tuple(kinds)
         missing = [kind for kind in kinds if kind in self.unavailable]
@@ -58,13 +58,14 @@ class Capabilities:
 
 
 ANY_MACHINE = Capabilities()
-"""What every machine can do."""
+"""The capabilities that every machine has."""
 
 
 def detect_capabilities(kinds: Iterable[Kind]) -> Capabilities:
-    """Try what `kinds` need. From here on this process's mounts are its own, where that is allowed.
+    """Try what `kinds` need, and return the result.
 
-    Call it before there are other threads.
+    For faults of disks, this process gets a mount namespace of its own from here on, where that is allowed. Call it
+    before there are other threads.
     """
     kinds = tuple(kinds)
     unavailable: dict[Kind, str] = {}
@@ -85,9 +86,10 @@ def detect_capabilities(kinds: Iterable[Kind]) -> Capabilities:
 
 
 def usable_faults(text: str, *, lease_reads: bool) -> tuple[tuple[Kind, ...], Capabilities]:
-    """Read `--faults` and look at the machine: what can be made of it here. Raises BadInput.
+    """Read `--faults` and try the machine. Returns the kinds that can be made, and the machine's capabilities.
 
-    What was named must be possible; `all` means all that is. `lease_reads`: leaders may read by lease.
+    Raises BadInput if a named kind cannot be made; `all` means all that can be made. `lease_reads`: leaders may read by
+    lease.
     """
     kinds = parse_faults(text)
     machine = detect_capabilities(kinds)
@@ -97,7 +99,7 @@ def usable_faults(text: str, *, lease_reads: bool) -> tuple[tuple[Kind, ...], Ca
 
 
 def find_faketime() -> Path | None:
-    """Where libfaketime is installed."""
+    """Return the path of libfaketime; None if it is not installed."""
     found = (path for place in _FAKETIME_PLACES for path in Path("/").glob(f"{place[1:]}/{_FAKETIME}"))
     return next(found, None)
 
@@ -121,7 +123,7 @@ def _disks() -> tuple[FileSystem | None, dict[Kind, str]]:
 
 
 def _trouble_with(volume: Volume) -> dict[Kind, str]:
-    """What cannot be done to the disk below `volume`. OSError or VolumeFailed if it cannot even be had."""
+    """Return the faults that cannot be made on `volume`, and why. Raises OSError or VolumeFailed if it cannot open."""
     found: dict[Kind, str] = {}
     volume.open()
     try:
@@ -142,7 +144,7 @@ def _try(kinds: tuple[Kind, ...], found: dict[Kind, str], *acts: Callable[[], ob
 
 
 def _trouble_with_time_namespaces() -> str:
-    """Empty if there is none."""
+    """Return why a process cannot have a clock of its own; empty if it can."""
     command = [sys.executable, "-P", "-c", _SHIFTED]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_SECONDS, check=False)

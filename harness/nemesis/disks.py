@@ -14,9 +14,9 @@ from harness.nemesis.active_fault import ActiveFault
 from harness.nemesis.expected_exits import blame, if_its_disk_fails
 from kvstore import Client, StoreError
 
-_STUTTER_SECONDS = (0.03, 0.2)  # How long each sync waits, about: within an election time-out.
+_STUTTER_SECONDS = (0.03, 0.2)  # About how long each sync waits: less than an election time-out.
 _BREATH_SECONDS = 0.03
-_END_SECONDS, _LOOK_SECONDS = 5.0, 0.05  # A member that has met an error ends, once it has told the others.
+_END_SECONDS, _LOOK_SECONDS = 5.0, 0.05  # A member that has met an error tells the others before it ends.
 _ASK_SECONDS = 0.5
 _NOBODYS_KEY = "nothing is ever written here"
 _ONCE: tuple[Operation, ...] = ("write", "sync")
@@ -24,7 +24,7 @@ _ONCE: tuple[Operation, ...] = ("write", "sync")
 
 @asynccontextmanager
 async def full(active: ActiveFault) -> AsyncIterator[None]:
-    """No room at all on the disk (ENOSPC); at the end there is room again."""
+    """The disk has no room at all (ENOSPC); at the end there is room again."""
     volumes = active.volumes
     try:
         await _each(volumes, Volume.fill)
@@ -35,10 +35,10 @@ async def full(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def failing(active: ActiveFault) -> AsyncIterator[None]:
-    """All that is asked of the disk fails (EIO), and what was written before is kept. A member must then end itself.
+    """Every operation on the disk fails (EIO); data written before is kept. A member must then end itself.
 
-    At the end the disk is well and the member is started again. `exit_codes`: how each ended by itself; None: not at
-    all, and was killed.
+    At the end the disk works and the member is started again. `exit_codes`: that of each member; None: it did not end
+    by itself, and was killed.
     """
     members, volumes = active.members, active.volumes
     exit_codes: dict[str, int | None] = {}
@@ -65,10 +65,10 @@ async def failing(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def failing_once(active: ActiveFault) -> AsyncIterator[None]:
-    """One write to the log, or one sync of it, fails (EIO), and all before and after it succeed. Started again at the
-    end.
+    """One write to the log, or one sync of it, fails (EIO); all others succeed. At the end the member is started again.
 
-    Who has met the error must end itself: nobody knows what of the log is on its disk. `exit_codes`: of these.
+    A member that has met the error must end itself, because it cannot know which part of the log is on its disk.
+    `exit_codes`: those of the members that have met it.
     """
     members, operation = active.members, active.random.choice(_ONCE)
     exit_codes: dict[str, int | None] = {}
@@ -88,12 +88,12 @@ async def failing_once(active: ActiveFault) -> AsyncIterator[None]:
         blame(active, f"after a {operation} of the log had failed", exit_codes, allowed)
     finally:
         for member in members:
-            member.kill()  # Every member restarts, also one that has written nothing.
+            member.kill()  # Every victim restarts, even one that has written nothing.
             member.start()
 
 
 async def _ended(who: Callable[[], Sequence[MemberProcess]]) -> None:
-    """They get some time to end."""
+    """Wait until all these members have ended, for about _END_SECONDS at most."""
     for _ in range(round(_END_SECONDS / _LOOK_SECONDS)):
         if all(member.died() is not None for member in who()):
             return
@@ -101,7 +101,7 @@ async def _ended(who: Callable[[], Sequence[MemberProcess]]) -> None:
 
 
 async def _have_all_write(endpoints: Sequence[str]) -> None:
-    """Something for every log, should the load have nothing: a delete of what is not there, which changes nothing."""
+    """Have every log written, in case the load writes nothing: delete a missing key, which changes nothing."""
     while True:
         await trio.sleep(_ASK_SECONDS)
         with suppress(StoreError):
@@ -122,7 +122,7 @@ async def hanging(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def slow(active: ActiveFault) -> AsyncIterator[None]:
-    """The disk hangs for a moment again and again, so that each sync takes up to some tenths of a second."""
+    """The disk hangs for a moment again and again, so that a sync takes up to some tenths of a second."""
     volumes = active.volumes
 
     async def stutter() -> None:
@@ -144,10 +144,10 @@ async def slow(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def without_power(active: ActiveFault) -> AsyncIterator[None]:
-    """The process and its disk stop at one moment: what was not synced is lost. Started again at the end."""
+    """The process and its disk stop together, and unsynced data is lost. At the end the member is started again."""
     members, volumes = active.members, active.volumes
     for member in members:
-        member.pause()  # So that it says nothing more, and closes no file: that could bring something to the disk.
+        member.pause()  # It must send nothing more, and close no file: that could write data to the disk.
     await _each(volumes, Volume.cut_power)
     for member in members:
         member.kill()
@@ -160,7 +160,7 @@ async def without_power(active: ActiveFault) -> AsyncIterator[None]:
 
 
 async def _each(volumes: Sequence[Volume], act: Callable[[Volume], object]) -> None:
-    """In threads, all at once, and to the end: half of it would leave a disk that nobody heals."""
+    """Run `act` on all volumes at once, in threads. Not cancellable: half of it could leave a disk broken for good."""
     with trio.CancelScope(shield=True):
         async with trio.open_nursery() as nursery:
             for volume in volumes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from harness.nemesis.active_fault import ActiveFault
 
 STOPPED_AS_ASKED, REFUSED, NO_ANSWER, STOPPED_ITSELF, WAS_REMOVED = 0, 3, 5, 6, 7
-_BEFORE_IT_LISTENS = -15  # SIGTERM while Python still loads it: the system's own answer.
+_BEFORE_IT_LISTENS = -15  # SIGTERM while Python is still loading: the system's default ends the process.
 
 Codes = frozenset[int | None]
 """Exit codes; None: it did not end by itself, and was killed."""
@@ -17,12 +17,12 @@ WHILE_JOINING: Codes = frozenset({REFUSED, NO_ANSWER})
 
 
 def if_its_disk_fails(active: ActiveFault) -> dict[str, Codes]:
-    """Of each victim, as it is before anything is done to it: how it may end once its disk fails."""
+    """Return how each victim may end once its disk fails. Call it before the fault: the victim's state counts."""
     return _allowed(active, {STOPPED_ITSELF}, starting={REFUSED}, joining={*WHILE_JOINING, None})
 
 
 def if_asked_to_stop(active: ActiveFault) -> dict[str, Codes]:
-    """The same for SIGTERM."""
+    """Return how each victim may end after a SIGTERM. Call it before the fault, too."""
     return _allowed(
         active,
         {STOPPED_AS_ASKED},
@@ -32,7 +32,7 @@ def if_asked_to_stop(active: ActiveFault) -> dict[str, Codes]:
 
 
 def blame(active: ActiveFault, when: str, exit_codes: Mapping[str, int | None], allowed: Mapping[str, Codes]) -> None:
-    """A member that ended with an unexpected exit code is a finding, which fails the run."""
+    """Record exit codes that are not allowed as the fault's finding, which fails the run."""
     others = {node_id: code for node_id, code in exit_codes.items() if code not in allowed[node_id]}
     if others:
         active.record.outcome["finding"] = f"{when}, members ended so (None: not by themselves): {others}"

@@ -16,7 +16,7 @@ from harness.nemesis.active_fault import ActiveFault, FaultRecord, Victims
 from harness.nemesis.schedule import MEMBER_KINDS, Kind, PlannedFault
 from harness.recording.history import RunWriter
 
-_LEADER_WAIT_SECONDS = 3.0  # For "the leader" there must be one; if there is none for so long, any member will do.
+_LEADER_WAIT_SECONDS = 3.0  # A fault against the leader waits this long for one; then it hits any member.
 _SETTLED_SECONDS_MAX = 3.0
 _LOOK_SECONDS = 0.02
 
@@ -44,9 +44,10 @@ _CARRIED_OUT: dict[Kind, Callable[[ActiveFault], AbstractAsyncContextManager[Non
 
 @dataclass(slots=True)
 class Nemesis:
-    """`run` carries out the plan; however it ends, nothing is left broken.
+    """Carries out a plan. However `run` ends, nothing is left broken.
 
-    Faults follow one another, and beside them membership changes follow one another. No member is in two at once.
+    There are two lanes at the same time: the membership changes, one after the other, and all other faults, one after
+    the other. No member is hit by two at once.
     """
 
     cluster: Victims
@@ -56,7 +57,7 @@ class Nemesis:
     under_way: list[FaultRecord] = field(default_factory=list)
 
     async def run(self, seconds: float = math.inf) -> None:
-        """Faults that would begin later than `seconds` from now, as others took their time, are left out."""
+        """Carry out the plan. Faults that earlier ones delay beyond `seconds` from now are left out."""
         begun = trio.current_time()
         changes = [planned for planned in self.plan if planned.kind in MEMBER_KINDS]
         others = [planned for planned in self.plan if planned.kind not in MEMBER_KINDS]
@@ -66,7 +67,7 @@ class Nemesis:
 
     @property
     def current(self) -> FaultRecord | None:
-        """The fault that began last of those that are under way."""
+        """The fault under way that began last; None if there is none."""
         return self.under_way[-1] if self.under_way else None
 
     @property
@@ -84,7 +85,7 @@ class Nemesis:
 
     async def _carry_out(self, planned: PlannedFault) -> None:
         leader_id = await self._leader_soon() if planned.target == "leader" else self.cluster.leader_id
-        self.cluster.check_alive()  # What has ended by itself until now must not be taken for the work of this fault.
+        self.cluster.check_alive()  # A member that has ended by itself must not pass for a victim of this fault.
         record = FaultRecord(
             number=planned.number,
             kind=planned.kind,
@@ -108,23 +109,23 @@ class Nemesis:
             self.writer.event("fault_stopped", **fields)
 
     def _choose(self, planned: PlannedFault, leader_id: str | None) -> list[str]:
-        """The members it hits, by the plan's `pick`, the members, the leader, and those that are hit already."""
+        """Choose the victims by the plan's `pick`, the members, the leader, and the victims of other current faults."""
         if planned.kind == "add":
             return []
         hit = self._hit()
-        free = [node_id for node_id in self.cluster.members if node_id not in hit]  # In order of their age.
+        free = [node_id for node_id in self.cluster.members if node_id not in hit]  # Eldest first.
         if planned.target == "all":
             return sorted(free)
         if planned.target == "leader" and leader_id in free:
             return [leader_id]
         if planned.target == "eldest":
             return free[:1]
-        minority = (len(self.cluster.members) - 1) // 2 - len(hit)  # All that are hit at a time.
+        minority = (len(self.cluster.members) - 1) // 2 - len(hit)  # Less the victims of other faults.
         count = max(1, minority) if planned.target == "minority" else 1
         return sorted(Random(planned.pick).sample(sorted(free), min(count, len(free))))
 
     async def _settled(self) -> None:
-        """Wait until members that are not hit now have recovered: faults must not add up on a slow machine."""
+        """Wait for the recovery of members that are not hit now, so that faults do not add up on a slow machine."""
         for _ in range(round(_SETTLED_SECONDS_MAX / _LOOK_SECONDS)):
             if not self.cluster.silent - self._hit():
                 break

@@ -1,4 +1,4 @@
-"""Membership changes as an operator would make them, whatever else goes on."""
+"""Membership changes as an operator would make them, while other faults go on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from harness.nemesis.expected_exits import WAS_REMOVED, WHILE_JOINING, blame
 from kvstore import Client, StoreError
 from raft import MEMBERS_MAX, Member
 
-MEMBERS_MIN = 3  # Fewer could not lose one.
+MEMBERS_MIN = 3  # A smaller cluster could not afford to lose a member.
 ADDED_TO_MAX = MEMBERS_MAX - 2
-"""Room for who takes a place before the other one goes (one: all changes share one lane), and one more to spare."""
+"""Room for one successor that joins before the old member leaves (changes share one lane), and for one more."""
 _CHANGE_SECONDS_MAX = 90.0  # All other faults are over within a few seconds.
 _TRY_SECONDS = 20.0
 _PAUSE_SECONDS = 0.2
@@ -65,7 +65,7 @@ async def removed(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def replaced(active: ActiveFault) -> AsyncIterator[None]:
-    """A member is gone for good, disk and all (`kill -9`, and never started again); a new one takes its place."""
+    """A member is lost for good, with its disk (`kill -9`, and never started again); a new one takes its place."""
     if not active.record.victims:
         active.record.outcome["skipped"] = "every member is hit by something else"
         yield
@@ -78,10 +78,10 @@ async def replaced(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def lied_to(active: ActiveFault) -> AsyncIterator[None]:
-    """A member's disk says that it has synced, and has not; then the power fails. What the member forgot nobody can
-    know: it is never started again, and a new one takes its place.
+    """A member's disk confirms syncs that it did not do; then the power fails, and a new member takes its place.
 
-    `check`: what `hwm check` says of its folder. A log that ends too early, and in order, looks sound to it.
+    The old member is never started again, because it cannot know what it has forgotten. `check`: the output of
+    `hwm check` on its folder. A log that only ends too early looks sound to it.
     """
     cluster = active.cluster
     if len(cluster.members) < MEMBERS_MIN or not active.record.victims:
@@ -91,7 +91,7 @@ async def lied_to(active: ActiveFault) -> AsyncIterator[None]:
     (old,), (volume,) = active.members, active.volumes
     old.controls.lie()
     yield
-    old.pause()  # As without power: it says nothing more.
+    old.pause()  # As in a power failure, it must send nothing more.
     await trio.to_thread.run_sync(volume.cut_power)
     old.kill()
     await trio.to_thread.run_sync(volume.repair)
@@ -109,7 +109,7 @@ async def _check(folder: Path) -> object:
 
 
 async def _replace(active: ActiveFault, old_id: str) -> None:
-    """A member that is gone for good gets a successor."""
+    """Replace a member that is lost for good by a new one."""
     cluster = active.cluster
     new = await cluster.start_new_member()
     active.record.outcome.update(removed=old_id, added=new.node_id)
@@ -120,9 +120,9 @@ async def _replace(active: ActiveFault, old_id: str) -> None:
 
 @asynccontextmanager
 async def _looked_after(active: ActiveFault, new: Member) -> AsyncIterator[None]:
-    """While a member joins, other faults hit: it may find nobody who answers, and end. Then it is started again.
+    """Start a joining member again whenever it ends: while other faults go on, it may find no member that answers.
 
-    `exit_codes`: how it ended before it was a member, if ever.
+    `exit_codes`: how it ended before it was a member, if it did.
     """
     process = active.cluster.members[new.node_id]
     exit_codes: list[int] = []
@@ -147,7 +147,7 @@ async def _looked_after(active: ActiveFault, new: Member) -> AsyncIterator[None]
 
 
 async def _insist(active: ActiveFault, change: Callable[[Client], Awaitable[object]]) -> None:
-    """Ask for a change until it is made: there may be no leader for a while, or no majority."""
+    """Ask for a change until it is made, because there may be no leader or no majority for a while."""
     error: StoreError | None = None
     with trio.move_on_after(_CHANGE_SECONDS_MAX):
         while True:

@@ -1,4 +1,4 @@
-"""Faults of processes: killed, paused, restarted in order, or started by another clock."""
+"""Faults of processes: kill, pause, orderly restart, another clock, and a transfer of the leadership."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kvstore import Client, StoreError
 
 _CLOCK_SHIFT_SECONDS_MAX = 30 * 24 * 3600
 _WALL_SHIFT_SECONDS_MAX = 10 * 365 * 24 * 3600
-_JUMP_NS_MAX = 30_000_000_000  # Longer than all time-outs, and half of what a session lives.
+_JUMP_NS_MAX = 30_000_000_000  # Longer than all time-outs, and half of the time to live of a session.
 _TRANSFER_SECONDS = 5.0
 
 
 @asynccontextmanager
 async def killed(active: ActiveFault) -> AsyncIterator[None]:
-    """`kill -9`; started again at the end."""
+    """A member is killed (`kill -9`), and started again at the end."""
     members = active.members
     for member in members:
         member.kill()
@@ -32,7 +32,7 @@ async def killed(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def paused(active: ActiveFault) -> AsyncIterator[None]:
-    """SIGSTOP; goes on at the end."""
+    """A process is paused (SIGSTOP), and resumed at the end."""
     members = active.members
     for member in members:
         member.pause()
@@ -45,7 +45,7 @@ async def paused(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def restarted(active: ActiveFault) -> AsyncIterator[None]:
-    """Asked to end (SIGTERM), as before an upgrade; started again at the end. It must end in an orderly way."""
+    """A member is asked to end (SIGTERM), as before an upgrade, and started again. It must end in an orderly way."""
     members = active.members
     exit_codes: dict[str, int] = {}
     active.record.outcome["exit_codes"] = exit_codes
@@ -57,13 +57,13 @@ async def restarted(active: ActiveFault) -> AsyncIterator[None]:
         yield
     finally:
         for member in members:
-            member.kill()  # If we were interrupted while it was ending.
+            member.kill()  # In case the run was interrupted while the member was ending.
             member.start()
 
 
 @asynccontextmanager
 async def booted_at_another_time(active: ActiveFault) -> AsyncIterator[None]:
-    """Killed, and started again with a monotonic clock that has nothing to do with the one before."""
+    """A member is killed, and started again with a monotonic clock that is unrelated to the one before."""
     shifts = {member.node_id: active.random.randrange(_CLOCK_SHIFT_SECONDS_MAX) for member in active.members}
     active.record.outcome["clock_shift_seconds"] = shifts
     for member in active.members:
@@ -92,7 +92,7 @@ async def told_another_date(active: ActiveFault) -> AsyncIterator[None]:
 async def jumped_ahead(active: ActiveFault) -> AsyncIterator[None]:
     """The monotonic clock of a running process jumps ahead by up to half a minute, and goes on from there.
 
-    No lease can stand that, for a promise is as long as the clock of who made it says.
+    No lease is safe under this fault, because the clock of the member that made a promise decides how long it lasts.
     """
     jumps = {member.node_id: active.random.randrange(_JUMP_NS_MAX) for member in active.members}
     active.record.outcome["jumped_ahead_seconds"] = {node_id: round(ns / 1e9, 3) for node_id, ns in jumps.items()}

@@ -1,7 +1,7 @@
-"""Draws the fault plan of a run from the seed alone, so that two runs of one seed plan the same.
+"""Draws the fault plan of a run from the seed alone, so that two runs with the same seed have the same plan.
 
-The plan leaves open *who* is hit: "the leader" is whoever leads at that moment. `pick` seeds that choice, and the
-events of the run say what was chosen.
+The plan does not name the victims: "the leader" is the member that leads when the fault begins. `pick` seeds the
+choice of victims, and the events of the run record it.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ Kind = Literal[
     "remove",
 ]
 Target = Literal["leader", "minority", "random", "eldest", "all"]
-"""`eldest`: the member that has been one for the longest, so that in time each of them is hit."""
+"""`eldest`: the one that has been a member for the longest, so that in time every member is hit."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-slow", "power-loss", "disk-lies")
-"""These need a disk for each member."""
+"""The kinds that need a disk of its own for each member."""
 TAMPERED_KINDS: tuple[Kind, ...] = ("write-error", "disk-lies", "clock-jump")
-"""These get between a member and its system (`harness.cluster.os_faults`)."""
+"""The kinds that act between a member and its operating system (`harness.cluster.os_faults`)."""
 MEMBER_KINDS: tuple[Kind, ...] = ("replace", "disk-lies", "add", "remove")
-"""These change the membership. They have a lane of their own, so that other faults hit during a change."""
+"""The kinds that change the membership. They have a lane of their own, so that other faults hit during a change."""
 REPLACING_KINDS: tuple[Kind, ...] = ("replace", "disk-lies")
-"""Of these one more member comes before another one goes."""
+"""The kinds that add a member before they remove another one."""
 VICTIMLESS_KINDS: tuple[Kind, ...] = ("transfer", "add")
-"""These are carried out whether or not a member is theirs: they only ask the cluster for something."""
+"""The kinds that need no victim: they only ask the cluster for something."""
 FAULT_NAMES = ("none", *KINDS, "all")
 
 FIRST_FAULT_SECONDS = 1.5  # Some load first: a fault on an empty store teaches little.
-_CALM_SECONDS = 1.0  # After a fault: about what a killed process needs to be back, so that faults seldom add up.
+_CALM_SECONDS = 1.0  # After a fault: about the time a killed process needs to come back, so faults seldom add up.
 _DURATION_SECONDS: dict[Kind, tuple[float, float]] = {
     "kill": (0.2, 1.5),  # Down time: both shorter and longer than an election.
     "pause": (0.6, 2.5),  # Longer than an election time-out, so a paused leader wakes up deposed.
     "partition": (0.8, 3.0),
     "restart": (0.1, 0.8),
     "transfer": (0.1, 0.4),
-    "disk-full": (1.0, 4.0),  # Room is looked for every two seconds.
+    "disk-full": (1.0, 4.0),  # A member looks for room every two seconds.
     "disk-error": (0.5, 2.0),
     "disk-hang": (0.4, 2.5),
     "disk-slow": (1.5, 4.0),
@@ -69,8 +69,8 @@ _DURATION_SECONDS: dict[Kind, tuple[float, float]] = {
     "write-error": (0.5, 2.0),  # Until it is started again.
     "boot-clock": (0.2, 1.0),
     "wall-clock": (0.5, 2.0),
-    "clock-jump": (0.1, 0.3),  # It stays where it is then.
-    "add": (0.3, 0.6),  # At least: these end when they are done.
+    "clock-jump": (0.1, 0.3),  # The clock does not jump back at the end.
+    "add": (0.3, 0.6),  # At least: membership changes end when they are done.
     "remove": (0.3, 0.6),
     "replace": (0.3, 0.6),
     "disk-lies": (0.5, 1.5),  # Until the power is lost.
@@ -100,7 +100,7 @@ _CHOICES: dict[Kind, tuple[_Choice, ...]] = {
     "boot-clock": _LEADER_FIRST,
     "wall-clock": (*_LEADER_FIRST, ("all", None)),
     "clock-jump": (*_LEADER_FIRST, ("all", None)),
-    "add": (("random", None),),  # Nobody is hit.
+    "add": (("random", None),),  # No member is hit.
     "remove": (("leader", None), ("random", None)),
     "replace": (("eldest", None),),
     "disk-lies": (("random", None), ("leader", None)),
@@ -109,9 +109,9 @@ _CHOICES: dict[Kind, tuple[_Choice, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedFault:
-    """One fault: it begins `start_seconds` after the load and ends `duration_seconds` later (kill: is restarted).
+    """One fault: it begins `start_seconds` after the start of the load, and ends `duration_seconds` later.
 
-    A change of the members takes at least so long, and ends when it is done.
+    A kill ends with the restart. A membership change takes at least this long, and ends when it is done.
     """
 
     number: int
@@ -148,11 +148,11 @@ def plan_faults(
 ) -> tuple[PlannedFault, ...]:
     """Draw the faults of a run of `seconds`, in order of time.
 
-    Each fault begins when the one before it in its lane is over, about `interval_seconds` after it began (changes of
-    the members: twice that); every kind comes up once before any comes twice, and so does every kind of choice (leader,
-    minority, random; both ways or one). Changes come in their order, so that there are as many members as before after
-    each add and remove. All end within the run, but for changes of the members, which end when they are
-    done.
+    Each fault begins after the end of the previous one in its lane, about `interval_seconds` after that one began
+    (membership changes: twice that). Every kind comes once before any kind comes twice, and so does every choice
+    (leader, minority, random; both directions or one) of a kind. Membership changes come in a fixed order, so that each
+    add is followed by a remove, and the number of members returns to its start. All faults end within the run, except
+    membership changes, which end when they are done.
     """
     assert interval_seconds > 0
     lanes = (

@@ -1,1 +1,1 @@
-"""Histories of what clients saw: writing, reading, checking and spoiling them."""
+"""Histories of what clients saw: writing, reading, checking and falsifying them."""

@@ -11,10 +11,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RunClock:
-    """Stamps of all operations and events of a run; one process, one clock, so its error bound is 0.
+    """The clock of all operations and events of a run. It is one clock in one process, so its error bound is 0.
 
-    `clock_id` names the boot: two processes of one boot share CLOCK_MONOTONIC. Where the system does not
-    tell its boot, a fresh id is drawn, which claims less.
+    `clock_id` names the boot, because all processes of one boot share CLOCK_MONOTONIC. On a system without a boot id, a
+    random id is used: then stamps of other processes are not comparable.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Make a copy of a run a lie: a checker that was never seen red proves nothing.
+"""Falsifies a copy of a run: a checker that has never reported a violation proves nothing.
 
-One linearizable read is rewritten so that it shows an older value. Which one matters: the old value must *certainly*
-be stale, or an honest audit would find an order that explains it. So: `first` wrote it and was acknowledged before
-`second` was called; `second` replaced it and was acknowledged before the read was called; values are unique.
+One linearizable read is rewritten so that it shows an older value. That value must *certainly* be stale, or a correct
+audit would find an order that explains it. So the write `first` wrote it, and was acknowledged before `second` was
+called; the write `second` replaced it, and was acknowledged before the read was called; values are unique.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def make_stale(source: Path, target: Path) -> StaleAnswer:
 
 
 def find_stale(rows: list[Row]) -> StaleAnswer | None:
-    """Choose the read: the one nearest to the middle of the run for which two such writes exist."""
+    """Choose the read nearest to the middle of the run for which two such writes exist; None if there is none."""
     writes: dict[str, list[Row]] = {}
     for row in rows:
         if row["op"] in ("put", "cas") and row["status"] == "ok" and row["output"]["succeeded"]:
@@ -82,6 +82,9 @@ def _last_before(writes: list[Row], moment_ns: int) -> Row | None:
 
 
 def _lie(read: Row, spoiled: StaleAnswer) -> Row:
-    """The record as `first` left it. The revision of the response stays: only the value has to give the lie away."""
+    """Return the read with the record that `first` left.
+
+    The revision of the response is kept: an audit must find the violation by the value alone.
+    """
     output = {"found": True, "value": spoiled.shows, "mod_revision": spoiled.first["revision"]}
     return {**read, "output": output}

@@ -2,13 +2,13 @@
 
     DIR/run.json       format, run id, seed, fault schedule, versions, clocks; `finished` once all rows are there
     DIR/ops/*          one row per operation, written when it ends: `*.jsonl` or `*.parquet`
-    DIR/events.jsonl   faults, leader changes, what members did
+    DIR/events.jsonl   faults, leader changes, changes of the members' status
     DIR/calls.jsonl    writes that were called, while the run lasts; removed when it ends well
 
 Why `calls.jsonl`: a read may show a value whose own write has not ended yet. If the harness is killed at that
-moment, a history of ended operations alone would hold a value that nobody wrote. Calls are flushed before rows,
-so any write that a recorded read could have seen is in one of the two; `close_unfinished_run` turns those
-without a row into `unknown` rows.
+moment, a history of ended operations alone would have a value without a write. Calls are flushed before rows, so
+every write that a recorded read could have seen is in one of the two. `close_unfinished_run` turns calls without a row
+into `unknown` rows.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from harness.recording.clock import RunClock
 
 Row = dict[str, object]
 
-RUN_FORMAT = 1  # Of a run folder; one that says nothing has this one, too. The audit has its own number.
+RUN_FORMAT = 1  # Of a run folder; if run.json names none, it is this one. The audit has its own number.
 WRITES = frozenset({"put", "delete", "cas", "txn"})
-UNFLUSHED_ROWS_MAX = 500  # Rows that a killed harness loses; their writes, if any read saw them, are in calls.jsonl.
-PARQUET_ROWS_MAX = 20_000  # Rows per file: bounds the memory, and what is only in memory when we are killed.
+UNFLUSHED_ROWS_MAX = 500  # Lost if the harness is killed; but writes that a recorded read saw are in calls.jsonl.
+PARQUET_ROWS_MAX = 20_000  # Rows per file: bounds the memory, and the rows that are lost if the harness is killed.
 
 
 def to_text(data: bytes) -> str:
-    """Return bytes as history text: UTF-8, or `base64:…` for what is not, and for what would look like it."""
+    """Return bytes as history text: UTF-8, or `base64:…` if they are not UTF-8 or begin with `base64:` themselves."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -50,12 +50,12 @@ def from_text(text: str) -> bytes:
 
 
 def canonical_json(value: object) -> str:
-    """The one spelling of a `request` (docs/reference/specification.md#105-request)."""
+    """Return the canonical text of a `request` (docs/reference/specification.md#105-request)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 class RowSink(Protocol):
-    """Where rows go. `flush` hands complete rows to the operating system."""
+    """A destination of rows. `flush` hands complete rows to the operating system."""
 
     def add(self, row: Row) -> None: ...
     def flush(self) -> None: ...
@@ -63,7 +63,7 @@ class RowSink(Protocol):
 
 
 class _JsonLines:
-    """Lines wait in memory until `flush`, so that its caller decides which file is ahead of which."""
+    """A file of JSON lines. Lines wait in memory until `flush`: the caller decides which file is written first."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = path.open("a", encoding="utf-8")
@@ -87,8 +87,8 @@ class _JsonLines:
 class RunWriter:
     """Writes one run. Rows appear in the order in which operations ended.
 
-    Raises BadInput if `folder` holds something already or cannot be written, ExtraMissing for parquet
-    without pyarrow. The owner calls `flush` now and then, and `finish` or `close` at the end.
+    Raises BadInput if `folder` is not empty or cannot be written, and ExtraMissing for parquet without
+    pyarrow. The owner calls `flush` at intervals, and `finish` or `close` at the end.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class RunWriter:
         self._write_about()
 
     def call(self, row: Row) -> int:
-        """Note that an operation is about to be sent: `row` has all that is known before. Returns its op_id."""
+        """Note that an operation is about to be sent. `row`: all fields known before. Returns its op_id."""
         op_id = self._next_op_id
         self._next_op_id += 1
         row |= {"run_id": self.run_id, "op_id": op_id, "clock_id": self.clock.clock_id}
@@ -121,7 +121,7 @@ class RunWriter:
         """Record how operation `op_id` ended: `status`, and for all but `unknown` a `return_ns`."""
         row = self._open.pop(op_id)
         row.update((name, value) for name, value in outcome.items() if value is not None)
-        row.setdefault("return_ns", None)  # Said, not left out: it stays open for ever.
+        row.setdefault("return_ns", None)  # Explicitly null: the operation stays open for ever.
         assert (row["status"] == "unknown") == (row["return_ns"] is None), row
         assert (row["status"] == "ok") == ("output" in row), row
         self._rows.add(row)
@@ -141,14 +141,14 @@ class RunWriter:
         self._unflushed = 0
 
     def finish(self, **about: object) -> None:
-        """All operations have ended: add what is known only now to run.json, and close."""
+        """Close the run after all operations have ended. `about`: further fields for run.json, known only now."""
         self.close()
         self._about |= {"finished": True, **about}
         self._write_about()
         (self.folder / "calls.jsonl").unlink()
 
     def close(self) -> None:
-        """Close the files; what is still open is recorded as it must be: unknown. May be called twice."""
+        """Record operations that are still open as `unknown`, and close the files. May be called twice."""
         for op_id in list(self._open):
             self.end(op_id, status="unknown", error="HarnessStopped")
         self._calls.close()
@@ -160,7 +160,7 @@ class RunWriter:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make `folder` with its `ops/`. Raises BadInput if it is not empty, or not ours to write."""
+    """Make `folder` with its `ops/`. Raises BadInput if it is not empty or cannot be written."""
     hint = "give --out a new folder, or one that is empty"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ def prepare_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace a small JSON file whole: a reader sees the old one or the new one."""
+    """Replace a small JSON file as a whole: a reader sees the old file or the new one."""
     aside = path.with_suffix(".tmp")
     aside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     aside.replace(path)
@@ -211,7 +211,7 @@ def read_events(folder: Path) -> list[Row]:
 
 
 def close_unfinished_run(folder: Path) -> int:
-    """Make a run auditable whose harness was killed: add calls without a row as `unknown`. Returns how many.
+    """Make the run of a killed harness auditable: add calls without a row as `unknown`. Returns how many.
 
     Each gets a client value of its own, because an unknown operation stays open for ever.
     """
@@ -232,7 +232,7 @@ def close_unfinished_run(folder: Path) -> int:
 
 
 def copy_run(source: Path, target: Path) -> None:
-    """Copy what the audit reads of a run (not the members' data) into a new folder."""
+    """Copy the files of a run that the audit reads (not the members' data) into a new folder."""
     prepare_folder(target)
     for path in sorted((source / "ops").iterdir()):
         shutil.copyfile(path, target / "ops" / path.name)
@@ -241,7 +241,7 @@ def copy_run(source: Path, target: Path) -> None:
 
 
 def write_rows(folder: Path, rows: list[Row]) -> None:
-    """Replace all rows of a run by these, as JSON lines."""
+    """Replace all rows of a run by `rows`, as JSON lines."""
     for path in (folder / "ops").iterdir():
         path.unlink()
     sink = _JsonLines(folder / "ops" / "rows.jsonl")
@@ -268,7 +268,7 @@ def _read_lines(path: Path) -> Iterator[Row]:
 
 
 def _cut_torn_lines(folder: Path) -> None:
-    """A killed writer may leave half a line at the end of a file: it was never a row."""
+    """Remove the incomplete last line that a killed writer may leave in a file: it was never a row."""
     for path in [*(folder / "ops").glob("*.jsonl"), folder / "calls.jsonl", folder / "events.jsonl"]:
         data = path.read_bytes()
         if data and not data.endswith(b"\n"):

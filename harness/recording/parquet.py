@@ -50,16 +50,17 @@ _ROW: list[tuple[str, pa.DataType]] = [
     ("revision", pa.int64()),
     ("consistency", pa.string()),
     ("node", pa.string()),
-    ("age_ms", pa.int64()),  # Ours: the audit reads what docs/reference/specification.md#103-row names.
+    ("age_ms", pa.int64()),  # For the harness: the audit reads only docs/reference/specification.md#103-row.
 ]
 SCHEMA = pa.schema(_ROW)
-_SLICE_ROWS = 100  # A few milliseconds.
+_SLICE_ROWS = 100  # Encoding them takes a few milliseconds.
 
 
 class ParquetFiles:
-    """Rows into FOLDER/rows-00000.parquet, -00001 …, each of at most `rows_max` rows, renamed into place when whole.
+    """Writes rows to FOLDER/rows-00000.parquet, -00001 …; each file is renamed into place when it is complete.
 
-    A file is encoded in a thread, while the next one's rows come; if these are complete before it is, they wait for it.
+    `flush` begins a file once `rows_max` rows wait. A thread encodes it while the rows of the next file arrive. If
+    these are complete before the thread is done, `flush` waits for the thread.
     """
 
     def __init__(self, folder: Path, *, rows_max: int) -> None:
@@ -74,9 +75,9 @@ class ParquetFiles:
         self._pending.append(row)
 
     def flush(self) -> None:
-        """Begin a file if enough rows wait for one. Those that do not are covered by the journal of calls.
+        """Begin a file if enough rows wait. Rows that still wait are covered by the journal of calls.
 
-        Raises what went wrong with the file before.
+        Raises the error of the previous file if that one failed.
         """
         if len(self._pending) >= self._rows_max:
             self._write()
@@ -102,7 +103,7 @@ class ParquetFiles:
 
 
 def _encode(path: Path, rows: list[dict[str, object]]) -> None:
-    """Write one file. In slices, between which others have their turn: Python's objects are read under its lock."""
+    """Write one file, in slices: reading Python objects holds the interpreter lock, and other threads need turns."""
     aside = path.with_suffix(".tmp")
     with pq.ParquetWriter(aside, SCHEMA) as file:
         slices = [rows[at : at + _SLICE_ROWS] for at in range(0, len(rows), _SLICE_ROWS)]
@@ -111,7 +112,7 @@ def _encode(path: Path, rows: list[dict[str, object]]) -> None:
 
 
 def read_parquet(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the rows of one file as they were written: nulls left out on every level, but for `return_ns`."""
+    """Yield the rows of one file as they were written: without nulls on any level, except for `return_ns`."""
     for row in pq.read_table(path, schema=SCHEMA).to_pylist():
         yield {"return_ns": None, **_without_nulls(row)}
 

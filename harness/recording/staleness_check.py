@@ -1,7 +1,7 @@
-"""Checks whether reads of bounded age were as new as they said. The audit does not know ages and cannot check it.
+"""Checks that `bounded` reads were no older than their stated age. The audit does not know ages and cannot check this.
 
-A `bounded` answer with its age shows all that anybody had been told so long before the read was called. So its revision
-is not below that of any operation which had returned by then.
+A `bounded` answer shows every write that was acknowledged by the time of the call less the stated age. So its revision
+is not below that of any operation that had returned by then.
 
 See docs/reference/specification.md#811-consistency-of-reads.
 """
@@ -17,7 +17,7 @@ _MILLISECOND_NS = 1_000_000
 
 
 def older_than_they_say(rows: Sequence[dict[str, Any]]) -> tuple[int, ...]:
-    """The `op_id` of each bounded read that is older than it says. Cost: O(n log n)."""
+    """Return the `op_id` of each bounded read that is older than its stated age. Cost: O(n log n)."""
     told = sorted((row["return_ns"], row["revision"]) for row in rows if row["status"] == "ok" and row.get("revision"))
     moments = [moment for moment, _ in told]
     newest = list(accumulate((revision for _, revision in told), max, initial=0))

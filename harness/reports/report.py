@@ -20,9 +20,9 @@ from harness.reports.percentile import percentile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailability:
-    """Of all faults of one kind: the longest time without an acknowledged write, in milliseconds, nearest ranks.
+    """The longest times without an acknowledged write after the faults of one kind, in ms, as nearest ranks.
 
-    `hit`: `leader` where whoever led was among the victims, `others` where not.
+    `hit`: `leader` if the leader was among the victims, else `others`.
     """
 
     fault: str
@@ -36,7 +36,7 @@ class Unavailability:
 def longest_silence_ns(acknowledged: Sequence[int], since: int, until: int) -> int:
     """The longest time within `since` to `until` in which no write was acknowledged.
 
-    `acknowledged`: when each was, rising. The ends of the window count as ends of a silence.
+    `acknowledged`: the times of acknowledgements, ascending. The ends of the window count as ends of a silence.
     """
     assert since <= until, (since, until)
     inside = acknowledged[bisect_left(acknowledged, since) : bisect_left(acknowledged, until)]
@@ -45,7 +45,7 @@ def longest_silence_ns(acknowledged: Sequence[int], since: int, until: int) -> i
 
 
 def distributions(silences: Iterable[tuple[str, bool, float]]) -> tuple[Unavailability, ...]:
-    """Sum up (kind, whether the leader was hit, seconds), by kind and by victim, in order of these names."""
+    """Sum up silences (kind, whether the leader was hit, seconds) by kind and by victim, sorted by these names."""
     groups: dict[tuple[str, str], list[float]] = {}
     for kind, hit_leader, seconds in silences:
         groups.setdefault((kind, "leader" if hit_leader else "others"), []).append(seconds * 1000)
@@ -68,7 +68,7 @@ _STOP_FIELDS = frozenset({"at_ns", "kind", "number", "fault", "victims"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Of the operations that ended `ok`, in milliseconds; the percentile is the nearest rank."""
+    """Latencies of operations that ended `ok`, in milliseconds; the percentiles are nearest ranks."""
 
     count: int
     p50_ms: float
@@ -78,13 +78,13 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultEffect:
-    """One fault and how long writes stood still after it.
+    """One fault, and how long writes stood still after it.
 
     `unavailable_seconds`: from the fault until the first acknowledgement of a write that was *called* after it; None
-    if none ever was. (A write that was already under way could be acknowledged by what the dead leader sent last.)
-    `longest_silence_seconds`: the longest time without any acknowledged write, from the fault until the next one (of
-    changes of the members: until the next change). `outcome`: what was known when it was over. `skipped`: why it was
-    not carried out; None if it was. What was not has no effect.
+    if there was none. (The last message of a dead leader may acknowledge a write that was already in flight.)
+    `longest_silence_seconds`: the longest time without any acknowledged write, from the fault until the next one (after
+    a membership change: until the next change). `outcome`: facts that were known only at its end. `skipped`: why it was
+    not carried out; None if it was. Both times of a skipped fault are None.
     """
 
     number: int
@@ -113,21 +113,21 @@ class Report:
     keys: int | None
     load_seconds: float
     operations: int
-    acknowledged: int  # Of the load: without the reads at the end.
+    acknowledged: int  # Of the load, without the final reads.
     by_status: dict[str, int]
     by_operation: dict[str, dict[str, int]]
     errors: dict[str, int]
     operations_per_second: float
-    reads: Latency | None  # Those that had a round; the others are in `reads_by_way`, as they were answered.
+    reads: Latency | None  # Reads by a round; the others are in `reads_by_way`, by the consistency of their answers.
     reads_by_way: dict[str, Latency]
-    older_than_they_say: tuple[int, ...]  # Bounded reads, by op_id: there must be none.
+    older_than_they_say: tuple[int, ...]  # The op_ids of such bounded reads; there must be none.
     writes: Latency | None
     longest_write_gap_seconds: float | None
     leader_changes: int
     kills: int
     faults_planned: int
     faults_carried_out: int
-    faults_skipped: int  # The others of the plan were never begun: the load was over.
+    faults_skipped: int  # The rest of the plan was never begun, because the load was over.
     faults: tuple[FaultEffect, ...]
     unavailability: tuple[Unavailability, ...]
     unavailable_faults: dict[str, str]
@@ -137,15 +137,15 @@ class Report:
     state_hashes_agree: bool | None
     state_hashes: dict[str, str]
     state_hash_index: int | None
-    exit_codes: dict[str, int] | None  # Of the members, asked to stop at the end of all; None: unknown.
+    exit_codes: dict[str, int] | None  # Of the members, asked to stop at the very end; None: unknown.
     finished: bool
 
     @property
     def sound(self) -> bool:
-        """True if the run ended as every run must: complete, healed, every key read, all members of one state.
+        """True if the run ended as every run must: complete, healed, with every key read and equal states.
 
-        And something was acknowledged, every change of the members was made, all stood their faults as they must, and
-        no read of bounded age was older than it said.
+        Moreover, an operation of the load was acknowledged, every membership change was made, no member ended in a way
+        that is not allowed, and no bounded read was older than its stated age.
         """
         ended_well = self.finished and self.healed and self.every_key_read and self.state_hashes_agree is True
         found = self.changes_not_made or self.findings or self.older_than_they_say
@@ -153,18 +153,18 @@ class Report:
 
     @property
     def every_key_read(self) -> bool:
-        """At the end, and answered."""
+        """True if the final read of every key was answered."""
         return self.keys is not None and self.final_reads == self.keys
 
     @property
     def changes_not_made(self) -> tuple[str, ...]:
-        """Changes of the members that could not be made, and why."""
+        """Membership changes that could not be made, and why."""
         failed = (fault for fault in self.faults if "failed" in fault.outcome)
         return tuple(f"fault {fault.number}, {fault.kind}: {fault.outcome['failed']}" for fault in failed)
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What members did under a fault, or when they were asked to stop, that they must not."""
+        """How members ended under a fault, or when asked to stop, in ways that are not allowed."""
         found = (fault for fault in self.faults if "finding" in fault.outcome)
         words = [f"fault {fault.number}, {fault.kind}: {fault.outcome['finding']}" for fault in found]
         others = {node_id: code for node_id, code in (self.exit_codes or {}).items() if code != STOPPED_AS_ASKED}
@@ -185,7 +185,7 @@ def report_on(folder: Path) -> Report:
 def summarize(
     about: dict[str, Any], rows: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]], folder: Path
 ) -> Report:
-    """The arithmetic of `report_on`. `events` are in order of time."""
+    """Compute the report from the content of the files. `events` are in order of time."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for event in events:
         by_kind.setdefault(event["kind"], []).append(event)
@@ -247,7 +247,7 @@ def summarize(
 def _effects(
     by_kind: dict[str, list[dict[str, Any]]], acknowledged: Sequence[tuple[int, int]], begun: int, over: int
 ) -> tuple[FaultEffect, ...]:
-    """`over`: from then on clients call nothing more, and silence means nothing."""
+    """Compute the effect of each fault. `over`: the end of the load; a silence after it means nothing."""
     started = by_kind.get("fault_started", [])
     stops = {event["number"]: event for event in by_kind.get("fault_stopped", ())}
     why_skipped = [_why_skipped(event, stops.get(event["number"], {})) for event in started]
@@ -262,7 +262,7 @@ def _effects(
 
 
 def _why_skipped(event: dict[str, Any], stop: dict[str, Any]) -> str | None:
-    """None for a fault that was carried out."""
+    """Return why a fault was skipped; None if it was carried out."""
     if "skipped" in stop:
         return str(stop["skipped"])
     if event["victims"] or event["fault"] in VICTIMLESS_KINDS:
@@ -271,7 +271,7 @@ def _why_skipped(event: dict[str, Any], stop: dict[str, Any]) -> str | None:
 
 
 def _changes(event: dict[str, Any]) -> bool:
-    """Is it a change of the members? These have a lane of their own."""
+    """True for a membership change. These have a lane of their own."""
     return event["fault"] in MEMBER_KINDS
 
 
@@ -304,13 +304,13 @@ def _effect(
 
 
 def _members_left(by_kind: dict[str, list[dict[str, Any]]], faults: Iterable[FaultEffect]) -> tuple[str, ...]:
-    """Who of those that the cluster began with was never removed or replaced."""
+    """Return the founding members that were never removed or replaced."""
     founders = {node_id for event in by_kind.get("cluster_ready", ()) for node_id in event["members"]}
     return tuple(sorted(founders - {fault.outcome.get("removed") for fault in faults}))
 
 
 def _by_way(loaded: Iterable[dict[str, Any]]) -> dict[str, Latency]:
-    """How long reads took, by the consistency that they were answered with."""
+    """Return the latencies of reads by the consistency with which they were answered."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in loaded:
         if row["op"] not in WRITES:
@@ -346,7 +346,7 @@ def _first_at(by_kind: dict[str, list[dict[str, Any]]], kind: str) -> int | None
 
 
 def _is_final(row: dict[str, Any]) -> bool:
-    """A read after everything was healed: no part of the load."""
+    """True for a read after the cluster was healed, which is no part of the load."""
     return str(row["client"]).startswith("final")
 
 

@@ -1,1 +1,1 @@
-"""Runs with real processes: settings, the run itself, and what is made of one (soak, demo, fail-over, strangers)."""
+"""Runs with real processes: settings, one recorded run, and larger programs (soak, demo, failover, strangers)."""

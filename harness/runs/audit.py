@@ -1,4 +1,4 @@
-"""Runs `hwm-audit check` on recorded runs, as a person would: another program, which shares no code with us."""
+"""Runs `hwm-audit check` on recorded runs, as a person would. The audit shares no code with the harness."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from harness.errors import ExtraMissing
 
 GREEN, RED = 0, 3
-AUDIT_SECONDS_MAX = 1_800.0  # A job that hangs must not hang us for ever.
+AUDIT_SECONDS_MAX = 1_800.0  # A job that hangs must not block the harness for ever.
 
-_START = "from spark_audit.cli import main; main()"  # As `hwm-audit`, and in this very environment.
+_START = "from spark_audit.cli import main; main()"  # Like `hwm-audit`, but certainly of this Python environment.
 _WORDS = {
     GREEN: "linearizable",
     1: "the audit itself failed",
@@ -28,7 +28,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """How the audit ended, and what it said."""
+    """The exit code of the audit, its output, and its time in seconds."""
 
     exit_code: int
     output: str
@@ -39,7 +39,7 @@ class AuditResult:
         return _WORDS.get(self.exit_code, f"exit code {self.exit_code}")
 
     def to_json(self) -> dict[str, object]:
-        """With what it said as data, where it was asked for that."""
+        """The result for JSON. `output` is data if the audit was asked for JSON, and text otherwise."""
         try:
             said = json.loads(self.output)
         except ValueError:
@@ -48,9 +48,10 @@ class AuditResult:
 
 
 def audit(folders: Sequence[Path], *, as_json: bool = False, engine: str = "auto") -> AuditResult:
-    """Check runs and wait for the verdict: in Spark, in one process, or what suits the size (`hwm-audit check --help`).
+    """Check runs and wait for the verdict.
 
-    Raises ExtraMissing without pyspark.
+    `engine`: Spark, one process, or the one that suits the size (`hwm-audit check --help`). Raises ExtraMissing without
+    pyspark.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise ExtraMissing("pyspark", "the audit")

@@ -1,4 +1,4 @@
-"""Clients that write all the time, beside what is measured: how long writes stand still, and whether any fails."""
+"""Clients that write throughout a measurement. They show how long writes stand still, and whether any fails."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from harness.recording.history import prepare_folder
 from kvstore import Client, OperationFailed, OutcomeUnknown
 
 WRITERS = 4
-_WRITE_PAUSE_SECONDS = 0.005  # Also the resolution of what is measured.
+_WRITE_PAUSE_SECONDS = 0.005  # Also the resolution of the measurement.
 _WRITE_SECONDS = 10.0
 
 
 class BackgroundWriters:
-    """What they have seen so far."""
+    """The observations of all background writers so far."""
 
     def __init__(self) -> None:
         self.acknowledged = 0
-        self.failed = 0  # Refused for good, or of unknown outcome, after all that a client does by itself.
+        self.failed = 0  # Writes refused for good, or of unknown outcome, after the client's own retries.
         self.longest_pause_seconds = 0.0  # Between two acknowledgements, since it was set to 0.
         self._changed = trio.Condition()
         self._last_called = -1.0
         self._acknowledged_at = trio.current_time()
 
     async def work(self, store: Client, number: int) -> None:
-        """Write without end."""
+        """Write until cancelled."""
         written = 0
         while True:
             called = trio.current_time()
@@ -53,7 +53,7 @@ class BackgroundWriters:
             self._changed.notify_all()
 
     async def first_after(self, moment: float) -> float:
-        """Wait for an acknowledged write that was called after `moment`; returns when that was seen."""
+        """Wait until a write called after `moment` is acknowledged. Returns the time then; both are trio times."""
         async with self._changed:
             while self._last_called < moment:
                 await self._changed.wait()
@@ -62,7 +62,7 @@ class BackgroundWriters:
 
 @asynccontextmanager
 async def writing(cluster: Cluster) -> AsyncIterator[BackgroundWriters]:
-    """WRITERS clients of this cluster."""
+    """Run WRITERS clients of this cluster for as long as the block lasts."""
     writers = BackgroundWriters()
 
     async def write(number: int) -> None:
@@ -78,7 +78,7 @@ async def writing(cluster: Cluster) -> AsyncIterator[BackgroundWriters]:
 
 @contextmanager
 def scratch_folder(out: Path | None) -> Iterator[Path]:
-    """The folder asked for, or one that is gone afterwards."""
+    """Yield `out`, which must be new or empty; if it is None, a folder that is removed afterwards."""
     if out is None:
         with tempfile.TemporaryDirectory(prefix="hwm-measure-") as folder:
             yield Path(folder)

@@ -1,7 +1,7 @@
-"""The demonstration: a run with two dead leaders, its audit, and the audit of a copy that lies.
+"""The demonstration: a run with two dead leaders, its audit, and the audit of a falsified copy.
 
-It succeeds only if the first audit is green *and* the second one is red: a checker that was never seen red proves
-nothing.
+It succeeds only if the first audit is green *and* the second one is red: a checker that has never reported a violation
+proves nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DemoFailed(HarnessError):
 
 
 def run_demo(out: Path, *, seed: int, seconds: float, console: Console) -> None:
-    """Run it all, telling `console`. Raises DemoFailed, and what a run can raise."""
+    """Run the demonstration and report on `console`. Raises DemoFailed, and the errors of a run."""
     begun = time.monotonic()
     home = _fresh_folder(out)
     settings = RunSettings(
@@ -52,7 +52,7 @@ def run_demo(out: Path, *, seed: int, seconds: float, console: Console) -> None:
         plan=_two_dead_leaders(seconds),
         clients=CLIENTS,
         operations_per_second=OPERATIONS_PER_SECOND,
-        hasty_share=0.0,  # Patient clients: what is shown is that they need not notice more than a pause.
+        hasty_share=0.0,  # Patient clients, to show that they need not notice more than a pause.
         small_storage=False,
     )
     _headline(
@@ -85,7 +85,7 @@ def run_demo(out: Path, *, seed: int, seconds: float, console: Console) -> None:
 
 
 def check_deaths(report: Report, home: Path) -> None:
-    """Raises DemoFailed if not both kills came, and each hit who led: then another one leads after it."""
+    """Raise DemoFailed unless there were both kills, and a leader change for each: then each kill hit the leader."""
     if report.kills != DEATHS or report.leader_changes < DEATHS:
         came = f"{report.kills} processes were killed, and the leader changed {report.leader_changes} times"
         raise DemoFailed(f"the leader was to die twice; {came}", home)
@@ -107,7 +107,7 @@ def _two_dead_leaders(seconds: float) -> tuple[PlannedFault, ...]:
 
 
 def _fresh_folder(out: Path) -> Path:
-    """OUT/1, OUT/2, …: a demonstration never overwrites the one before."""
+    """Return the first new one of OUT/1, OUT/2, …: a demonstration never overwrites an earlier one."""
     return next(path for number in count(1) if not (path := out / str(number)).exists())
 
 

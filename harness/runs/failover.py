@@ -1,6 +1,6 @@
-"""How long writes stand still when the leader is killed: measured many times, with and without the leader-loss hint.
+"""Measures how long writes stand still when the leader is killed, many times with and without the leader-loss hint.
 
-Two clusters take turns, one with the hint and one without, so that a busy moment of the machine meets both.
+Two clusters take turns, one with the hint and one without, so that a busy moment of the machine affects both.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ from harness.runs.background_writers import BackgroundWriters, scratch_folder, w
 from raft import RaftConfig
 
 _MILLISECOND_NS = 1_000_000
-_DEFAULTS = RaftConfig()  # No option of `hwm serve` says otherwise here.
+_DEFAULTS = RaftConfig()  # The members run with these: no option of `hwm serve` changes them here.
 _NO_WRITE_SECONDS = 30.0
-_CALM_SECONDS = (0.3, 0.8)  # Before a kill: at no fixed phase of heartbeats and time-outs.
+_CALM_SECONDS = (0.3, 0.8)  # Before a kill. Random, so that kills meet heartbeats and time-outs at any phase.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """`unavailable_ms`: per kill, from kill -9 of the leader to the first acknowledgement of a write called after."""
+    """The kills of one cluster.
+
+    `unavailable_ms`: for each, the time from kill -9 of the leader to the first acknowledgement of a write that was
+    called after it.
+    """
 
     unavailable_ms: tuple[float, ...]
 
@@ -57,7 +61,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverResult:
-    """`is_half_open`: nobody was told that the connections of the killed leader had ended."""
+    """The times with and without the hint. `is_half_open`: the killed leader's connections stayed open."""
 
     nodes: int
     is_half_open: bool
@@ -66,11 +70,11 @@ class FailoverResult:
 
     @property
     def ratio_of_medians(self) -> float:
-        """What the hint leaves of the time without it."""
+        """The median with the hint divided by the median without it."""
         return self.with_hint.median_ms / self.without_hint.median_ms
 
     def to_json(self) -> dict[str, object]:
-        """With the time-outs that members run with here, which are most of it where no hint comes."""
+        """The result for JSON, with the members' time-outs: without a hint these are most of the time."""
         return {
             "nodes": self.nodes,
             "kills": len(self.with_hint.unavailable_ms),
@@ -89,9 +93,10 @@ class FailoverResult:
 async def measure_failover(
     *, kills: int, nodes: int, out: Path | None, console: Console, is_half_open: bool = False
 ) -> FailoverResult:
-    """Kill the leader of each of two clusters `kills` times in turn, each time healed. NotReady if no write succeeds.
+    """Kill the leader of each of two clusters in turn, `kills` times each, and heal the cluster after each kill.
 
-    `is_half_open`: proxies keep the connections of the killed leader open, as where a machine loses its power.
+    `is_half_open`: proxies keep the connections of the killed leader open, as when a machine loses its power. Raises
+    NotReady if no write succeeds after a kill.
     """
     random = Random()
     with scratch_folder(out) as folder:
@@ -120,7 +125,7 @@ async def measure_failover(
 
 
 def show_failover(result: FailoverResult, console: Console) -> None:
-    """Print it for a person."""
+    """Print the result for a person."""
     kept = ", whose connections stayed open," if result.is_half_open else ""
     console.print(f"{len(result.with_hint.unavailable_ms)} leaders of {result.nodes} members{kept} were killed, each:")
     for words, series in (("with the hint", result.with_hint), ("without it", result.without_hint)):
@@ -137,7 +142,7 @@ def _series(unavailable_ms: Sequence[float]) -> Series:
 
 
 async def _one_kill(cluster: Cluster, random: Random) -> float:
-    """Clients write to this cluster only while it is measured. It is healed afterwards."""
+    """Measure one kill, in ms, and heal the cluster. Clients write to it only during the measurement."""
     async with writing(cluster) as writers:
         await trio.sleep(random.uniform(*_CALM_SECONDS))
         leader_id = await _leader_of(cluster)
@@ -154,7 +159,7 @@ async def _one_kill(cluster: Cluster, random: Random) -> float:
 async def _leader_of(cluster: Cluster) -> str:
     views = await cluster.monitor.look()
     leader_id = next((view.leader_id for view in views.values() if view.leader_id is not None), None)
-    assert leader_id is not None, views  # `wait_ready` has just said so.
+    assert leader_id is not None, views  # `wait_ready` has just returned, so there is a leader.
     return leader_id
 
 

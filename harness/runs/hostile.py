@@ -1,8 +1,8 @@
-"""A cluster among strangers: one run in which they come and go, and what the comparison shows.
+"""A cluster among strangers: one run in which they come and go, and a comparison of the times with and without them.
 
-Quiet windows and windows with strangers take turns, with the same members, clients, rate and kills throughout: what
-else changes with time (the size of the log, the pace of the machine) meets both. Sound means: the run ended well,
-nothing acknowledged was lost (the audit), no member ended by itself, operators got in, resident memory kept below its
+Quiet windows and windows with strangers take turns. Members, clients, rate and kills are the same throughout, so that
+all other changes over time (the size of the log, the pace of the machine) affect both. The run passes if it ended well,
+nothing acknowledged was lost (the audit), no member ended by itself, operators got in, resident memory stayed below its
 bound, and the honest clients' 99th percentile among strangers is at most P99_RATIO_MAX times that of the quiet windows.
 """
 
@@ -34,14 +34,14 @@ from harness.runs.signals import run_until_signal
 from harness.strangers.crowd import KINDS
 
 P99_RATIO_MAX = 3.0
-"""How many times as long as without strangers the slowest hundredth of the honest operations may take."""
+"""The bound on the honest operations' 99th percentile among strangers, as a multiple of that without strangers."""
 
 RSS_BYTES_MAX = 768 * 2**20
-"""Of one member: what it is without a load (60 MiB), the bounds on all half frames and all unread answers together,
-and the log and answers under way."""
+"""Of one member. The sum of its size without a load (60 MiB), the bounds on all incomplete frames and all unread
+answers, and the log and the answers in flight."""
 
 DESCRIPTORS_MAX = 1_024
-"""Of each member: the usual soft limit of shells and service managers, here as the hard one, too."""
+"""Of each member: the usual soft limit of shells and service managers, here also the hard limit."""
 
 _MEMBERS, _KEYS = 3, 24
 _OPERATIONS_PER_SECOND = 150.0
@@ -49,16 +49,16 @@ _KILL_EVERY_SECONDS = 30.0
 _DOWN_SECONDS = (0.2, 1.5)
 _VISIT_SECONDS_MAX = 600.0
 _QUIET_SHARE, _QUIET_SECONDS_MAX = 0.25, 75.0
-_SETTLING_SECONDS = 3.0  # After strangers came or left: what is called then belongs to neither side.
+_SETTLING_SECONDS = 3.0  # After strangers came or left: operations called then belong to neither side.
 _VIOLATION = 3
 
 KIND_NAMES = tuple(kind.name for kind in KINDS)
-"""The strangers that there are."""
+"""The names of all kinds of strangers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Of the honest operations that ended `ok`, in milliseconds. Without any, 0."""
+    """Latencies of the honest operations that ended `ok`, in milliseconds; 0 if there are none."""
 
     operations: int
     p50_ms: float
@@ -73,7 +73,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostileWindow:
-    """A part of the run with or without strangers, in order of time. Times are those of the history's clock."""
+    """A part of the run with or without strangers. Its times are those of the history's clock."""
 
     strangers: bool
     from_ns: int
@@ -83,7 +83,11 @@ class HostileWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostileResult:
-    """`quiet` and `hostile`: of all windows of that kind together. `audit_exit_code` 0: the history is linearizable."""
+    """The result of a run among strangers.
+
+    `windows`: in order of time. `quiet` and `hostile`: latencies over all windows of that kind. `audit_exit_code` 0:
+    the history is linearizable.
+    """
 
     seed: int
     clients: int
@@ -109,14 +113,14 @@ class HostileResult:
 
     @property
     def p99_ratio(self) -> float:
-        """Among strangers, to that of the quiet windows; infinite if nothing was done in one of them."""
+        """The 99th percentile among strangers divided by that of the quiet windows; infinite if either is missing."""
         if not self.quiet.operations or not self.hostile.operations:
             return math.inf
         return self.hostile.p99_ms / self.quiet.p99_ms
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What must not be."""
+        """The reasons why the run does not pass; empty if it passes."""
         found = []
         if not self.sound:
             found.append(f"the run did not end well: {self.words}")
@@ -147,9 +151,9 @@ class HostileResult:
 def run_hostile(
     *, out: Path, seconds: float, seed: int, clients: int, kinds: Sequence[str], console: Console
 ) -> HostileResult:
-    """`seconds` with strangers of these kinds, in visits with a quiet window before and after each.
+    """Record and audit a run with `seconds` of strangers of these kinds, in visits between quiet windows.
 
-    Writes OUT/hostile.json; OUT itself is the folder of the run. Raises BadInput for a kind that there is not.
+    Writes OUT/hostile.json; OUT itself is the folder of the run. Raises BadInput for an unknown kind.
     """
     if unknown := [kind for kind in kinds if kind not in KIND_NAMES]:
         raise BadInput(f"there are no strangers of kind {unknown[0]!r}", f"the kinds are {', '.join(KIND_NAMES)}")
@@ -162,7 +166,7 @@ def run_hostile(
 
 
 def show_hostile(result: HostileResult, console: Console) -> None:
-    """Print it for a person."""
+    """Print the result for a person."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("window", "operations", "p50 ms", "p99 ms"):
         table.add_column(name, justify="left" if name == "window" else "right")
@@ -192,10 +196,10 @@ def _with(strangers: bool) -> str:
 
 
 def visits(stranger_seconds: float) -> tuple[tuple[float, float], ...]:
-    """When strangers come and leave, so that they are there for `stranger_seconds` in all.
+    """Return when strangers come and leave (seconds of the load), so that they are there for `stranger_seconds` in all.
 
-    Visits are equal and at most _VISIT_SECONDS_MAX long, with quiet windows of a quarter of that (at most
-    _QUIET_SECONDS_MAX) between them; one more is before the first, and one behind the last.
+    All visits are equally long, at most _VISIT_SECONDS_MAX. A quiet window of a quarter of a visit (at most
+    _QUIET_SECONDS_MAX) comes before the first visit, between two visits, and after the last one.
     """
     count = math.ceil(stranger_seconds / _VISIT_SECONDS_MAX)
     visit_seconds = stranger_seconds / count
@@ -211,11 +215,12 @@ def _quiet_seconds(visit_seconds: float) -> float:
 def windows_of(
     events: Iterable[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]
 ) -> tuple[tuple[HostileWindow, ...], Latencies, Latencies]:
-    """The windows of a recorded run, and the latencies of all quiet ones and of all hostile ones together.
+    """Return (the windows of a recorded run, the latencies over all quiet ones, the latencies over all hostile ones).
 
-    An operation belongs to the window in which it was called; within _SETTLING_SECONDS of a window's start, to none.
+    An operation belongs to the window in which it was called. Operations that were called within _SETTLING_SECONDS of a
+    window's start belong to none.
     """
-    borders: list[tuple[int, bool]] = []  # From when on strangers are there, or not.
+    borders: list[tuple[int, bool]] = []  # (at ns, whether strangers are there from then on)
     end_ns = 0
     for event in events:
         match event["kind"]:
@@ -272,7 +277,10 @@ def _settings(
 
 
 def _kills(seconds: float, seed: int) -> tuple[PlannedFault, ...]:
-    """Leaders, and every third time any member; never all, whose outage would be the slowest hundredth by itself."""
+    """Plan kills of leaders, and every third time of any member.
+
+    All members are never killed at once: that outage alone would be the slowest hundredth.
+    """
     random = Random(f"kills {seed}")
     return tuple(
         PlannedFault(

@@ -1,4 +1,4 @@
-"""What a person sees while a run lasts: a table that moves on a terminal, a line now and then elsewhere."""
+"""Shows a run while it lasts: on a terminal a table that is redrawn in place, elsewhere a line every two seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATUS_STYLE = {"ok": "green", "fail": "yellow", "unknown": "magenta"}
 
 
 class _Rate:
-    """Operations per second, over the last second or so."""
+    """Operations per second, over about the last second."""
 
     def __init__(self) -> None:
         self._samples: list[tuple[float, int]] = []

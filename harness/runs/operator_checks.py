@@ -1,4 +1,4 @@
-"""What an operator and an orchestrator do while a run lasts: a fresh `status` of each member, and its probe."""
+"""Checks that operators and orchestrators get in during a run: asks each member for a fresh `status`, and probes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROBE = b"GET /livez HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"
 
 @dataclass(slots=True)
 class OperatorChecks:
-    """Counts `status` and `livez`, each `ok` or `failed`, of members that run undisturbed. `failures`: some of them."""
+    """Counts the checks `status` and `livez` of undisturbed members, as `ok` or `failed`. `failures`: the first few."""
 
     counts: Counter[str] = field(default_factory=Counter)
     worst_ms: float = 0.0
@@ -49,7 +49,7 @@ class OperatorChecks:
         if address.metrics_port:
             outcomes["livez"] = await _is_alive(address.metrics_port)
         if self._settled_process(cluster, node_id) != pid:
-            return  # It was hit meanwhile: silence was right.
+            return  # A fault hit it meanwhile, so it did not have to answer.
         self.worst_ms = max(self.worst_ms, took_ms)
         for name, why_not in outcomes.items():
             self.counts[f"{name} {'failed' if why_not else 'ok'}"] += 1
@@ -57,7 +57,7 @@ class OperatorChecks:
                 self.failures.append(f"{node_id}: {name}: {why_not}")
 
     def _settled_process(self, cluster: Cluster, node_id: str) -> int | None:
-        """Its process id, if it has run and not been stopped for a while."""
+        """Return the member's process id if it is not paused and has been running for a while; else None."""
         member = cluster.members.get(node_id)
         if member is None or not member.running or member.paused:
             return None
@@ -66,7 +66,7 @@ class OperatorChecks:
 
 
 async def _status_answers(address: str) -> str:
-    """Empty, or why a new client was not told the status of this member."""
+    """Ask for the status with a new client. Returns why that failed; empty if it did not."""
     try:
         async with Client([address], session=False) as client:
             await client.status(address, deadline_seconds=_ANSWER_SECONDS_MAX)
@@ -76,7 +76,7 @@ async def _status_answers(address: str) -> str:
 
 
 async def _is_alive(port: int) -> str:
-    """Empty, or why the liveness probe failed."""
+    """Call the liveness probe. Returns why that failed; empty if it did not."""
     answer = b""
     try:
         with trio.fail_after(_ANSWER_SECONDS_MAX):

@@ -1,4 +1,4 @@
-"""A rolling restart, measured: each member in turn is asked to stop and started again, while clients write."""
+"""Measures a rolling restart: each member in turn is asked to stop, and started again, while clients write."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from harness.runs.background_writers import BackgroundWriters, scratch_folder, w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """One member. `longest_pause_ms`: between two acknowledged writes, from the request to stop until all is well.
+    """The restart of one member. Both times begin with the request to stop.
 
-    `stop_ms`: until its process had ended.
+    `stop_ms`: until its process had ended. `longest_pause_ms`: the longest time between two acknowledged writes, until
+    the cluster was ready and had acknowledged one more.
     """
 
     node_id: str
@@ -28,7 +29,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollingResult:
-    """`failed`: writes that ended as refused or unknown for their caller."""
+    """The result of all restarts. `failed`: writes that were refused, or of unknown outcome, for their caller."""
 
     nodes: int
     acknowledged: int
@@ -41,7 +42,7 @@ class RollingResult:
 
     @property
     def of_leaders_ms(self) -> list[float]:
-        """The longest pauses where a leader was stopped."""
+        """The longest pause of each restart of a leader."""
         return [restart.longest_pause_ms for restart in self.restarts if restart.was_leader]
 
     def to_json(self) -> dict[str, object]:
@@ -68,7 +69,7 @@ async def measure_rolling(*, rounds: int, nodes: int, out: Path | None, console:
 
 
 def show_rolling(result: RollingResult, console: Console) -> None:
-    """Print it for a person."""
+    """Print the result for a person."""
     leaders = result.of_leaders_ms
     console.print(
         f"{len(result.restarts)} restarts of {result.nodes} members: {result.acknowledged:,} writes acknowledged, "
@@ -81,7 +82,7 @@ def show_rolling(result: RollingResult, console: Console) -> None:
 async def _leader_id(cluster: Cluster) -> str:
     views = await cluster.monitor.look()
     leader_id = next((view.leader_id for view in views.values() if view.leader_id is not None), None)
-    assert leader_id is not None, views  # `wait_ready` has just said so.
+    assert leader_id is not None, views  # `wait_ready` has just returned, so there is a leader.
     return leader_id
 
 

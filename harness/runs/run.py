@@ -1,4 +1,4 @@
-"""One run: a cluster, clients, faults, and then, healed, a last look at everything."""
+"""One run: a cluster under load and faults. Then it is healed, all keys are read, and all states are compared."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from harness.workload.workers import Workload
 
 Phase = Literal["starting", "under load", "healing", "reading everything", "done"]
 
-_FLUSH_SECONDS = 0.2  # What a killed harness loses at most, besides what its journal of calls covers.
+_FLUSH_SECONDS = 0.2  # At most this much is lost if the harness is killed; the journal of calls covers part of it.
 _WATCH_SECONDS = 0.1
-_HASH_SECONDS = 15.0  # For all members to stand at one index and say their hash.
+_HASH_SECONDS = 15.0  # For all members to reach one index and answer with their hashes.
 
 
 @dataclass(slots=True)
 class Progress:
-    """The parts of a run as they come to be, for a display."""
+    """The parts of a run, for a display. Each is None until it exists."""
 
     settings: RunSettings
     phase: Phase = "starting"
@@ -120,7 +120,7 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
 
 
 async def _let_strangers_in(settings: RunSettings, cluster: Cluster, writer: RunWriter) -> None:
-    """Strangers come and go as the run's windows say. Each time it is a new process of them, with another seed."""
+    """Start and stop strangers by the windows of the settings. Each visit is a new process with another seed."""
     began = trio.current_time()
     targets = [
         TargetMember(
@@ -143,7 +143,7 @@ async def _let_strangers_in(settings: RunSettings, cluster: Cluster, writer: Run
 
 
 async def _heal(cluster: Cluster, writer: RunWriter, ready_seconds: float) -> bool:
-    """All faults are over; have all members run and agree. False, and an event, if they do not."""
+    """Start all members after the faults, and wait until they agree. Returns whether they do, and records it."""
     cluster.start_all()
     try:
         await cluster.wait_ready(ready_seconds)
@@ -155,7 +155,7 @@ async def _heal(cluster: Cluster, writer: RunWriter, ready_seconds: float) -> bo
 
 
 async def _compare_states(cluster: Cluster, writer: RunWriter) -> None:
-    """Have every member hash its state at one and the same index, and record whether they agree."""
+    """Have every member hash its state at the same index, and record whether the hashes agree."""
     hashes: dict[str, tuple[int, str]] = {}
     with trio.move_on_after(_HASH_SECONDS):
         while True:
@@ -180,7 +180,7 @@ async def _flush_often(writer: RunWriter) -> None:
 
 
 async def _watch_members(cluster: Cluster) -> None:
-    """A member that ends without our doing ends the run: that is a finding of its own."""
+    """Raise NodeDied if a member ends by itself, which ends the run: that is a finding of its own."""
     while True:
         cluster.check_alive()
         await trio.sleep(_WATCH_SECONDS)

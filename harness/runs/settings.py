@@ -1,4 +1,4 @@
-"""What a run is asked to be. Checked before anything is started."""
+"""The settings of a run. They are checked before anything is started."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from raft import MEMBERS_MAX
 
 SECONDS_MAX = 24 * 3600.0
 CLIENTS_MAX = 500  # All of them live in this one process.
-IN_FLIGHT_MAX = 1_024  # Of one client; more it would not send (`kvstore.ClientLimits.in_flight_max`).
+IN_FLIGHT_MAX = 1_024  # Of one client, which would not send more (`kvstore.ClientLimits.in_flight_max`).
 FORMATS = ("jsonl", "parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """One run. Raises BadInput for what cannot be."""
+    """The settings of one run. Raises BadInput for impossible ones."""
 
     out: Path
     nodes: int = 5
@@ -39,13 +39,13 @@ class RunSettings:
     ops_format: str = "jsonl"
     operations_per_second: float = 0.0
     hasty_share: float = HASTY_SHARE
-    read_modes: ReadModes = USUAL_READ_MODES  # But in bulks, which read by rounds.
+    read_modes: ReadModes = USUAL_READ_MODES  # Not for bulks, which read by rounds.
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS
-    machine: Capabilities = ANY_MACHINE  # Where it runs, as far as the plan's faults need to know.
-    strangers: tuple[str, ...] = ()  # The kinds (`harness.strangers.crowd.KINDS`) that call at all ports meanwhile.
+    machine: Capabilities = ANY_MACHINE  # What the machine can do for the plan's faults.
+    strangers: tuple[str, ...] = ()  # Kinds (`harness.strangers.crowd.KINDS`) that call at all ports in their windows.
     stranger_windows: tuple[tuple[float, float], ...] = ()  # When they are there: (from, until) in seconds of the load.
-    is_inspected: bool = False  # What members use, and whether operators get in, is watched.
+    is_inspected: bool = False  # Watch the resources of members, and whether operators get in.
     descriptors_max: int | None = None  # The limit of open files of each member; None: that of the harness.
 
     def __post_init__(self) -> None:
@@ -82,17 +82,17 @@ class RunSettings:
 
     @property
     def proxied(self) -> bool:
-        """Links go through proxies only where a partition will need them: they cost time."""
+        """True if links go through proxies: only where the plan has partitions, because proxies cost time."""
         return any(fault.kind == "partition" for fault in self.plan)
 
     @property
     def lease_reads(self) -> bool:
-        """Leaders may read by lease only where somebody asks them to."""
+        """True if leaders may read by lease: only where clients ask for lease reads."""
         return self.read_modes.lease > 0 and not self.bulk
 
     @property
     def member_options(self) -> MemberOptions:
-        """Disks and clocks of their own for the members, where the plan needs them: they cost time, too."""
+        """The options of the members. Disks and clocks of their own cost time, too, so only some plans give them."""
         kinds = {fault.kind for fault in self.plan}
         return MemberOptions(
             small_storage=self.small_storage,
@@ -105,7 +105,7 @@ class RunSettings:
         )
 
     def about(self) -> dict[str, object]:
-        """For run.json."""
+        """The settings as fields of run.json."""
         return {
             "seed": self.seed,
             "nodes": self.nodes,

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run in order: members are reaped, and what was recorded stays readable."""
+"""Ctrl-C and SIGTERM end a run in an orderly way: members are reaped, and the recording stays readable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Interrupted(HarnessError):
-    """Somebody asked us to stop. The exit code is 128 + the signal's number, as shells do it."""
+    """A signal asked the harness to stop. The exit code is 128 + the signal's number, as in shells."""
 
     def __init__(self, signal_number: int) -> None:
         self.signal_number = signal_number
@@ -27,7 +27,7 @@ class Interrupted(HarnessError):
 def run_until_signal(job: Callable[[], Awaitable[T]]) -> T:
     """Run an async job from the main thread. Raises Interrupted after SIGINT or SIGTERM, once the job has cleaned up.
 
-    An error of the harness inside nested groups comes out alone, so that the command line can print its sentence.
+    A HarnessError inside nested exception groups is raised alone, so that the command line can print its message.
     """
     try:
         return trio.run(_run, job)
@@ -39,7 +39,7 @@ def run_until_signal(job: Callable[[], Awaitable[T]]) -> T:
 
 
 def first_harness_error(error: BaseException) -> HarnessError | None:
-    """The first error of our own in an exception group, however deep."""
+    """Return the first HarnessError in an exception group, at any depth; None if there is none."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for inner in error.exceptions if (found := first_harness_error(inner)) is not None), None)
     return error if isinstance(error, HarnessError) else None

@@ -1,4 +1,4 @@
-"""Many runs in a row, clusters of three and of five in turn, until enough processes were killed; then one audit."""
+"""Many runs in a row, with three and five members in turn, until enough processes were killed; then one audit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RUNS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Soak:
-    """What is asked. Raises BadInput if no kill would ever come."""
+    """The settings of a soak. Raises BadInput if its runs would never kill a process."""
 
     out: Path
     kills: int
@@ -67,7 +67,7 @@ class Soak:
 
 @dataclass(slots=True)
 class SoakTotal:
-    """All runs, and the audit of all of them together (None if it was not asked for, or there was no point)."""
+    """All runs, and the audit of all of them together (None if it was not asked for)."""
 
     reports: list[Report] = field(default_factory=list)
     verdict: AuditResult | None = None
@@ -83,7 +83,7 @@ class SoakTotal:
         return self.verdict.exit_code if self.verdict is not None else 0
 
     def count(self, kind: str) -> int:
-        """Faults of a kind that were carried out."""
+        """Return how many faults of a kind were carried out."""
         faults = (fault for report in self.reports for fault in report.faults)
         return sum(fault.kind == kind and fault.skipped is None for fault in faults)
 
@@ -106,7 +106,7 @@ class SoakTotal:
 
 
 def run_soak(soak: Soak, console: Console) -> SoakTotal:
-    """Run until `soak.kills`; writes OUT/soak.json. Stops early at the first run that is not sound."""
+    """Run until `soak.kills` processes were killed, or a run is not sound. Writes OUT/soak.json."""
     total = SoakTotal()
     for number in range(_RUNS_MAX):
         settings = soak.run(number)

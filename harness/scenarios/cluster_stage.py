@@ -16,14 +16,14 @@ from harness.core_host.message_names import HeldMessage
 from raft import MILLISECOND_NS, Entry, EntryKind, HardState, RaftConfig, Role, encode_batch, encode_item
 
 MOVES_MAX = 10_000
-"""A cluster that is left alone comes to rest long before this; one that does not has a message storm."""
+"""A cluster that is left alone comes to rest after far fewer moves, unless it has a message storm."""
 
 CAMPAIGNS_MAX = 3
-"""A first refusal may only tell a member the current term."""
+"""More than one, because a first refusal may only tell a member the current term."""
 
 
 class Spread(Random):
-    """Makes members wait for a leader in their order: the first has the shortest time-out."""
+    """Gives the members election time-outs in their order: the first member has the shortest."""
 
     def __init__(self, share: float) -> None:
         super().__init__(0)
@@ -45,7 +45,7 @@ class ClusterStage:
     kept: dict[str, HeldMessage] = field(default_factory=dict)  # Taken off the wire, by name.
     down: set[str] = field(default_factory=set)
     paused: set[str] = field(default_factory=set)
-    slow: set[str] = field(default_factory=set)  # Their disks sync only by name.
+    slow: set[str] = field(default_factory=set)  # Their disks sync only by the verb `sync`.
     cut: set[tuple[str, str]] = field(default_factory=set)  # Links that lose everything: (sender, to).
     reads: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # By name: (member, its life, ticket).
     lives: dict[str, int] = field(default_factory=dict)
@@ -67,13 +67,13 @@ class ClusterStage:
     # The wire
 
     def collect(self) -> None:
-        """Put on the wire what has left; cut links lose theirs."""
+        """Put all messages that members have sent on the wire; those of cut links are lost."""
         for node_id, member in self.members.items():
             letters = (HeldMessage(node_id, to, message) for to, message in member.take_sent())
             self.wire += [letter for letter in letters if (node_id, letter.to) not in self.cut]
 
     def deliver(self, letter: HeldMessage) -> None:
-        """It arrives, unless the link is cut or nobody is there."""
+        """Deliver a message, unless its link is cut or its receiver is down."""
         if letter in self.wire:
             self.wire.remove(letter)
         if letter.to not in self.down and (letter.sender, letter.to) not in self.cut:
@@ -81,7 +81,7 @@ class ClusterStage:
         self.collect()
 
     def settle(self, wanted: Iterable[str] = ()) -> None:
-        """Sync the disks and deliver until nothing is left that may move; `wanted`: only messages of these kinds."""
+        """Sync the disks and deliver until no message is left that may move. `wanted`: deliver only these kinds."""
         for _ in range(MOVES_MAX):
             for node_id in self.acting():
                 if node_id not in self.slow:
@@ -101,7 +101,7 @@ class ClusterStage:
     # Time
 
     def pass_time(self, duration_ns: int, *, moving: bool) -> None:
-        """Every clock that is not stopped goes on; timers fire when they are due; `moving`: and all is settled."""
+        """Advance every clock that is not stopped; timers fire when they are due. `moving`: settle after each step."""
         left = duration_ns
         while left > 0:
             members = [self.members[node_id] for node_id in self.acting()]
@@ -113,13 +113,13 @@ class ClusterStage:
         self.collect()
 
     def time_out(self, node_id: str) -> None:
-        """This member's election timer fires now."""
+        """Let this member's next timer fire now."""
         member = self.members[node_id]
         member.tick(member.core.next_deadline)
         self.collect()
 
     def campaign(self, node_id: str) -> None:
-        """No leader was heard for an election time-out, and this member is the first to lose patience. Votes move."""
+        """Let an election time-out pass without a leader; this member campaigns first. Only votes are delivered."""
         for _ in range(CAMPAIGNS_MAX):
             for other_id in self.acting():
                 self._lose_sight_of_a_leader(self.members[other_id])
@@ -131,7 +131,7 @@ class ClusterStage:
                 return
 
     def _lose_sight_of_a_leader(self, member: CoreHost) -> None:
-        """Its clock goes on by the least election time-out, its own timer does not fire yet."""
+        """Advance its clock by the least election time-out, but not so far that its own timer fires."""
         now = member.now + self.config.election_timeout_min_ns
         if member.core.role is not Role.LEADER:
             now = min(now, max(member.now, member.core.next_deadline - 1))
@@ -141,27 +141,27 @@ class ClusterStage:
     # Members
 
     def crash(self, node_id: str) -> None:
-        """What it had not synced is gone; so is what it had sent and nobody received."""
+        """End a member. Its unsynced writes are lost (see `restart`), and so are its messages on the wire."""
         self.down.add(node_id)
         self.paused.discard(node_id)
         self.wire = [letter for letter in self.wire if letter.sender != node_id]
 
     def restart(self, node_id: str) -> None:
-        """A new life, with what the disk kept."""
+        """Start a new life of the member, with the synced content of its disk."""
         old = self.members[node_id]
         self.down.discard(node_id)
         self._start(node_id, old.disk.after_crash(), old.now)
         self.collect()
 
     def leader(self) -> str | None:
-        """The one with the highest term among those who lead, and are up."""
+        """Return the leader with the highest term among the members that are up; None if none leads."""
         leading = [self.members[node_id] for node_id in self.ids if node_id not in self.down]
         leading = [member for member in leading if member.core.role is Role.LEADER]
         return max(leading, key=lambda member: member.core.term).node_id if leading else None
 
 
 def image(terms: Sequence[int], hard_term: int, voted_for: str | None) -> Image:
-    """A disk with one entry per term; entry 3 of term 2 is the command `e3t2`."""
+    """Return a disk with one entry per term; entry 3 of term 2 is the command `e3t2`."""
     entries = tuple(
         Entry(index, term, EntryKind.COMMANDS, encode_batch(0, (encode_item(f"e{index}t{term}"),)))
         for index, term in enumerate(terms, start=1)
@@ -170,5 +170,5 @@ def image(terms: Sequence[int], hard_term: int, voted_for: str | None) -> Image:
 
 
 def milliseconds(count: int) -> int:
-    """In ns."""
+    """Return milliseconds as ns."""
     return count * MILLISECOND_NS

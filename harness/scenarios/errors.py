@@ -1,4 +1,4 @@
-"""How a scenario can fail: it is written wrongly, or an expectation of it does not hold."""
+"""The errors of scenarios: a line is written wrongly, an expectation does not hold, or the core raises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BadScenario(BadInput):
 
 
 class Mismatch(HarnessError):
-    """An expectation does not hold. `text`: the line, without its expectation."""
+    """An expectation does not hold. `text`: the line without the expected value."""
 
     def __init__(self, path: str, line: int, text: str, expected: str, actual: str) -> None:
         self.path, self.line, self.text, self.expected, self.actual = path, line, text, expected, actual

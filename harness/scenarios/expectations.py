@@ -44,7 +44,7 @@ OTHERS = {
 
 
 def expect(step: Step, stage: ClusterStage) -> None:
-    """Raises Mismatch if it is not so."""
+    """Check one expectation. Raises Mismatch if it does not hold, and BadScenario if it is written wrongly."""
     if "=" not in step.words:
         raise step.wrong(f"`{step.text}` says no value", "write `expect WHAT MEMBER… = VALUE`")
     at = step.words.index("=")

@@ -1,4 +1,4 @@
-"""A scenario as text: one step per line, `#` begins a comment. The first comment says what it shows.
+"""A scenario as text: one step per line, `#` begins a comment. The first comment says what the scenario shows.
 
     cluster s1 s2 s3
     elect s1
@@ -6,7 +6,7 @@
     deliver s1>s2 append
     expect log s2 = 1 1
 
-The verbs are in `verbs`, what can be expected in `expectations`.
+The verbs are in `verbs`, the expectations in `expectations`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ANY = "*"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line. `line`: from 1."""
+    """One line of a scenario. `line` counts from 1."""
 
     path: str
     line: int
@@ -33,29 +33,29 @@ class Step:
     words: tuple[str, ...]
 
     def wrong(self, problem: str, hint: str) -> BadScenario:
-        """The error that names this line."""
+        """Return an error that names this line."""
         return BadScenario(self.path, self.line, problem, hint)
 
     def word(self, place: int, what: str) -> str:
-        """The word at this place after the verb. `what` is said when it is missing."""
+        """Return the word at this place after the verb. Raises BadScenario, which names `what`, if it is missing."""
         if place >= len(self.words):
             raise self.wrong(f"`{self.text}` lacks {what}", f"write it behind `{self.verb}`")
         return self.words[place]
 
     def number(self, word: str) -> int:
-        """A whole number, not below 0."""
+        """Return the word as a whole number, at least 0. Raises BadScenario."""
         if not word.isdecimal():
             raise self.wrong(f"`{word}` is no number", "write a whole number")
         return int(word)
 
     def no_more_than(self, count: int) -> None:
-        """Words that nothing would read are a mistake."""
+        """Raise BadScenario if there are more words than the verb reads."""
         if len(self.words) > count:
             extra = " ".join(self.words[count:])
             raise self.wrong(f"`{self.text}` has too many words: {extra}", f"`{self.verb}` takes no more than {count}")
 
     def one_of(self, word: str, known: Iterable[str], what: str) -> str:
-        """The word itself, if it is known."""
+        """Return the word itself if it is known. Raises BadScenario otherwise."""
         names = list(known)
         if word in names:
             return word
@@ -64,11 +64,11 @@ class Step:
         raise self.wrong(f"`{word}` is no {what}", hint)
 
     def member(self, word: str, stage: ClusterStage) -> str:
-        """The name of a member."""
+        """Return the name of a member. Raises BadScenario if there is none of this name."""
         return self.one_of(word, stage.ids, "member")
 
     def members(self, words: Iterable[str], stage: ClusterStage) -> list[str]:
-        """Names of members, or `all`."""
+        """Return the named members; `all` stands for all of them. Raises BadScenario."""
         listed = list(words)
         if listed == ["all"]:
             return list(stage.ids)
@@ -77,7 +77,7 @@ class Step:
         return [self.member(word, stage) for word in listed]
 
     def letters(self, words: tuple[str, ...], stage: ClusterStage) -> Callable[[HeldMessage], bool]:
-        """`s1>s2`, `*>s2` or `s1>*`, then perhaps a kind of message."""
+        """Return a test for messages on a link (`s1>s2`, `*>s2` or `s1>*`), perhaps of one kind. Raises BadScenario."""
         if not words:
             raise self.wrong(f"`{self.text}` lacks a link", "write it as s1>s2, *>s2, s1>* or *>*")
         sender, arrow, to = words[0].partition(">")
@@ -95,7 +95,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A file, read. `title`: its first comment, in one line."""
+    """A scenario that was read from a file. `title`: the first line of its first comment."""
 
     name: str
     path: str

@@ -1,4 +1,4 @@
-"""Plays scenarios, those of the package and those of files."""
+"""Plays scenarios: those of this package, and those of files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def named_scenarios() -> dict[str, Path]:
 
 
 def load(name: str) -> Scenario:
-    """A scenario by its name, or by the path of a file. Raises BadInput, BadScenario."""
+    """Return a scenario by its name, or by the path of a file. Raises BadInput, BadScenario."""
     named = named_scenarios()
     path = named.get(name, Path(name))
     if name not in named and not (path.is_file() and (path.suffix == SUFFIX or "/" in name)):
@@ -62,5 +62,5 @@ def _act(verb: str, step: Step, stage: ClusterStage) -> None:
 
 
 def play_to_the_end(scenario: Scenario) -> int:
-    """Play it; the number of expectations that held."""
+    """Play a scenario, and return the number of expectations that held. Raises the errors of `play`."""
     return sum(1 for step, _ in play(scenario) if step.verb == "expect")

@@ -1,4 +1,4 @@
-"""What a scenario can make happen. Each verb is one function; its first docstring line is its help."""
+"""The verbs of scenarios. Each verb is one function; the first line of its docstring is its help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ DURATION_MS_MAX = 600_000
 
 
 def make_stage(steps: tuple[Step, ...]) -> tuple[ClusterStage, tuple[Step, ...]]:
-    """Read `cluster`, then `log`, `term` and `vote` lines: what there is before anybody starts."""
+    """Read `cluster`, then the lines `log`, `term` and `vote`: the state before any member starts.
+
+    Returns the stage with all members started, and the remaining steps. Raises BadScenario.
+    """
     first = steps[0]
     if first.verb != "cluster":
         raise first.wrong(f"it begins with `{first.verb}`", "begin with a line like `cluster s1 s2 s3`")

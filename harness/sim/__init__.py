@@ -1,5 +1,5 @@
 """The deterministic simulator: whole clusters of production nodes in virtual time, one run per seed.
 
-Its chapters, each using only those before it: `engine`, `plan`, `world`, `checks`, `faults`, `load` and `diagram`. The
-files beside them make a run of these parts, run many, shrink what fails, and show it.
+Its packages are `engine`, `plan`, `world`, `checks`, `faults`, `load` and `diagram`; each uses only those before it.
+The modules beside them put a run together, run many seeds, shrink a failing plan, and show the results.
 """

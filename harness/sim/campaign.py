@@ -1,4 +1,4 @@
-"""Runs many seeds on all cores and adds their results up."""
+"""Runs many seeds on all cores and adds up their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.sim.checks.coverage import CAMPAIGN_SEEDS_MIN, WANTED, never
 from harness.sim.simulation import SeedResult, run_seed
 
 VIOLATIONS_MAX = 20
-"""A campaign ends after so many failing seeds: more of them teach nothing."""
+"""A campaign ends after this many failing seeds, because more of them teach nothing."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Totals:
     simulated_ns: int = 0
     seconds: float = 0.0
     wall_seconds: float = 0.0
-    covered: Counter[str] = field(default_factory=Counter)  # In how many seeds each was hit.
+    covered: Counter[str] = field(default_factory=Counter)  # How many seeds hit each point.
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[SeedResult] = field(default_factory=list)
     is_interrupted: bool = False
@@ -55,7 +55,7 @@ class Totals:
         return self.simulated_ns / 1e9 / self.seconds if self.seconds else 0.0
 
     def not_reached(self) -> list[str]:
-        """The wanted coverage points that no seed has hit, once there were seeds enough for them."""
+        """The wanted coverage points that no seed has hit; empty before CAMPAIGN_SEEDS_MIN seeds have run."""
         return never(self.covered) if self.seeds >= CAMPAIGN_SEEDS_MIN else []
 
     def reached_words(self) -> str:
@@ -63,7 +63,7 @@ class Totals:
         return f"{len(WANTED) - len(never(self.covered))} of {len(WANTED)} wanted marks"
 
     def to_json(self, commands: Mapping[int, str] | None = None) -> dict[str, Any]:
-        """For programs. `commands`: how each failure is replayed, by seed."""
+        """Return the totals for programs. `commands` gives the options that replay each failure, by seed."""
         return {
             "seeds": self.seeds,
             "events": self.events,
@@ -89,8 +89,8 @@ def run_campaign(
 ) -> Generator[Totals, None, None]:
     """Run seeds first_seed, first_seed + 1, … and yield the totals after each. Ends after `seeds` or `seconds`.
 
-    `jobs` processes work on them, by default one per core. Seeds are independent, so the order does not matter.
-    Close it to end early: seeds that run are waited for, no others begin, and no process stays behind.
+    The seeds run in `jobs` processes, by default one per core. Seeds are independent, so their order does not matter.
+    Close the generator to end early: it waits for the seeds that run, begins no others, and leaves no process behind.
     """
     began = time.monotonic()
     totals = Totals()

@@ -1,4 +1,4 @@
-"""`hwm-harness simulate`: seeds on all cores, progress while they run, a table at the end; or one run, closely."""
+"""`hwm-harness simulate`: runs many seeds on all cores with progress and a final table, or one run in detail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXIT_VIOLATION, EXIT_BAD_INPUT, EXIT_NOT_REACHED, EXIT_INTERRUPTED = 1, 2, 4, 13
 LINE_EVERY_SECONDS = 10.0
 
 SHRUNK_MAX = 3
-"""How many failing seeds of a campaign are shrunk: the others mostly show the same."""
+"""How many failing seeds of a campaign are shrunk. The others mostly show the same failure."""
 
 
 @click.command("simulate")
@@ -104,7 +104,7 @@ def simulate(
 
 
 def replay(plan: Plan, *, trace: bool, lamport: Path | None, last: int) -> Totals:
-    """One run in this process."""
+    """Run one plan in this process, and return its totals."""
     words = Console(stderr=True, highlight=False)
     words.print(plan.words(), markup=False)
     write = click.echo if trace else None
@@ -116,12 +116,12 @@ def replay(plan: Plan, *, trace: bool, lamport: Path | None, last: int) -> Total
         words.print(f"drawn: {lamport}", markup=False)
     totals = Totals()
     totals.add(result)
-    totals.wall_seconds = result.seconds  # One run has its core alone.
+    totals.wall_seconds = result.seconds  # A single run has a core to itself.
     return totals
 
 
 def draw(path: Path, picture: Picture) -> None:
-    """The picture of a run, in a file."""
+    """Write the picture of a run to a file. Raises BadInput."""
     try:
         path.write_text(draw_lamport(picture), encoding="utf-8")
     except OSError as error:
@@ -129,7 +129,7 @@ def draw(path: Path, picture: Picture) -> None:
 
 
 def shrink_into(folder: Path, plan: Plan) -> Path:
-    """The smallest plan that fails as `plan` does, in a file of this folder."""
+    """Shrink `plan`, write the result to a file in `folder`, and return the path of the file. Raises BadInput."""
     path = folder / f"seed-{plan.seed}.toml"
     click.echo(f"seed {plan.seed}: shrinking", err=True)
     shrunk = Shrinker(plan, tell=lambda line: click.echo(f"  {line}", err=True)).run()
@@ -144,9 +144,9 @@ def shrink_into(folder: Path, plan: Plan) -> Path:
 
 
 def campaign(first_seed: int, seeds: int | None, minutes: float | None, jobs: int | None) -> Totals:
-    """Many seeds, with a live picture on stderr; where that is no terminal, a line now and then.
+    """Run many seeds with a live table on stderr, or with a line now and then if stderr is not a terminal.
 
-    A seed that fails is told at once. After Ctrl-C or SIGTERM the totals are of the seeds that have ended.
+    A failing seed is reported at once. After Ctrl-C or SIGTERM the totals cover the seeds that have ended.
     """
     totals, told = Totals(), 0
     seconds = None if minutes is None else 60 * minutes
@@ -176,7 +176,7 @@ def campaign(first_seed: int, seeds: int | None, minutes: float | None, jobs: in
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """SIGTERM is like Ctrl-C. Only from the main thread."""
+    """Make SIGTERM act like Ctrl-C. Works only in the main thread."""
 
     def stop(number: int, _: object) -> None:
         raise KeyboardInterrupt(number)

@@ -12,7 +12,7 @@ from raft import Effects, Node
 
 
 class RecordedSimulation(Simulation):
-    """A run that remembers its last events. It is the same run, event for event."""
+    """A run that remembers its last events. It is the same as without recording, event for event."""
 
     def __init__(self, plan: Plan, write_line: Callable[[str], None] | None = None, *, last: int) -> None:
         self._recorder = Recorder(last=last)
@@ -20,7 +20,7 @@ class RecordedSimulation(Simulation):
         self._recorder.follow(self, self.load.connections)
 
     def picture(self, result: SeedResult) -> Picture:
-        """What has been recorded, after the run."""
+        """Return what was recorded. Call it after the run."""
         violation = None if result.violation is None else str(result.violation)
         return self._recorder.picture(self.plan.words(), violation)
 

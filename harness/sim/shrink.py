@@ -1,8 +1,9 @@
-"""Shrinks a failing plan: as few faults, members and peculiarities as still end in the same failure.
+"""Shrinks a failing plan to as few faults, members and unusual settings as still end in the same failure.
 
-First delta debugging over the list of faults (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing
-Input", 2002), then everything else of the plan back to the usual, section by section and field by field, until nothing
-more can be removed. It works because each purpose has a random stream of its own.
+First, delta debugging removes faults from the list (Zeller and Hildebrandt, "Simplifying and Isolating
+Failure-Inducing Input", 2002). Then members are removed, times and the load get smaller, and everything else goes back
+to its usual value, section by section and field by field. This repeats until nothing more can be removed. It works
+because each purpose has a random stream of its own.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ RUNS_MAX = 400
 """How many plans are tried at most."""
 
 SECONDS_MAX = 300.0
-"""For so long at most; the run under way is carried out to its end."""
+"""How long the search takes at most. A run that is under way is still carried out to its end."""
 
 ESCAPED = "no exception leaves a node"
 """The rule of `errors.escaped`."""
 
 KEPT = ("seed", "members", "until_ns", "faults")
-"""Fields that are not made usual, but smaller in a way of their own."""
+"""Fields that are not set to their usual values: the seed stays, and the others shrink in ways of their own."""
 
 UNTIL_NS_MIN = 100 * MILLISECOND_NS
 
@@ -41,7 +42,7 @@ def play(plan: Plan) -> SeedResult:
 
 
 def failure_class(violation: Violation) -> tuple[str, str]:
-    """Two failures are the same by their rule, and for an exception by its type and the place that raised it."""
+    """Return what makes two failures the same: the rule, and for an exception its type and the place that raised it."""
     if violation.rule != ESCAPED:
         return violation.rule, ""
     words, _, path = violation.detail.rpartition(" at ")
@@ -50,8 +51,9 @@ def failure_class(violation: Violation) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The smallest failing plan found, how it ends, and after how many `runs`. `is_done`: no limit has stopped the
-    search.
+    """The smallest failing plan that was found, how it ends, and how many `runs` the search took.
+
+    `is_done`: no limit has stopped the search.
     """
 
     plan: Plan
@@ -80,11 +82,11 @@ def size_words(plan: Plan, result: SeedResult) -> str:
 
 
 class OutOfRuns(Exception):
-    """A limit is reached."""
+    """A limit of the search is reached."""
 
 
 class Shrinker:
-    """The search. Every step takes a plan that fails in the same way as the first and is smaller."""
+    """The search for the smallest plan. Every step takes a smaller plan that fails in the same way as the first."""
 
     def __init__(
         self, plan: Plan, *, play: Play = play, tell: Tell, runs_max: int = RUNS_MAX, seconds_max: float = SECONDS_MAX
@@ -99,7 +101,7 @@ class Shrinker:
         self._told = self._began
 
     def run(self) -> Shrunk | None:
-        """Shrink. None if the plan does not fail."""
+        """Shrink the plan. Returns None if it does not fail."""
         if self.result.violation is None:
             return None
         is_done = True
@@ -133,7 +135,7 @@ class Shrinker:
             pass
 
     def _take(self, candidate: Plan) -> bool:
-        """True if `candidate` is another plan and fails in the same way; then it is the plan from here on."""
+        """Return True if `candidate` is a new plan that fails in the same way; it then replaces the current plan."""
         key = repr(candidate)
         if candidate == self.plan or key in self._tried:
             return False
@@ -157,7 +159,7 @@ class Shrinker:
     # -- what is tried
 
     def _end_early(self) -> None:
-        """Drop everything after the failure: it has no part in it."""
+        """Drop everything after the failure, because it cannot have caused it."""
         failed_ns = self.result.simulated_ns
         faults = tuple(fault for fault in self.plan.faults if fault.at_ns <= failed_ns)
         self._take(replace(self.plan, faults=faults))
@@ -186,7 +188,7 @@ class Shrinker:
             yield replace(plan, members=members, disks={member: plan.disks[member] for member in members})
 
     def _shorter(self) -> Iterator[Plan]:
-        """The run, its faults, and how many clients there are."""
+        """Try a shorter run, a smaller load, and shorter faults."""
         plan = self.plan
         for share in (0.25, 0.5, 0.75, 0.9):
             until_ns = max(UNTIL_NS_MIN, int(plan.until_ns * share))
@@ -206,7 +208,7 @@ class Shrinker:
         yield from self._usual(sections=True)
 
     def _usual_fields(self) -> Iterator[Plan]:
-        """Single fields."""
+        """Try single fields with their usual values."""
         yield from self._usual(sections=False)
 
     def _usual(self, *, sections: bool) -> Iterator[Plan]:
@@ -217,21 +219,21 @@ class Shrinker:
             try:
                 yield plan_of(as_usual(tree, usual, path))
             except BadInput:
-                continue  # Bounds that fit together only as they are.
+                continue  # Some bounds are valid only together.
 
 
 def rounded(duration_ns: int) -> int:
-    """To whole milliseconds: they are easier to read."""
+    """Round down to whole milliseconds, which are easier to read."""
     return duration_ns // MILLISECOND_NS * MILLISECOND_NS
 
 
 def with_fault(plan: Plan, place: int, fault: Fault) -> Plan:
-    """The plan with another fault at this place of the list."""
+    """Return the plan with `fault` at this place of its list of faults."""
     return replace(plan, faults=(*plan.faults[:place], fault, *plan.faults[place + 1 :]))
 
 
 def paths(tree: Tree, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Where something stands in a tree, and whether it is a table; tables come before what is in them."""
+    """Yield the path of each value in a tree, and whether it is a table. A table comes before its contents."""
     for name, value in tree.items():
         is_table = isinstance(value, dict)
         yield (*before, name), is_table
@@ -240,7 +242,7 @@ def paths(tree: Tree, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def as_usual(tree: Tree, usual: Tree, path: Sequence[str]) -> Tree:
-    """`tree` with what stands at `path` as in `usual`."""
+    """Return `tree` with the value at `path` as in `usual`, or without a value there if `usual` has none."""
     name, changed = path[0], dict(tree)
     if len(path) > 1:
         changed[name] = as_usual(tree[name], usual.get(name, {}), path[1:])

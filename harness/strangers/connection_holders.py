@@ -1,4 +1,4 @@
-"""Strangers that occupy what a connection costs a member (a place, a descriptor, memory) and give nothing back."""
+"""Strangers that hold connections without using them: each costs a member a place, a descriptor and memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def say_nothing(stranger: Stranger) -> None:
 
 
 async def never_finish_a_frame(stranger: Stranger) -> None:
-    """All of the largest frame but its last bytes, and then a byte now and then."""
+    """Send the largest frame without its last bytes, and then a byte every _BYTE_EVERY_SECONDS."""
     body_bytes = wire.FRAME_BYTES_MAX - 1
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + body_bytes.to_bytes(4, "big"))
@@ -42,7 +42,7 @@ async def never_finish_a_frame(stranger: Stranger) -> None:
 
 
 async def never_read(stranger: Stranger) -> None:
-    """Ask again and again for all of the log, and read no answer."""
+    """Ask for the whole log many times, and read no answer."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + wire.frame(wire.status(1, with_hash=False)))
         _, *answers = await wire.read_frames(stream, 2) or [None]

@@ -1,8 +1,8 @@
-"""The table of all kinds of strangers, and how they are paced.
+"""The table of all kinds of strangers, and their pace.
 
-A kind is a coroutine that does one thing to one member and returns. Each kind has so many workers per member; a worker
-begins again after a pause of the kind. What a member does to a stranger (refuses, hangs up, is down) is counted and is
-no error: a run is judged by its honest clients and its members.
+A kind is a coroutine that does one thing to one member and returns. Each kind has a number of workers per member, which
+repeat it with pauses. A member that refuses a stranger, hangs up or is down is counted, and is no error: a run is
+judged by its honest clients and its members.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.strangers.wire import TargetMember
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrangerKind:
-    """`workers` per member, each with a pause of up to `pause_seconds` between two visits."""
+    """A kind of stranger: `workers` per member, each with a pause of up to `pause_seconds` between two visits."""
 
     name: str
     visit: Callable[[Stranger], Awaitable[None]]
@@ -51,7 +51,7 @@ KINDS: tuple[StrangerKind, ...] = (
 async def run_crowd(
     targets: Sequence[TargetMember], seed: int, counts: Counter[str], kinds: Sequence[StrangerKind]
 ) -> None:
-    """Visit all targets until cancelled. `counts`: visits by kind, and what became of them."""
+    """Visit all targets until cancelled. `counts`: the visits by kind, and their outcomes."""
     async with trio.open_nursery() as nursery:
         for kind in kinds:
             for target in targets:

@@ -1,4 +1,4 @@
-"""An intruder that takes a member's lock file for stale, removes it, and opens the member's folder once more."""
+"""An intruder that takes a member's lock file for stale, removes it, and opens the member's folder a second time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SETTLED_SECONDS = 3.0
 
 @dataclass(slots=True)
 class FolderIntruder:
-    """Counts `refused`, as it must be, and `let in`."""
+    """Counts attempts that were `refused`, as they must be, or `let in`; those on a dead member are counted apart."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -33,8 +33,11 @@ class FolderIntruder:
             writer.event("folder_intruder", counts=dict(self.counts))
 
     async def _try(self, cluster: Cluster, node_id: str) -> None:
-        """As `hwm serve` does first, in this process: a program of its own could still hold the folder of a member
-        that is killed meanwhile, when that one is started again."""
+        """Open a member's folder, as `hwm serve` does first.
+
+        This happens in this process: another process could still hold the folder of a member that is killed meanwhile
+        when that member is started again.
+        """
         member = cluster.members.get(node_id)
         if member is None or not member.running:
             return

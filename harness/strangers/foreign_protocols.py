@@ -27,7 +27,7 @@ FIRST_WORDS: tuple[bytes, ...] = (
 
 
 async def speak_another_protocol(stranger: Stranger) -> None:
-    """The first words of another protocol, or random bytes, to any port; then wait to be hung up on."""
+    """Send the first bytes of another protocol, or random bytes, to any port; then wait for the member to hang up."""
     random = stranger.random
     words = random.choice(FIRST_WORDS)
     if random.random() < 0.5:

@@ -19,11 +19,11 @@ IMPOSSIBLE_ADDRESSES: tuple[object, ...] = (
     "a..b:7104", ".a:7104", f"{'a' * 64}.example:7104", f"{'a.' * 130}a:7104", "a b:7104", "\x1b[2J:7104", "a\nb:7104",
     "[::1:7104", "host:99999", "host", "", ":7104", 7104, b"host:1", None, "\u202ehost:7104",
 )  # fmt: skip
-"""Hosts that no resolver takes, and what is no address at all."""
+"""Addresses with a host that no resolver accepts, and values that are no address at all."""
 
 
 async def send_changed_requests(stranger: Stranger) -> None:
-    """Requests of all usual kinds, each with a place or two changed, until the member hangs up."""
+    """Send requests of all usual kinds, each with one to three changes, until the member hangs up."""
     random, structures = stranger.random, stranger.structures
     key = bytes((random.randrange(97, 123),))
     usual: tuple[list[Any], ...] = (
@@ -50,7 +50,7 @@ async def send_changed_requests(stranger: Stranger) -> None:
 
 
 async def send_unhashable_consistency(stranger: Stranger) -> None:
-    """A read whose consistency is a map: twelve bytes."""
+    """Send a read whose consistency is a map: twelve bytes."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + wire.frame([1, 3, {}, [2, b"k"]]))
         with trio.move_on_after(_PATIENCE_SECONDS):
@@ -58,7 +58,7 @@ async def send_unhashable_consistency(stranger: Stranger) -> None:
 
 
 async def ask_for_state_hashes(stranger: Stranger) -> None:
-    """Many requests for the hash of the whole state in one piece."""
+    """Send many requests for the hash of the whole state in one piece."""
     requests = (wire.frame(wire.status(i + 1, with_hash=True)) for i in range(_HASHES_PER_VISIT))
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + b"".join(requests))
@@ -67,7 +67,7 @@ async def ask_for_state_hashes(stranger: Stranger) -> None:
 
 
 async def register_sessions(stranger: Stranger) -> None:
-    """Sessions that nobody will use, with the longest time to live that may be granted."""
+    """Register sessions that are never used, with times to live from a minute to a day."""
     random = stranger.random
     ttls_ns = (_DAY_NS, 3_600 * 10**9, 600 * 10**9, 60 * 10**9)
     requests = (wire.frame(wire.register_session(i + 1, random.choice(ttls_ns))) for i in range(_SESSIONS_PER_VISIT))
@@ -79,7 +79,7 @@ async def register_sessions(stranger: Stranger) -> None:
 
 
 async def add_impossible_members(stranger: Stranger) -> None:
-    """Members at addresses that cannot be: if one were taken, every client would meet it in the list."""
+    """Ask to add members at impossible addresses. If one were accepted, every client would find it in the list."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello())
         for number, address in enumerate(IMPOSSIBLE_ADDRESSES, start=1):

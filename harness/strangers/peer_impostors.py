@@ -1,7 +1,7 @@
-"""Strangers on the peer port that claim to be a member, with what anybody can learn about the members.
+"""Strangers on the peer port that claim to be a member, with facts about the members that any client can learn.
 
-Then they send what no honest member sends. A well-formed lie of a well-informed impostor is beyond what a member can
-notice without certificates, and is not told here.
+Then they send messages that no honest member sends. Without certificates a member cannot notice a well-formed lie of a
+well-informed impostor; no such lies are sent here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TERM_MAX = 2**63 - 1
 
 
 async def claim_an_impossible_term(stranger: Stranger) -> None:
-    """With the hello of another member, as `membership` and `status` tell it: votes and appends of the last term."""
+    """Send the hello of another member, with the ids that a client can learn; then a message of an impossible term."""
     known = await _known_members(stranger)
     if known is None:
         return
@@ -46,7 +46,7 @@ async def claim_an_impossible_term(stranger: Stranger) -> None:
 
 
 async def say_changed_hellos(stranger: Stranger) -> None:
-    """A hello of a member with places changed, and frames behind it."""
+    """Send the hello of a member with one or two changes, and sometimes another frame after it."""
     random, structures = stranger.random, stranger.structures
     hello = ["HWM", 1, 1, 0, random.randbytes(16), 0, "n1", random.randbytes(16), 1, "127.0.0.1:1", 1, 1]
     async with wire.connected(stranger.target.peer_port) as stream:
@@ -58,7 +58,7 @@ async def say_changed_hellos(stranger: Stranger) -> None:
 
 
 async def _known_members(stranger: Stranger) -> tuple[bytes, dict[str, bytes]] | None:
-    """The cluster's id and the incarnation of each member, as far as a member tells a client; None if it does not."""
+    """Return the cluster id and each member's incarnation, as a member tells them to clients; None if it does not."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + wire.frame([1, 9, False]))
         hello, *answers = await wire.read_frames(stream, 2, _PATIENCE_SECONDS) or [None]

@@ -1,4 +1,4 @@
-"""Runs the strangers in a process of their own, so that they take no time of the harness."""
+"""Runs the strangers in a process of their own, so that they do not slow the harness down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _END_SECONDS_MAX = 20.0
 
 
 class StrangersEnded(HarnessError):
-    """The process of the strangers ended by itself: the run beside it proves nothing."""
+    """The process of the strangers ended by itself, so the run proves nothing."""
 
     def __init__(self, exit_code: int | None, words: str) -> None:
         super().__init__(exit_code, words)
@@ -29,7 +29,7 @@ class StrangersEnded(HarnessError):
 
 
 class StrangersProcess:
-    """Strangers of these kinds that call at all ports of `targets` from `start` on. Their words are in `folder`."""
+    """A process of strangers of these kinds, which call at all ports of `targets`. Its output goes to `folder`."""
 
     def __init__(self, folder: Path, targets: Sequence[TargetMember], seed: int, kinds: Sequence[str]) -> None:
         rows = [[t.node_id, t.client_port, t.peer_port, t.metrics_port] for t in targets]
@@ -38,7 +38,7 @@ class StrangersProcess:
         self._popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Begin. Blocks for the fork only."""
+        """Start the process. Blocks for the fork only."""
         with self._counts_path.open("wb") as counts, self._log_path.open("wb") as log:
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-m", "harness.strangers"],
@@ -52,7 +52,10 @@ class StrangersProcess:
         self._popen.stdin.flush()
 
     async def stop(self) -> dict[str, int]:
-        """End it; returns how often each kind called, and what became of that. Raises StrangersEnded."""
+        """End the process. Returns the visits by kind, and their outcomes.
+
+        Raises StrangersEnded if it had ended by itself, or left no counts.
+        """
         popen = self._popen
         assert popen is not None
         assert popen.stdin is not None
@@ -71,7 +74,7 @@ class StrangersProcess:
         return counts
 
     def kill(self) -> None:
-        """End it whatever it does. It also ends when this process does, for its standard input ends then."""
+        """Kill the process. It also ends when the harness does, because its standard input ends then."""
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait()
@@ -81,7 +84,7 @@ class StrangersProcess:
 def strangers_about(
     folder: Path, targets: Sequence[TargetMember], seed: int, kinds: Sequence[str]
 ) -> Iterator[StrangersProcess]:
-    """Strangers for as long as the block lasts, unless they are stopped before."""
+    """Run strangers for as long as the block lasts, unless they are stopped before."""
     strangers = StrangersProcess(folder, targets, seed, kinds)
     strangers.start()
     try:

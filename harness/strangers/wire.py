@@ -1,7 +1,7 @@
-"""Frames, hellos and requests as bytes, written by hand: strangers must be able to say what no client of ours would.
+"""Frames, hellos and requests as bytes, made by hand: strangers must be able to send what no honest client sends.
 
-A frame is its length in 4 bytes, big-endian, and so many bytes of CBOR. Numbers of requests and commands are those of
-the client protocol (`kvstore.protocol.messages`).
+A frame is the length of its body in 4 bytes, big-endian, and this body in CBOR. The numbers of requests and commands
+are those of the client protocol (`kvstore.protocol.messages`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import trio
 FRAME_BYTES_MAX = 4 * 2**20
 READ_BYTES = 64 * 1024
 NO_SESSION = 2**40
-"""A session that nobody has. Commands of strangers go under it, so that they are committed and change nothing: whatever
-they wrote, the history that honest clients record would not explain it."""
+"""A session that does not exist. Strangers send their commands under it, so that these are committed and change
+nothing. The recorded history of the honest clients could not explain a change by a stranger."""
 
 _DIAL_SECONDS_MAX = 3.0
 
@@ -34,7 +34,7 @@ class TargetMember:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Those that it has."""
+        """The ports that it has."""
         return tuple(filter(None, (self.client_port, self.peer_port, self.metrics_port)))
 
 
@@ -49,12 +49,12 @@ def frame_of(body: bytes) -> bytes:
 
 
 def client_hello() -> bytes:
-    """What every client says first."""
+    """The first frame of every client."""
     return frame(["HWM", 1, 1, 0, b"", 0, "", b"", 2])
 
 
 def peer_hello(cluster_id: bytes, node_id: str, incarnation_id: bytes, peer_address: str = "") -> bytes:
-    """What a member says first."""
+    """The first frame of a member."""
     return frame(["HWM", 1, 1, 0, cluster_id, 0, node_id, incarnation_id, 1, peer_address, 1, 1])
 
 
@@ -64,7 +64,7 @@ def put(request_id: int, key: bytes, value: bytes) -> list[Any]:
 
 
 def without_effect(request: object) -> object:
-    """The same request, but if it is a command at all, one that changes nothing."""
+    """Return the request unchanged, except that a command is put under NO_SESSION and so changes nothing."""
     if isinstance(request, list) and len(request) > 2 and request[1] == 2 and isinstance(request[2], list):
         return [*request[:2], [NO_SESSION, *request[2][1:]], *request[3:]]
     return request
@@ -97,7 +97,7 @@ def add_member(request_id: int, node_id: str, peer_address: object, client_addre
 
 @asynccontextmanager
 async def connected(port: int) -> AsyncIterator[trio.SocketStream]:
-    """A connection to a port of this machine. Raises OSError or trio.TooSlowError if there is none to be had."""
+    """A connection to a port of this machine. Raises OSError or trio.TooSlowError if it cannot be made."""
     with trio.fail_after(_DIAL_SECONDS_MAX):
         stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
@@ -105,7 +105,7 @@ async def connected(port: int) -> AsyncIterator[trio.SocketStream]:
 
 
 async def read_frames(stream: trio.abc.ReceiveStream, count: int, seconds_max: float = 5.0) -> list[Any]:
-    """The items of the next frames, `count` of them, or fewer if the connection ended or nothing more came in time."""
+    """Return the items of the next `count` frames, or of fewer if the connection ended or no more came in time."""
     data, items = b"", list[Any]()
     with trio.move_on_after(seconds_max):
         while len(items) < count:

@@ -1,8 +1,8 @@
 """The fastest load that leaves a history: puts and gets in bulks (`Client.put_many`, `get_many`), a row for each.
 
-An operation is called when the client takes it up, which is stamped; it has returned, as far as the history knows, when
-its whole bulk has. Later than it did: that widens an operation, and so can only hide a violation, never make one up.
-Their revisions, which the audit holds against each other, are exact.
+In the history, the call of an operation is the time when the client takes it up, and its return is that of its whole
+bulk. This is later than its true return. A longer operation can hide a violation, but never make one up. The revisions,
+which the audit compares, are exact.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.workload.tally import Tally, Worker
 from kvstore import Client, Get, GetResult, OperationFailed, OutcomeUnknown, Put, PutResult
 
 _PUT_SHARE = 0.5  # Of the bulks.
-_REFUSED_PAUSE_SECONDS = 0.02  # After a bulk of which nothing was carried out.
+_REFUSED_PAUSE_SECONDS = 0.02  # After a bulk in which no operation ended `ok`.
 
 Ended = PutResult | GetResult | OperationFailed | OutcomeUnknown
 
@@ -37,14 +37,14 @@ class Bulks:
         self._written = 0
 
     async def run(self, store: Client, leaves: float, patience_seconds: Callable[[Random], float]) -> None:
-        """One bulk after the other until `leaves` (trio time)."""
+        """Carry out one bulk after the other until `leaves` (trio time)."""
         workers = [Worker(store, f"c{self._client}-{place}", lives) for place, lives in enumerate(self._lives)]
         while trio.current_time() < leaves:
             if not await self._perform(store, workers, patience_seconds(self._random)):
                 await trio.sleep(_REFUSED_PAUSE_SECONDS)
 
     async def _perform(self, store: Client, workers: Sequence[Worker], patience_seconds: float) -> bool:
-        """One bulk, recorded. True if any of it was carried out."""
+        """Carry out and record one bulk. Returns whether any operation of it ended `ok`."""
         op_ids: list[int] = []
         results: Sequence[Ended]
         begun = trio.current_time()
@@ -66,7 +66,7 @@ class Bulks:
     def _called(
         self, commands: Iterable[Put | Get], workers: Iterable[Worker], op_ids: list[int]
     ) -> Iterator[Put | Get]:
-        """Each command, stamped at the moment at which the client takes it up."""
+        """Yield each command, and record its call at the moment when the client takes it up."""
         now_ns = self._writer.clock.now_ns
         for command, worker in zip(commands, workers, strict=True):
             op_ids.append(self._writer.call({"client": worker.client, **asked(command), "call_ns": now_ns()}))
@@ -86,7 +86,7 @@ class Bulks:
         self._tally.by_status[str(row["status"])] += 1
 
     def _chosen(self) -> list[bytes]:
-        """Keys of one bulk, each once where there are enough: a client never has two writes of one key open."""
+        """Choose the keys of one bulk, each once if there are enough: a client never has two writes of one key open."""
         if len(self._keys) >= self._size:
             return self._random.sample(self._keys, self._size)
         return self._random.choices(self._keys, k=self._size)

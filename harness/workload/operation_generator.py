@@ -10,8 +10,8 @@ from harness.workload.read_modes import BY_ROUND, PlannedRead, ReadModes
 from kvstore import Command, Compare, CompareAndSet, Comparison, Delete, Get, Operation, Put, Range, Target, Txn
 
 KEYS_MAX = 10_000
-LOCAL_READ_SHARE = 0.2  # Of single reads, where no modes are given.
-_HOT_SHARE = 0.5  # Half of all operations go to a quarter of the keys: contention is where bugs are.
+LOCAL_READ_SHARE = 0.2  # Of the gets, where no read modes are given.
+_HOT_SHARE = 0.5  # Half of all operations go to a quarter of the keys, because contention finds bugs.
 _WEIGHTS = {"put": 30, "get": 38, "delete": 5, "cas": 15, "range": 4, "txn": 8}
 _KINDS, _CUMULATIVE = (
     list(_WEIGHTS),
@@ -37,11 +37,11 @@ class Seen:
 
 
 class View:
-    """What the clients of a run have seen of each key. It may be stale; then a comparison fails, as it should."""
+    """The newest record of each key that a client has seen. It may be stale; then a comparison fails, as it should."""
 
     def __init__(self) -> None:
         self._seen: dict[bytes, Seen] = {}
-        self.revision = 0  # The latest change that anybody has seen.
+        self.revision = 0  # The latest revision that a client has seen.
 
     def saw(self, key: bytes, value: bytes, mod_revision: int) -> None:
         self.revision = max(self.revision, mod_revision)
@@ -58,9 +58,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One operation to do. `mode` says how a read is asked for, where the stream has read modes.
+    """One operation to carry out.
 
-    Where it has none, `local_of` is a read of what this one member has applied (a number, modulo members).
+    `mode`: how a read is asked for, if the stream has read modes. `local_of`: without modes, the one member that
+    answers a local read (a number, modulo members); None: the read is not local.
     """
 
     command: Command
@@ -69,9 +70,9 @@ class Planned:
 
 
 class OperationSource:
-    """The stream of one worker: the choices come from (seed, worker) alone, expected values from `view`.
+    """The operations of one worker. All choices depend on (seed, worker) alone, and expected values on `view`.
 
-    `modes`: how its reads are asked for; None: by a round, but for a fifth of the single ones, which are local.
+    `modes`: how its reads are asked for; None: by a round, except for a fifth of the gets, which are local.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class OperationSource:
                 return Planned(self._txn())
 
     def _compare_and_set(self) -> CompareAndSet:
-        """By value, by revision, or if absent."""
+        """A compare-and-set by value, by revision, or if absent."""
         key, value = self._key(), self._value()
         seen = self._view.of(key)
         if seen is None or self._random.random() < 0.1:
@@ -114,7 +115,7 @@ class OperationSource:
         return CompareAndSet(key, value, seen.value if self._random.random() < 0.5 else seen.mod_revision)
 
     def _range(self) -> Range:
-        """What lies between two keys, or has a prefix; now and then a later page of a listing that somebody began."""
+        """A range between two keys or of a prefix; some are a later page of a listing that a client has begun."""
         random = self._random
         start, end = sorted((self._key(), self._key()))
         if random.random() < 0.15:
@@ -131,7 +132,7 @@ class OperationSource:
         )
 
     def _txn(self) -> Txn:
-        """Two keys change together, if all is as it was seen; else both are read, or one of them changes."""
+        """Two keys change together, if they are as last seen. Otherwise both are read, or one of them changes."""
         first, second = self._key(), self._key()
         compares = [self._compare(first)]
         if self._random.random() < 0.2:
@@ -145,7 +146,7 @@ class OperationSource:
         return Txn(tuple(compares), tuple(success), failure)
 
     def _compare(self, key: bytes) -> Compare:
-        """Mostly "as it was seen"; else by order, of whatever there is to compare."""
+        """A comparison, mostly for equality with the record last seen; some are for order or inequality."""
         random, seen = self._random, self._view.of(key)
         if random.random() < 0.2:
             target = random.choice((Target.VERSION, Target.CREATE_REVISION, Target.MOD_REVISION))
@@ -162,7 +163,7 @@ class OperationSource:
         return self._keys[self._random.randrange(hot if self._random.random() < _HOT_SHARE else len(self._keys))]
 
     def _value(self) -> bytes:
-        """Unique in the run: worker and number. A few are not UTF-8, or look like an encoding."""
+        """A value that is unique in the run: worker and number. A few are not UTF-8, or look like an encoding."""
         self._written += 1
         name = f"w{self._worker}-{self._written}".encode()
         if self._written % 41 == 0:

@@ -1,7 +1,7 @@
 """How the clients of a run ask for their reads: a share of the gets and ranges per mode, the rest linearizable.
 
-What is recorded is how a read was *answered*, which may be more than was asked for: a `lease` read without a lease in
-force is linearizable, and a leader that is asked for a `follower` read answers it as its own.
+The history records the consistency with which a read was *answered*, which may be stronger than the requested one: a
+`lease` read without a lease in force is linearizable, and a leader answers a `follower` read as one of its own.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kvstore import Consistency, Get, Range
 _WORDS = ("lease", "follower", "bounded", "local")
 _USUAL_SHARE = 0.15  # Of a mode that is named without one.
 _AGES_MS = (20, 150, 1_000)  # Less than a heartbeat, less than an election, more than both.
-_ON_ONE_MEMBER_SHARE = 0.6  # Of the reads that any member may answer: by one that is cut off, too.
+_ON_ONE_MEMBER_SHARE = 0.6  # Of the reads that any member may answer: one member is asked, even one that is cut off.
 _ONE_PICKED_OF = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """How one read is asked for. `member`: of one member alone (a number, modulo members); None: of any that can."""
+    """How one read is asked for. `member`: the only member to ask (a number, modulo members); None: any that can."""
 
     consistency: Consistency = Consistency.LINEARIZABLE
     member: int | None = None
@@ -35,7 +35,7 @@ BY_ROUND = PlannedRead()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadModes:
-    """Shares from 0 to 1. `bounded` and `local` are for gets only: of a listing that may be old nothing can be checked.
+    """The shares of reads, from 0 to 1. `bounded` and `local` are for gets only: an old listing cannot be checked.
 
     >>> ReadModes.parse("lease=0.5,local=0.1")
     ReadModes(lease=0.5, follower=0.0, bounded=0.0, local=0.1)
@@ -71,7 +71,7 @@ class ReadModes:
         return ",".join(f"{word}={getattr(self, word):g}" for word in _WORDS if getattr(self, word)) or "none"
 
     def next(self, command: Get | Range, random: Random) -> PlannedRead:
-        """How the next read is asked for."""
+        """Draw how the next read is asked for."""
         drawn, age_ms, pick = random.random(), random.choice(_AGES_MS), random.randrange(_ONE_PICKED_OF)
         on_one = pick if random.random() < _ON_ONE_MEMBER_SHARE else None
         for word in _WORDS:

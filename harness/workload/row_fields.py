@@ -57,7 +57,7 @@ def asked(command: Command) -> Row:
 
 
 def answered(result: Result, command: Command | None = None) -> Row:
-    """The `output` of a row whose operation was answered. A range that only counted lists nothing: it has no list."""
+    """The `output` of a row whose operation was answered. A range with `count_only` has no `items`."""
     match result:
         case PutResult():
             return {"succeeded": True}

@@ -31,7 +31,7 @@ class Worker:
 
 @dataclass(slots=True)
 class Tally:
-    """What the workers have done so far, for a display. The history has the truth."""
+    """Counts what the workers have done so far, for a display. Only the history is exact."""
 
     by_status: Counter[str] = field(default_factory=Counter)
     recent_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_MAX))

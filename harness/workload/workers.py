@@ -1,7 +1,8 @@
 """Concurrent clients that carry out the generated operations, and record every operation and its outcome.
 
-A client is one connection and one session. Its lanes (`in_flight`) do one operation after the other, each under a name
-of its own, because a name of a history has one operation open at a time; so a client with many lanes pipelines.
+A client is one connection and one session. Each of its lanes (`in_flight`) does one operation after the other. A lane
+has a `client` name of its own, because a name in the history may have only one operation open at a time. So a client
+with many lanes pipelines.
 """
 
 from __future__ import annotations
@@ -38,15 +39,18 @@ FINAL_CLIENT = "final"  # Of the reads after everything is healed.
 PATIENCE_SECONDS = 5.0  # Longer than an election: most operations outlive a fault by retrying.
 HASTE_SECONDS = 0.3  # Shorter than an election: some must give up, or no history would hold an unknown outcome.
 HASTY_SHARE = 0.2
-_REFUSED_PAUSE_SECONDS = 0.02  # After a certain failure: a refusal costs nothing, so it must not become a busy loop.
-_RESTLESS_EVERY = 3  # Every third worker is a new client again and again. Clients that stay with a leader which hangs
-_RESTLESS_SECONDS = (0.2, 1.0)  # all wait together, and nobody would see two leaders at a time.
-_ONE_MEMBER_SECONDS = 0.5  # A read that is asked of one member, which may be down: nobody else will answer it.
+_REFUSED_PAUSE_SECONDS = 0.02  # After a `fail`: refusals come at once, and must not lead to a busy loop.
+_RESTLESS_EVERY = 3  # Every third worker becomes a new client again and again. If all clients stayed with a leader
+_RESTLESS_SECONDS = (0.2, 1.0)  # that hangs, all would wait together, and none would see two leaders at a time.
+_ONE_MEMBER_SECONDS = 0.5  # For a read that only one member is asked for: it may be down, and no other will answer.
 
 
 @dataclass(slots=True, kw_only=True)
 class _Lane:
-    """What outlives the clients that work for it. `due`: trio time of its next operation, if there is a rate."""
+    """A sequence of operations. It outlives the clients that carry it out.
+
+    `due`: trio time of its next operation, if there is a rate.
+    """
 
     name: str
     source: OperationSource
@@ -57,10 +61,11 @@ class _Lane:
 
 @dataclass(slots=True, kw_only=True)
 class Workload:
-    """`clients` clients over `keys` keys, each with `in_flight` lanes; or, if `bulk` is not 0, in bulks of so many.
+    """The load of a run: `clients` clients over `keys` keys, each with `in_flight` lanes.
 
-    `operations_per_second` 0: as fast as the answers come. `hasty_share`: of the operations, those that wait for
-    HASTE_SECONDS only, and so may end unknown. `read_modes`: how reads are asked for, but in bulks.
+    `bulk`: if it is not 0, clients work in bulks of this size instead of lanes. `operations_per_second` 0: as fast as
+    the answers come. `hasty_share`: the share of operations that wait only for HASTE_SECONDS, and so may end unknown.
+    `read_modes`: how reads are asked for, except in bulks.
     """
 
     writer: RunWriter
@@ -88,7 +93,7 @@ class Workload:
                 nursery.start_soon(self._work, number, until)
 
     async def read_everything(self) -> int:
-        """A linearizable read of every key, recorded under the client `final`; returns how many were answered.
+        """Read every key linearizably, recorded under the client `final`. Returns how many reads were answered.
 
         A lost write that no client happened to read shows here.
         """
@@ -101,7 +106,7 @@ class Workload:
         return answered_count
 
     async def _work(self, number: int, until: float) -> None:
-        """One client after the other, with the same lanes."""
+        """Run one client after the other, with the same lanes."""
         random = Random(f"stay {self.seed} {number}")
         lanes = [self._lane(number, place) for place in range(self.in_flight)]
         bulks = Bulks(self.writer, self.tally, seed=self.seed, client=number, keys=self._names, size=self.bulk)
@@ -116,7 +121,7 @@ class Workload:
                         nursery.start_soon(self._operate, lane, store, leaves)
 
     def _lane(self, number: int, place: int) -> _Lane:
-        """Lane `place` of client `number`. The lanes take turns at the rate."""
+        """Make lane `place` of client `number`. If there is a rate, the lanes take turns."""
         turn = place * self.clients + number
         pace = 1 / self.operations_per_second if self.operations_per_second else 0.0
         return _Lane(
@@ -132,7 +137,7 @@ class Workload:
         return HASTE_SECONDS if random.random() < self.hasty_share else PATIENCE_SECONDS
 
     async def _operate(self, lane: _Lane, store: Client, leaves: float) -> None:
-        """One operation after the other until `leaves`, at the pace of a lane."""
+        """Carry out one operation after the other until `leaves` (trio time), at the pace of a lane."""
         lanes = self.clients * self.in_flight
         pace = lanes / self.operations_per_second if self.operations_per_second else 0.0
         worker = Worker(store, lane.name, lane.lives)
@@ -142,12 +147,12 @@ class Workload:
                 lane.due = max(lane.due + pace, trio.current_time())
             row = await self._perform(worker, lane.source.next(), self._patience_seconds(lane.patience))
             if row["status"] == "unknown":
-                worker.begin_another_life()  # That operation stays open for ever: what follows is another.
+                worker.begin_another_life()  # That operation stays open for ever, so the next needs another name.
             elif row["status"] == "fail":
                 await trio.sleep(_REFUSED_PAUSE_SECONDS)
 
     async def _perform(self, worker: Worker, planned: Planned, patience_seconds: float) -> Row:
-        """Do one operation and record it, whatever becomes of it."""
+        """Do one operation and record it, whatever its outcome."""
         clock = self.writer.clock
         called = clock.now_ns()
         op_id = self.writer.call({"client": worker.client, **asked(planned.command), "call_ns": called})
@@ -192,7 +197,7 @@ class Workload:
         )
 
     def _learn(self, planned: Planned, result: Result) -> None:
-        """What the next compare-and-set of any worker goes on."""
+        """Note the records in a result: the next compare-and-set of any worker expects them."""
         command = planned.command
         match command:
             case Put(key, value):

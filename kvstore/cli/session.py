@@ -108,7 +108,8 @@ def close_sessions(
     """Close sessions by ID, or all that were never used, or all there are; print how many were closed.
 
     A client whose session is closed registers another one by itself. Of a session that was used, the requests whose
-    answers got lost end as unknown, and are not repeated. What is closed already is no error.
+    answers got lost end as unknown, and are not repeated. A session that does not exist (any
+    more) is not an error.
     """
     if bool(session_ids) + never_used + all_of_them != 1:
         raise click.UsageError("Give some IDs, or --never-used, or --all.")

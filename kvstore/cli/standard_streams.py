@@ -1,9 +1,9 @@
-"""Standard output and standard error of a command: what cannot be written never decides what the command did.
+"""Standard output and standard error of a command: a failed write to them never looks like a failed command.
 
-A reader may have gone, its disk may be full, the descriptor may be closed from the start. An OSError of such a stream
-that rises through a command looks like a failure of what the command does. So no write raises one: the failure is kept
-beside the stream, and `StandardStreams.exit_code` looks at it once, at the end. `spark_audit` has a copy of this file,
-because it imports no other package of this project; a test holds the two equal.
+The reader may have gone, its disk may be full, or the descriptor may be closed from the start. An OSError of such a
+write that rose through a command would look like a failure of its work. So no write raises one: the stream keeps the
+failure, and `StandardStreams.exit_code` reports it once, at the end. `spark_audit` has a copy of this file, because it
+imports no other package of this project; a test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 EXIT_OUTPUT_LOST = 74
-"""`EX_IOERR`: carried out, but the answer could not be written to standard output."""
+"""`EX_IOERR`: the command was carried out, but its answer could not be written to standard output."""
 
 WRITE_BYTES_MAX = 4096
-"""At a time to a stream that is not waited for: a pipe that is ready takes so many without a wait (`PIPE_BUF`)."""
+"""The most bytes per write if `waits` is False. A pipe that polls as writable takes at least `PIPE_BUF` bytes without
+blocking, which is this number on Linux."""
 
 
 class OutputDescriptor(io.RawIOBase):
-    """Writes to a descriptor, None if it was closed from the start. A write that fails is kept in `failure`.
+    """Writes to a descriptor, or to None if it was closed from the start. The error of a failed write is in `failure`.
 
-    `keeps_order`: nothing is written behind what could not be written, so that data has no hole. Else each write is
-    tried: a log goes on when its disk has room again. `waits` False: what the reader does not take at once is dropped.
+    With `keeps_order` nothing is written after a failed write, so that data has no hole. Without it each write is
+    tried: a log goes on when its disk has room again. If `waits` is False, bytes that the reader does not take at once
+    are dropped.
     """
 
     def __init__(self, descriptor: int | None, *, keeps_order: bool) -> None:
@@ -67,7 +69,7 @@ class OutputDescriptor(io.RawIOBase):
                     view = view[:WRITE_BYTES_MAX]
                 try:
                     return os.write(self.fileno(), view)
-                except BlockingIOError:  # Another process that has this terminal or pipe, too, made it so.
+                except BlockingIOError:  # Another process that shares this terminal or pipe made it non-blocking.
                     if not self.waits:
                         return len(view)
                     self._is_ready(None)
@@ -83,21 +85,21 @@ class OutputDescriptor(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class StandardStreams:
-    """`output` has the data of a command, `words` what is said to people."""
+    """`output` carries the data of a command, `words` its messages to people."""
 
     output: OutputDescriptor
     words: OutputDescriptor
 
     def exit_code(self, earned: int) -> int:
-        """The exit code of a command that has earned this one: 74 for 0 if its data was lost, else `earned` itself.
+        """The exit code of a command that has earned this one: 74 instead of 0 if its data was lost, else `earned`.
 
-        Any other code says something that would be lost with it. Lost words change nothing.
+        Another code than 0 is more important than the loss of the data. Lost words change nothing.
         """
         sys.stdout.flush()
         failure = self.output.failure
         if failure is None or earned != 0:
             return earned
-        if not isinstance(failure, BrokenPipeError):  # Its reader wanted no more: `hwm range | head`.
+        if not isinstance(failure, BrokenPipeError):  # With that the reader wanted no more: `hwm range | head`.
             print(f"error: the answer could not be written: {failure.strerror or failure}", file=sys.stderr)
             print("hint: the command was carried out; only what it had to say is lost", file=sys.stderr)
         return EXIT_OUTPUT_LOST
@@ -105,11 +107,11 @@ class StandardStreams:
 
 @contextmanager
 def standard_streams() -> Iterator[StandardStreams]:
-    """Put streams that do not raise in the place of `sys.stdout` and `sys.stderr`.
+    """Replace `sys.stdout` and `sys.stderr` by streams that do not raise.
 
-    A standard descriptor that is closed is opened on the null device: else the next file or connection would get its
-    number, and whatever is written there, by a library that is about to abort the process too. Streams that are not
-    the interpreter's own (a test's) are left alone.
+    A closed standard descriptor is opened on the null device. Otherwise the next file or connection would get its
+    number, and with it the messages of any library that writes to standard error. Streams that are not the
+    interpreter's own, such as those of a test, are left alone.
     """
     closed = _fill_closed_descriptors()
     streams = StandardStreams(
@@ -130,7 +132,7 @@ def standard_streams() -> Iterator[StandardStreams]:
 
 
 def end_with_true_exit_code(command: Callable[[], object]) -> NoReturn:
-    """Run a command, which may raise SystemExit, with such streams, and end the process. For console scripts."""
+    """Run a command, which may raise SystemExit, with `standard_streams`, and end the process. For console scripts."""
     with standard_streams() as streams:
         earned = 0
         try:
@@ -146,9 +148,9 @@ def end_with_true_exit_code(command: Callable[[], object]) -> NoReturn:
 
 
 def wait_for_no_reader_of_words() -> None:
-    """From now on what the reader of standard error does not take at once is dropped.
+    """From now on, drop the bytes that the reader of standard error does not take at once.
 
-    For a server: whoever reads its log must not be able to stop it by standing still.
+    For a server: a reader of its log that stands still must not stop it.
     """
     descriptor = getattr(getattr(sys.stderr, "buffer", None), "raw", None)
     if isinstance(descriptor, OutputDescriptor):
@@ -162,15 +164,15 @@ def _fill_closed_descriptors() -> set[int]:
             os.fstat(number)
         except OSError:
             closed.add(number)
-            with suppress(OSError):  # No descriptor is left: then none is given to anybody else, either.
-                os.open(os.devnull, os.O_RDWR)  # The lowest number that is free, which is this one.
+            with suppress(OSError):  # If no descriptor is left, no file or connection can get this number either.
+                os.open(os.devnull, os.O_RDWR)  # The system gives the lowest free number, which is this one.
     return closed
 
 
 def _text(descriptor: OutputDescriptor, errors: str) -> io.TextIOWrapper:
     encoding = getattr(sys.__stdout__ or sys.__stderr__, "encoding", None) or "utf-8"
     if encoding.lower() in ("ascii", "us-ascii", "ansi_x3.4-1968"):
-        encoding = "utf-8"  # A locale that was never set; nothing but UTF-8 is meant.
+        encoding = "utf-8"  # The locale was never set, and UTF-8 is meant.
     return io.TextIOWrapper(
         io.BufferedWriter(descriptor),
         encoding=encoding,

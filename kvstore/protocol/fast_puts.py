@@ -33,7 +33,7 @@ Batch = tuple[int, Sequence[PutRow]]
 """The leader time of an entry, and its commands."""
 
 RUN_MIN = 16
-"""With shorter runs of one shape, on average, the decoder is as quick."""
+"""If the runs of commands of one layout are shorter than this on average, the decoder is as quick."""
 
 SMALL_BATCH_PREFIX = bytes([0x80 + RUN_MIN])
 """The first byte of a payload with one command less than RUN_MIN. A payload that begins with it, or with less, is not

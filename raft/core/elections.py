@@ -70,8 +70,8 @@ class Elections:
 
         The hint may be wrong. The pre-vote (thesis §9.6) makes a wrong hint harmless: members that hear the leader
         ignore the request. At most one hint counts per election time-out, so that a bad network causes few campaigns.
-        No hint counts where leaders read by lease, because each member has promised its leader not to campaign for a
-        while.
+        If leaders read by lease, every hint is ignored, because each member has promised its leader not to campaign for
+        a while.
         """
         state, config = self._state, self._state.config
         if not config.leader_loss_hint or state.configuration.lease_ns:

@@ -47,7 +47,7 @@ _U64 = 27  # The additional information of a CBOR head that is followed by 8 byt
 
 
 class MessageValidation:
-    """The checks of one member; they change nothing of its state."""
+    """One member's checks of the messages that it receives. They change nothing of its state."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state

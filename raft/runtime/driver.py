@@ -213,7 +213,7 @@ class Driver:
     async def _take_completions(self) -> None:
         while True:
             await self._completions.wait()
-            if self._completions.pending:  # A flush may have been quicker.
+            if self._completions.pending:  # Another flush may have taken them already.
                 self.flush()
 
     def _catch_up(self) -> bool:

@@ -1,7 +1,8 @@
 """The columnar kernel: proofs over all keys of a block at once, in numpy. It shares no code with `key/decide.py`.
 
-`encode` makes columns of rows; `witness` verifies the order that revisions propose; `zones` decides keys whose written
-values are unique, with no revisions needed; `triage` does both. docs/internals/audit-proofs.md proves the rules.
+`encode` turns rows into columns. `witness` verifies the order that the revisions propose. `zones` decides keys whose
+written values are unique, without using revisions. `triage` combines both. docs/internals/audit-proofs.md proves the
+rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Blocks: clusters glued by successful compare-and-sets, and how far each reaches in time."""
+"""Chains: clusters that successful compare-and-sets link, and how far each reaches in time.
+
+A maximal chain is a block in the sense of `columnar/zones.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,11 @@ from spark_audit.columnar.verify_order import Order
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Per cluster (`Clusters`): `f`, `s`; its chain's `root`, its `depth` in it, whether it is `cyclic`; `ancestor`:
-    the cluster before it in the chain with the greatest s, and that s. Per root: F and S of the block.
+    """The chains of one block of keys. Every array has one entry for each cluster (`Clusters`).
+
+    `f`, `s`: the cluster's least return and greatest call. `root`: the first cluster of its chain. `depth`: the number
+    of links before it. `cyclic`: whether its chain is a cycle. `ancestor`: the earlier cluster of the chain with the
+    greatest s; `ancestor_call`: that s. `first_return`, `last_call`: at a root, F and S of its chain.
     """
 
     f: Int64s
@@ -32,7 +38,7 @@ class Chains:
 
 
 def chains(block: Block, given: Order, made: Clusters) -> Chains:
-    """Least returns and greatest calls of clusters and of the chains that they form."""
+    """Return the least returns and greatest calls of the clusters, and of the chains that they form."""
     count = len(made.before)
     members = np.flatnonzero(made.of >= 0)
     cluster = made.of[members]
@@ -44,7 +50,7 @@ def chains(block: Block, given: Order, made: Clusters) -> Chains:
     active[cluster] = True
     links = np.flatnonzero(made.before >= 0)
     active[made.before[links]] = True
-    f[len(given) :] = block.origin  # Absence was written before all else.
+    f[len(given) :] = block.origin  # The initial absence precedes every operation.
     s[len(given) :] = np.maximum(s[len(given) :], block.origin)
     root, depth = np.arange(count), np.zeros(count, np.int64)
     cyclic = np.zeros(count, np.bool_)

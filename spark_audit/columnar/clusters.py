@@ -1,8 +1,8 @@
 """Clusters: each write with the operations that read from it, where values identify the write.
 
-A response that does not name its source takes part to a lesser degree: the observation is dropped, or, for an absence
-that several deletions may have made, stands alone. Either allows more orders than there were, so a violation found is
-still a violation; but linearizability is then not proven (`vague`).
+A response that does not name its source is used only in part. Its observation is dropped; an absence that several
+deletions may have made stands alone. Both allow more orders than the history itself does. So a violation that is found
+is still a violation, but linearizability is not proven (`vague`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from spark_audit.columnar.verify_order import Order
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """A cluster has the number of the row of its write; that of the initial absence of key k is `len(rows) + k`.
+    """The clusters of one block of keys. A cluster has the number of the row of its write.
 
-    `of`: per row its cluster, -1 if it takes no part. `before`: per cluster the one whose value its compare-and-set
-    expected, -1 if none. `observer`: of an unknown write, the row that shows that it happened. `unwritten`: rows that
-    found a value which no operation wrote. `vague`: per key, see above.
+    The cluster of the initial absence of key k has the number `len(rows) + k`. `of`: for each row its cluster, -1 if it
+    takes no part. `before`: for each cluster, the cluster whose value its compare-and-set expected, -1 if none.
+    `observer`: for an unknown write, the row that shows that it happened. `unwritten`: rows that found a value which no
+    operation wrote. `vague`: for each key, whether a response was used only in part (see the docstring of this module).
     """
 
     of: Int64s
@@ -34,7 +35,7 @@ class Clusters:
 
 
 def clusters(block: Block, given: Order) -> Clusters:
-    """`given`: the columns of the block's rows, in their own order."""
+    """Return the clusters of a block. `given`: the columns of the block's rows, in their own order."""
     rows = len(given)
     place = np.arange(rows)
     deletes = given.writes == given.absence
@@ -60,7 +61,7 @@ def clusters(block: Block, given: Order) -> Clusters:
 
 
 def _writers(given: Order, writes_value: Bools, tokens: int) -> tuple[Int64s, Bools]:
-    """Per token the row that wrote it, -1 if none, and whether several may have."""
+    """Return for each token the row that wrote it (-1 if none), and whether several rows may have written it."""
     token = np.where(writes_value, given.writes, NOTHING)
     writer = first_place(token, tokens)
     writer[writer == len(token)] = NOTHING
@@ -68,7 +69,7 @@ def _writers(given: Order, writes_value: Bools, tokens: int) -> tuple[Int64s, Bo
 
 
 def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
-    """`finds` without tokens of an ambiguous source, and the rows that reported more than is left."""
+    """Return `finds` without tokens of an ambiguous source, and the rows that reported more than is left."""
     by_value = given.finds >= 0
     ambiguous = np.zeros(len(given), np.bool_)
     ambiguous[by_value] = repeated[given.finds[by_value]]
@@ -79,9 +80,10 @@ def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
 
 
 def _kept(block: Block, source: Int64s, writes_value: Bools, deletes: Bools) -> tuple[Bools, Int64s]:
-    """Unknown writes are kept iff observed, by a response or by an unknown compare-and-set that is kept itself.
+    """Return which rows are kept, and for each kept unknown write the row that observed it (-1 for other rows).
 
-    An unknown deletion has no name to be observed by, so it is not kept.
+    All completed operations are kept. An unknown write is kept if and only if it was observed, by a response or by an
+    unknown compare-and-set that is kept itself. Nothing names an unknown deletion, so none is kept.
     """
     rows = len(source)
     kept = ~block.unknown

@@ -5,8 +5,9 @@ less than linearizability (`local` ones, pinned pages) are kept apart in `weak`.
 (`history/projection.py`) is a read. Projections of transactions, and appends, are of kind OTHER: their keys are left to
 the Python path.
 
-A *token* stands for a value of one key. Arrow's dictionary compares the texts themselves, so equal tokens are equal
-texts, whatever their hashes. Tokens of key k are `tokens[k]` up to `tokens[k + 1]`; the first of them is its absence.
+A *token* stands for a value of one key. Arrow's dictionary compares the texts themselves, so equal tokens mean
+equal texts, whatever their hashes. The tokens of key k run from `tokens[k]` up to `tokens[k + 1]`. The first of them
+stands for the absence of the key.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 FOREVER = 2**63 - 1  # The return of an operation of unknown outcome.
 GET, PUT, DELETE, CAS, OTHER = range(5)
-NOTHING = -1  # In a token or a number: not reported, not applicable.
-PRESENT = -2  # In `finds`: some record of an unreported value.
+NOTHING = -1  # As a token or a number: not reported, or not applicable.
+PRESENT = -2  # In `finds`: a record whose value was not reported.
 
 _KINDS = {"get": GET, "range": GET, "put": PUT, "delete": DELETE, "cas": CAS}
 _OUTPUT: tuple[tuple[str, pa.DataType], ...] = (
@@ -62,11 +63,13 @@ NEEDED: pa.Schema = pa.schema(_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows of key k are `starts[k]` up to `starts[k + 1]`. `names[k]` is (run_id, key); `row`: the row of the input.
+    """The operations of many keys. The rows of key k run from `starts[k]` up to `starts[k + 1]`.
 
-    The effect of an operation, if it took effect: it `writes` a token (absence: a deletion that found something, or may
-    have); it `finds` a token, PRESENT or NOTHING in the state before it; a failed compare-and-set finds what it saw,
-    and not `differs`. `expected_revision`: the revision of the state must equal it (`failed`: must not).
+    `names[k]`: (run_id, key). `row`: the row of the input. The next four fields hold if the operation takes effect.
+    `writes`: the token that it writes; absence for a deletion that found a record or may have found one. `finds`: a
+    token, PRESENT or NOTHING in the state before it; for a failed compare-and-set, what its response showed. `differs`:
+    for a failed compare-and-set, a token that the state before it must not have. `expected_revision`: the revision that
+    the state must have, or, if the operation `failed`, must not have.
     """
 
     names: list[tuple[str, str]]
@@ -76,7 +79,7 @@ class Columns:
     op_id: Int64s
     kind: Int8s
     unknown: Bools
-    failed: Bools  # A compare-and-set, evaluated and false.
+    failed: Bools  # A compare-and-set whose comparison was false.
     call: Int64s
     ret: Int64s
     clock: Int64s
@@ -85,21 +88,21 @@ class Columns:
     finds: Int64s
     differs: Int64s
     expected_revision: Int64s
-    mod: Int64s  # These three: of the record seen.
+    mod: Int64s  # `mod`, `create`, `version`: as reported of the record seen.
     create: Int64s
     version: Int64s
-    weak: Columns | None = None  # Reads that promise less: the same names and tokens, rows of their own.
+    weak: Columns | None = None  # Reads that promise less: with the same names and tokens, but rows of their own.
 
     def __len__(self) -> int:
         return len(self.call)
 
     @property
     def keys(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return len(self.names)
 
     def of_keys(self, keys: Int64s) -> Columns:
-        """The rows of these keys only, as if there were no others; tokens are renumbered."""
+        """Return the rows of these keys only, as if there were no other keys. Tokens are renumbered."""
         rows, sizes = rows_of(self, keys), np.diff(self.starts)[keys]
         room = np.diff(self.tokens)[keys]
         tokens = np.concatenate(([0], np.cumsum(room)))
@@ -111,12 +114,12 @@ class Columns:
         return Columns([self.names[key] for key in keys.tolist()], starts, tokens, **columns)
 
     def where(self, rows: Bools) -> Columns:
-        """The same keys and tokens with these rows only."""
+        """Return the same keys and tokens with these rows only."""
         starts = np.concatenate(([0], np.cumsum(rows)))[self.starts]
         return Columns(self.names, starts, self.tokens, **{name: getattr(self, name)[rows] for name in _PER_ROW})
 
     def key_of_row(self) -> Int64s:
-        """Per row the number of its key."""
+        """Return for each row the number of its key."""
         return np.repeat(np.arange(self.keys), np.diff(self.starts))
 
 
@@ -124,7 +127,7 @@ _PER_ROW = tuple(name for name in Columns.__slots__ if name not in ("names", "st
 
 
 def rows_of(columns: Columns, keys: Int64s) -> Int64s:
-    """The rows of these keys, in this order of the keys."""
+    """Return the rows of these keys, in the given order of the keys."""
     sizes = np.diff(columns.starts)[keys]
     ends = np.cumsum(sizes)
     rows: Int64s = np.arange(int(sizes.sum())) + np.repeat(columns.starts[keys] - (ends - sizes), sizes)
@@ -132,12 +135,15 @@ def rows_of(columns: Columns, keys: Int64s) -> Int64s:
 
 
 def encode_rows(rows: Iterable[Mapping[str, Any]]) -> Columns:
-    """Columns of rows in memory (docs/reference/specification.md#103-row, well-formed, each of one key)."""
+    """Return the columns of rows in memory.
+
+    The rows are well-formed (docs/reference/specification.md#103-row), and each is of one key.
+    """
     return encode(pa.Table.from_pylist([{**row} for row in rows], schema=NEEDED))
 
 
 def encode(table: pa.Table) -> Columns:
-    """Columns of a table of well-formed rows, each of one key; columns that are missing are null. O(n log n)."""
+    """Return the columns of a table of well-formed rows, each of one key. Missing columns count as null. O(n log n)."""
     source = _Source(table)
     op, status = source.codes("op"), source.codes("status")
     ok, unknown = status.equal("ok"), status.equal("unknown")
@@ -184,7 +190,7 @@ def encode(table: pa.Table) -> Columns:
 
 
 def key_ids(table: pa.Table) -> Int64s:
-    """Per row of the table the number of its key in `names` of `encode`."""
+    """Return for each row of the table the number of its key in `names` of `encode`."""
     return _key_ids(_Source(table.select(["run_id", "key"])))[0]
 
 
@@ -275,7 +281,7 @@ def _numbers(column: Any, null: int) -> Int64s:
 
 
 def _key_ids(source: _Source) -> tuple[Int64s, list[tuple[str, str]]]:
-    """Per row the number of its (run, key); the pairs, in the order in which they first appear."""
+    """Return for each row the number of its (run, key), and the pairs by number."""
     run, key = source.codes("run_id"), source.codes("key")
     runs = run.texts or [""]
     if len(runs) == 1:
@@ -294,7 +300,10 @@ def _by_key_and_call(key: Int64s, call: Int64s, taking_part: Bools) -> Int64s:
 
 
 def sorted_by(rank: Int64s) -> Int64s:
-    """A stable argsort of numbers ≥ 0: rank and place packed into one number, which sorts several times faster."""
+    """Return a stable argsort of numbers ≥ 0.
+
+    Rank and place are packed into one number, which sorts several times faster.
+    """
     place_bits = max(1, len(rank) - 1).bit_length()
     if len(rank) == 0 or int(rank.max()).bit_length() + place_bits > 63:
         return np.argsort(rank, kind="stable")
@@ -329,7 +338,7 @@ class _Meaning:
         self._source = source
 
     def tokens(self, row: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """`writes`, `finds`, `differs` of these rows, and the first token of each key (and the end)."""
+        """Return `writes`, `finds` and `differs` of these rows, and the first token of each key (and the end)."""
         source, rows = self._source, self._source.rows
         texts = pa.concat_arrays([source.text("value"), source.text("expected"), source.output_text("value")])
         ids = _numbers(texts.dictionary_encode().indices, NOTHING)
@@ -353,23 +362,23 @@ def _valid_output(source: _Source, name: str) -> Bools:
 
 
 def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s]:
-    """Values (of rows sorted by key, NOTHING kept) as tokens; the first token of each key."""
+    """Number values as tokens (NOTHING stays), and return the first token of each key. The rows are sorted by key."""
     flat = values.reshape(-1)
     known = np.flatnonzero(flat >= 0)
     value, owner = flat[known], key[known // values.shape[1]]
     size = int(value.max(initial=-1)) + 1
     belongs = np.zeros(size, np.int64)
     belongs[value] = owner
-    if (belongs[value] != owner).any():  # A value that several keys hold is one token for each.
+    if (belongs[value] != owner).any():  # A value that several keys hold gets one token for each.
         _, value = np.unique(owner * size + value, return_inverse=True)
         value, size = value.reshape(-1), len(_)
     first_seen = np.zeros(size, np.int64)
-    first_seen[value[::-1]] = np.arange(len(value))[::-1]  # The last one written stays: the first in order.
+    first_seen[value[::-1]] = np.arange(len(value))[::-1]  # The last assignment wins: that of the first place.
     is_first = np.zeros(len(value), np.bool_)
     is_first[first_seen[value]] = True
     rank = (np.cumsum(is_first) - 1)[first_seen[value]]
     tokens = np.full(len(flat), NOTHING, np.int64)
-    tokens[known] = rank + owner + 1  # Before it: the values seen earlier, and one absence per key up to its own.
+    tokens[known] = rank + owner + 1  # Below it: the values seen earlier, and one absence per key up to its own.
     new = np.bincount(owner[is_first], minlength=keys)
     first = np.concatenate(([0], np.cumsum(new + 1)))
     return tokens.reshape(values.shape), first

@@ -1,4 +1,4 @@
-"""Violations of single keys, and the few rows that show each; the first one found of each key is kept."""
+"""Violations of single keys, and the few rows that show each. Only the first one found of each key is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ UNWRITTEN, NOT_DIFFERENT, BEFORE_ITS_WRITE, TWO_REVISIONS, TWO_SUCCESSORS, CYCLE
 
 
 class ConflictFinder:
-    """Collects violations of one block of keys. `core`: rows of the columns; `reason`: an index of REASONS, or -1."""
+    """Collects violations of one block of keys.
+
+    `core`: for each key, the rows of the columns that show its violation. `reason`: for each key, an index of REASONS,
+    or -1.
+    """
 
     def __init__(self, block: Block, given: Order, made: Clusters) -> None:
         self._block, self._given, self._made = block, given, made
@@ -33,19 +37,22 @@ class ConflictFinder:
         self.reason: Int8s = np.full(block.keys, NOTHING, np.int8)
 
     def _note(self, reason: int, *rows: Int64s) -> None:
-        """Columns of block rows (-1: none), one violation in each line; the first column says of which key."""
+        """Record violations with this reason. `rows`: columns, with one violation in each line.
+
+        The entries are rows of the block, -1 for none. The entry in the first column determines the key.
+        """
         fresh = self.reason[self._block.key[rows[0]]] < 0
         table = np.stack([column[fresh] for column in rows], axis=1)[::-1]
         key = self._block.key[table[:, 0]]
         self.reason[key] = reason
         table = np.where(table >= 0, table + self._block.begin, NOTHING)
-        for place in range(1, table.shape[1]):  # Each operation once.
+        for place in range(1, table.shape[1]):  # Name each operation only once.
             again = (table[:, :place] == table[:, place : place + 1]).any(axis=1)
             table[again, place] = NOTHING
-        self.core[key, : table.shape[1]] = table  # The first of each key is written last, and stays.
+        self.core[key, : table.shape[1]] = table  # The last assignment wins: that of the first violation of each key.
 
     def answers(self) -> None:
-        """Violations shown by one operation, or by one read and its write."""
+        """Find violations that one operation shows, or one read and its write."""
         given, made, rows = self._given, self._made, np.arange(len(self._given))
         unwritten = rows[made.unwritten]
         if len(unwritten):
@@ -79,7 +86,7 @@ class ConflictFinder:
             self._note(NOT_DIFFERENT, readers[failed], write[failed])
 
     def chains(self, linked: Chains) -> None:
-        """Two successors, cycles, and operations of a chain in the wrong order."""
+        """Find two successors of one cluster, cycles, and operations of a chain in the wrong order."""
         given, made = self._given, self._made
         links = np.flatnonzero(made.before >= 0)
         if not len(links):
@@ -103,7 +110,7 @@ class ConflictFinder:
             self._note(CHAIN, returned[late], late, called[ancestor], self._write(ancestor))
 
     def _ends(self, linked: Chains) -> tuple[Int64s, Int64s]:
-        """Per cluster the row with its least return, and the row with its greatest call."""
+        """Return for each cluster the row with its least return, and the row with its greatest call."""
         given, made = self._given, self._made
         rows = np.flatnonzero(made.of >= 0)
         of = made.of[rows]
@@ -118,7 +125,7 @@ class ConflictFinder:
         return np.where(cluster < len(self._given), cluster, NOTHING)
 
     def pairs(self, linked: Chains) -> None:
-        """Two blocks that must each come before the other."""
+        """Find pairs of blocks of which each must come before the other."""
         block = np.flatnonzero(linked.active & (linked.root == np.arange(len(linked.root))) & ~linked.cyclic)
         begin, end = linked.first_return[block], linked.last_call[block]
         forward = block[begin < end]
@@ -140,11 +147,11 @@ class ConflictFinder:
     def _conflict(self, linked: Chains, one: Int64s, other: Int64s) -> None:
         returned, called = self._block_ends(linked)
         ends = [returned[one], called[one], returned[other], called[other]]
-        ends[0] = np.where(ends[0] >= 0, ends[0], ends[1])  # The first absence was written by no row.
+        ends[0] = np.where(ends[0] >= 0, ends[0], ends[1])  # No row wrote the initial absence.
         self._note(PAIR, *ends, self._write(one), self._write(other))
 
     def _block_ends(self, linked: Chains) -> tuple[Int64s, Int64s]:
-        """Per root: the row with the block's least return, and the row with its greatest call."""
+        """Return for each root the row with the block's least return, and the row with its greatest call."""
         returned, called = self._ends(linked)
         clusters = np.flatnonzero(linked.active)
         root = linked.root[clusters]

@@ -1,10 +1,9 @@
-"""Unknown writes without a reader that some response still shows: by a creation revision, a version, absence or
-presence.
+"""Unknown writes that no operation read, but that some response still shows.
 
-The requirements are *slots*: places before which some unknown deletion, or some unknown put, must have taken effect.
-Slots are filled by unknown writes that were not observed and that were called in time, each by the one called last. An
-unknown compare-and-set fills a slot only directly after the write that it expected. Nothing here is trusted: the
-resulting order is verified like any other.
+A creation revision, a version, absence or presence can show such a write. The requirements are *slots*: places before
+which some unknown deletion, or some unknown put, must have taken effect. Unknown writes that were not observed, and
+that were called in time, fill the slots; each slot takes the one called last. An unknown compare-and-set fills a slot
+only directly after the write that it expected. Nothing here is trusted: the resulting order is verified like any other.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from spark_audit.columnar.verify_order import Order, States, counts, states
 
 
 def with_hidden(proposal: Proposal) -> Proposal:
-    """The proposal with unknown writes wherever creations, versions, absence and presence require them, as far as this
-    is known before any is inserted.
+    """Insert unknown writes wherever creations, versions, absence and presence require them.
+
+    Only requirements that are known before the first insertion are met.
     """
     unused = np.flatnonzero(proposal.unused())
     if not len(unused):
@@ -42,9 +42,11 @@ def with_hidden(proposal: Proposal) -> Proposal:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """A replay of an order, independent of revisions: `before` and `counts` (columnar/verify_order.py) of each place.
+    """A replay of an order, independent of revisions.
 
-    `deadline`: the latest call of a write inserted there: the least return from there on (see Block).
+    `before`: the state before each place. `number`, `creation`: see `counts` in columnar/verify_order.py. `deadline`:
+    for each place, the latest call that a write inserted there may have. It is the least return from there on (see
+    Block).
     """
 
     before: States
@@ -59,19 +61,23 @@ class _Replay:
 
 
 def _fillers(given: Order, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """The deletions among these rows, those that create, and those that put regardless of the state."""
+    """Return the deletions among these rows, the writes that create, and the puts that ignore the state."""
     finds, writes, absence = given.finds[rows], given.writes[rows], given.absence[rows]
     makes = (writes >= 0) & (writes != absence)
     blind = (finds == NOTHING) & (given.expected_revision[rows] < 0)
     return rows[writes == absence], rows[(finds == absence) & (writes >= 0)], rows[makes & blind]
 
 
-_DELETES, _CREATES, _COUNTS = range(3)  # The rank of a slot: of several at one place, which comes first.
+_DELETES, _CREATES, _COUNTS = range(3)  # The rank of a slot, which orders several slots at one place.
 
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """Places before which a write is missing; `rank` among those of one place; the `revision` that it must have had."""
+    """Places before which a write is missing.
+
+    `rank`: the order among the slots of one place. `revision`: the revision that the write must have had, -1 if none is
+    named.
+    """
 
     place: Int64s
     rank: Int64s
@@ -84,9 +90,10 @@ class _Slots:
 
 
 def _structural(proposal: Proposal, before: States, creations: _Creations, named: Int64s) -> tuple[_Slots, _Slots]:
-    """Slots of deletions for absence and creations; slots of puts for creations, presence and revisions.
+    """Return the slots of deletions, and the slots of puts.
 
-    `named`: places of compare-and-sets whose expected revision no write has.
+    Absence and creations require deletions. Creations, presence and revisions require puts. `named`: places of
+    compare-and-sets whose expected revision no write has.
     """
     order = proposal.order
     absent_at = (order.finds == order.absence) & before.present
@@ -106,7 +113,7 @@ def _structural(proposal: Proposal, before: States, creations: _Creations, named
 def _named_swaps(
     proposal: Proposal, replay: _Replay, named: Int64s, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, _Slots]:
-    """The unknown compare-and-sets that expect what is there before such a place, and their slots."""
+    """Return the unknown compare-and-sets that expect the record before a place of `named`, and their slots."""
     order, (swaps, after) = proposal.order, expecting
     at, swap = np.intersect1d(replay.before.writer[named], after, return_indices=True)[1:]
     in_time = proposal.given.call[swaps[swap]] <= replay.deadline[named[at]]
@@ -115,9 +122,10 @@ def _named_swaps(
 
 
 def _named(proposal: Proposal, before: States) -> tuple[Proposal, Int64s]:
-    """Places of compare-and-sets that succeeded on a revision which the write before them does not have.
+    """Find the places of compare-and-sets that succeeded on a revision which the write before them does not have.
 
-    If that write is an unknown one without a revision, it gets this one; the remaining places need another write.
+    If that write is unknown and has no revision, it gets the expected one. The remaining places, which need another
+    write, are returned.
     """
     order = proposal.order
     named = np.flatnonzero((order.expected_revision >= 0) & ~order.failed)
@@ -128,7 +136,7 @@ def _named(proposal: Proposal, before: States) -> tuple[Proposal, Int64s]:
 
 
 def _expecting(proposal: Proposal, writes: Int64s, unused: Int64s) -> tuple[Int64s, Int64s]:
-    """The unused unknown compare-and-sets that expect what some write wrote, and the places of these writes."""
+    """Return the unused unknown compare-and-sets that expect the result of a write, and the places of these writes."""
     order, given, key = proposal.order, proposal.given, proposal.block.key
     rows = unused[(given.writes[unused] >= 0) & (given.finds[unused] != given.absence[unused])]
     by_token = rows[given.finds[rows] >= 0]
@@ -150,10 +158,11 @@ def _parts(slots: _Slots) -> tuple[Int64s, Int64s, Int64s]:
 
 @dataclass(frozen=True, slots=True)
 class _Creations:
-    """Creations that responses report: `place` of the first write of that `revision` or above; `known`: it is that
-    write.
+    """Creations that responses report.
 
-    `reader`: the first place that reports it. `of`: per place the creation that it reports, -1 if none.
+    `revision`: the reported revision of the creation. `place`: the first write of that revision or above. `known`:
+    whether that write is the creation. `reader`: the first place that reports the creation. `of`: for each place, the
+    creation that it reports, -1 if none.
     """
 
     place: Int64s
@@ -164,7 +173,10 @@ class _Creations:
 
 
 def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creations]:
-    """The reported creations. One without a write may belong to an unknown write, which then gets that revision."""
+    """Find the reported creations.
+
+    A creation without a write may belong to an unknown write, which then gets that revision.
+    """
     order, key = proposal.order, proposal.key()
     readers = np.flatnonzero((order.create >= 0) & replay.before.present)
     of = np.full(len(order), NOTHING, np.int64)
@@ -172,7 +184,7 @@ def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creation
         return proposal, _Creations(readers, readers, np.zeros(0, np.bool_), readers, of)
     span = int(order.create.max()) + 1
     codes = key[readers] * span + order.create[readers]
-    run = np.flatnonzero(np.diff(codes, prepend=NOTHING))  # Most tell the same as the one before.
+    run = np.flatnonzero(np.diff(codes, prepend=NOTHING))  # Most readers report the same as the one before.
     code, first, number = np.unique(codes[run], return_index=True, return_inverse=True)
     place, known = _write_of(proposal, replay.before.writes, code // span, code % span)
     inside = place < len(order)
@@ -183,8 +195,11 @@ def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creation
 
 
 def _write_of(proposal: Proposal, writers: Int64s, key: Int64s, revision: Int64s) -> tuple[Int64s, Bools]:
-    """Per (key, revision) the place of the key's first write of that revision or above, and whether it is of that one;
-    the number of places if there is none. `writers`: the places of all writes."""
+    """Find for each (key, revision) the key's first write of that revision or above.
+
+    Return its place, and whether the write has exactly that revision. The place is the number of places if there is no
+    such write. `writers`: the places of all writes.
+    """
     if not len(key):
         return key, np.zeros(0, np.bool_)
     order, keys = proposal.order, proposal.key()
@@ -200,8 +215,9 @@ def _write_of(proposal: Proposal, writers: Int64s, key: Int64s, revision: Int64s
 
 
 def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Proposal, _Creations]:
-    """Assign a creation without a write to the unknown write just before, or to the first of a chain of unknown
-    compare-and-sets just before, if version and place permit it.
+    """Assign each creation without a write to the unknown write just before it, if version and place permit it.
+
+    If a chain of unknown compare-and-sets stands just before it, the creation is assigned to the first of the chain.
     """
     order, number = proposal.order, replay.number
     write = replay.before.writer[made.place]
@@ -218,7 +234,7 @@ def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Pro
     version = order.version[made.reader]
     counted = version == number[replay.before.writer[made.reader]] - number[first] + 1
     chained = unnamed & ~fits & counted & (version >= 0) & blind(first) & (order.revision[first] < 0)
-    place = np.where(fits, write, np.where(chained, first, made.place))  # Its creator wrote no later than that.
+    place = np.where(fits, write, np.where(chained, first, made.place))  # The creation happened no later than there.
     fits = (fits & ((version < 0) | counted)) | chained
     adopted = _Creations(place, made.revision, made.known | fits, made.reader, made.of)
     return proposal.revised(proposal.rows[first[fits]], made.revision[fits]), adopted
@@ -227,15 +243,15 @@ def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Pro
 def _versions(
     proposal: Proposal, replay: _Replay, creations: _Creations, named: Int64s, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, Int64s, _Slots]:
-    """The requirements of versions: compare-and-sets and the places before which they go, and slots of puts.
+    """Return what versions require: compare-and-sets with the places before which they go, and slots of puts.
 
-    The version of a record counts from its creation as reported, known or hidden; if none was reported, from the last
-    one seen. `named`: places that get a write anyway.
+    The version of a record counts from its reported creation, known or hidden. If no creation was reported, it counts
+    from the last creation in the order. `named`: places that get a write anyway.
     """
     order, before, creation = proposal.order, replay.before, replay.creation
     number = replay.number + so_far(named, len(order)) if len(named) else replay.number
     readers = np.flatnonzero((order.version >= 0) & (before.writer >= 0) & before.present)
-    readers = readers[np.flatnonzero(np.diff(before.writer[readers], prepend=NOTHING))]  # One for each record.
+    readers = readers[np.flatnonzero(np.diff(before.writer[readers], prepend=NOTHING))]  # One reader for each record.
     writer = before.writer[readers]
     epoch, base, until = creation[writer], number[creation[writer]] - 1, creation[writer]
     of = creations.of[readers]
@@ -243,7 +259,7 @@ def _versions(
     place, known = creations.place[of[some]], creations.known[of[some]]
     makes = (order.writes[place] >= 0) & (order.writes[place] != order.absence[place])
     epoch[some] = place
-    base[some] = number[place] - np.where(known, 1, makes + 1)  # A hidden creation is a write that `number` lacks.
+    base[some] = number[place] - np.where(known, 1, makes + 1)  # `number` does not count a hidden creation.
     until[some] = np.where(known, place, place - 1)
     excess = order.version[readers] - (number[writer] - base)
     goes_on = np.diff(epoch, prepend=NOTHING) == 0
@@ -259,7 +275,7 @@ def _versions(
 
 @dataclass(frozen=True, slots=True)
 class _Gaps:
-    """`missing` writes after the place `after`, up to (not behind) the place `until`."""
+    """Gaps in the order: `missing` writes after the place `after`, up to (not behind) the place `until`."""
 
     until: Int64s
     after: Int64s
@@ -269,12 +285,15 @@ class _Gaps:
 def _swaps(
     proposal: Proposal, replay: _Replay, gaps: _Gaps, glued: Bools, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, Int64s, Int64s]:
-    """Unknown compare-and-sets that fit into gaps, the places before which they go, and the writes still missing."""
+    """Find unknown compare-and-sets that fit into gaps.
+
+    Return them, the places before which they go, and the number of writes still missing in each gap.
+    """
     order, given, writers = proposal.order, proposal.given, replay.before.writes
     swaps, wrote = expecting
     if not len(swaps):
         return swaps, swaps, gaps.missing
-    place = np.append(writers, len(order))[np.searchsorted(writers, wrote, side="right")]  # The next one.
+    place = np.append(writers, len(order))[np.searchsorted(writers, wrote, side="right")]  # The next write.
     known = place < len(order)
     swaps, place = swaps[known], place[known]
     gap = np.searchsorted(gaps.until, place)
@@ -292,9 +311,7 @@ def _swaps(
 def _filled(
     proposal: Proposal, deadline: Int64s, wanted: tuple[tuple[_Slots, Int64s], ...], rows: Int64s, slots: _Slots
 ) -> Proposal:
-    """The proposal with the wanted slots filled from their candidates, as far as these suffice; and `rows`
-    in `slots`.
-    """
+    """Insert `rows` at `slots`, and fill the wanted slots from their candidates, as far as these suffice."""
     for some, candidates in wanted:
         taken = np.isin(some.place * 4 + some.rank, slots.place * 4 + slots.rank) & (some.rank == _CREATES)
         place, rank, revision = (column[~taken] for column in _parts(some))
@@ -305,11 +322,12 @@ def _filled(
 
 
 def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s, Int64s]:
-    """(slot, filler): for each slot, the earliest first, the filler called last before its deadline.
+    """Match slots with fillers; return the slots and the fillers of the pairs.
 
-    As many slots as possible are filled, and the remaining fillers are those that fit best elsewhere. Slots take
-    fillers as closing brackets take opening ones, so the two of a pair are neighbours at their depth. `origin`: of the
-    keys; all stamps of a key lie above it and below the next.
+    Each slot, the earliest first, takes the filler called last before its deadline. So as many slots as possible are
+    filled, and the remaining fillers are those that fit best elsewhere. Slots match fillers as closing brackets match
+    opening ones, so the two of a pair are neighbours among the brackets of their depth. `origin`: a stamp for each key;
+    all stamps of a key lie above its origin and below the next.
     """
     times = np.concatenate((call, deadline))
     event = np.argsort(times, kind="stable")  # At equal stamps a call comes first: it is in time.
@@ -324,7 +342,7 @@ def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s
     room = 2 * len(event) + 1
     lowest = np.minimum(np.minimum.accumulate(balance - key * room) + key * room, 0)
     before = np.where(np.diff(key, prepend=NOTHING) != 0, 0, np.r_[0, lowest[:-1]])
-    alone = ~opens & (lowest < before)  # Nothing was open.
+    alone = ~opens & (lowest < before)  # No filler was open.
     level = balance - lowest + ~opens
     kept = np.flatnonzero(~alone)
     kept = kept[np.lexsort((kept, level[kept], key[kept]))]
@@ -335,7 +353,7 @@ def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s
 
 
 def _numbered(key: Int64s) -> Int64s:
-    """Per place the number of earlier places of its key."""
+    """Return for each place the number of earlier places of its key."""
     here = np.arange(len(key))
     new = np.diff(key, prepend=NOTHING) != 0
     return here - np.maximum.accumulate(np.where(new, here, 0)) if len(key) else here

@@ -1,4 +1,4 @@
-"""Places of unknown writes whose value was observed: immediately before the first observer."""
+"""The places of unknown writes whose value was observed: each goes immediately before its first observer."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from spark_audit.columnar.proposed_order import Draft, Proposal
 
 
 def with_observed(draft: Draft) -> Proposal:
-    """The proposal with every unknown put and compare-and-set that an observer needs, and, in turn, those that these
-    need.
+    """Insert every unknown put and compare-and-set that an observer needs, and those that these need in turn.
 
     `draft`: the completed operations.
     """
@@ -22,7 +21,7 @@ def with_observed(draft: Draft) -> Proposal:
     rows = np.flatnonzero(block.unknown & (given.writes >= 0) & (given.writes != given.absence))
     written = given.writes[rows]
     owner = np.full(block.tokens, NOTHING, np.int64)
-    owner[written[::-1]] = np.arange(len(rows))[::-1]  # If several wrote it, the one called first.
+    owner[written[::-1]] = np.arange(len(rows))[::-1]  # If several writes wrote the token, the one called first.
     also = places_of(given.writes, written, block.tokens)
     owner[given.writes[also[~block.unknown[also]]]] = (
         NOTHING  # An acknowledged write wrote these: no unknown one is needed.
@@ -40,17 +39,17 @@ def with_observed(draft: Draft) -> Proposal:
 
 
 def _finds(draft: Draft, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """`finds` of rows and of places, with compared revisions turned into tokens; per token its reported revision, or
-    -1.
+    """Return `finds` of rows and of places, with compared revisions turned into tokens, and the revisions of tokens.
 
-    Only for tokens of unknown writes (`owner`): any other write has a revision of its own.
+    The last array has for each token its reported revision, or -1. Only tokens of unknown writes (`owner`) are looked
+    up: any other write has a revision of its own.
     """
     block, given = draft.block, draft.given
     revision_of = np.full(block.tokens, NOTHING, np.int64)
     places_find = given.finds[draft.rows]
     readers = draft.rows[places_of(places_find, np.flatnonzero(owner >= 0), block.tokens)]
     readers = readers[given.mod[readers] >= 0][::-1]
-    revision_of[given.finds[readers]] = given.mod[readers]  # The last one written stays: the first in order.
+    revision_of[given.finds[readers]] = given.mod[readers]  # The last assignment wins: that of the first reader.
     if given.expected_revision.max(initial=NOTHING) < 0:
         return given.finds, places_find, revision_of
     known = _Revisions(block.key[readers], given.mod[readers], given.finds[readers])
@@ -62,14 +61,14 @@ def _finds(draft: Draft, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
 
 @dataclass(frozen=True, slots=True)
 class _Revisions:
-    """The token that each revision of a key wrote."""
+    """The token that was written at each revision of a key."""
 
     key: Int64s
     revision: Int64s
     token: Int64s
 
     def tokens(self, key: Int64s, revision: Int64s) -> Int64s:
-        """Per (key, revision) the token; NOTHING if not known."""
+        """Return for each (key, revision) the token; NOTHING if it is not known."""
         both_keys = np.concatenate((self.key, key))
         both = np.concatenate((self.revision, revision))
         by_pair = np.lexsort((both, both_keys))

@@ -1,4 +1,4 @@
-"""Chains, followed by pointer jumping: after k rounds every link knows what the 2^k links before it know."""
+"""Computations along chains by pointer jumping: after k rounds a link has the result of the 2^k links before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from spark_audit.columnar.columns import NOTHING, Bools, Int64s
 
 
 def least_of_descendants(parent: Int64s, value: Int64s) -> Int64s:
-    """Per link the least value of itself and its descendants. `parent`: -1 for none; cycles are harmless."""
+    """Return for each link the least value among itself and its descendants.
+
+    `parent`: -1 for none. Cycles are harmless.
+    """
     least, jump = value.copy(), parent.copy()
     for _ in range(len(parent).bit_length()):
         going = np.flatnonzero(jump >= 0)
@@ -21,8 +24,9 @@ def least_of_descendants(parent: Int64s, value: Int64s) -> Int64s:
 
 
 def depths(parent: Int64s) -> tuple[Int64s, Int64s, Bools]:
-    """Per link: its root, the number of links before it, and whether it leads into a cycle (then the other two mean
-    nothing).
+    """Return for each link its root, the number of links before it, and whether it leads into a cycle.
+
+    For a link that leads into a cycle, the root and the number mean nothing.
     """
     depth = (parent >= 0).astype(np.int64)
     root = np.where(parent >= 0, parent, np.arange(len(parent)))
@@ -38,7 +42,10 @@ def depths(parent: Int64s) -> tuple[Int64s, Int64s, Bools]:
 
 
 def greatest_of_ancestors(parent: Int64s, value: Int64s) -> tuple[Int64s, Int64s]:
-    """Per link: the ancestor (not itself) whose value is greatest, and that value; -1 and the least number if none."""
+    """Return for each link the ancestor (not itself) whose value is greatest, and that value.
+
+    A link without ancestors gets -1 and the least int64.
+    """
     none = np.iinfo(np.int64).min
     who = parent.copy()
     best = np.where(parent >= 0, value[parent], none) if len(parent) else value.copy()

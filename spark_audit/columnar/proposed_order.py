@@ -1,4 +1,4 @@
-"""A proposed order of a block's operations: the completed ones by revision, unknown writes put in where they belong."""
+"""A proposed order of a block's operations: completed ones by revision, unknown writes inserted where they belong."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from spark_audit.columnar.verify_order import Order
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """`rows`: the rows of the block, in the proposed order. `given`: the columns of all rows, in their own order.
+    """A proposed order without its columns.
 
-    The `revision` of an unknown write, in `given`, is the one that responses name; -1 while none does. `sizes`: the
-    number of places per key.
+    `rows`: the rows of the block, in the proposed order. `given`: the columns of all rows, in their own order. In
+    `given`, the `revision` of an unknown write is the one that responses name; -1 while none does. `sizes`: for each
+    key, its number of places.
     """
 
     block: Block
@@ -25,7 +26,7 @@ class Draft:
     sizes: Int64s
 
     def inserted(self, rows: Int64s, places: Int64s, rank: Int64s, revision: Int64s) -> Draft:
-        """With these rows inserted immediately before the operations at these places, by `rank` at each."""
+        """Insert these rows immediately before the operations at these places, ordered by `rank` at each place."""
         if not len(rows):
             return self
         by_place = np.lexsort((rank, places))
@@ -37,7 +38,7 @@ class Draft:
         return Draft(self.block, with_revisions(self.given, rows, revision), merged, sizes)
 
     def in_order(self) -> Proposal:
-        """With the columns of the rows."""
+        """Return the proposal: this order together with its columns."""
         sizes = self.sizes
         begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
         order = self.given.taken(self.rows, begins=begins, absence=np.repeat(self.block.absence, sizes))
@@ -59,20 +60,20 @@ class Proposal:
         return np.repeat(np.arange(self.block.keys), self.sizes)
 
     def unused(self) -> Bools:
-        """Per row: an unknown write that has no place."""
+        """Return for each row whether it is an unknown write that has no place."""
         unused = self.block.unknown.copy()
         unused[self.rows] = False
         return unused
 
     def inserted(self, rows: Int64s, places: Int64s, rank: Int64s, revision: Int64s) -> Proposal:
-        """With these rows inserted immediately before the operations at these places, by `rank` at each."""
+        """Insert these rows immediately before the operations at these places, ordered by `rank` at each place."""
         if not len(rows):
             return self
         draft = Draft(self.block, self.given, self.rows, self.sizes)
         return draft.inserted(rows, places, rank, revision).in_order()
 
     def revised(self, rows: Int64s, revision: Int64s) -> Proposal:
-        """The same order, with these revisions for these rows."""
+        """Return the same order, with these revisions for these rows."""
         if not len(rows):
             return self
         given = with_revisions(self.given, rows, revision)
@@ -80,16 +81,19 @@ class Proposal:
         return Proposal(self.block, given, self.rows, order, self.sizes)
 
     def with_row(self, places: Int64s, rows: Int64s) -> Proposal:
-        """With these rows at these places; each of the same key as the row there, and with a revision of its own."""
+        """Put these rows at these places.
+
+        Each is of the same key as the row that it replaces, and brings its own revision.
+        """
         there = self.rows.copy()
         there[places] = rows
         order = self.order.changed(places, self.given.taken(rows, begins=rows, absence=rows))
         return replace(self, rows=there, order=order)
 
     def out_of_turn(self) -> Bools:
-        """Places with a revision below the one before, or with the same one at a write: an unknown write is not at the
-        place of its revision, or a revision was seen without its write.
+        """Find the places whose revision is below the one before, or the same as the one before at a write.
 
+        At such a place, an unknown write is not at the place of its revision, or a revision was seen without its write.
         In an order without such a place, every read has read the last write of a revision up to its own.
         """
         known = np.flatnonzero(self.order.revision > 0)
@@ -102,27 +106,30 @@ class Proposal:
         return wrong
 
     def guessed(self) -> Bools:
-        """Per key: whether no response named the place of some unknown write."""
+        """Return for each key whether it has an unknown write whose place no response named."""
         unnamed = np.flatnonzero(self.order.revision < 0)
         unnamed = unnamed[self.order.writes[unnamed] >= 0]
         return self.keys_of(unnamed)
 
     def keys_of(self, places: Int64s) -> Bools:
-        """Per key: whether any of these places is its own."""
+        """Return for each key whether any of these places is its own."""
         found = np.zeros(self.block.keys, np.bool_)
         found[self.block.key[self.rows[places]]] = True
         return found
 
 
 def with_revisions(given: Order, rows: Int64s, revision: Int64s) -> Order:
-    """The columns, with these revisions for these rows."""
+    """Return the columns, with these revisions for these rows."""
     revisions = given.revision.copy()
     revisions[rows] = revision
     return replace(given, revision=revisions)
 
 
 def propose(block: Block) -> Draft:
-    """The completed operations by (key, revision, writer first, call); the rows are sorted by (key, call) already."""
+    """Order the completed operations by (key, revision, writer first, call).
+
+    The rows are sorted by (key, call) already.
+    """
     given = given_order(block)
     completed = np.flatnonzero(~block.unknown)
     revision = given.revision[completed]
@@ -160,5 +167,5 @@ def given_order(block: Block) -> Order:
 
 
 def _or_nothing(column: Int64s) -> Int64s:
-    """A column without any value takes no room, and no time to be sorted (`Order.taken`)."""
+    """Return the column, or a constant if it has no value: that takes no room, and no time to sort (`Order.taken`)."""
     return column if column.max(initial=NOTHING) >= 0 else np.broadcast_to(np.int64(NOTHING), len(column))

@@ -1,9 +1,10 @@
-"""One key, one range of its operations at a time: the witness, continued from a carry.
+"""The witness for one key, one range of its operations at a time, continued from a carry.
 
-A carry is the record after the ranges before, the greatest call of any operation in them, and the greatest revision
-that any carried. In the witness, the write of the record is the first row (`Carry`); a record that was written more
-than once follows a creation made for it. Only a prefix of the order is taken; the rest is left to the next range, which
-knows more of the later operations. docs/internals/audit-proofs.md, section 10, proves that prefixes join to one order.
+A carry holds the record after the earlier ranges, the greatest call of any operation in them, and the greatest revision
+that any of them carried. In the witness, the write of the record is the first row (`Carry`). If the record was written
+more than once, a creation made for this purpose precedes that write. Only a prefix of the order is taken. The rest is
+left to the next range, which knows more of the later operations. docs/internals/audit-proofs.md, section 10, proves
+that prefixes join to one order.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ _NEVER = 2**62  # A version that no record has.
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """What the ranges before leave. `version` 0: no record; otherwise `create` is its creation, and row 0 of the table
-    behind `columns` is its write: a put at its revision, without any observation.
+    """The result of the earlier ranges, from which the next one continues.
 
-    `unsure`: there is no record, and the deletion is of unknown outcome. `revision`: that of the record.
+    `version`: that of the record; 0 if there is no record. `revision`, `create`: the revision of the record, and that
+    of its creation. If there is a record, row 0 of the table behind `columns` is its write: a put at its revision,
+    without any observation. `call`, `last`: the greatest call and the greatest revision so far. `unsure`: there is no
+    record, and its deletion is of unknown outcome.
     """
 
     version: int = 0
@@ -43,9 +46,10 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """A verified prefix. `writer`: the row of the write whose record is carried on, -1 if there is none; `used`: the
-    rows of unknown outcome in it, `placed` the same with their revisions; `left`: completed rows behind it. Rows are
-    those of the table.
+    """A verified prefix. All rows are those of the table.
+
+    `writer`: the write whose record is carried on, -1 if there is none. `used`: the rows of unknown outcome in the
+    prefix. `placed`: the same rows with their revisions. `left`: the completed rows behind the prefix.
     """
 
     carry: Carry
@@ -56,10 +60,10 @@ class Advanced:
 
 
 def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanced | None:
-    """Take a provable prefix of these operations, which others follow, or none (`last`).
+    """Take a prefix of these operations and prove it; None if it is not proven.
 
-    `columns`: one key. At least `ahead` places at the end are not taken, except of the last range. None: it is not
-    proven. `columns.weak` is ignored.
+    `columns`: the operations of one key. `last`: no other range follows. Otherwise at least `ahead` places at the end
+    are not taken. `columns.weak` is ignored.
     """
     begun = 0 if carry.version == 0 else 1 + (carry.version > 1)
     made = _with_creation(columns, carry)
@@ -80,10 +84,10 @@ def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanc
 
 
 def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
-    """Whether every read that promises less fits its own revision, as far as this range shows; see
-    `columnar/weak_reads.py`.
+    """Return whether every read that promises less fits its own revision, as far as this range shows.
 
-    All acknowledged writes of the key at the revisions of the range are present, left ones too.
+    See `columnar/weak_reads.py`. All acknowledged writes of the key at the revisions of the range are present, those
+    left over from earlier ranges too.
     """
     weak = columns.weak
     if weak is None:
@@ -94,10 +98,10 @@ def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
 
 
 def _with_creation(columns: Columns, carry: Carry) -> Columns | None:
-    """With a creation before the write of the carried record, and without the writes between the two.
+    """Insert a creation before the write of the carried record.
 
-    Versions reported in that life of the record decrease accordingly. None if a version is reported without its
-    creation.
+    The writes between the two are left out, so versions reported in that life of the record decrease accordingly.
+    Return None if a row reports a version without the creation revision: it may be of another life of the record.
     """
     if carry.version <= 1:
         return columns
@@ -126,13 +130,13 @@ _OF_KEYS = ("names", "starts", "tokens", "weak")
 
 
 def _places_of_carry(columns: Columns, begun: int) -> Int64s:
-    """The rows of the columns that stand for the carry, in order: the creation is the first."""
+    """Return the rows of the columns that stand for the carry, in order, the creation first."""
     write = np.flatnonzero(columns.row == 0)
     return np.concatenate((np.zeros(begun - 1, np.int64), write)) if begun else write[:0]
 
 
 def _before_its_time(columns: Columns, proposal: Proposal, carry: Carry) -> Bools:
-    """Which places cannot follow the carry: by real time, or by their revision."""
+    """Find the places that cannot follow the carry, by real time or by their revision."""
     order = proposal.order
     late: Bools = columns.ret[proposal.rows] < carry.call
     late |= (order.revision > 0) & (order.revision < carry.last)
@@ -150,8 +154,12 @@ def _cut(clean: Bools, begun: int, ahead: int, last: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """The state behind each place: `writer`, the place of the last write, -1 if none; the rest of its record, which
-    `clean` says is known whole. Versions are those of the columns."""
+    """The state behind each place.
+
+    `writer`: the place of the last write, -1 if none. `present`, `create`, `version`: the record that it left.
+    `creation`: the place of the record's creation. `clean`: the place has a revision, and the record is known whole.
+    Versions are those of the columns.
+    """
 
     writer: Int64s
     present: Bools
@@ -170,7 +178,7 @@ class _Ends:
         creation = np.maximum(creations[some], 0)
         create, version = order.revision[creation], number[some] - number[creation] + 1
         clean = ~present | ((order.revision[some] > 0) & (create > 0))
-        clean &= order.revision > 0  # Then every write before it is known to have had a lower one.
+        clean &= order.revision > 0  # Then every earlier write is known to have had a lower revision.
         return _Ends(writer, present, create, version, creation, clean)
 
 
@@ -185,7 +193,7 @@ def _advanced(
         return Advanced(carry, NOTHING, used, left, PlacedWrites())
     order, place = proposal.order, int(ends.writer[end])
     revisions = order.revision[: end + 1]
-    mine = taken[columns.row[taken] >= 0]  # The creation was called at no time.
+    mine = taken[columns.row[taken] >= 0]  # The inserted creation has no call.
     after = Carry(
         call=max(carry.call, int(columns.call[mine].max(initial=_EARLIEST))), last=max(carry.last, int(revisions.max()))
     )

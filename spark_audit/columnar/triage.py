@@ -1,5 +1,6 @@
-"""The decision of all keys of some columns: the witness first, then zones for suspect keys; the rest is left to the
-search.
+"""The decision of all keys of some columns: first by the witness, then, for suspect keys, by zones.
+
+The remaining keys are left to the search.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ BY_WITNESS, BY_ZONES, WRONG, LEFT = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Triage:
-    """Per key: `verdict`: linearizable, proven BY_WITNESS or BY_ZONES; WRONG; or LEFT for the search.
+    """The decision for each key.
 
-    `guessed`: as in `Decision.needs_replay`, for a linearizable key. `at`: the row of the columns at which the witness
-    failed, -1 if it did not or cannot say. `core`, `reason`: of a WRONG key, see `zones`. `placed`: the unknown writes
-    of keys proven BY_WITNESS.
+    `verdict`: BY_WITNESS or BY_ZONES if the key is proven linearizable; WRONG; or LEFT for the search. `guessed`: for a
+    linearizable key, as in `Decision.needs_replay`. `at`: the row of the columns at which the witness failed; -1 if it
+    did not fail, or cannot say where. `core`, `reason`: for a WRONG key, see `zones`. `placed`: the unknown writes of
+    keys proven BY_WITNESS.
     """
 
     verdict: Int8s
@@ -36,7 +38,7 @@ class Triage:
 
 
 def triage(columns: Columns, rows_max: int = BLOCK_ROWS) -> Triage:
-    """Decide what can be decided without a search. O(n log n)."""
+    """Decide all keys that can be decided without a search. O(n log n)."""
     seen = witness(columns, rows_max)
     verdict = np.full(columns.keys, BY_WITNESS, np.int8)
     guessed = seen.guessed.copy()
@@ -48,6 +50,6 @@ def triage(columns: Columns, rows_max: int = BLOCK_ROWS) -> Triage:
         zoned = zones(columns.of_keys(suspect), rows_max)
         named = np.where(zoned.status == VIOLATION, WRONG, np.where(zoned.status == NEEDS_SEARCH, LEFT, BY_ZONES))
         verdict[suspect], guessed[suspect], reason[suspect] = named, named == BY_ZONES, zoned.reason
-        rows = np.append(rows_of(columns, suspect), NOTHING)  # -1, the last, stays -1.
+        rows = np.append(rows_of(columns, suspect), NOTHING)  # The index -1 picks the last, so it stays -1.
         core[suspect] = rows[zoned.core]
     return Triage(verdict, guessed, seen.at, core, reason, seen.placed)

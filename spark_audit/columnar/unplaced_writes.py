@@ -1,5 +1,6 @@
-"""Hidden writes in a proposed order: the choice among them, and the ranges of their revisions. See
-`key/unplaced_writes.py`.
+"""Hidden writes in a proposed order: the choice among them, and the ranges of their revisions.
+
+See `key/unplaced_writes.py`.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def _none() -> Int64s:
 class PlacedWrites:
     """Unknown writes in a verified order, by row of the columns: see `store/revision_claims.py`.
 
-    `claimed`, `revision`: those whose revision a record named. `unplaced`, `low`, `high`: the others, in the order of
-    their places. `mover`, `first`, `last`: an unplaced write (by its row), and an alternative range of it.
+    `claimed`, `revision`: the writes whose revision a record named, and that revision. `unplaced`, `low`, `high`: the
+    other writes, in the order of their places, and the range of each revision. `mover`, `first`, `last`: an unplaced
+    write (by its row), and one of its alternative ranges.
     """
 
     claimed: Int64s = field(default_factory=_none)
@@ -48,11 +50,11 @@ class PlacedWrites:
 
     @staticmethod
     def joined(some: list[PlacedWrites]) -> PlacedWrites:
-        """All of them as one."""
+        """Join several of these into one."""
         return PlacedWrites(*(np.concatenate([getattr(one, name) for one in some]) for name in PlacedWrites.__slots__))
 
     def where(self, claimed: Bools, unplaced: Bools) -> PlacedWrites:
-        """These of them only."""
+        """Keep these claimed and these unplaced writes only."""
         kept = replace(self, claimed=self.claimed[claimed], revision=self.revision[claimed])
         kept = replace(kept, unplaced=self.unplaced[unplaced], low=self.low[unplaced], high=self.high[unplaced])
         return kept._moving(np.isin(self.mover, kept.unplaced))
@@ -61,17 +63,17 @@ class PlacedWrites:
         return replace(self, mover=self.mover[kept], first=self.first[kept], last=self.last[kept])
 
     def at(self, rows: Int64s) -> PlacedWrites:
-        """With `rows[row]` in place of each row."""
+        """Replace each row by `rows[row]`."""
         return replace(self, claimed=rows[self.claimed], unplaced=rows[self.unplaced], mover=rows[self.mover])
 
     def between(self, before: int, last: int) -> PlacedWrites:
-        """With unplaced writes above the revision `before` only, and no alternative ranges behind that of `last`."""
+        """Bound all ranges to revisions above `before`, and alternative ranges also to revisions below `last`."""
         found = replace(self, low=np.maximum(self.low, before + 1), first=np.maximum(self.first, before + 1))
         found = replace(found, last=np.minimum(self.last, last - 1))
         return found._moving(found.first <= found.last)
 
     def also(self) -> list[tuple[RevisionRange, ...]]:
-        """Per unplaced write its alternative ranges."""
+        """Return for each unplaced write its alternative ranges."""
         found: dict[int, list[RevisionRange]] = {}
         for row, first, last in zip(self.mover.tolist(), self.first.tolist(), self.last.tolist(), strict=True):
             found.setdefault(row, []).append((first, last))
@@ -79,10 +81,10 @@ class PlacedWrites:
 
 
 def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
-    """The proposal with the earliest-called puts of each key in place of those that no operation can have seen there,
-    in the order of their calls, and the same for its deletions of unknown outcome. Revisions stay at their places.
+    """Replace the unknown puts that no operation can have seen by the earliest-called puts of each key.
 
-    `claimed`: rows whose revision a record named. They stay.
+    These are placed in the order of their calls. Deletions of unknown outcome are treated in the same way. Revisions
+    stay at their places. `claimed`: rows whose revision a record named; these rows stay.
     """
     given, key = proposal.given, proposal.block.key
     unknown = proposal.block.unknown.copy()
@@ -108,8 +110,9 @@ def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
 
 
 def _puts_for_swaps(proposal: Proposal, unknown: Bools, places: Int64s) -> Proposal:
-    """With an unused put in place of each compare-and-set that no operation can have seen, if it was called no later:
-    it can stand there, and elsewhere too. `places`: those of unknown writes.
+    """Replace compare-and-sets that no operation can have seen, each by an unused put that was called no later.
+
+    Such a put can stand at that place, and elsewhere too. `places`: those of unknown writes.
     """
     given, key = proposal.given, proposal.block.key
     puts = _where(unknown, _hidden_puts(proposal))
@@ -139,7 +142,7 @@ def _where(condition: Bools, rows: Int64s) -> Int64s:
 
 
 def _among(rows: Int64s, some: Int64s, count: int) -> Bools:
-    """Which of these rows are among `some`; there are `count`."""
+    """Return for each of `rows` whether it is among `some`. `count`: the number of all rows."""
     chosen = np.zeros(count, np.bool_)
     chosen[some] = True
     among: Bools = chosen[rows]
@@ -147,7 +150,7 @@ def _among(rows: Int64s, some: Int64s, count: int) -> Bools:
 
 
 def _found(proposal: Proposal, tokens: Int64s) -> Bools:
-    """Per token: whether something in the order finds it."""
+    """Return for each token whether an operation in the order finds it."""
     finds = proposal.order.finds
     found = np.zeros(proposal.block.tokens, np.bool_)
     found[finds[places_of(finds, tokens, len(found))]] = True
@@ -156,7 +159,7 @@ def _found(proposal: Proposal, tokens: Int64s) -> Bools:
 
 
 def _hidden_puts(proposal: Proposal) -> Int64s:
-    """The puts of unknown outcome whose value nothing in the order finds: their rows, ascending."""
+    """Return the rows, ascending, of puts of unknown outcome whose value nothing in the order finds."""
     given = proposal.given
     rows = np.flatnonzero(proposal.block.unknown)
     puts = (given.writes[rows] >= 0) & (given.writes[rows] != given.absence[rows])
@@ -167,11 +170,12 @@ def _hidden_puts(proposal: Proposal) -> Int64s:
 
 
 def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
-    """Per place: whether the following operation, apart from those at the places `puts` (ascending), does not look at
-    the record; a deletion does not either.
+    """Return for each place whether the next operation does not look at the record.
+
+    Operations at the places `puts` (ascending) are skipped. A deletion does not look at the record either.
     """
     order = proposal.order
-    ends = np.append(np.flatnonzero(np.diff(puts) != 1), len(puts) - 1)  # The ends of runs of neighbours.
+    ends = np.append(np.flatnonzero(np.diff(puts) != 1), len(puts) - 1)  # The ends of runs of adjacent places.
     end = puts[ends][np.searchsorted(ends, np.arange(len(puts)))] if len(puts) else puts
     at = np.searchsorted(puts, places + 1)
     left_out = np.append(puts, NOTHING)[at] == places + 1
@@ -186,7 +190,9 @@ def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
 
 
 def _taken_in_turn(key: Int64s, call: Int64s, slot_key: Int64s, slot_call: Int64s) -> tuple[Int64s, Int64s]:
-    """(slot, put): each slot, in turn, takes the first unused put of its key, if that was called no later. All are
+    """Match slots with puts; return the slots and the puts of the pairs.
+
+    Each slot, in turn, takes the first unused put of its key, if that put was called no later. Slots and puts are
     sorted by (key, call).
     """
     begins, ends = np.searchsorted(key, slot_key), np.searchsorted(key, slot_key, side="right")
@@ -205,18 +211,21 @@ def _taken_in_turn(key: Int64s, call: Int64s, slot_key: Int64s, slot_call: Int64
 
 
 def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
-    """For each of `wanted`, keys in ascending order: the next of its key's candidates. These are by (key, call)."""
+    """Return for each key of `wanted` the next of its candidates.
+
+    `wanted`: keys, ascending. `candidates`: sorted by (key, call).
+    """
     begins = np.searchsorted(key[candidates], wanted)
     number = np.arange(len(wanted)) - np.searchsorted(wanted, wanted)
     return candidates[begins + number]
 
 
 def placed_writes(proposal: Proposal, replayed: States, claimed: Int64s, revision: Int64s) -> PlacedWrites:
-    """The unknown writes of a verified and `replayed` proposal. `claimed`, `revision`: see `PlacedWrites`; every other
-    unknown write is unplaced.
+    """Return the unknown writes of a verified proposal. `replayed`: its states.
 
-    The bounds of an unplaced write are the nearest places of its key with a revision; or its own revision, if something
-    other than a record named it: a creation, a comparison.
+    `claimed`, `revision`: see `PlacedWrites`. Every other unknown write is unplaced. Its bounds are the nearest places
+    of its key with a revision. If something other than a record named its own revision (a creation, a comparison), both
+    bounds are that revision.
     """
     order, begins = proposal.order, proposal.order.begins
     mine = _unknown_places(proposal)
@@ -237,7 +246,7 @@ def placed_writes(proposal: Proposal, replayed: States, claimed: Int64s, revisio
 
 
 def _alternatives(proposal: Proposal, replayed: States, known: Int64s, mine: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """(row, first, last) of the alternative ranges of the operations at these places."""
+    """Return (row, first, last) of the alternative ranges of the operations at these places."""
     order = proposal.order
     hidden = np.zeros(len(proposal.block.key), np.bool_)
     hidden[_hidden_puts(proposal)] = True
@@ -259,8 +268,10 @@ def _alternatives(proposal: Proposal, replayed: States, known: Int64s, mine: Int
 
 
 def _around(stops: Int64s, known: Int64s, places: Int64s, count: int) -> tuple[Int64s, Int64s]:
-    """Per place (ascending) the begin and the end of what `alternative_ranges` looks at: from the stop before it to the
-    first place with a `known` revision behind the stop after it. A key begins with a stop, since nothing is present.
+    """Return for each place (ascending) the begin and the end of the window that `alternative_ranges` looks at.
+
+    The window goes from the stop before the place to the first place with a `known` revision behind the stop after it.
+    A key begins with a stop, since no record is present there.
     """
     begin = np.append(stops, 0)[np.searchsorted(stops, places) - 1]
     stop = np.append(stops, count)[np.searchsorted(stops, places)]
@@ -270,7 +281,7 @@ def _around(stops: Int64s, known: Int64s, places: Int64s, count: int) -> tuple[I
 
 
 def _within(begins: Int64s, ends: Int64s) -> Int64s:
-    """All places of these intervals, each once; none begins, or ends, before the one before it does."""
+    """Return all places of these intervals, each once. Both the begins and the ends are ascending."""
     fresh = np.maximum(begins, np.append(0, ends[:-1]))
     sizes = ends - fresh
     skipped = fresh - (np.cumsum(sizes) - sizes)

@@ -1,7 +1,8 @@
 """The verification of an order: does it respect real time, and does every response follow from the state at its place?
 
 A verified order is a proof, whoever proposed it: this is the only part of the witness that must be right. It is
-stricter than `model/key.py` in one point: a revision reported of a record whose write has none is refused.
+stricter than `model/key.py` in one point: if the write of a record has no revision, a response that reports one is
+refused.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from spark_audit.columnar.columns import NOTHING, PRESENT, Bools, Int64s
 class Order:
     """Operations of several keys in the proposed order, all of a key together. Columns as in `Columns`.
 
-    `begins`: per operation the place at which its key begins. `revision` -1: not named.
+    `begins`: for each operation, the place at which its key begins. `revision`: -1 if it is not named.
     """
 
     begins: Int64s
@@ -40,12 +41,12 @@ class Order:
         return len(self.call)
 
     def taken(self, places: Int64s, *, begins: Int64s, absence: Int64s) -> Order:
-        """The columns at these places; `begins` and `absence` of the order that they make are given."""
+        """Return the order of the operations at these places, with its own `begins` and `absence`."""
         rest: dict[str, Any] = {name: _taken(getattr(self, name), places) for name in _TAKEN}
         return Order(begins=begins, absence=absence, **rest)
 
     def changed(self, places: Int64s, to: Order) -> Order:
-        """With the columns of `to` at these places; `begins` and `absence` stay."""
+        """Replace the columns at these places by those of `to`; `begins` and `absence` stay."""
         names: dict[str, Any] = {
             name: _changed(getattr(self, name), places, getattr(to, name)) for name in _TAKEN
         }  # fmt: skip
@@ -56,7 +57,7 @@ _TAKEN = tuple(name for name in Order.__slots__ if name not in ("begins", "absen
 
 
 def _taken(column: Int64s, places: Int64s) -> Int64s:
-    """One value for all (a stride of nothing) stays one value for all."""
+    """Return the column at these places. One value for all (a stride of 0) stays one value for all."""
     if column.strides == (0,):
         return np.broadcast_to(np.int64(NOTHING), len(places))
     taken: Int64s = column[places]
@@ -73,9 +74,10 @@ def _changed(column: Int64s, places: Int64s, to: Int64s) -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """The state before each operation: `writer`, the place of the last write, -1 if none; `token`; `revision`.
+    """The state before each operation.
 
-    `writes`: the places of all writes.
+    `writer`: the place of the last write, -1 if none. `token`, `present`, `revision`: its record. `writes`: the places
+    of all writes.
     """
 
     writer: Int64s
@@ -86,7 +88,7 @@ class States:
 
 
 def states(order: Order) -> States:
-    """Replay by forward fill of the last writer."""
+    """Replay the order, by forward fill of the last writer."""
     before = np.empty(len(order), np.int64)
     before[:1] = NOTHING
     writes = np.flatnonzero(order.writes >= 0)
@@ -100,12 +102,12 @@ def states(order: Order) -> States:
 
 
 def late(order: Order) -> Bools:
-    """Operations that had returned before an earlier one of their key was called (`call`, `ret`: see Block)."""
+    """Find operations that had returned before an earlier one of their key was called (`call`, `ret`: see Block)."""
     return np.maximum.accumulate(order.call) > order.ret if len(order) else np.zeros(0, np.bool_)
 
 
 def unexplained(order: Order, before: States) -> Bools:
-    """Operations whose response does not follow from the state before them."""
+    """Find operations whose response does not follow from the state before them."""
     wrong: Bools = (order.finds >= 0) & (order.finds != before.token)
     wrong |= (order.finds == PRESENT) & ~before.present
     wrong |= order.differs == before.token  # NOTHING is no token.
@@ -121,7 +123,7 @@ def unexplained(order: Order, before: States) -> Bools:
 
 
 def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
-    """Whether the version or creation revision differs, for these operations, all of which find a record."""
+    """Return for each of these operations, which find a record, whether the version or creation revision differs."""
     number, creation = counts(order, before)
     writer = before.writer[places]
     created = creation[writer]
@@ -133,8 +135,9 @@ def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
 
 
 def counts(order: Order, before: States) -> tuple[Int64s, Int64s]:
-    """Per write, at its place: the number of writes of a record up to it, and the place of the last creation (of any
-    key; -1 if none). Other places have no meaning.
+    """Return for each write, at its place, how many writes up to it leave a record, and the place of the last creation.
+
+    Both run over all keys. The place is -1 if there is no creation. Entries at other places have no meaning.
     """
     writes = before.writes
     makes = order.writes[writes] != order.absence[writes]

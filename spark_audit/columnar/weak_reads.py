@@ -1,7 +1,7 @@
 """The check of reads that promise less than linearizability against the revision that they carry, for all keys at once.
 
-The rules are those of `key/weak_reads.py`. A read that fits here fits there; for the others, which are few in a sound
-history, `key/weak_reads.py` decides: it is exact where a value was written twice, and across clocks.
+The rules are those of `key/weak_reads.py`. A read that fits here fits there. The other reads are few in a sound
+history. `key/weak_reads.py` decides them: it is exact where a value was written twice, and across clocks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spark_audit.columnar.columns import OTHER, Bools, Columns, Int64s
 
 
 def doubtful(columns: Columns) -> Bools:
-    """Per row of `columns.weak` (which must be present): whether it may not fit its own revision."""
+    """Return for each row of `columns.weak` (which must be present) whether it may not fit its own revision."""
     reads = columns.weak
     assert reads is not None
     key = reads.key_of_row()
@@ -34,7 +34,10 @@ def doubtful(columns: Columns) -> Bools:
 
 
 def _last_acknowledged(columns: Columns, key: Int64s, revision: Int64s) -> tuple[Int64s, Bools]:
-    """Per (key, revision): the row of the key's last acknowledged write up to that revision; whether there is one."""
+    """Return for each (key, revision) the row of the key's last acknowledged write at or below that revision.
+
+    Also return whether there is such a write; if there is none, the row means nothing.
+    """
     rows = np.flatnonzero((columns.writes >= 0) & (columns.revision > 0))
     if not len(rows):
         return np.zeros(len(key), np.int64), np.zeros(len(key), np.bool_)
@@ -49,7 +52,7 @@ def _last_acknowledged(columns: Columns, key: Int64s, revision: Int64s) -> tuple
 
 
 def _first_unknown_deletion(columns: Columns) -> Int64s:
-    """Per key the first call of a deletion of unknown outcome."""
+    """Return for each key the first call of a deletion of unknown outcome."""
     key = columns.key_of_row()
     rows = np.flatnonzero(columns.unknown & (columns.writes == columns.tokens[key]))
     first = np.full(columns.keys, np.iinfo(np.int64).max, np.int64)
@@ -58,7 +61,7 @@ def _first_unknown_deletion(columns: Columns) -> Int64s:
 
 
 def _written(columns: Columns, reads: Columns) -> Bools:
-    """Whether the first write of what each read found was called in time, at the reported revision."""
+    """Return for each read whether the first write of its value was called in time, at the reported revision."""
     row = first_place(columns.writes, int(columns.tokens[-1]))[reads.finds]
     there = row < len(columns)
     row = np.where(there, row, 0)
@@ -68,7 +71,7 @@ def _written(columns: Columns, reads: Columns) -> Bools:
 
 
 def _beyond_columns(columns: Columns, reads: Columns) -> Bools:
-    """Per key: whether it has operations that columns cannot express, or more clocks than one."""
+    """Return for each key whether it has operations that columns cannot express, or more than one clock."""
     key = np.r_[columns.key_of_row(), reads.key_of_row()]
     clock = np.r_[columns.clock, reads.clock]
     pairs = np.unique(key * (int(clock.max()) + 1) + clock)

@@ -1,9 +1,10 @@
 """Witness: the order that the revisions propose, for all keys at once. A verified order is a proof.
 
 - Order by (key, revision, writer first, call).
-- A write of unknown outcome takes part only if its effect was observed, and then immediately before its first observer:
+- A write of unknown outcome takes part only if its effect was observed. It goes immediately before its first observer:
   it never returns, so the latest place is the best one. Chains of unknown compare-and-sets are followed backwards
-  (`columnar/observed_unknowns.py`). Versions and creation revisions show hidden ones (`columnar/hidden_unknowns.py`).
+  (`columnar/observed_unknowns.py`). Versions and creation revisions show hidden writes
+  (`columnar/hidden_unknowns.py`).
 - The order is verified (`columnar/verify_order.py`). A key whose order fails is suspect, not wrong.
 """
 
@@ -23,15 +24,16 @@ from spark_audit.columnar.verify_order import Order, States, late, states, unexp
 
 OK, SUSPECT, NOT_COVERED = range(3)
 
-ROUNDS_MAX = 4  # A hidden deletion may make a hidden put necessary, and that another deletion; more is rare.
+ROUNDS_MAX = 4  # A hidden deletion may require a hidden put, and this another deletion. More rounds are rare.
 
 
 @dataclass(frozen=True, slots=True)
 class Witnessed:
-    """Per key of the columns: `status`; `guessed`: no response named the place of some unknown write.
+    """The result for each key of the columns.
 
-    `at`: for a suspect key the first row (of the columns) that does not fit; -1 if a revision is missing. `placed`: the
-    unknown writes of keys that are OK.
+    `status`: OK, SUSPECT or NOT_COVERED. `guessed`: no response named the place of some unknown write. `at`: for a
+    suspect key the first row (of the columns) that does not fit; -1 if a revision is missing. `placed`: the unknown
+    writes of keys that are OK.
     """
 
     status: Int8s
@@ -54,7 +56,7 @@ def witness(columns: Columns, rows_max: int = BLOCK_ROWS) -> Witnessed:
 
 
 def _unsure(columns: Columns) -> Bools:
-    """Per key: whether it has operations of unknown outcome."""
+    """Return for each key whether it has operations of unknown outcome."""
     return any_of(columns.key_of_row(), columns.unknown, columns.keys)
 
 
@@ -76,7 +78,7 @@ def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, PlacedWr
     guessed = proposal.guessed() if block.unknown.any() else np.zeros(block.keys, np.bool_)
     bad = proposal.rows[wrong][::-1]
     at = np.full(block.keys, NOTHING, np.int64)
-    at[block.key[bad]] = bad + block.begin  # The first of each key stays.
+    at[block.key[bad]] = bad + block.begin  # The last assignment wins: that of the first row of each key.
     without_revision = any_of(block.key, (block.part(block.columns.revision) <= 0) & ~block.unknown, block.keys)
     at[without_revision] = NOTHING
     status = np.where(without_revision | (at >= 0), SUSPECT, OK)
@@ -88,8 +90,9 @@ def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, PlacedWr
 
 
 def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, PlacedWrites | None]:
-    """The order that the revisions propose, with unknown writes inserted; its wrong places; and the inserted writes, by
-    row of the block (None: the block has no unknown ones).
+    """Return the order that the revisions propose, its wrong places, and the unknown writes inserted into it.
+
+    The inserted writes are given by row of the block; None if the block has no unknown writes.
     """
     draft = propose(block)
     if block.unknown.any():
@@ -99,10 +102,10 @@ def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, PlacedWrites 
 
 
 def _with_unknown(draft: Draft, patient: bool) -> tuple[Proposal, Bools, PlacedWrites]:
-    """The draft with unknown writes inserted; its wrong places; and the inserted writes.
+    """Insert unknown writes into the draft; return the proposal, its wrong places, and the inserted writes.
 
-    `patient`: repeat until nothing changes, or nothing is wrong. Otherwise another round is made only if most of the
-    block would have to be processed again in any case.
+    `patient`: repeat until nothing changes, or nothing is wrong. Otherwise another round is made only if the keys that
+    are wrong hold more than a quarter of the block's rows, which would have to be processed again in any case.
     """
     block = draft.block
     sizes = np.diff(block.starts)

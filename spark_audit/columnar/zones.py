@@ -9,8 +9,8 @@ docs/internals/audit-proofs.md:
 - block: a chain, or a cluster in no chain; F = least f, S = greatest s. Two blocks of a key conflict iff F(A) < S(B)
   and F(B) < S(A). If none do, all blocks in the order of min(F, S) are a linearization.
 
-Where a response does not name its source (`vague`), a violation is still a violation, and otherwise an order is
-proposed and verified: OK if it holds, else NEEDS_SEARCH. Nothing is guessed.
+If a response of a key does not name its source (`vague`), a violation is still a violation. If none is found, an order
+is proposed and verified: the key is OK if the order holds, otherwise NEEDS_SEARCH. Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ OK, VIOLATION, NEEDS_SEARCH = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Zoned:
-    """Per key of the columns. `core`: up to CORE_MAX rows of the columns that show a violation, then -1.
+    """The result for each key of the columns.
 
-    `reason`: of a violation, an index of `conflicts.REASONS`; -1 if there is none.
+    `status`: OK, VIOLATION or NEEDS_SEARCH. `core`: up to CORE_MAX rows of the columns that show a violation, then -1.
+    `reason`: for a violation an index of `conflicts.REASONS`; -1 if there is none.
     """
 
     status: Int8s
@@ -73,7 +74,7 @@ def _decide(block: Block) -> tuple[Int8s, Int64s, Int8s]:
 
 
 def _verified(block: Block, given: Order, made: Clusters, linked: Chains, wanted: Bools) -> Bools:
-    """Per key whether the order that its zones propose can be verified as it stands, with all reported numbers."""
+    """Return for each key whether the order that its zones propose is verified as it is, with all reported numbers."""
     rows = np.flatnonzero((made.of >= 0) & wanted[block.key] | (~block.unknown & wanted[block.key]))
     cluster = np.where(made.of[rows] >= 0, made.of[rows], rows)
     root = linked.root[cluster]

@@ -1,3 +1,4 @@
-"""The audit of a growing history: the files, the parts between two cuts, and the state that is kept between
-two runs.
+"""The audit of a growing history.
+
+The package holds the files, the parts between two cuts, and the state that is kept between two runs.
 """

@@ -20,7 +20,7 @@ from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.terminal import print_verdict
 from spark_audit.verdict.verdict import Verdict
 
-SETTLED_SECONDS = 30.0  # Longer than clients wait for an answer, and than a recorder keeps rows to itself.
+SETTLED_SECONDS = 30.0  # Longer than clients wait for an answer, and longer than a recorder holds rows back.
 
 
 @click.command("follow")
@@ -88,9 +88,9 @@ def follow_files(
     final: bool,
     configurations_max: int = CONFIGURATIONS_MAX,
 ) -> Verdict:
-    """Audit what is new in the files behind these paths, and in all files taken before; advance `followed`.
+    """Audit the new rows of the files behind these paths, and of all files taken before; advance `followed`.
 
-    Raises UnreadablePath, MalformedHistory, and NothingToCheck at the end. `followed` must then be dropped.
+    Raises UnreadablePath, MalformedHistory, and, if `final`, NothingToCheck. `followed` must then be dropped.
     """
     started = time.perf_counter()
     files = {str(file.path.resolve()): file for file in history_files((*paths, *followed.files))}

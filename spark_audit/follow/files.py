@@ -1,7 +1,7 @@
 """Files that grow: the new rows of each, and the same rows again, with proof that they are the same.
 
-Whole lines are taken from a file of JSON lines; the text after the last line end is still being written, until the end.
-A Parquet file is taken as a whole, once its footer is there. Bytes that were taken must never change.
+Whole lines are taken from a file of JSON lines. Text after the last line end counts as still being written until the
+history is final. A Parquet file is taken as a whole, once its footer is there. Bytes that were taken must never change.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from spark_audit.history.rows import FIELDS, problem, row_of_line
 
 Row = dict[str, Any]
 
-END_BYTES = 4096  # Before the mark, compared at each part; all bytes are, whenever rows are read again.
+END_BYTES = 4096  # Bytes before the mark, compared at each part. All bytes are compared whenever rows are read again.
 _NAMES = tuple(name for name, _ in FIELDS)
 _BLOCK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """How far a file was taken: bytes, lines (rows of Parquet); CRC-32 of all these bytes, and of the last of them."""
+    """The position up to which a file was taken.
+
+    `size`: in bytes. `lines`: in lines (of Parquet: rows). `crc`: CRC-32 of all these bytes. `end_crc`: CRC-32 of the
+    last END_BYTES of them.
+    """
 
     size: int = 0
     lines: int = 0
@@ -34,7 +38,7 @@ class FilePosition:
 
 
 def new_rows(file: HistoryFile, mark: FilePosition, *, final: bool) -> tuple[list[Row], FilePosition]:
-    """The rows behind the position, well-formed and with all fields, and the position behind them.
+    """Return the rows behind the position, well-formed and with all fields, and the position behind them.
 
     Raises MalformedHistory; UnreadablePath for a file that cannot be read, or whose taken bytes have changed.
     """
@@ -71,7 +75,10 @@ def new_rows(file: HistoryFile, mark: FilePosition, *, final: bool) -> tuple[lis
 
 
 def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
-    """The rows before the position. Raises UnreadablePath, at the latest behind the last, if they have changed."""
+    """Yield the rows before the position.
+
+    Raises UnreadablePath if they have changed, at the latest behind the last row.
+    """
     crc, left = 0, mark.size
     if not left:
         return
@@ -85,7 +92,7 @@ def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
             for line in opened:
                 if left <= 0:
                     break
-                line = line[:left]  # The last one may have grown.
+                line = line[:left]  # The last line may have grown.
                 crc, left = zlib.crc32(line, crc), left - len(line)
                 if line.strip(b" \n"):
                     row, reason = _row_of(line)
@@ -104,7 +111,7 @@ def _row_of(line: bytes) -> tuple[Row, str | None]:
 
 
 def _whole(row: Mapping[str, Any]) -> Row:
-    """A null field may be left out; an unknown field is ignored."""
+    """Return the row with all fields. A null field may be left out; an unknown field is ignored."""
     return {name: row.get(name) for name in _NAMES}
 
 

@@ -1,9 +1,9 @@
-"""The audit of a history that grows: each part once, from what was carried over the last cut.
+"""The audit of a history that grows: each part is audited once, from the carry of the last cut.
 
 A cut is a position in the order of revisions: (revision, reads, call). Rows that rank before it are decided and
 dropped, except for the carry; rows that rank behind it wait. Later rows are expected to rank behind the cut, but this
 is checked: if one does not, the run is read again from its first row. So the verdict on all rows does not depend on the
-cuts. The module is pure: rows come in, and are read again, through functions; `follow/state.py` reads and writes files.
+cuts. The module is pure: rows come in, and are read again, through functions. `follow/state.py` reads and writes files.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ SEVERAL_CLOCKS = "a cut in time needs one clock"
 
 @dataclass(slots=True)
 class RunCarry:
-    """What is kept of one run. Times are in ns of its one clock.
+    """The carry of one run. Times are in ns of its one clock.
 
-    `cut`: (revision, call): rows that rank before (revision, 1, call) are closed. `held`: answered rows behind it.
-    `whole`: why every part of it is decided on all rows; "" if not. `uncut`: why it is decided at the end only.
-    `again`: keys that are decided on all their rows. `latest`: the greatest call of a closed row that takes part.
-    `clients`: the last operation of each: (call, return or None). `writes`: revisions of closed changes: how many,
-    least, greatest.
+    `cut`: (revision, call); rows that rank before (revision, 1, call) are closed. `held`: answered rows behind the cut.
+    `whole`: why every part of the run is decided on all rows; "" if it is not. `uncut`: why the run is decided at the
+    end only; "" if it is not. `again`: keys that are decided on all their rows. `latest`: the greatest call of a closed
+    row that takes part. `clients`: the last operation of each client, as (call, return or None). `writes`: the
+    revisions of closed changes, as (how many, least, greatest).
 
-    For writes of unknown outcome (`store/revision_claims.py`): `reached`: by the call of each that may have happened,
-    the highest revision returned before it, or, for an early one, a bound above that. `choices`: the revisions that
-    each unplaced write of the carried keys may have. `taken`: the revisions of closed changes, and claimed ones.
-    `latest` includes the calls of these writes. `needs_replay`: responses depend on revisions of unplaced writes.
+    These fields are for writes of unknown outcome (`store/revision_claims.py`). `reached`: by the call of each such
+    write that may have happened, the highest revision returned before it; for an early call, a bound above that
+    revision. `choices`: the revisions that each unplaced write of the carried keys may have. `taken`: the revisions of
+    closed changes, and claimed ones. `needs_replay`: responses depend on revisions of unplaced writes. `latest`
+    includes the calls of these writes.
     """
 
     cut: tuple[int, int] = (0, BEFORE_ALL)
@@ -86,11 +87,11 @@ class Run:
 
 
 def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, final: bool, verdict: Verdict) -> None:
-    """Audit the new rows, which are well-formed and complete (null fields too), and move the cut; add to `verdict`.
+    """Audit the new rows, and move the cut; add to `verdict`.
 
-    `settled_ns`: how long after its call an operation is expected to be in the history, at the latest. `final`: the
-    history is complete, so the verdict is that of the whole history; otherwise it concerns the rows before the cut.
-    Raises MalformedHistory for faults between rows.
+    `rows`: well-formed and complete (null fields too). `settled_ns`: how long after its call an operation is expected
+    to be in the history, at the latest. `final`: the history is complete, so the verdict is that of the whole history;
+    otherwise it concerns the rows before the cut. Raises MalformedHistory for faults between rows.
     """
     new = list(rows)
     late = _note(run, carry, new)
@@ -111,7 +112,7 @@ def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, f
 
 
 def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
-    """Count the rows, and check what must hold between rows. True: one ranks before the cut."""
+    """Count the rows, and check the rules between rows. Return whether a row ranks before the cut."""
     late = doubtful = False
     bound = _bound(carry.cut)
     for row in sorted(new, key=lambda row: (row["call_ns"], row["return_ns"] is None, row["return_ns"], row["op_id"])):
@@ -134,7 +135,7 @@ def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
             carry.whole = carry.whole or "listings and transactions are replayed from the first row"
         late |= takes_part(row) and rank(row)[:3] < bound
     carry.rows += len(new)
-    if doubtful:  # Perhaps only read late. All rows tell; malformed ones are raised from here.
+    if doubtful:  # Perhaps a row was only read late. The check of all rows decides, and raises MalformedHistory.
         with suppress(NothingToCheck):
             check_rows(run.again(), clocks=run.clocks, configurations_max=1, name=run.run_id)
     return late
@@ -151,8 +152,10 @@ def _bound(cut: tuple[int, int]) -> tuple[int, int, int]:
 
 
 def _next_cut(carry: RunCarry, settled_ns: int, final: bool) -> tuple[int, int]:
-    """The cut position: after the last row at the end of input, otherwise after the highest revision returned before
-    the settled prefix.
+    """Return the next cut.
+
+    At the end of input it lies after the last row. Otherwise it lies at the highest revision returned within the
+    settled prefix.
     """
     if carry.uncut:
         return carry.cut
@@ -165,7 +168,7 @@ def _next_cut(carry: RunCarry, settled_ns: int, final: bool) -> tuple[int, int]:
 
 
 def _split(rows: Iterable[Row], cut: tuple[int, int]) -> tuple[list[Row], list[Row]]:
-    """(before, behind)."""
+    """Split the rows into those before and those behind the cut."""
     bound = _bound(cut)
     sides: tuple[list[Row], list[Row]] = ([], [])
     for row in rows:
@@ -174,8 +177,9 @@ def _split(rows: Iterable[Row], cut: tuple[int, int]) -> tuple[list[Row], list[R
 
 
 def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterable[Row]) -> None:
-    """Continue the order over all keys, and that of each key. What is not proven is noted, and decided from
-    all rows.
+    """Continue the order over all keys, and that of each key.
+
+    Keys, and runs, that are not proven are noted, and decided from all rows.
     """
     clocks = Clocks.from_run(run.clocks)
     ordered = [row for row in closed if takes_part(row)]
@@ -213,7 +217,10 @@ def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterabl
 
 
 def _take(carry: RunCarry, done: Closed) -> bool:
-    """Add the unknown writes that took effect in this part of a key. False: one has a revision that it cannot have."""
+    """Add the unknown writes that took effect in this part of a key.
+
+    Return False if one has a revision that it cannot have.
+    """
     fine = True
     for revision, call_ns in done.claims:
         fine &= carry.taken.add(revision) and carry.reached[call_ns] < revision
@@ -222,7 +229,7 @@ def _take(carry: RunCarry, done: Closed) -> bool:
     for write in done.unplaced:
         if write.low == write.high:
             fine &= carry.reached[write.call_ns] < write.low
-        least = max(least, write.low, carry.reached[write.call_ns] + 1)  # Those of a key are in order.
+        least = max(least, write.low, carry.reached[write.call_ns] + 1)  # The writes of a key are in order.
         carry.choices.append(((least, write.high), *alternatives_of(write, carry.reached[write.call_ns])))
         carry.latest = max(carry.latest, write.call_ns)
     return fine
@@ -276,8 +283,9 @@ def _is_closed(row: Row, cut: tuple[int, int]) -> bool:
 
 
 def _decide_again(run: Run, carry: RunCarry) -> Iterator[KeyFindings]:
-    """Decide keys that the last parts did not prove, on all their rows; one that the witness proves is
-    carried again.
+    """Decide keys that the last parts did not prove, on all their rows.
+
+    A key that the witness then proves is carried again.
     """
     if not carry.again:
         return
@@ -299,7 +307,7 @@ def _decide_again(run: Run, carry: RunCarry) -> Iterator[KeyFindings]:
 
 
 def _add(carry: RunCarry, verdict: Verdict) -> None:
-    """Add the counts of the carry."""
+    """Add the counts of the carry to the verdict."""
     verdict.runs += 1
     verdict.operations += carry.rows - len(carry.held)
     verdict.unknown += carry.unknown
@@ -316,7 +324,7 @@ def _add(carry: RunCarry, verdict: Verdict) -> None:
 
 
 def add(verdict: Verdict, other: Verdict) -> None:
-    """Add the verdict on other runs."""
+    """Add the verdict on other runs to this one."""
     for name in ("operations", "unknown", "failed", "runs", "revision_gaps"):
         setattr(verdict, name, getattr(verdict, name) + getattr(other, name))
     for method, keys in other.methods.items():

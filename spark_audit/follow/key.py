@@ -1,6 +1,6 @@
-"""One key across cuts: what is kept of its decided past, and how its next part is proven from there.
+"""One key across cuts: the carry of its decided past, and the proof of its next part from there.
 
-One statement only is proven: the order of revisions, continued, still explains every response. A part for which this
+Only one statement is proven: the order of revisions, continued, still explains every response. A part for which this
 fails is not a violation: the key is then decided again from its first row, by `findings_of_key`.
 docs/internals/audit-proofs.md, section 6, proves that this is enough.
 """
@@ -22,18 +22,18 @@ from spark_audit.store.revision_claims import UnplacedWrite
 Row: TypeAlias = Mapping[str, Any]
 
 BEFORE_ALL = -(2**63)  # ns: earlier than every call, so that no unknown write fits in before it.
-TAIL_WRITES_MAX = 4  # Acknowledged writes kept, for reads that may be old; an older one has the key read again.
-_CARRIED = -1  # op_id of what stands for the decided past; those of rows are ≥ 0.
+TAIL_WRITES_MAX = 4  # Acknowledged writes kept, for reads that may be old. If a read is older, the key is read again.
+_CARRIED = -1  # op_id of the operation that stands for the decided past; the op_ids of rows are ≥ 0.
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCarry:
-    """What the next part of a key must know of the parts before, all of which are proven.
+    """The carry of a key: its state after the earlier parts, all of which are proven.
 
-    `state`: after its last operation. `last`: the greatest revision so far. `call`: the greatest call, in ns, of an
+    `state`: after the last operation. `last`: the greatest revision so far. `call`: the greatest call, in ns, of an
     operation that takes part, unknown ones that took effect included. `pending`: rows of unknown outcome without any
-    visible effect yet. `tail`: rows of its last acknowledged writes; `complete`: there were no others. `rows`, `weak`:
-    how many rows reported on it, and how many of them promise less than linearizability.
+    visible effect yet. `tail`: rows of the last acknowledged writes of the key; `complete`: the key had no others.
+    `rows`, `weak`: how many rows reported on the key, and how many of them promise less than linearizability.
     """
 
     state: State = ABSENT
@@ -48,10 +48,10 @@ class KeyCarry:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """`claims`: (revision, call) of unknown writes whose revision a record named; `unplaced`: the other unknown writes
-    of this part.
+    """A part of a key that is proven, and the carry after it.
 
-    `unproven`: responses depend on revisions of the latter (see `unplaced_writes`).
+    `claims`: (revision, call) of unknown writes whose revision a record named. `unplaced`: the other unknown writes of
+    this part. `unproven`: responses depend on the revisions of `unplaced` (see `unplaced_writes`).
     """
 
     carry: KeyCarry
@@ -69,7 +69,10 @@ class KeyPart:
 
 
 def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | None:
-    """The carry after this part; None if the order of revisions, continued from the carry, does not explain it."""
+    """Return the carry after this part.
+
+    None: the order of revisions, continued from the carry before, does not explain the part.
+    """
     answered = [op for row in part.answered for op in operation_of(row)]
     pending = [*carry.pending, *part.unknown]
     unknown = [op for row in pending for op in operation_of(row)]
@@ -115,14 +118,15 @@ def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | 
 
 
 def _before(state: State) -> State:
-    """The state that becomes `state` when the carried record is written."""
+    """Return the state that becomes `state` when the carried record is written."""
     value, _, create, version = state
     return ABSENT if value is None or version <= 1 else ("", None, create, version - 1)
 
 
 def past(carry: KeyCarry, clock: str) -> Operation:
-    """One operation that stands for the decided past: it leaves the carried state, and its call is the
-    greatest of all.
+    """Return one operation that stands for the decided past.
+
+    It leaves the carried state, and its call is the greatest of all calls in this past.
     """
     value, mod, _, _ = carry.state
     step = Step("get") if value is None else Step("put", value)
@@ -131,7 +135,7 @@ def past(carry: KeyCarry, clock: str) -> Operation:
 
 
 def _records_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
-    """Whether every record that was seen is the carried one, or was written behind the carry."""
+    """Return whether every record that was seen is the carried one, or was written behind the carry."""
     value, mod, _, _ = carry.state
     if value is not None and mod is None:
         return False  # The revision of that write is not known, so its place is uncertain.
@@ -148,7 +152,7 @@ def _records_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
 
 
 def _reads_fit(carry: KeyCarry, answered: Sequence[Operation], unknown: Iterable[Operation], clocks: Clocks) -> bool:
-    """Whether each read fits its own revision (`key/weak_reads.py`); False if it lies before the tail."""
+    """Return whether each read fits its own revision (`key/weak_reads.py`); False if a read lies before the tail."""
     tail = [op for row in carry.tail for op in operation_of(row)]
     if not carry.complete:
         oldest = min(op.revision or 0 for op in tail)

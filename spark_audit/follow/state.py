@@ -27,7 +27,10 @@ _STORED_NAMES = {
 
 @dataclass(slots=True)
 class FollowState:
-    """`files`: the position in each file, by absolute path. `folders`: run_id → its folder. `runs`: run_id → carry."""
+    """The state of `hwm-audit follow`.
+
+    `files`: the position in each file, by absolute path. `folders`: run_id → its folder. `runs`: run_id → its carry.
+    """
 
     files: dict[str, FilePosition] = field(default_factory=dict)
     folders: dict[str, str] = field(default_factory=dict)
@@ -35,7 +38,7 @@ class FollowState:
 
 
 def read_state(path: Path) -> FollowState:
-    """The state of the file; an empty one if there is no file. Raises UnreadablePath."""
+    """Return the state of the file; an empty one if there is no file. Raises UnreadablePath."""
     path = replaceable_file(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -122,7 +125,7 @@ def _key_from(stored: dict[str, Any]) -> KeyCarry:
 
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Without null fields; also for a projected row, which has more fields than a row."""
+    """Return the row without null fields. It may be a projected row, which has more fields than a row."""
     return {name: value for name, value in row.items() if value is not None}
 
 

@@ -23,11 +23,11 @@ class Clocks:
 
     @classmethod
     def from_run(cls, clocks: Iterable[Mapping[str, Any]]) -> Clocks:
-        """From `run.json`: rows of `clock_id` and `error_bound_ns` (null: no bound)."""
+        """Return the clocks that `run.json` lists: objects of `clock_id` and `error_bound_ns` (null: no bound)."""
         return cls({c["clock_id"]: c["error_bound_ns"] for c in clocks if c.get("error_bound_ns") is not None})
 
     def margin_ns(self, one: str, other: str) -> int | None:
-        """How far a stamp of one clock must lead a stamp of the other to be earlier; None: no lead is enough."""
+        """The uncertainty (ns) between stamps of two clocks: only a greater difference orders them. None: no bound."""
         if one == other:
             return 0
         if one in self._bounds and other in self._bounds:

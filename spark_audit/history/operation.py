@@ -14,13 +14,14 @@ from typing import Any
 FOREVER = 2**63 - 1  # The return of an operation whose end is unknown: later than every stamp (int64 ns).
 
 WEAK = ("local", "bounded")
-"""Answers that promise less than linearizability: they may be old, and must fit the revision that they carry."""
+"""Consistencies that promise less than linearizability. An answer may be old, but must fit the revision it carries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A record as a response reported it. A number that is None was not reported. `found` with a `value` of None: keys
-    only.
+    """A record as a response reported it.
+
+    A number is None if it was not reported. If a record was found and `value` is None, only keys were requested.
     """
 
     found: bool
@@ -44,7 +45,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One elementary action. `flag`: a delete found a record, a cas succeeded; None: not known, or dropped."""
+    """One elementary action. `flag`: whether a delete found a record, or a cas succeeded; None: unknown or dropped."""
 
     kind: str  # get, put, delete, cas, append
     value: str | None = None
@@ -56,8 +57,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation on one key. Times are in ns of `clock`; `return_ns` is FOREVER while the outcome is unknown.
-    `guards_hold` None: nothing is known of the guards.
+    """One operation on one key.
+
+    Times are in ns of `clock`; `return_ns` is FOREVER if the outcome is unknown. `guards_hold` is None if it is not
+    known whether the guards hold.
     """
 
     op_id: int
@@ -72,8 +75,8 @@ class Operation:
     guards: tuple[Guard, ...] = ()
     guards_hold: bool | None = None
     weak: str | None = None  # "local", "bounded" or "pinned": a read that promises less than linearizability.
-    changes_store: bool = False  # A transaction that wrote some other key: its revision is its own all the same.
-    alternative: int = 0  # An unknown transaction has one per branch: at most one of an op_id takes effect.
+    changes_store: bool = False  # A transaction that changed the store, if only another key: its revision is its own.
+    alternative: int = 0  # The branch of an unknown transaction: of all with one op_id, at most one takes effect.
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
@@ -97,7 +100,7 @@ def _changes(step: Step) -> bool:
 
 def _blind(step: Step) -> Step:
     if step.kind == "cas":
-        return Step("put", step.value)  # The expected value is an observation, too, even of an unknown one.
+        return Step("put", step.value)  # The expected value is an observation, too, even if the outcome is unknown.
     return Step("delete") if step.kind == "delete" else step
 
 
@@ -111,8 +114,9 @@ def seen_in(output: Mapping[str, Any]) -> Seen:
 
 
 def operation_of(row: Mapping[str, Any]) -> tuple[Operation, ...]:
-    """The operations of a row about one key: one; none if it failed or reports nothing; two for an unknown
-    transaction.
+    """The operations of a row about one key, in most cases one.
+
+    A row that failed or reports nothing has none. An unknown transaction has one for each branch that may write.
     """
     if row["status"] == "fail":
         return ()

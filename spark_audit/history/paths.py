@@ -14,7 +14,7 @@ from spark_audit.errors import Fault, MalformedHistory, UnreadablePath
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 RUN_FORMAT = 1
-"""The highest `format` in a run.json that is read here; one that has none is of the first."""
+"""The highest `format` of a run.json that this version reads. A run.json without this field has the first format."""
 
 NOT_HISTORIES = ("events.jsonl", "run.json")
 
@@ -126,7 +126,7 @@ def read_run_file(folder: Path) -> dict[str, Any]:
 def folders_of_runs(seen: Iterable[tuple[str, Path]], headers: Mapping[Path, Mapping[str, Any]]) -> dict[str, Path]:
     """The folder of each run, from pairs of run_id and folder. `headers`: run.json of each folder.
 
-    Raises MalformedHistory for a run_id that two folders share, or that is not the one of its run.json.
+    Raises MalformedHistory for a run_id that two folders share, or that differs from the one in run.json.
     """
     folders: dict[str, Path] = {}
     for run_id, folder in seen:

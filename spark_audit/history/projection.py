@@ -1,7 +1,7 @@
 """The projection of a row that concerns several keys onto each of them.
 
 The projection of a linearizable history onto one key is linearizable, so a violation in a projection is a violation of
-the history. The reverse needs the whole store: `store/replay.py` checks listings and transactions against it.
+the history. The reverse does not hold: `store/replay.py` checks listings and transactions against the whole store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def project(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _listed(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each item is a read of its key. Absent keys are left to the replay, unless the range can hold one key only."""
+    """Each item becomes a read of its key. The replay checks absent keys, unless the range can hold only one key."""
     if row["status"] != "ok" or request["count_only"]:
         return
     pinned = request["revision"]
@@ -37,7 +37,7 @@ def _listed(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Map
     for item in row["output"]["items"]:
         seen = {
             name: value for name, value in item.items() if name != "key"
-        }  # Of the row's own schema: Spark drops others.
+        }  # Only fields of the row's schema: Spark drops others.
         yield item["key"], {**base, "key": item["key"], "output": {**seen, "found": True}}
 
 
@@ -68,7 +68,7 @@ def _keys(*lists: list[Request]) -> list[str]:
 
 
 def _part(row: Mapping[str, Any], key: str, request: Request, output: Request | None) -> Mapping[str, Any]:
-    """`exact`: all comparisons concern this key, so this key alone decides which branch runs."""
+    """The part about one key. `exact`: all comparisons concern this key, so it alone decides which branch runs."""
     mine = {
         name: [item for item in request[name] if item.get("op") != "range" and item["key"] == key]
         for name in ("compares", "success", "failure")

@@ -1,4 +1,4 @@
-"""A set of integers that mostly follow each other, stored as ranges."""
+"""A set of mostly consecutive integers, stored as ranges."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class RangeSet:
         self._firsts, self._lasts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
     def add(self, number: int) -> bool:
-        """Add the number; whether it was new."""
-        at = bisect_right(self._firsts, number)  # The stretch before `at` is the only one that may hold it.
+        """Add the number. Return whether it was new."""
+        at = bisect_right(self._firsts, number)  # Only the range before `at` can hold it.
         if at and number <= self._lasts[at - 1]:
             return False
         left = at > 0 and self._lasts[at - 1] == number - 1

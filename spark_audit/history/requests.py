@@ -34,7 +34,7 @@ HALF_PAIR = "text with one half of a surrogate pair"
 
 
 def is_text(value: str) -> bool:
-    """Whether UTF-8 can encode the text: JSON can escape one half of a surrogate pair."""
+    """Whether UTF-8 can encode the text: a JSON escape can make one half of a surrogate pair, which it cannot."""
     return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
@@ -109,7 +109,7 @@ def _check_text(*values: object) -> None:
 
 
 def request_problem(row: Mapping[str, Any]) -> str | None:
-    """Why this range or transaction row, whose plain fields are well-formed, is malformed; None if it is not."""
+    """The reason why a range or transaction row with well-formed plain fields is malformed; None if it is not."""
     try:
         request = parse_request(row)
     except BadRequest as error:

@@ -68,8 +68,9 @@ _PYTHON_TYPES = {"string": str, "long": int, "boolean": bool}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`broken(row)` and `sql` are true for a row that breaks the rule; a null of the SQL condition means that it does
-    not.
+    """A rule of a row, in both forms.
+
+    `broken(row)` and `sql` are true for a row that breaks the rule. A row keeps it if the SQL condition is null.
     """
 
     reason: str
@@ -97,7 +98,7 @@ def _at_least(name: str, least: int) -> Rule:
 
 
 def _not_negative(name: str) -> Rule:
-    """Columns hold a number below 0 where no number was reported."""
+    """Refuse numbers below 0: in columns they stand for numbers that were not reported."""
     return Rule(f"output.{name} is below 0", f"output.{name} < 0", lambda row: (_output(row, name) or 0) < 0)
 
 
@@ -182,7 +183,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def problem(row: object) -> str | None:
-    """Why this object is not an operation; None if it is one."""
+    """The reason why this object is not an operation; None if it is one."""
     found = plain_problem(row)
     if found is None and isinstance(row, Mapping) and row["op"] in MULTI_KEY_OPS:
         return request_problem(row)
@@ -190,7 +191,7 @@ def problem(row: object) -> str | None:
 
 
 def plain_problem(row: object) -> str | None:
-    """The same, as far as types and RULES can say: without the request of a listing or transaction."""
+    """The same by types and RULES alone, which do not check the request of a listing or transaction."""
     if not isinstance(row, Mapping):
         return "not an object"
     return _type_problem(row, FIELDS, "") or next((rule.reason for rule in RULES if rule.broken(row)), None)
@@ -252,7 +253,7 @@ def _value_problem(value: Any, wanted: Type, path: str) -> str | None:
 
 
 def text_fields() -> frozenset[str]:
-    """The names of all text fields, at any depth: JSON readers coerce numbers to text unless this is checked."""
+    """The names of all text fields, at any depth. JSON readers turn numbers into text there unless this is checked."""
     return frozenset(_text_fields(FIELDS))
 
 

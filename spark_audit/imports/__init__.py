@@ -29,7 +29,7 @@ FORMATS: Final = tuple(_READERS)
 
 @dataclass(slots=True)
 class Imported:
-    """The counts over all files. `left_out`: a description of lines that are not client events → how many."""
+    """The counts over all files. `left_out`: description → number of such lines that are not client events."""
 
     runs: int = 0
     operations: int = 0
@@ -55,8 +55,8 @@ def import_histories(
 ) -> Imported:
     """Read files of one of FORMATS, each a run named by its path, and write their rows to `out` (.jsonl, .parquet).
 
-    Raises NotImportable at the first line that is not of the format, and UnreadablePath, also for a file without any
-    operation; `out` is then unchanged.
+    Raises NotImportable at the first line that is not of the format. Raises UnreadablePath for a path that is given
+    twice or cannot be opened, and for a file without any operation. On an error, `out` is unchanged.
     """
     twice = next((path for path, count in Counter(path.resolve() for path in paths).items() if count > 1), None)
     if twice is not None:

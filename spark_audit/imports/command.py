@@ -1,4 +1,4 @@
-"""`hwm-audit import`: exit 0 written, 2 malformed input or wrong usage, 1 a disk that failed; nothing half-written."""
+"""`hwm-audit import`: exit 0 written, 2 malformed input or wrong usage, 1 a failed disk. No file is half-written."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def import_command(
 
 
 def _initial(form: str, text: str | None) -> str | None:
-    """A value of Jepsen is read as EDN, so that 0 and 0N are one; Porcupine's is text as it stands."""
+    """The initial value as text of a row. Jepsen's is read as EDN, so that 0 and 0N are equal; Porcupine's is kept."""
     if text is None or form == "porcupine-kv":
         return text
     try:

@@ -1,12 +1,12 @@
-"""A strict, streaming reader of EDN (https://github.com/edn-format/edn): what Clojure programs print histories in.
+"""A strict, streaming reader of EDN (https://github.com/edn-format/edn), in which Clojure programs print histories.
 
-Forms come one at a time with the line on which they begin; memory is bounded by the largest form. A file may hold
-forms one after the other, or one vector or list around all of them: then its elements are what comes.
+Forms are read one at a time, each with the line on which it begins; memory is bounded by the largest form. A file holds
+forms one after the other, or one vector or list around all of them. In the second case its elements are read.
 
-Read as: nil → None, whole numbers (also 3N) → int, text → str, vectors and lists → tuple (EDN holds them equal), maps →
-dict, sets → frozenset. All other atoms, keywords and true and false (which Python holds equal to 1 and 0) among them,
-are `Name`s, which compare by what is written: nothing is lost, nothing is guessed. A tagged form (`#tag form`) is its
-form: a record reads as a map.
+Values are read as: nil → None, whole numbers (also 3N) → int, text → str, vectors and lists → tuple (they are equal in
+EDN), maps → dict, sets → frozenset. All other atoms are read as `Name`s, which compare by their text, so that nothing
+is lost and nothing is guessed. Keywords are among them, and so are true and false, because in Python these equal 1 and
+0. A tagged form (`#tag form`) is read without its tag, so a record becomes a map.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TextIO
 
 CHUNK_CHARACTERS = 1 << 16
-FORM_DEPTH_MAX = 100  # Nested deeper is no history.
-TOKEN_CHARACTERS_MAX = 1 << 24  # A text that has not ended by then never does.
+FORM_DEPTH_MAX = 100  # No history nests deeper.
+TOKEN_CHARACTERS_MAX = 1 << 24  # A longer text is taken for one that never ends.
 _UNKNOWN: Final = object()
-_KNOWN_ATOMS_MAX = 1 << 16  # Kept, so that equal ones are read once. More are read as well, only slower.
-_KNOWN_DIGITS_MAX = 5  # Longer numbers are stamps, each another.
+_KNOWN_ATOMS_MAX = 1 << 16  # Atoms kept, so that equal ones are parsed once. Any more are parsed each time.
+_KNOWN_DIGITS_MAX = 5  # Longer numbers are stamps, which do not repeat, so they are not kept.
 
 _TOKENS = re.compile(
     r"""
@@ -36,7 +36,7 @@ _TOKENS = re.compile(
     """,
     re.VERBOSE,
 )
-_WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,999})N?")  # Longer ones stay as they are written.
+_WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,999})N?")  # A longer number becomes a `Name`.
 _OTHER_NUMBER = re.compile(
     r"[+-]?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?[MN]?|0x[0-9a-fA-F]+|##(?:-?Inf|NaN)"
 )
@@ -92,7 +92,7 @@ def form_of(text: str, line: int = 1) -> Any:
 
 
 def _tokens(text: TextIO) -> Iterator[list[str]]:
-    """All tokens, chunk by chunk. One that touches the end of what has been read may go on, and waits for more."""
+    """All tokens, chunk by chunk. A token at the end of a chunk may continue in the next one, so it waits for that."""
     rest = ""
     line = 1
     while chunk := text.read(CHUNK_CHARACTERS):
@@ -139,9 +139,9 @@ class _Open:
 class _Reader:
     def __init__(self, line: int, *, unwrap: bool = False) -> None:
         self._line = line
-        self._unwrap = unwrap  # Whether what comes first, if a vector or list, is only around the others.
+        self._unwrap = unwrap  # Whether a vector or list at the beginning only encloses the forms.
         self._around: _Open | None = None
-        self._ended = False  # Whether what was around the others has ended.
+        self._ended = False  # Whether the enclosing collection has ended.
         self._open: list[_Open] = []
         self._atoms: dict[str, Any] = {**_INTERNED, "nil": None}
 
@@ -198,7 +198,7 @@ class _Reader:
         return self._items()
 
     def _end(self, token: str) -> tuple[int, Any] | None:
-        """The collection that this bracket closes; None if it was only around the others."""
+        """The collection that this bracket closes; None if the collection only enclosed the forms."""
         now = self._open[-1] if self._open else None if self._ended else self._around
         if now is None or _CLOSES.get(now.opened) != token:
             raise NotEdn(self._line, "a form" if now is None else f"the end of {_begun(now)}", token)
@@ -209,7 +209,7 @@ class _Reader:
         return now.line, now.whole()
 
     def _placed(self, line: int, form: Any) -> tuple[int, Any] | None:
-        """Add a complete form to the form that contains it; the form itself if none does."""
+        """Add a complete form to the form that contains it. Return (line, form) if no form contains it."""
         self._unwrap = False
         while self._open and self._open[-1].prefix:
             before = self._open.pop()
@@ -261,7 +261,7 @@ def _unquoted(token: str, line: int, note_lines: Any) -> str:
         return inner
     whole = _ESCAPE.sub(lambda match: _unescaped(match[1], line), inner)
     try:
-        return whole.encode("utf-16", "surrogatepass").decode("utf-16")  # Java escapes 😀 as two of its characters.
+        return whole.encode("utf-16", "surrogatepass").decode("utf-16")  # Java escapes 😀 as two code units.
     except UnicodeDecodeError:
         raise NotEdn(line, "both halves of a surrogate pair", token[:20]) from None
 

@@ -9,14 +9,15 @@ from typing import Any, NamedTuple, Protocol, TextIO
 
 from spark_audit.errors import InputError
 
-FOUND_CHARACTERS_MAX = 120  # Shown of what was found instead.
+FOUND_CHARACTERS_MAX = 120  # How much of the unexpected text an error shows.
 
 
 class Event(NamedTuple):
-    """`line` from 1. `type`: invoke, ok, fail, info. `op`: get, put, cas, append. All values are text of a row.
+    """One event of a history. All values are text as in a row.
 
-    `value`: of a completed get the value returned, of a put, cas or append the new one; None where the line has none.
-    `expected`: of a cas. `time_ns` None: not given. `error`: why it failed, if the line says so.
+    `line` counts from 1. `type`: invoke, ok, fail, info. `op`: get, put, cas, append. `value`: the value that a
+    completed get returned, or the new value of a put, cas or append; None if the line has none. `expected`: that of a
+    cas. `time_ns`: None if not given. `error`: why the operation failed, if the line says so.
     """
 
     line: int
@@ -31,9 +32,9 @@ class Event(NamedTuple):
 
 
 class Reader(Protocol):
-    """The reader of one format. `events` raises NotImportable (without a file) at the first line that is not of it."""
+    """The reader of one format. At the first line that is not of it, `events` raises NotImportable without a file."""
 
-    left_out: Counter[str]  # A description of lines that are not client events → how many.
+    left_out: Counter[str]  # Description → number of such lines that are not client events.
 
     def events(self, text: TextIO) -> Iterator[Event]:
         """The events of a history, in its order."""
@@ -44,9 +45,10 @@ class Reader(Protocol):
 class Settings:
     """How a history is to be read.
 
-    `independent`: whether values are `[key value]`; None: as the first operation shows. `initial`: the initial value of
+    `independent`: whether values are `[key value]`; None: the first operation decides. `initial`: the initial value of
     each register, as text of a row. `nil_read_unknown`: a completed read of nil says nothing (as in Knossos), not that
-    the register held nil. `failed_cas_saw_another`: a failed one asserts that the value was not the expected one.
+    the register held nil. `failed_cas_saw_another`: a failed compare-and-set asserts that the value was not the
+    expected one.
     """
 
     independent: bool | None = None

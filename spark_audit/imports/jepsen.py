@@ -1,4 +1,4 @@
-"""Histories of Jepsen and Knossos: EDN maps, or printed lines, of registers that know compare-and-set."""
+"""Histories of Jepsen and Knossos: EDN maps, or printed lines, about registers with compare-and-set."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _PROCESS, _TYPE, _F, _VALUE, _TIME, _ERROR = (
 _TYPES: Final = {name(f":{type_}"): type_ for type_ in ("invoke", "ok", "fail", "info")}
 _OPS: Final = {name(":read"): "get", name(":write"): "put", name(":cas"): "cas"}
 
-# `INFO  jepsen.util - 3\t:ok\t:read\tnil`, the same behind a stamp and a thread, or (history.txt) behind nothing.
-# Results that are printed after them look alike (`:type :ok,`), so without a number or a prefix the type must follow.
+# `INFO  jepsen.util - 3\t:ok\t:read\tnil`, perhaps after a stamp and a thread, or (history.txt) without the prefix.
+# Results that are printed later look similar (`:type :ok,`). So if the number or the prefix is missing, a type must
+# follow.
 _BEGUN = r"(?:\d+|:[\w.+-]+)\s+:(?:invoke|ok|fail|info)(?!\S)"
 _LINE = re.compile(rf"(?:(?:.*\s)?jepsen\.util(?:\s+-|:)?\s+(?=\d+(?:\s|$)|{_BEGUN})|(?={_BEGUN}))(?P<event>.*)")
 _EVENT = re.compile(r"(?P<process>\d+|:[\w.+-]+)\s+(?P<type>:[a-z]+)\s+(?P<f>:[^\s]+)\s+(?P<value>[^\s].*)")
@@ -59,7 +60,7 @@ class JepsenEdn:
 
 
 class JepsenLog:
-    """Jepsen's printed lines: process, type, f, value, and possibly an error behind it."""
+    """Jepsen's printed lines: process, type, f, value, and possibly an error after the value."""
 
     def __init__(self, settings: Settings) -> None:
         self.left_out: Counter[str] = Counter()
@@ -84,11 +85,11 @@ class JepsenLog:
         if process.startswith(":"):
             self.left_out[f"events of {process}"] += 1
             return None
-        # An error stands behind a tab; its text need not be EDN.
+        # An error follows a tab; its text need not be EDN.
         value, _, error = value.partition("\t")
         cause = error.strip() or None
         if type_ in (":fail", ":info"):
-            reason = Name(value) if value.startswith(":") else None  # Otherwise it is the value again.
+            reason = Name(value) if value.startswith(":") else None  # Otherwise the line repeats the value.
             return self._register.event(line, int(process), Name(type_), Name(f), reason, None, cause)
         try:
             form = form_of(value, line)
@@ -98,7 +99,7 @@ class JepsenLog:
 
 
 class _Register:
-    """Turns a line about a register, or about `[key value]` of one of many, into an event."""
+    """Turns a line about the only register, or about one of many (`[key value]`), into an event."""
 
     def __init__(self, settings: Settings) -> None:
         self._independent = settings.independent
@@ -113,7 +114,7 @@ class _Register:
             raise refused(line, ":f :read, :write or :cas", text_of(f))
         op, kind = _OPS[f], _TYPES[type_]
         if kind in ("fail", "info"):
-            # `:info :write :timed-out`: the reason may stand where the value was.
+            # `:info :write :timed-out`: the reason may be in the place of the value.
             reason = text_of(value) if error is None and isinstance(value, Name) else error
             return Event(line, process, kind, op, "", None, None, time_ns, reason)
         if self._independent is None:

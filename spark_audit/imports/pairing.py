@@ -1,10 +1,10 @@
-"""From events to rows: a completion is paired with its invocation, and a row is made as soon as both are read.
+"""Turns events into rows: a completion is paired with its invocation, and a row is made as soon as both are read.
 
 Memory holds open operations, the processes that may not go on, and the names of the keys; not the history.
 
-A history is a list in the order in which things happened: Jepsen, Knossos and Porcupine go by that order, not by
-`:time`. So stamps always increase from line to line: `:time` where it does, otherwise 1 ns more than the line before;
-without `:time` 1 ms for each line, so that displayed times are lines.
+A history lists events in the order in which they happened: Jepsen, Knossos and Porcupine use that order, not `:time`.
+So stamps always increase from line to line. A stamp is the `:time` of its line if that is an increase, otherwise 1 ns
+more than the stamp before. In a history without `:time` each line counts 1 ms, so that a displayed time shows the line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_audit.imports.events import Event, Settings, refused
 
-BACKWARDS_NS_MAX = 10**9  # Threads that stamp and then write overtake each other, by less than this.
+BACKWARDS_NS_MAX = 10**9  # A thread stamps an event before it writes it, so events can change places, within this time.
 LINE_NS = 10**6  # From line to line, without :time.
 _CLIENT_OF_INITIAL = "initial"
 _PHRASES = {"get": "read", "put": "write", "cas": "compare-and-set", "append": "append"}
@@ -23,7 +23,7 @@ _PHRASES = {"get": "read", "put": "write", "cas": "compare-and-set", "append": "
 
 @dataclass(slots=True)
 class EventCounts:
-    """The counts of one history. `silent_cas`: failed ones whose line names an error, and so no other value."""
+    """The counts of one history. `silent_cas`: failed cas whose line names an error, and so tells no value."""
 
     ok: int = 0
     fail: int = 0
@@ -34,7 +34,7 @@ class EventCounts:
 
 @dataclass(slots=True)
 class Pairing:
-    """One history. `initial`: what each key or register holds before its first operation."""
+    """One history. `initial`: the value of each key or register before its first operation."""
 
     run_id: str
     initial: str
@@ -48,7 +48,7 @@ class Pairing:
     _time: int = 0  # The latest :time.
 
     def rows(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
-        """The rows, each when its operation has ended, those that never do at the end. Raises NotImportable."""
+        """The rows: each as soon as its operation ends, and last those that never end. Raises NotImportable."""
         for event in events:
             stamp = self._stamped(event)
             if event.type == "invoke":
@@ -102,7 +102,10 @@ class Pairing:
         return self._row(call, called, op_id, "ok", stamp, None, {"found": True, "value": event.value})
 
     def _initial_row(self, key: str, stamp: int) -> dict[str, Any]:
-        """A put before all else of its key (stamps begin at 1): so nil, or the empty text, is a value like others."""
+        """A put of the initial value before every other operation of the key (stamps begin at 1).
+
+        With it, nil or the empty text is a value like any other.
+        """
         self._keys.add(key)
         self.counts.initial += 1
         call = Event(0, 0, "invoke", "put", key, self.initial)
@@ -138,7 +141,7 @@ class Pairing:
 
 
 def _check_same(call: Event, end: Event) -> None:
-    """Check that the completion is one of this call. Those of :fail and :info carry no value."""
+    """Check that the completion belongs to this call. A completion of :fail or :info carries no value."""
     if end.op != call.op:
         raise refused(
             end.line, f"the end of the {_PHRASES[call.op]} of line {call.line}", f"that of a {_PHRASES[end.op]}"

@@ -1,7 +1,7 @@
 """Porcupine's key-value text: `{:process 0, :type :invoke, :f :append, :key "3", :value "x 0 1 y"}`, one per line.
 
-The form of its test data (`test_data/kv`), written by the checker of a distributed-systems course: a get of a key that
-was never written returns the empty text. No escapes: between the quotes stands the text as it is.
+This is the form of its test data (`test_data/kv`), written by the checker of a distributed-systems course. A get of a
+key that was never written returns the empty text. There are no escapes: the text between the quotes is taken as it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows into one file, JSON lines or Parquet, which appears under its name only when it is complete."""
+"""Writes rows to one file, JSON lines or Parquet, which gets its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class RowWriter(Protocol):
 def rows_file(path: Path, *, replace: bool = False) -> Iterator[RowWriter]:
     """A writer under a temporary name beside `path`; the file takes its name at the end, or is removed on an error.
 
-    Raises UnreadablePath: neither .jsonl nor .parquet, or the file exists and is not to be replaced, or cannot be made.
+    Raises UnreadablePath if the name ends in neither .jsonl nor .parquet, if the file exists and `replace` is False, or
+    if it cannot be created.
     """
     if path.suffix not in (".jsonl", ".parquet"):
         raise UnreadablePath(str(path), "write to a name that ends in .jsonl or .parquet")

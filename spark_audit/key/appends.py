@@ -1,14 +1,15 @@
 """Appends as compare-and-sets: a value that was read names all texts that it was made of.
 
-Assume that each value which some response names can be made in one way only from the texts that were put and appended,
-each text by one operation. Then an append that is part of such a value found the text before its own, and left it with
-its own text added, whenever it took effect. So "append c" with a read of "abc" is "replace ab by abc", and a key with
-appends becomes a key of compare-and-sets. An append that occurs in no response is like a put that is never read.
+Assume that each value which some response names can be made in only one way from the texts that were put and appended,
+and that each text comes from one operation. Then an append that is part of such a value found the text before its own,
+and added its own text to it, whenever it took effect. So "append c" with a read of "abc" is "replace ab by abc", and a
+key with appends becomes a key of compare-and-sets. An append that occurs in no response is like a put that is never
+read.
 
-The two histories have the same orders. Where it is not certain what an expected value would be made of, the operation
-that expected it is not checked. What is impossible in the second history is impossible in the first, provided that the
-reads which show what the appends found are shown as well. The links of a chain need not be shown one by one, since each
-names all before it.
+The two histories have the same orders. If it is not certain what an expected value would be made of, the operation that
+expected it is not checked. Operations that are impossible in the second history are impossible in the first, provided
+that the reads which show what the appends found are shown as well. The links of a chain need not be shown one by one,
+since each link names all links before it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ TEXTS_MAX = 20_000_000  # Characters looked at (length of the values × differen
 
 @dataclass(frozen=True, slots=True)
 class ResolvedAppends:
-    """`core`: not empty if responses contradict each other about one append. `evidence`: by op_id of an append, the
-    read that shows what it found.
+    """The operations of one key, with compare-and-sets in place of appends.
 
-    `exact`: these operations have an order if and only if the original ones have one; otherwise only: if these have
-    none, those have none.
+    `core`: operations whose responses contradict each other about one append; empty if there are none. `evidence`: by
+    op_id of an append, the read that shows what it found. `exact`: these operations have an order if and only if the
+    original ones have one. If not `exact`, only one direction holds: if these have no order, the original ones have
+    none.
     """
 
     operations: list[Operation]
@@ -36,14 +38,14 @@ class ResolvedAppends:
     exact: bool = True
 
     def now(self, op: Operation | None) -> Operation | None:
-        """The operation that replaces an original one."""
+        """Return the operation that replaces an original one."""
         return next((mine for mine in self.operations if op is not None and mine.op_id == op.op_id), op)
 
     def with_evidence(self, proof: Sequence[Operation]) -> list[Operation]:
-        """The proof, and the reads that show what its appends found."""
+        """Return the proof, and the reads that show what its appends found."""
         shown = {op.op_id: op for op in proof}
         links = [op for op in proof if op.op_id in self.evidence]
-        for link in sorted(links, key=lambda op: -len(op.steps[0].value or "")):  # The longest may tell of others.
+        for link in sorted(links, key=lambda op: -len(op.steps[0].value or "")):  # The longest may show others, too.
             made = link.steps[0].value or ""
             if not any(value.startswith(made) for op in shown.values() for value in _named(op)):
                 shown[self.evidence[link.op_id].op_id] = self.evidence[link.op_id]
@@ -51,8 +53,9 @@ class ResolvedAppends:
 
 
 def resolve_appends(operations: list[Operation]) -> ResolvedAppends:
-    """The operations of one key with compare-and-sets in place of appends; unchanged if some value can be made in two
-    ways.
+    """Return the operations of one key with compare-and-sets in place of appends.
+
+    The operations are unchanged if some value can be made in two ways.
     """
     texts = _Texts(operations)
     if not texts.appends or any(guard.target == "value" for op in operations for guard in op.guards):
@@ -93,7 +96,7 @@ def _replaced(op: Operation, made: dict[int, tuple[str | None, str]]) -> Operati
 
 
 def _named(op: Operation) -> Iterator[str]:
-    """The values that it found."""
+    """Yield the values that the operation found."""
     for step in op.steps:
         if step.seen is not None and step.seen.value is not None:
             yield step.seen.value
@@ -102,7 +105,7 @@ def _named(op: Operation) -> Iterator[str]:
 
 
 def _compared(op: Operation) -> Iterator[str]:
-    """The values that it expected, where nothing shows whether it found them."""
+    """Yield the values that the operation expected, where nothing shows whether it found them."""
     for step in op.steps:
         if step.kind == "cas" and not step.flag and step.expected is not None:
             answered = step.seen is not None and (not step.seen.found or step.seen.value not in (None, step.expected))
@@ -126,8 +129,9 @@ class _Texts:
         self._left = TEXTS_MAX if "" not in self.appends and "" not in self.first else 0
 
     def chain(self, value: str) -> list[tuple[Operation, int]] | None:
-        """The operations that made the value, each with its end within it; empty if none can have; None:
-        not certain.
+        """Return the operations that made the value, each with its end within the value.
+
+        The list is empty if no operations can have made the value. None: it is not certain.
         """
         if value not in self._chains:
             self._left -= len(value) * len(self._lengths)
@@ -135,7 +139,7 @@ class _Texts:
         return self._chains[value]
 
     def known(self, value: str, made: dict[int, tuple[str | None, str]]) -> bool:
-        """Whether it is certain what this value would be made of: all its appends are resolved."""
+        """Return whether it is certain what this value would be made of: all its appends are resolved."""
         chain = self.chain(value)
         return chain is not None and all(op.op_id in made for op, _ in chain if op.name == "append")
 

@@ -1,10 +1,12 @@
-"""Likely violations of a few operations each, guessed from the times alone. `key/decide.py` completes each guess to a
-sound excerpt and lets `search` confirm it, so a wrong guess costs time but is never reported.
+"""Likely violations of a few operations each, guessed from the times alone.
+
+`key/decide.py` completes each guess to a sound excerpt and lets `search` confirm it, so a wrong guess costs time but is
+never reported.
 
 If each write has a value of its own, all operations on one value form a block: its write and its reads. Let f be its
 least return and s its greatest call. Two blocks are impossible together if and only if f(A) < s(B) and f(B) < s(A)
 (Gibbons and Korach 1997), so the four operations at these bounds and the two writes show it. One value is overwritten
-once, so two operations that found it and wrote show it, too. Absence is a block that many deletions may have written,
+only once, so two operations that both found it and wrote are a violation, too. Many deletions may have written absence,
 so each read of absence and each deletion is a block of its own. A read of absence is also paired with the write that
 had returned last.
 """
@@ -19,15 +21,15 @@ from heapq import nsmallest
 from spark_audit.history.operation import Operation
 from spark_audit.key.counterexample import ANYTHING, NOTHING, Excerpt, tokens_observed
 
-CORES_MAX = 200  # Proposed for one key: a true violation is nearly always among the first.
+CORES_MAX = 200  # Guesses for one key. A true violation is nearly always among the first.
 
 
 @dataclass(slots=True)
 class _Block:
     writes: list[Operation]
     readers: list[Operation] = field(default_factory=list)
-    first: Operation | None = None  # The one that returned first: f.
-    last: Operation | None = None  # The one that was called last: s.
+    first: Operation | None = None  # The operation that returned first: f.
+    last: Operation | None = None  # The operation that was called last: s.
 
     def close(self) -> None:
         members = [op for op in (*self.writes, *self.readers) if not op.unknown]
@@ -41,7 +43,10 @@ class _Block:
 
 
 def cores(excerpt: Excerpt, hint: Operation | None = None) -> Iterator[list[Operation]]:
-    """Small sets of operations that may be impossible. `hint`: the operation at which a witness failed, tried first."""
+    """Yield small sets of operations that may be impossible.
+
+    `hint`: the operation at which a witness failed, tried first.
+    """
     blocks, absent, odd = _blocks(excerpt)
     if hint is not None:
         yield from _around(excerpt, hint)
@@ -62,7 +67,7 @@ def cores(excerpt: Excerpt, hint: Operation | None = None) -> Iterator[list[Oper
 
 
 def _same_revision(excerpt: Excerpt) -> Iterator[list[Operation]]:
-    """Two operations that replaced the record of one revision."""
+    """Yield pairs of operations that replaced the record of one revision."""
     first: dict[int, Operation] = {}
     for op in excerpt.operations:
         step = op.steps[0] if len(op.steps) == 1 else None
@@ -84,7 +89,7 @@ def _seen_revision(reader: Operation) -> int | None:
 
 
 def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[Operation]]:
-    """Blocks by value; the reads of absence; reads of a value that no operation wrote."""
+    """Return the blocks by value, the reads of absence, and the reads of a value that no operation wrote."""
     blocks = {t: _Block(list(ws)) for t, ws in excerpt.writers.items() if t != NOTHING and len(ws) <= 2}
     absent: list[Operation] = []
     odd: list[Operation] = []
@@ -105,17 +110,20 @@ def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[
 
 
 def _around(excerpt: Excerpt, reader: Operation) -> Iterator[list[Operation]]:
-    """A read with the writes that had returned last before its call."""
+    """Yield the read with each of the two writes called last among those that had returned before its call."""
     before = (w for w in excerpt.operations if w.writes and not w.unknown and w.return_ns < reader.call_ns)
     for write in nsmallest(2, before, key=lambda w: -w.call_ns):
         yield [write, reader]
 
 
 def _pairs(blocks: Sequence[_Block]) -> Iterator[list[Operation]]:
-    """Two blocks A, B with f(A) < s(B) and f(B) < s(A): forward blocks overlap each other, or hold a backward one."""
+    """Yield pairs of blocks A, B with f(A) < s(B) and f(B) < s(A).
+
+    In such a pair, two forward blocks overlap, or a forward block holds a backward one.
+    """
     spans = [(b.first.return_ns, b.last.call_ns, b) for b in blocks if b.first is not None and b.last is not None]
     forward = sorted(((f, s, i) for i, (f, s, _) in enumerate(spans) if f < s))
-    widest: tuple[int, int] | None = None  # (s, position) of the forward block that reaches furthest so far
+    widest: tuple[int, int] | None = None  # (s, position) of the forward block with the greatest s so far
     pairs: list[tuple[int, int]] = []
     reach: list[tuple[int, int]] = []
     for f, s, i in forward:
@@ -126,7 +134,7 @@ def _pairs(blocks: Sequence[_Block]) -> Iterator[list[Operation]]:
         reach.append(widest)
     starts = [f for f, _, _ in forward]
     for i, (f, s, _) in enumerate(spans):
-        if f >= s:  # Backward: it must lie inside a forward block, f(A) < s and f < s(A).
+        if f >= s:  # Backward: it conflicts if it lies inside a forward block, f(A) < s and f < s(A).
             position = bisect_left(starts, s)
             if position and f < reach[position - 1][0]:
                 pairs.append((reach[position - 1][1], i))

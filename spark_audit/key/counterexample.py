@@ -1,18 +1,20 @@
 """A few operations of a key which are impossible by themselves, so that a person can see it.
 
-Leaving operations out must not make a violation that was not there. These are safe, for a history H of one key:
+Leaving operations out must not create a violation. These reductions are safe, for a history H of one key:
 
 - to drop an operation that only read, and to forget what a write observed (fewer things to explain);
 - to forget versions and creation revisions (always done as soon as a write is left out: they count the others);
-- to take a revision for that of one write, as each change of a store has its own;
-- to drop a write u, if no kept operation can have read from it. r cannot have read from u if they name different
-  values; if r returned before u was called; if some kept write was called after u returned and returned before r
-  was called; or if r lies between two kept operations of one block: a value that p alone wrote, and was there before r
-  was called (p, or a reader of it, had returned), is read by an operation called after r had returned; p is kept.
+- to take a revision for that of one write, as each change of a store has a revision of its own;
+- to drop a write u, if no kept operation r can have read from it. This is certain in four cases: u and r name different
+  values; r returned before u was called; some kept write was called after u returned, and returned before r was called;
+  or r lies between two kept operations of one block. In the last case, one write p, which is kept, wrote the value of
+  the block. Before r was called, p or a reader of the value had returned. After r had returned, a reader of the value
+  was called.
 
-Proof: take an order that explains H and strike out what was dropped. A kept r read from the last write before it. That
-write was not dropped: it would precede a kept w which precedes r, and so not be the last; and within a block no write
-comes after p and before its last reader, so that r read from p. So r still reads from it.
+Proof: take an order that explains H and strike out what was dropped. In it, a kept r read from the last write before
+it. That write was not dropped. In the third case, a dropped write would precede a kept write which precedes r, so it
+would not be the last one. In the fourth case, no write comes between p and the last reader of its value, so r read from
+p. So r still reads from the same write.
 
 So an excerpt that `Excerpt.sound` leaves unchanged and that `search` cannot order shows that H has no order either.
 """
@@ -26,12 +28,12 @@ from itertools import accumulate
 
 from spark_audit.history.operation import FOREVER, Guard, Operation, Step
 
-ANYTHING = "\0anything"  # An observation that depends on more than one value: such an operation keeps all writes.
+ANYTHING = "\0anything"  # An observation that depends on more than one value: it requires all writes to be kept.
 NOTHING = "\0nothing"  # The token of absence.
 
 
 def tokens_written(op: Operation) -> set[str]:
-    """The values that it writes; NOTHING for a deletion."""
+    """Return the values that the operation writes; NOTHING for a deletion."""
     written: set[str] = set()
     for step in op.steps:
         if step.kind in ("put", "append") or (step.kind == "cas" and step.flag is not False):
@@ -42,7 +44,7 @@ def tokens_written(op: Operation) -> set[str]:
 
 
 def tokens_observed(op: Operation, value_at: dict[int, str]) -> set[str]:
-    """The values that its response depends on. `value_at`: revision → the value of its acknowledged write."""
+    """Return the values that its response depends on. `value_at`: revision → the value of its acknowledged write."""
     observed = {token for step in op.steps for token in _observed(step, value_at)}
     if op.guards:
         return observed | {_guard_token(guard, value_at) if op.guards_hold else ANYTHING for guard in op.guards}
@@ -50,7 +52,7 @@ def tokens_observed(op: Operation, value_at: dict[int, str]) -> set[str]:
 
 
 def _guard_token(guard: Guard, value_at: dict[int, str]) -> str:
-    """The token of a comparison that held."""
+    """Return the token of a comparison that held."""
     if guard.sign != "=":
         return ANYTHING
     if guard.target == "value":
@@ -84,7 +86,10 @@ def _seen_tokens(step: Step) -> set[str]:
 
 
 def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
-    """(revision, value written at it): from readers first, then from the writes themselves, which take precedence."""
+    """Yield (revision, value written at it), first as readers report it, then from the writes themselves.
+
+    The writes come last because they take precedence.
+    """
     for op in operations:
         for step in op.steps:
             seen = step.seen
@@ -97,8 +102,9 @@ def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]
 
 
 class Excerpt:
-    """What may be left out of the history of one key. All stamps are of one clock. Excerpts are lists of its
-    operations.
+    """Decides what may be left out of the history of one key. All stamps are of one clock.
+
+    An excerpt is a list of operations of this history.
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
@@ -111,7 +117,9 @@ class Excerpt:
         self.appends = any(step.kind == "append" for op in self.operations for step in op.steps)
 
     def sound(self, kept: Iterable[Operation]) -> list[Operation]:
-        """The nearest sound excerpt: an operation that may have observed a dropped write loses its observations, or is
+        """Return the nearest sound excerpt.
+
+        An operation that may have observed a dropped write loses its observations; if nothing is left of it, it is
         dropped.
         """
         now = list(kept)
@@ -129,8 +137,8 @@ class Excerpt:
             barrier = _Barrier(self, now)
 
     def completed(self, core: Iterable[Operation], operations_max: int) -> list[Operation]:
-        """The core with every write that its readers may have read from; made sound where these are too many."""
-        now = list({(op.op_id, op.alternative): op for op in core}.values())  # Twice would be two that took effect.
+        """Return the core with every write that its readers may have read from, made sound if there are too many."""
+        now = list({(op.op_id, op.alternative): op for op in core}.values())  # A repeated one would take effect twice.
         while len(now) <= operations_max:
             barrier = _Barrier(self, now)
             needed = {(w.op_id, w.alternative): w for op in now for w in self._missing(barrier, op)}
@@ -140,7 +148,7 @@ class Excerpt:
         return self.sound(now)
 
     def blocks(self, kept: Sequence[Operation], have: set[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """(least return, greatest call) of the operations on each value whose only write is among them."""
+        """Yield (least return, greatest call) of the operations on each value whose only write is among `have`."""
         spans: dict[str, tuple[int, int]] = {}
         for op in (op for op in kept if not op.unknown):
             for token in tokens_observed(op, self.value_at):
@@ -154,7 +162,7 @@ class Excerpt:
                     yield begin, end
 
     def _missing(self, barrier: _Barrier, reader: Operation) -> list[Operation]:
-        """Writes that `reader` may have read from and which the excerpt behind `barrier` lacks."""
+        """Return the writes that `reader` may have read from and that the excerpt of `barrier` lacks."""
         tokens = tokens_observed(reader, self.value_at)
         if not tokens or barrier.within_block(reader):
             return []
@@ -172,7 +180,7 @@ class Excerpt:
 
 
 class _Barrier:
-    """The kept operations: the write called last among those returned by some time, and the blocks."""
+    """An index of the kept operations: the latest call among the writes returned by some time, and the blocks."""
 
     def __init__(self, excerpt: Excerpt, kept: Sequence[Operation]) -> None:
         self._have = {(op.op_id, op.alternative) for op in kept}
@@ -213,7 +221,10 @@ def _without_counts(op: Operation) -> Operation:
 def shrink(
     excerpt: Excerpt, start: Sequence[Operation], impossible: Callable[[Sequence[Operation]], bool]
 ) -> list[Operation]:
-    """Delta debugging: drop ever smaller chunks while what is left is sound and impossible. `start` is both."""
+    """Shrink `start` by delta debugging: drop ever smaller chunks while the rest stays sound and impossible.
+
+    `start` itself must be sound and impossible.
+    """
     now = list(start)
     chunk = max(1, len(now) // 2)
     while True:

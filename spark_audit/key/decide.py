@@ -1,8 +1,8 @@
 """The decision for one key. Pure: the Spark job, the local engine and the simulator run this same code.
 
-The witness proves the key if it can. Otherwise a few operations that are impossible by themselves prove a violation.
-Otherwise the search decides, first along the revisions, then without them. A key that is not decided within the cap is
-undecided.
+The witness proves the key if it can. Otherwise, a few operations that are impossible by themselves prove a violation,
+if such operations are found. Otherwise, the search decides, first along the revisions, then without them. A key that is
+not decided within the cap is undecided.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SHRINK_CONFIGURATIONS_MAX = 100_000  # For shrinking a counterexample, which is 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `needs_replay`: it was not
-    shown that the order of revisions itself explains the key; a replay of the whole store can tell.
+    """The decision for one key.
 
-    `counterexample`: operations that are impossible by themselves, reduced to what shows it. `suspicion`: why the
-    witness failed. `unplaced`: the unknown writes without a revision in the order of the witness
-    (`store/revision_claims.py`).
+    `status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `needs_replay`: it was not
+    shown that the order of revisions itself explains the key; a replay of the whole store can tell. `counterexample`:
+    operations that are impossible by themselves, reduced to what shows it. `suspicion`: why the witness failed.
+    `unplaced`: the unknown writes without a revision in the order of the witness (`store/revision_claims.py`).
     """
 
     status: str
@@ -79,7 +79,7 @@ def decide(
 
 
 def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Decision | None:
-    """The violation that `core` shows by itself; None if it shows none within the bounds.
+    """Return the violation that `core` shows by itself; None if it shows none within the bounds.
 
     Operations are strict, of one key and one clock, without appends. `writers`: every other write, unknown ones
     included, of a value that an operation of the core found, or of a revision that it compared with. All other
@@ -97,7 +97,7 @@ def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Deci
 
 
 def _alone(op: Operation, excerpt: Excerpt) -> Operation | None:
-    """Without observations that count other writes; without any observation if they do not name a single value."""
+    """Drop observations that count other writes, or all observations if they do not name a single value."""
     if ANYTHING in tokens_observed(op, excerpt.value_at):
         return op.without_reads()
     steps = (
@@ -110,7 +110,10 @@ def _alone(op: Operation, excerpt: Excerpt) -> Operation | None:
 def _decide_across_clocks(
     strict: Sequence[Operation], clocks: Clocks, configurations_max: int, suspicion: str
 ) -> Decision:
-    """One axis loses some precedences: what is impossible without them is a violation; everything else is undecided."""
+    """Decide operations of several clocks on one axis, on which some precedences are lost.
+
+    Operations that are impossible even without these are a violation. Everything else is undecided.
+    """
     axis = widened(strict, [clocks.widened(op) for op in strict])
     found = search(axis, configurations_max=configurations_max)
     if found.linearizable is not False:
@@ -143,7 +146,7 @@ def _impossible_core(excerpt: Excerpt, hint: Operation | None) -> list[Operation
 
 
 def _with_sources(excerpt: Excerpt, proof: list[Operation]) -> list[Operation]:
-    """The proof, and the writes that its reads name: not needed for the contradiction, but expected by a reader."""
+    """Add the writes that the proof's reads name: the contradiction does not need them, but a person expects them."""
     have = {op.op_id for op in proof}
     tokens = {token for op in proof for token in tokens_observed(op, excerpt.value_at)}
     sources = [w for token in sorted(tokens - {NOTHING}) for w in excerpt.writers.get(token, ())[:2]]
@@ -157,7 +160,7 @@ def _is_impossible(operations: Sequence[Operation]) -> bool:
 
 
 def _smallest(excerpt: Excerpt, at: Operation) -> list[Operation]:
-    """Shrink what the search refuted: first to the last operations before the refuted return, then one by one."""
+    """Shrink the refuted history: first to the last operations before the refuted return, then one by one."""
     left = SHRINK_CONFIGURATIONS_MAX
 
     def impossible(operations: Sequence[Operation]) -> bool:

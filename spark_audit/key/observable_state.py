@@ -1,4 +1,4 @@
-"""What the responses of one key can distinguish, and what they still require: both make the search smaller."""
+"""The states that responses can distinguish, and the values that they still require: both make the search smaller."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ UNREAD = "\0unread"  # Stands for every value that is never read.
 
 @dataclass(frozen=True, slots=True)
 class Observability:
-    """What the responses of a history can distinguish. All else may be dropped, so that many states become one.
+    """The parts of a state that the responses of a history can distinguish.
 
-    `values` None: all values (appends, and comparisons of values, look inside). `begun`: in a history with appends, the
-    values that responses name, sorted. A value that begins none of them can only be overwritten, so all such values are
-    alike.
+    All other parts may be dropped, so that many states become one. `values`: the values that responses name; None: all
+    values count (appends, and comparisons of values, look inside). `begun`: in a history with appends, the values that
+    responses name, sorted. A value that begins none of them can only be overwritten, so all such values are alike.
     """
 
     mod: bool
@@ -30,7 +30,7 @@ class Observability:
 
     @classmethod
     def of(cls, operations: Sequence[Operation]) -> Observability:
-        """What the responses of these operations can tell apart."""
+        """Collect the parts that the responses of these operations can distinguish."""
         steps = [step for op in operations for step in op.steps]
         targets = {guard.target for op in operations for guard in op.guards}
         seen = [step.seen for step in steps if step.seen is not None and step.seen.found]
@@ -48,7 +48,7 @@ class Observability:
         )
 
     def of_state(self, state: State) -> State:
-        """The state without what no response can tell apart."""
+        """Return the state without the parts that no response can distinguish."""
         value, mod, create, version = state
         if self.begun is not None and value is not None and not self._begins_one(value):
             value = UNREAD
@@ -58,7 +58,10 @@ class Observability:
 
     @property
     def _version_max(self) -> int:
-        """Unless versions are reported, it is enough to know whether a record is as it was created."""
+        """The cap on versions if none is reported.
+
+        It is then enough to know whether a record is as it was created.
+        """
         return 2 if self.mod and self.create else 0
 
     def _begins_one(self, value: str) -> bool:
@@ -67,7 +70,7 @@ class Observability:
         return place < len(self.begun) and self.begun[place].startswith(value)
 
     def simplified(self, op: Operation) -> Operation:
-        """The operation with UNREAD for a value that is never read."""
+        """Return the operation with UNREAD in place of each value that is never read."""
         if self.values is None or not any(
             step.value is not None and step.value not in self.values for step in op.steps
         ):
@@ -79,28 +82,28 @@ class Observability:
 class PendingReads:
     """Values that future calls must find, and the operations that could still write them. None stands for absence.
 
-    Once no operation is left that could write a value, a configuration that overwrites it while it is still to be read
-    is dead.
+    Once no operation is left that could write a value, a configuration that overwrites it before a future call has
+    found it is dead.
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        blind = any(step.kind == "append" for op in operations for step in op.steps)  # Values are then made of others.
+        blind = any(step.kind == "append" for op in operations for step in op.steps)  # Values then come from others.
         self._needs = [[] if blind else _needs(op) for op in operations]
         self._may_write = [_may_write(op) for op in operations]
         self._reads = Counter(token for tokens in self._needs for token in tokens)
         self._writes = Counter(token for tokens in self._may_write for token in tokens)
 
     def called(self, position: int) -> None:
-        """The operation is open from now on, and no longer a future call."""
+        """Note that the operation is open from now on, and no longer a future call."""
         self._reads.subtract(self._needs[position])
         self._writes.subtract(self._may_write[position])
 
     def is_awaited(self, token: str | None) -> bool:
-        """Whether a future call must find the value, and none may write it."""
+        """Return whether a future call must find the value, and no future call may write it."""
         return self._reads[token] > 0 and self._writes[token] <= 0
 
     def may_write(self, position: int, token: str | None) -> bool:
-        """Whether this operation may write the value."""
+        """Return whether this operation may write the value."""
         return token in self._may_write[position]
 
 

@@ -1,9 +1,9 @@
-"""Each change has a revision of its own: which revisions may a response report for a write that was not acknowledged?
+"""The revisions that a response may report for an unacknowledged write, since each change has a revision of its own.
 
-Not one that an acknowledged write carries, and not one that was reported for another write before. `advance` sees one
-state only and cannot know. A replay remembers them (`UsedRevisions`). The search does not need to: once a record is
-gone, no response may report its revision again, so a configuration in which some operation still must is dead
-(`NamedRevisions`).
+Such a revision is not one that an acknowledged write carries, and not one that was reported for another write before.
+`advance` sees one state only and cannot check this. A replay remembers the reported revisions (`UsedRevisions`). The
+search does not need to. Once a record is gone, no response may report its revision again, so a configuration in which
+some operation still must report it is dead (`NamedRevisions`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ NO_REVISIONS: frozenset[int] = frozenset()
 
 
 class UsedRevisions:
-    """Along an order: whether a revision reported for a write without one is reported for that write alone."""
+    """The revisions used along an order.
+
+    A revision that is reported of a write without one must belong to that write alone.
+    """
 
     def __init__(self, carried: Iterable[int]) -> None:
         self._used = set(carried)
 
     def take(self, state: State, op: Operation) -> bool:
-        """`op` is next, in this state; whether the revisions that it reports of the record are new, or those of this
-        record.
+        """Take `op` as the next operation in this state; return whether its reported revisions are possible.
+
+        Each revision that it reports of the record must be new, or already that of this record.
         """
         claimed = revisions_claimed(state, op)
         if not self._used.isdisjoint(claimed):
@@ -48,21 +52,22 @@ class NamedRevisions:
         self._creates_to_come = Counter(r for names in self._creates for r in names)
 
     def called(self, position: int) -> None:
-        """The operation is open from now on, and no longer a future call."""
+        """Note that the operation is open from now on, and no longer a future call."""
         if self._must[position]:
             self._mods_to_come.subtract(self._mods[position])
             self._creates_to_come.subtract(self._creates[position])
 
     def fits(self, state: State, position: int) -> bool:
-        """Whether the revision that the operation reports of a write without one may be the revision of that write."""
+        """Return whether the revision that the operation reports of a write without one may belong to that write."""
         _, mod, create, _ = state
         return (mod is not None or self._carried.isdisjoint(self._mods[position])) and (
             create is not None or self._carried.isdisjoint(self._creates[position])
         )
 
     def parts(self, state: State, after: State, position: int, waiting: Iterable[int]) -> bool:
-        """Whether `position`, which turns `state` into `after`, ends a record that one of `waiting` or a future call
-        must report.
+        """Return whether the operation at `position` ends a record that another operation must still report.
+
+        The operation turns `state` into `after`. The other operation is one of `waiting`, or a future call.
         """
         _, mod, create, _ = state
         had = self._mods[position] if mod is None else (mod,)
@@ -84,12 +89,12 @@ class NamedRevisions:
 
 
 def carried_by(operations: Iterable[Operation]) -> set[int]:
-    """The revisions of the acknowledged writes among them."""
+    """Return the revisions of the acknowledged writes among these operations."""
     return {op.revision for op in operations if op.writes and op.revision is not None}
 
 
 def revisions_claimed(state: State, op: Operation) -> frozenset[int]:
-    """The revisions that the record of `state` gets if `op` is next; none if all of them are known already."""
+    """Return the revisions that the record of `state` gets if `op` is next; none if all of them are known already."""
     _, mod, create, _ = state
     if mod is not None and create is not None:
         return NO_REVISIONS
@@ -97,13 +102,13 @@ def revisions_claimed(state: State, op: Operation) -> frozenset[int]:
 
 
 def _mods(op: Operation) -> frozenset[int]:
-    """The revisions that the record found must have for it to answer so, or to take effect."""
+    """Return the revisions that the found record must have for the operation to answer so, or to take effect."""
     seen = {step.seen.mod_revision for step in op.steps if step.seen is not None and step.seen.found}
     expected = {step.expected_mod_revision for step in op.steps if step.kind == "cas" and step.flag is not False}
     return frozenset(r for r in seen | expected if r and not (op.writes and r == op.revision))
 
 
 def _creates(op: Operation) -> frozenset[int]:
-    """The revisions that the record found must have been created at."""
+    """Return the revisions at which the found record must have been created."""
     seen = {step.seen.create_revision for step in op.steps if step.seen is not None and step.seen.found}
     return frozenset(r for r in seen if r and not (op.writes and r == op.revision))

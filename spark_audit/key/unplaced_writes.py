@@ -1,10 +1,10 @@
-"""The unplaced writes (`store/revision_claims.py`) of one key: unknown writes in its order whose revision no response
-named, and their alternative ranges.
+"""The unplaced writes (`store/revision_claims.py`) of one key, and their alternative ranges.
 
-A put that was never read, and that only some version counts, is hardly bound to its place. It may stand anywhere on the
-same record between two responses that count versions, if the next operation there does not look at the record: then no
-response changes. Nor does any response say which of several such puts, or deletions, stands where, so the ones used are
-those called first, in the order of their calls. docs/internals/audit-proofs.md, section 9, proves both.
+An unplaced write is an unknown write in the key's order whose revision no response named. A put that was never read,
+and that only some version counts, is hardly bound to its place. It may stand anywhere on the same record between two
+responses that count versions, if the next operation there does not look at the record: then no response changes. No
+response says which of several such puts, or deletions, stands at which place. So the puts and deletions used are those
+called first, in the order of their calls. docs/internals/audit-proofs.md, section 9, proves both.
 """
 
 from __future__ import annotations
@@ -16,30 +16,33 @@ from spark_audit.history.operation import FOREVER, Operation
 from spark_audit.model.key import ABSENT, State, advance
 from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 
-PLACES_AWAY_MAX = 512  # How far away another place is looked for. What lies beyond is not used.
+PLACES_AWAY_MAX = 512  # How far away another place is looked for. Places beyond are not used.
 
 STOP, LOOKS, BLIND, UNNAMED, UNNAMED_PUT, HIDDEN = range(6)
 """The effect of an operation on a hidden put that moves past it, or to the place right before it.
 
-STOP: the put cannot pass it. LOOKS: it can pass. BLIND: a write with a revision that does not look at the record: the
-put can pass, or stand before it. UNNAMED: an unknown write without a revision that is bound to its place: the put can
-pass, not stand next to it. UNNAMED_PUT: one that does not look. HIDDEN: another put that moves.
+- STOP: the put cannot pass the operation.
+- LOOKS: the put can pass it.
+- BLIND: a write with a revision that does not look at the record. The put can pass it, or stand before it.
+- UNNAMED: an unknown write without a revision, bound to its place. The put can pass it, but not stand next to it.
+- UNNAMED_PUT: an unknown write without a revision that does not look at the record.
+- HIDDEN: another hidden put, which moves itself.
 """
 
 
 def alternative_ranges(
     kinds: Sequence[int], revisions: Sequence[int], calls: Sequence[int], own: int
 ) -> tuple[RevisionRange, ...]:
-    """The revisions that a hidden put at the place `own` may have there and at other places; ascending.
+    """Return the revisions that a hidden put at the place `own` may have there and at other places, ascending.
 
-    `kinds`, `revisions` (0 or less: not named), `calls` (ns of one clock): those of all places around it, in order. It
-    may stand before an UNNAMED_PUT if it was called no later: then the two can exchange their revisions.
+    `kinds`, `revisions` (0 or less: not named), `calls` (ns of one clock): those of all places around it, in order. The
+    put may stand before an UNNAMED_PUT if it was called no later, because the two can then exchange their revisions.
     """
     at = own
     while at > 0 and kinds[at - 1] != STOP:
         at -= 1
     found: list[RevisionRange] = []
-    before = at - 1  # The last that does not move.
+    before = at - 1  # The last place that does not move.
     while at < len(kinds):
         lands = kinds[at] == BLIND or (kinds[at] == UNNAMED_PUT and calls[own] <= calls[at])
         if lands and before >= 0 and revisions[before] > 0:
@@ -50,7 +53,7 @@ def alternative_ranges(
                 break
             low, high = revisions[before] + 1, revisions[end] - 1
             if found and found[-1][1] + 2 == low:
-                found[-1] = (found[-1][0], high)  # The one between is taken.
+                found[-1] = (found[-1][0], high)  # The revision between the two is taken.
             elif low <= high:
                 found.append((low, high))
         if kinds[at] == STOP:
@@ -63,10 +66,10 @@ def alternative_ranges(
 def unplaced_writes(
     key: str, order: Sequence[tuple[Operation, int | None]], *, initial: State = ABSENT, after: int = 1
 ) -> tuple[UnplacedWrite, ...] | None:
-    """The unplaced writes of an order that `witness.py` verified. The order begins in the state `initial`, which has no
-    revision above `after`.
+    """Return the unplaced writes of an order that `witness.py` verified.
 
-    None: a response other than that of a neighbour depends on a revision that was not named.
+    The order begins in the state `initial`, which has no revision above `after`. None: a response other than that of a
+    neighbour depends on a revision that was not named.
     """
     revisions = _named(order, initial)
     if revisions is None:
@@ -107,7 +110,7 @@ def _elsewhere(
 
 
 def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[int | None], initial: State) -> list[int]:
-    """The kind of each place, in an order for which `_named` is not None."""
+    """Return the kind of each place, in an order for which `_named` is not None."""
     found = values_found([op for op, _ in order])
     kinds: list[int] = []
     state = initial
@@ -128,8 +131,9 @@ def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[in
 
 
 def _named(order: Sequence[tuple[Operation, int | None]], initial: State) -> list[int | None] | None:
-    """The revision of each operation, including those of unknown writes that a later response names other than by a
-    record: as a creation, or by a comparison.
+    """Return the revision of each operation; None for one that no response names.
+
+    This includes unknown writes that a later response names other than by a record: as a creation, or by a comparison.
     """
     revisions = [revision for _, revision in order]
     state, writer, creator = initial, -1, -1
@@ -162,7 +166,7 @@ def _named(order: Sequence[tuple[Operation, int | None]], initial: State) -> lis
 
 
 def values_found(operations: Sequence[Operation]) -> set[str | None]:
-    """The values that some of these operations found, or must have found."""
+    """Return the values that some of these operations found, or must have found."""
     found = {step.seen.value for op in operations for step in op.steps if step.seen is not None}
     found.update(step.expected for op in operations for step in op.steps if step.flag is not False)
     return found
@@ -171,8 +175,10 @@ def values_found(operations: Sequence[Operation]) -> set[str | None]:
 def with_earliest_calls(
     order: Sequence[tuple[Operation, int | None]], operations: Sequence[Operation]
 ) -> tuple[tuple[Operation, int | None], ...]:
-    """The order with the earliest-called puts in place of those that no operation can have seen there, in the order of
-    their calls, and the same for deletions of unknown outcome. `operations`: all of the key.
+    """Replace the unknown puts that no operation can have seen by the earliest-called ones.
+
+    They are placed in the order of their calls. Deletions of unknown outcome are treated in the same way. `operations`:
+    all operations of the key.
     """
     found = values_found([op for op, _ in order])
     made = list(order)
@@ -196,8 +202,9 @@ def with_earliest_calls(
 
 
 def _is_unobserved(order: Sequence[tuple[Operation, int | None]], place: int, alike: Mapping[int, Operation]) -> bool:
-    """Whether the next operation behind this place, apart from `alike`, does not look at the record. A deletion does
-    not say what it found.
+    """Return whether the next operation behind this place, apart from `alike`, does not look at the record.
+
+    A deletion does not say what it found.
     """
     following = (op for op, _ in islice(order, place + 1, None) if op.op_id not in alike)
     after = next(following, None)

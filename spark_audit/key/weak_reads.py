@@ -29,7 +29,7 @@ class Misfit:
 
 
 def misfits(operations: Sequence[Operation], clocks: Clocks) -> Iterator[Misfit]:
-    """The reads of one key that do not fit their own revision; see the docstring of this module."""
+    """Yield the reads of one key that do not fit their own revision; see the docstring of this module."""
     key = _KeyWrites(operations, clocks)
     for op in operations:
         seen = op.steps[0].seen if len(op.steps) == 1 and not op.unknown else None

@@ -5,18 +5,19 @@ already taken effect in it. When an operation returns, each configuration in whi
 extended by open operations until it has; a configuration that cannot be extended so is dropped. If none is left, no
 order explains the history up to this return. Memory is bounded by the concurrency, not by the length of the history.
 
-- An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal ones are
-  one sort with a count. Of two configurations with the same state and the same completed operations, the one that has
-  spent fewer of every sort dominates the other.
+- An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal ones
+  form one sort with a count. Of two configurations with the same state and the same completed operations, the one that
+  has spent fewer of every sort dominates the other.
 - A read that agrees with the state and changes nothing takes effect at once: this can only help.
-- What no response reports is dropped: a number of the state that is never reported, a value that is never read.
+- Parts of the state that no response reports are dropped: a number that is never reported, a value that is never read.
 - A value that future calls must still find, and that no operation is left to write, is not overwritten.
-- Each change has a revision of its own: a revision reported of an unknown write is no other's
+- Each change has a revision of its own, so a revision reported of an unknown write belongs to no other write
   (`key/revision_uniqueness.py`).
-- When a put takes effect, open puts that are never read take effect before it: it overwrites them, so they cost
-  nothing, unless some response depends on a record without naming its value, as a deletion that found one.
-- `ordered`: acknowledged writes take effect in the order of their revisions. An order found so is as good as any; if
-  none is found, this proves nothing, and the search without `ordered` decides.
+- When a put takes effect, open puts that are never read take effect before it. It overwrites them, so they cost
+  nothing. This is not done if some response, such as a deletion that found a record, depends on a record without naming
+  its value.
+- `ordered`: acknowledged writes take effect in the order of their revisions. An order found this way is as good as any
+  other. If none is found, this proves nothing, and the search without `ordered` decides.
 - A first pass keeps only the BEAM most promising configurations at each return. An order that it finds is valid all the
   same, and it finds one for most histories that have one. Otherwise a second pass keeps all configurations.
 - `configurations_max` bounds the work; beyond it the result is None, never a verdict.
@@ -37,12 +38,15 @@ Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, how many), ordered by s
 Configuration: TypeAlias = tuple[State, int, Spent]  # state, bits of open completed operations that took effect, spent
 
 
-BEAM = 24  # Configurations kept by the first walk. Wider finds hardly more (measured), and costs in proportion.
+BEAM = 24  # Configurations kept by the first walk. A wider beam finds hardly more (measured), at a proportional cost.
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """`linearizable` None: the cap was reached. `at`: the operation at whose return no configuration was left."""
+    """The result of a search.
+
+    `linearizable`: None if the cap was reached. `at`: the operation at whose return no configuration was left.
+    """
 
     linearizable: bool | None
     configurations: int
@@ -71,8 +75,9 @@ def search(
 
 
 def _events(operations: Sequence[Operation]) -> Iterator[tuple[int, int, int]]:
-    """(time, 0 for a call or 1 for a return, position): at equal stamps calls come first, because these are
-    concurrent.
+    """Yield (time, 0 for a call or 1 for a return, position).
+
+    At equal stamps calls come first, because such operations are concurrent.
     """
     for position, op in enumerate(operations):
         yield (op.call_ns, 0, position)
@@ -92,13 +97,13 @@ class _Linearizer:
         self._given = [op for op in operations if op.weak is None]
         self._operations = [self._observability.simplified(op) for op in self._given]
         self._open: dict[int, int] = {}  # Position of an open completed operation → its bit.
-        self._open_reads: dict[int, int] = {}  # Those of them that change nothing.
-        self._open_idle: dict[int, int] = {}  # Puts without any trace once they are overwritten.
+        self._open_reads: dict[int, int] = {}  # Open operations that change nothing.
+        self._open_idle: dict[int, int] = {}  # Open puts that leave no trace once they are overwritten.
         self._free_bits: list[int] = []
         self._sorts: dict[object, int] = {}
         self._sort_samples: list[Operation] = []
         self._sort_position: dict[int, int] = {}
-        self._available: list[int] = []  # Per sort: how many have been called.
+        self._available: list[int] = []  # For each sort, how many have been called.
         self._pending_reads = PendingReads(self._operations)
         self._named = NamedRevisions(self._operations)
         counting = self._observability.version or self._observability.create or _depends_on_any_record(self._operations)
@@ -107,7 +112,7 @@ class _Linearizer:
         self._ranks_closed = 0
 
     def run(self, initial: State) -> Operation | None:
-        """None if there is an order; otherwise the operation whose return no configuration survives."""
+        """Return None if there is an order; otherwise the operation whose return no configuration survives."""
         configurations: set[Configuration] = {(self._observability.of_state(initial), 0, ())}
         for _, is_return, position in sorted(_events(self._operations)):
             op = self._operations[position]
@@ -144,8 +149,9 @@ class _Linearizer:
             self._open_idle[position] = bit
 
     def _promising(self, configurations: set[Configuration]) -> set[Configuration]:
-        """The configurations that have committed to the least: few open operations have taken effect, few
-        unknown ones.
+        """Return the configurations that have committed to the least.
+
+        In these, few open operations and few unknown ones have taken effect.
         """
         if self._beam is None or len(configurations) <= self._beam:
             return configurations
@@ -212,7 +218,7 @@ class _Linearizer:
                 yield (after, mask, tuple(sorted({**counts, sort: counts.get(sort, 0) + 1}.items())))
 
     def _must_be_kept(self, state: State, mask: int, counts: dict[int, int]) -> bool:
-        """Whether the value is still to be read, and no operation is left to write it again."""
+        """Return whether the value is still to be read and no remaining operation can write it again."""
         token = state[0]
         if not self._pending_reads.is_awaited(token):
             return False
@@ -237,7 +243,7 @@ class _Linearizer:
 
 
 def _depends_on_any_record(operations: Sequence[Operation]) -> bool:
-    """Whether some response depends on a record without naming its value: on its revision or its existence."""
+    """Return whether some response depends on a record without naming its value: on its revision or its existence."""
     return any(
         op.guards
         or step.expected_mod_revision is not None
@@ -279,5 +285,5 @@ def _undominated(configurations: set[Configuration]) -> set[Configuration]:
 
 
 def widened(operations: Sequence[Operation], axis: Sequence[tuple[int, int]]) -> list[Operation]:
-    """The operations with other (call, return) stamps: see `Clocks.widened`."""
+    """Return the operations with other (call, return) stamps: see `Clocks.widened`."""
     return [replace(op, call_ns=call, return_ns=end) for op, (call, end) in zip(operations, axis, strict=True)]

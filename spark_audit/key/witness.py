@@ -6,7 +6,7 @@
   the best one. Chains of such writes (an unknown compare-and-set over the value of another) are followed.
 - Real time: the order is wrong if and only if some operation returned before an earlier one of the order was called,
   that is, if a prefix maximum of the calls exceeds a return.
-- Replay: every response must follow from the state at its place, and a revision is reported of one write only.
+- Replay: every response must follow from the state at its place, and no revision is reported of two writes.
 
 Cost: O(n log n) for n operations of a key, plus a bounded search at each gap that unknown writes must fill. A key whose
 order fails is suspect, not wrong: `key/decide.py` then looks for a violation, or for another order.
@@ -28,16 +28,17 @@ Rank: TypeAlias = tuple[int, int, int, int]  # (revision, writer first, call, op
 
 LATE = "it returned before an operation that precedes it in the order was called"
 
-FILL_STATES_MAX = 200  # States tried at one place to fill a gap with unknown writes: it needs one or two, rarely more.
+FILL_STATES_MAX = 200  # States tried at one place to fill a gap with unknown writes. It needs one or two, rarely more.
 FILL_BACK_MAX = 24  # How many places back a gap may have to be filled: the writes since a version was last shown.
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """`order`: every completed operation, and the unknown ones that took effect. If not `verified`: the reason, and the
-    operation at which it failed.
+    """The result of verifying the order that the revisions propose.
 
-    `guessed`: no response named the place of some unknown write, so it is not proven that a revision was free there.
+    `order`: every completed operation, and the unknown ones that took effect. `reason`, `at`: if not `verified`, why,
+    and the operation at which it failed. `guessed`: no response named the place of some unknown write, so it is not
+    proven that a revision was free there.
     """
 
     verified: bool
@@ -87,7 +88,10 @@ def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State =
 
 
 def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
-    """The records that responses reported, by the revision that wrote them; the replay compares the differences."""
+    """Return the records that responses reported, by the revision that wrote them.
+
+    The replay compares reports that differ.
+    """
     shown: dict[int, Seen] = {}
     for op in completed:
         for step in op.steps:
@@ -99,7 +103,10 @@ def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
 
 
 def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Operation]) -> set[int] | None:
-    """Place the unknown writes that were seen with a revision. None: something seen was never written."""
+    """Place the unknown writes that were seen with a revision, and return their op_ids.
+
+    None: a record was seen that no operation can have written.
+    """
     written = {place.revision for place in places if place.operation.writes}
     by_value: dict[str, list[Operation]] = {}
     for op in sorted(unknown, key=lambda op: op.call_ns, reverse=True):
@@ -110,7 +117,7 @@ def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Ope
     for revision in sorted(shown.keys() - written):
         value = shown[revision].value
         if value is None:
-            continue  # Keys only: it may be any of them; replay fills the gap.
+            continue  # Only keys were requested: it may be any write; the replay fills the gap.
         candidates = by_value.get(value, [])
         while candidates and candidates[-1].op_id in taken:
             candidates.pop()
@@ -123,7 +130,10 @@ def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Ope
 
 
 def _values_seen(completed: Iterable[Operation]) -> set[str]:
-    """Values that some response or expectation names: an unknown write of one of them is kept for that observer."""
+    """Return the values that responses or expectations name.
+
+    An unknown write of one of these values is kept for its observer.
+    """
     values: set[str] = set()
     for op in completed:
         for step in op.steps:
@@ -135,7 +145,7 @@ def _values_seen(completed: Iterable[Operation]) -> set[str]:
 
 
 def late_operation(order: Sequence[Operation], clocks: Clocks) -> Operation | None:
-    """The first operation that had returned before an earlier one of the order was called; None if there is none."""
+    """Return the first operation that had returned before an earlier one of the order was called, if there is one."""
     latest: dict[str, int] = {}
     for op in order:
         for clock, call in latest.items():
@@ -185,12 +195,12 @@ def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: 
 
 
 def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, initial: State = ABSENT) -> bool:
-    """Whether this order of (operation, revision of its writes) respects real time and explains every response."""
+    """Return whether this order of (operation, revision of its writes) fits real time and explains every response."""
     return _misfit(order, clocks, initial) is None
 
 
 def _misfit(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, initial: State) -> Witness | None:
-    """Why this order does not explain the responses; None if it does."""
+    """Return why this order does not explain the responses; None if it does."""
     state = initial
     fresh = UsedRevisions(revision for op, revision in order if op.writes and revision is not None)
     for op, revision in order:
@@ -205,8 +215,10 @@ def _misfit(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, initi
 
 
 def _accepts(state: State, place: _Place, carried: set[int]) -> State | None:
-    """The state after the operation at this place, if it agrees with the response and with later reports of
-    its result, and gives no unknown write a revision of `carried`: those of other writes.
+    """Return the state after the operation at this place; None if the operation does not fit there.
+
+    It fits if the state agrees with its response and with later reports of its result, and if it gives no unknown write
+    a revision of `carried`: those of other writes.
     """
     if not carried.isdisjoint(revisions_claimed(state, place.operation)):
         return None
@@ -222,7 +234,7 @@ def _accepts(state: State, place: _Place, carried: set[int]) -> State | None:
 
 
 def _run(state: State, ahead: Sequence[_Place], carried: set[int]) -> list[State] | None:
-    """The states after each of these places; None if a place does not accept its state."""
+    """Return the states after each of these places; None if a place does not accept its state."""
     states: list[State] = []
     now: State | None = state
     for place in ahead:
@@ -245,7 +257,7 @@ class _Filler:
         carried: set[int],
         clocks: Clocks,
     ) -> None:
-        # A transaction that other keys must agree with comes last.
+        # Transactions come last, because other keys must agree with them.
         self._spare = sorted(spare, key=lambda op: (op.name == "txn", op.call_ns))
         self._used: set[int] = set()
         self._values_seen = values_seen
@@ -255,7 +267,7 @@ class _Filler:
     def fill_back(
         self, states: Sequence[State], places: Sequence[_Place], first: int, position: int
     ) -> tuple[int, list[Operation], State, list[State]] | None:
-        """A place not before `first`, and unknown writes there that explain all responses up to `position`.
+        """Find a place not before `first`, and unknown writes there that explain all responses up to `position`.
 
         Returns the place, the writes, the state after them, and the states after each place from there on. The latest
         place is tried first. An earlier one may be needed: a hidden write shows only in the version of a later one, or
@@ -270,7 +282,7 @@ class _Filler:
     def _fill(
         self, state: State, ahead: Sequence[_Place], position: int
     ) -> tuple[list[Operation], State, list[State]] | None:
-        """Breadth first, so a shortest chain; None if there is none within FILL_STATES_MAX states."""
+        """Search breadth first, so for a shortest chain; None if there is none within FILL_STATES_MAX states."""
         feasible = [op for op in self._spare if op.op_id not in self._used and self._in_time(op, position)]
         useful = _leading_to({value for place in ahead for value in _values_wanted(place)}, feasible)
         frontier: list[tuple[State, tuple[Operation, ...]]] = [(state, ())]
@@ -298,7 +310,7 @@ class _Filler:
     def _candidates(
         self, feasible: Sequence[Operation], chain: tuple[Operation, ...], useful: set[str | None]
     ) -> Iterator[Operation]:
-        """One write of each sort. A write whose value others wait for is not used where any write would do."""
+        """Yield one write of each sort. A write whose value others wait for is not used where any write would do."""
         done = {op.op_id for op in chain}
         offered: set[object] = set()
         for op in feasible:
@@ -315,8 +327,9 @@ class _Filler:
 
 
 def _leading_to(wanted: set[str | None], feasible: Sequence[Operation]) -> set[str | None]:
-    """`wanted`, and the values that unknown compare-and-sets must find before they can write one of these,
-    transitively.
+    """Return `wanted`, and the values that lead to one of these through unknown compare-and-sets, transitively.
+
+    An unknown compare-and-set must find such a value before it can write one that is wanted.
     """
     reached = set(wanted)
     while True:
@@ -328,7 +341,7 @@ def _leading_to(wanted: set[str | None], feasible: Sequence[Operation]) -> set[s
 
 
 def _values_wanted(place: _Place) -> set[str | None]:
-    """The values that the operation at this place must find."""
+    """Return the values that the operation at this place must find."""
     wanted: set[str | None] = set()
     for step in place.operation.steps:
         if step.seen is not None and step.seen.found:
@@ -341,7 +354,7 @@ def _values_wanted(place: _Place) -> set[str | None]:
 
 
 def _deadlines(order: Sequence[Operation], names: set[str], clocks: Clocks) -> list[dict[str, int]]:
-    """For each place and clock of `names`: the latest call (real time) of a write placed there."""
+    """Return for each place and clock of `names` the latest call (real time) that a write placed there may have."""
     deadlines: list[dict[str, int]] = []
     now: dict[str, int] = {}
     for op in reversed(order):

@@ -1,6 +1,6 @@
-"""The audit of files without a JVM: read, refuse malformed rows, decide. In memory, on Arrow and numpy.
+"""The audit of files without a JVM: read, refuse malformed rows, decide. All data is in memory, on Arrow and numpy.
 
-About 0.6 GiB for a million operations of single keys; docs/reference/audit.md ("Engines") has the figures.
+It takes about 0.6 GiB for a million operations of single keys; docs/reference/audit.md ("Engines") has the figures.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ class _Job:
 
 @dataclass(slots=True)
 class _KeyResults:
-    """The results of the keys of one run. `wrong`: keys that no order of their own explains. `needs_replay`: see
-    Decision.
+    """The results of the keys of one run.
+
+    `wrong`: keys that no order of their own explains. `needs_replay`: see Decision.
     """
 
     wrong: set[str] = field(default_factory=set)
@@ -154,7 +155,7 @@ def _refuse(found: Read, bad: Iterable[tuple[int, str]]) -> None:
 
 
 def _run_folders(found: Read, files: Sequence[HistoryFile]) -> Iterator[tuple[str, Path]]:
-    """(run_id, folder) of the rows of each file, in the order of the files."""
+    """Yield (run_id, folder) of the rows of each file, in the order of the files."""
     folder_of = {str(file.path.resolve()): file.folder for file in files}
     run = found.frame.codes("run_id")
     for file, start, end in found.locations.pieces():
@@ -175,8 +176,9 @@ def _rows_by_run(frame: Frame) -> dict[str, Int64s]:
 def _decide(
     job: _Job, configurations_max: int, verdict: Verdict, key_rows: list[Mapping[str, Any]] | None
 ) -> dict[str, _KeyResults]:
-    """Record the findings of keys; by run what remains to be compared across keys. `key_rows` receives a row for each
-    key.
+    """Record the findings of keys; return by run what remains to be compared across keys.
+
+    `key_rows` receives a row for each key.
     """
     results: dict[str, _KeyResults] = {}
     others: list[KeyFindings] = []
@@ -229,7 +231,7 @@ def _check_store(job: _Job, run_id: str, results: _KeyResults, verdict: Verdict)
         return
     left = results.needs_replay if not obstacle else []
     traces = Traces(tuple(results.claims), tuple(results.unplaced))
-    if (traces or left) and not multi_key:  # Otherwise the replay covers it.
+    if (traces or left) and not multi_key:  # With listings or transactions, the replay covers it.
         taking = rows[job.taking[rows]]
         mine = RowsOfFrame(frame, rows, taking, taking[job.changed[taking]], job.clocks[run_id])
         left = check_across_keys(run_id, traces, mine.facts(RevisionQuery.about(traces, left)), mine, verdict, left)
@@ -247,7 +249,7 @@ def _check_store(job: _Job, run_id: str, results: _KeyResults, verdict: Verdict)
 
 
 def _in_order(job: _Job, rows: Int64s) -> Iterator[Row]:
-    """The rows that take part, in the order of a replay (`position`), a few in memory at a time."""
+    """Return the rows that take part, in the order of a replay (`position`), a few in memory at a time."""
     pinned = job.multi_key.pinned
     revision = np.where(pinned > 0, pinned, job.frame.numbers("revision", 0))
     order = ranked(job.frame, rows[job.taking[rows]], revision, job.changed & (pinned == 0))

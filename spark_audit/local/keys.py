@@ -1,6 +1,6 @@
 """Decides all keys of a history, some at a time, so that temporaries stay small; two threads share the work.
 
-numpy and Arrow release the interpreter lock; keys that have to be searched, in Python, run one after the other.
+numpy and Arrow release the interpreter lock. The search of a key is Python, so searches run one after the other.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Decided:
 def decided_keys(
     table: pa.Table, rows: Int64s, clocks: Mapping[str, Clocks], configurations_max: int, *, multi_key: bool
 ) -> Iterator[Decided]:
-    """Decide every (run_id, key) of a table of `single_rows`. `multi_key`: it has projections of listings or
-    transactions.
+    """Decide every (run_id, key) of a table of `single_rows`.
+
+    `multi_key`: the table has projections of listings or transactions.
     """
     frame = Frame(table)
     order, edges = _groups(frame, rows)
@@ -52,7 +53,7 @@ def decided_keys(
 
     def decided(start: int, end: int) -> Decided:
         mine = order[start:end]
-        if end - start > HOT_ROWS:  # Then it is one key.
+        if end - start > HOT_ROWS:  # Then these rows are one key.
             found = _in_ranges(frame, lean, mine, clocks, configurations_max)
         else:
             found = decide_table(lean.take(mine), clocks, configurations_max)
@@ -79,8 +80,9 @@ def _in_ranges(
 
 
 def _groups(frame: Frame, rows: Int64s) -> tuple[Int64s, list[int]]:
-    """These rows by key, otherwise in the given order; and where to cut them: between keys, after about BLOCK_ROWS
-    rows, and around each key of more than HOT_ROWS.
+    """Sort these rows by key, and otherwise in the given order; return where to cut them.
+
+    Cuts lie between keys: after about BLOCK_ROWS rows, and around each key of more than HOT_ROWS rows.
     """
     run, key = frame.codes("run_id"), frame.codes("key")
     owner = (run.ids * np.int64(len(key.texts)) + key.ids)[rows]

@@ -38,21 +38,21 @@ _LATEST = 2**63 - 1
 
 
 def gather_rows(rows: Iterable[Row], verdict: Verdict, about: Mapping[str, RunAbout] | None = None) -> Material:
-    """The material of the page of this verdict, from well-formed rows (valid UTF-8). `about`: by run."""
+    """Return the material of the page of this verdict, from well-formed rows (valid UTF-8). `about`: by run."""
     frame = Frame(conform(pa.Table.from_pylist([{**row} for row in rows], schema=schema(names_coded=False))))
     parts, _ = single_rows(frame, inspect_multi_key(frame))
     return gather(frame, parts, verdict, about or {})
 
 
 def gather(frame: Frame, parts: pa.Table, verdict: Verdict, about: Mapping[str, RunAbout]) -> Material:
-    """The same from a frame. `parts`: its rows about single keys (`single_rows`)."""
+    """Return the same from a frame. `parts`: its rows about single keys (`single_rows`)."""
     whole, by_key = _Stamped.of(frame), _Stamped.of(Frame(parts))
     scenes = tuple(_scene(whole, by_key, violation) for violation in verdict.violations)
     plots, left_out = _plots(frame, wrong_runs(verdict), about)
     return Material(scenes, plots, left_out)
 
 
-# -- violations, and what was near them
+# -- violations, and operations near them
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _Stamped:
         return cls(frame, _ends(frame))
 
     def where(self, **names: str) -> Int64s:
-        """The rows of this run, or of this key of it."""
+        """Return the rows of this run, or of this key of it."""
         every = np.ones(self.frame.rows, np.bool_)
         for name, wanted in names.items():
             every &= self.frame.codes(name).among(wanted)
@@ -91,7 +91,7 @@ def _scene(whole: _Stamped, by_key: _Stamped, violation: Violation) -> tuple[Bar
 
 
 def _near(of: _Stamped, around: Int64s, violation: Violation, guilty: Int64s) -> list[Bar]:
-    """The nearest of these rows, in time."""
+    """Return the nearest of these rows, in time."""
     call, end, op_id = of.frame.numbers("call_ns", 0)[around], of.end[around], of.frame.numbers("op_id", -1)[around]
     stamps = moments(violation)
     if not stamps or not len(around) or int(end.max()) - int(call.min()) > SPAN_NS_MAX:
@@ -148,7 +148,7 @@ def _axes(frame: Frame, about: Mapping[str, RunAbout]) -> Iterable[_OnAxis]:
 
 
 def _counts(frame: Frame, axis: Axis, rows: Int64s, end: Int64s) -> dict[int, BucketCounts]:
-    """The counts of each bucket: completed and failed operations and latencies by return, all others by call."""
+    """Return the counts of each bucket: completed and failed operations and latencies by return, all others by call."""
     status = frame.codes("status")
     ok, failed, unknown = (status.among(name)[rows] for name in ("ok", "fail", "unknown"))
     called, ended = ((stamp[rows] - axis.start_ns) // axis.width_ns for stamp in (frame.numbers("call_ns", 0), end))
@@ -176,14 +176,14 @@ def _or_none(number: int) -> int | None:
 
 
 def _rounded(latency: Int64s) -> Int64s:
-    """See `rounded_latency` of report/material.py."""
+    """Round latencies down, as `rounded_latency` of report/material.py does."""
     bits = np.searchsorted(_POWERS, latency, side="right")
     shift = np.maximum(bits - LATENCY_BITS, 0)
     return latency >> shift << shift
 
 
 def _percentiles(bucket: Int64s, latency: Int64s, buckets: int) -> tuple[Int64s, Int64s]:
-    """p50 and p99 of each bucket, by nearest rank; -_LATEST for none."""
+    """Return p50 and p99 of each bucket, by nearest rank; -_LATEST for none."""
     ranked = latency[np.lexsort((latency, bucket))]
     sizes = np.bincount(bucket, minlength=buckets)
     starts = np.cumsum(sizes) - sizes
@@ -195,7 +195,7 @@ def _percentiles(bucket: Int64s, latency: Int64s, buckets: int) -> tuple[Int64s,
 
 
 def _highest(bucket: Int64s, number: Int64s, where: Bools, buckets: int) -> Int64s:
-    """The greatest number of each bucket; -_LATEST for none."""
+    """Return the greatest number of each bucket; -_LATEST for none."""
     highest = np.full(buckets, -_LATEST)
     np.maximum.at(highest, bucket[where], number[where])
     return highest

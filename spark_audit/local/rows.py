@@ -88,7 +88,7 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
         verdict.record(Undecided("store", run_id, None, obstacle), count=multi_key)
         return
     traces, left = Traces(tuple(claims), tuple(unplaced)), left if not obstacle else []
-    if (traces or left) and not multi_key:  # Otherwise the replay covers it.
+    if (traces or left) and not multi_key:  # With listings or transactions, the replay covers it.
         in_memory = RowsInMemory(rows, clocks)
         query = RevisionQuery.about(traces, left)
         left = check_across_keys(run_id, traces, in_memory.facts(query), in_memory, verdict, left)
@@ -125,7 +125,7 @@ def _refuse_malformed(history: Sequence[Row], name: str) -> None:
 
 
 def _clashes(history: Sequence[Row], name: str) -> list[Fault]:
-    """Faults between rows: an op_id twice, a client with two operations open at once."""
+    """Return the faults between rows: an op_id used twice, a client with two operations open at once."""
     faults: list[Fault] = []
     first_line: dict[tuple[str, int], int] = {}
     by_client: dict[tuple[str, str], list[tuple[int, int, Row]]] = {}

@@ -1,1 +1,1 @@
-"""The sequential specification that histories are judged by: the register of one key, and the whole store."""
+"""The sequential specification against which histories are judged: the register of one key, and the whole store."""

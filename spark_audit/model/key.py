@@ -20,7 +20,7 @@ ABSENT: State = (None, 0, 0, 0)
 
 
 def advance(state: State, operation: Operation, revision: int | None) -> State | None:
-    """The state after `operation`, or None if it cannot have answered so in this state.
+    """Return the state after `operation`, or None if it cannot have answered so in this state.
 
     `revision`: that of its writes, if known. An unknown operation that would change nothing here is refused: leaving it
     out is equivalent, and cheaper.
@@ -68,7 +68,7 @@ def _compare_and_set(state: State, step: Step, revision: int | None) -> State | 
 
 
 def _expectation_holds(state: State, step: Step) -> bool | None:
-    """None: it compares a revision that no response has named yet."""
+    """Return whether the expectation holds; None if it compares a revision that no response has named yet."""
     if step.expected_mod_revision is None:
         return state[0] == step.expected
     if state[0] is not None and state[1] is None and step.expected_mod_revision != 0:
@@ -83,7 +83,7 @@ def _written(state: State, value: str, revision: int | None) -> State:
 
 
 def observed(state: State, seen: Seen) -> State | None:
-    """The state, refined by a response that reports `seen`; None if the two disagree."""
+    """Return the state, refined by a response that reports `seen`; None if the two disagree."""
     value, _, _, version = state
     if not seen.found:
         return state if value is None else None
@@ -95,7 +95,7 @@ def observed(state: State, seen: Seen) -> State | None:
 
 
 def _with_revisions(state: State, seen_mod: int | None, seen_create: int | None) -> State | None:
-    """The state with these revisions of its record; None if it has others."""
+    """Return the state with these revisions of its record; None if it has others."""
     value, mod, create, version = state
     if seen_mod is not None and seen_mod != mod:
         if mod is not None:
@@ -116,7 +116,7 @@ def _guards_agree(state: State, operation: Operation) -> bool:
     answers = [_guard_holds(state, guard) for guard in operation.guards]
     if operation.guards_hold:
         return False not in answers
-    return operation.guards_hold is None or not all(answers)  # An untold revision (None) may well have differed.
+    return operation.guards_hold is None or not all(answers)  # A revision that is not named (None) may have differed.
 
 
 def _guard_holds(state: State, guard: Guard) -> bool | None:
@@ -135,7 +135,7 @@ def _guard_holds(state: State, guard: Guard) -> bool | None:
 
 
 def compared(have: int | str, sign: str, want: int | str) -> bool:
-    """`have sign want`; numbers as numbers, text in the order of its bytes."""
+    """Return `have sign want`. Numbers are compared as numbers, text in the order of its bytes."""
     if isinstance(have, str):
         left, right = as_bytes(have), as_bytes(str(want))
         return {"=": left == right, "!=": left != right, "<": left < right, ">": left > right}[sign]

@@ -24,8 +24,9 @@ Record: TypeAlias = tuple[str | None, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A response does not follow from the store. `keys`: the keys whose records would have to differ for it
-    to follow.
+    """The reason why a response does not follow from the store.
+
+    `keys`: the keys whose records would have to differ for it to follow.
     """
 
     reason: str
@@ -33,14 +34,14 @@ class Conflict:
 
 
 def written(old: Record, value: str | None, revision: int) -> Record:
-    """The record after a write at this revision; a value of None is a deletion."""
+    """Return the record after a write at this revision; a value of None is a deletion."""
     if value is None:
         return (None, revision, 0, 0)
     return (value, revision, revision, 1) if old[0] is None else (value, revision, old[2], old[3] + 1)
 
 
 def differs(have: Record, seen: Row | None) -> bool:
-    """Whether a response reports a record other than this one (None: it reports absence)."""
+    """Return whether a response reports a record other than this one (None: it reports absence)."""
     if seen is None or have[0] is None:
         return (seen is None) != (have[0] is None)
     names = ("value", "mod_revision", "create_revision", "version")
@@ -50,8 +51,9 @@ def differs(have: Record, seen: Row | None) -> bool:
 
 
 def holds(have: Record, compare: Row) -> bool:
-    """Whether a comparison of a transaction (docs/reference/specification.md#85-comparisons) holds for the record of
-    its key.
+    """Return whether a comparison of a transaction holds for the record of its key.
+
+    See docs/reference/specification.md#85-comparisons.
     """
     value, mod, create, version = have
     if compare["target"] == "value":
@@ -61,14 +63,14 @@ def holds(have: Record, compare: Row) -> bool:
 
 
 def expected(have: Record, row: Row) -> bool:
-    """Whether a compare-and-set finds the record that it expects."""
+    """Return whether a compare-and-set finds the record that it expects."""
     if row.get("expected_mod_revision") is None:
         return have[0] == row.get("expected")
     return bool((0 if have[0] is None else have[1]) == row["expected_mod_revision"])
 
 
 class WholeStore:
-    """`reversible`: changes are remembered so that they can be undone."""
+    """The records of all keys. `reversible`: changes are remembered so that they can be undone."""
 
     def __init__(self, *, reversible: bool) -> None:
         self._records: SortedDict[bytes, tuple[str, Record]] = SortedDict()  # By the bytes of the key.
@@ -77,7 +79,7 @@ class WholeStore:
         self._reversible = reversible
 
     def record(self, key: str) -> Record:
-        """The record of a key."""
+        """Return the record of a key."""
         found = self._records.get(as_bytes(key))
         return found[1] if found is not None else (None, self._deleted.get(key, 0), 0, 0)
 
@@ -89,7 +91,7 @@ class WholeStore:
         self._put(key, written(old, value, revision))
 
     def mark(self) -> int:
-        """A point that `undo` can return to."""
+        """Return a point to which `undo` can return."""
         return len(self._trail)
 
     def undo(self, mark: int) -> None:
@@ -106,7 +108,7 @@ class WholeStore:
             self._deleted[key] = record[1]
 
     def live(self, request: Request) -> list[tuple[str, Record]]:
-        """The live records of the interval, in the order of the request, without its limit."""
+        """Return the live records of the interval, in the order of the request, without its limit."""
         low = request["prefix"] if request["prefix"] is not None else request["start"]
         found: list[tuple[str, Record]] = []
         for raw in self._records.irange(as_bytes(low) if low is not None else None):
@@ -117,7 +119,7 @@ class WholeStore:
         return found[::-1] if request["reverse"] else found
 
     def meet(self, row: Row, request: Request | None) -> Conflict | None:
-        """Compare a response with the store, and apply its writes in any case. `request`: that of a range or txn."""
+        """Compare a response with the store, and always apply its writes. `request`: that of a range or txn."""
         output, op = row["output"], row["op"]
         if request is not None:
             if op == "range":
@@ -197,7 +199,7 @@ class WholeStore:
 
 
 def intervals(row: Row, request: Request) -> Iterator[Request]:
-    """The listings of this row."""
+    """Yield the listings of this row."""
     if row["op"] == "range":
         yield request
     elif row["status"] == "ok":

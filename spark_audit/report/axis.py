@@ -51,7 +51,7 @@ def moment(offset_ns: int, step_ns: int) -> str:
 
 
 def time_svg(axis: TimeAxis, height: int, label: str, focus: tuple[int, int] | None = None) -> Element:
-    """An empty drawing with its ticks. `focus`: what a browser with scripts shows first."""
+    """An empty drawing with its ticks. `focus`: the interval of stamps that a browser with scripts shows first."""
     attributes = {
         "xmlns": "http://www.w3.org/2000/svg",
         "class": "time",
@@ -115,7 +115,7 @@ def text(
 
 
 def room_text(parent: Element, x: float, y: float, words: str, colour: str, room: float) -> None:
-    """Words inside of something `room` wide, shown only while they fit."""
+    """Words inside a shape that is `room` wide, shown only while they fit."""
     drawn = text(parent, x, y, words, colour, **{"class": "room", "data-room": f"{room:.3f}"})
     if len(drawn.text or "") * CHARACTER_WIDTH > room:
         drawn.set("visibility", "hidden")

@@ -1,6 +1,6 @@
-"""The faults that a run was under, and when: from its events, or otherwise from the schedule of `run.json`.
+"""The faults that were injected into a run, and when: from its events, otherwise from the schedule of `run.json`.
 
-Both are additions to the page: unreadable parts are left out, and never an error of the audit.
+They only add to the page, so unreadable parts are left out and are never an error of the audit.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if '"fault_st' not in line:  # All others are leader changes and what members said: most of the file.
+                if '"fault_st' not in line:  # Most lines are others: leader changes and the states of members.
                     continue
                 try:
                     event = json.loads(line)
@@ -94,7 +94,7 @@ def _words(fault: Mapping[str, Any], kind: object) -> str:
 
 
 def _nanoseconds(seconds: object) -> int | None:
-    """None for anything but a time within a run: not a number, NaN, negative, more than 30 years."""
+    """The time in ns; None if it cannot be one within a run: not a number, NaN, negative, more than 30 years."""
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
         return None
     return int(seconds * 1e9)

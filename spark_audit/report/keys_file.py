@@ -27,9 +27,10 @@ KEYS_AT_ONCE = 10_000  # Rows of the file that are Python objects at a time.
 
 
 def write_key_file(keys: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write these rows (KEY_COLUMNS; others are ignored), in this order, as a Parquet file, aside and then renamed.
+    """Write these rows, in this order, to a Parquet file with KEY_COLUMNS; other fields of the rows are ignored.
 
-    Raises UnreadablePath if there is no such folder, no room, or something other than a file.
+    The file is written under another name and then renamed. Raises UnreadablePath if the folder does not exist, if the
+    disk is full, or if `path` is not a file.
     """
     schema = pa.schema(_KINDS)
     path = replaceable_file(path)

@@ -23,7 +23,7 @@ BUCKETS_MIN, OPERATIONS_PER_BUCKET = 8, 25  # A short history has fewer buckets:
 PLOTS_MAX = 8  # Runs (or clocks which cannot be compared) that are plotted; those with violations first.
 TEXT_CHARACTERS_MAX = 1_000  # Shown of a value or a response in a tooltip; the history has all of it.
 LATENCY_BITS = 7  # Latencies are rounded down to so many leading bits: by less than 1.6 %.
-MARGIN_FACTOR = 4  # Neighbours are sought in the time in which, on average, so many times as many would be found.
+MARGIN_FACTOR = 4  # Neighbours are sought in a time that has, on average, this many times NEIGHBOURS_MAX.
 SPAN_NS_MAX = 2**62  # A run whose stamps lie further apart (146 years) has no axis.
 
 
@@ -45,10 +45,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A slice of time. `completed`, `failed` and latencies (of `completed`) by return; `unknown` and lags by call.
+    """A slice of time.
 
-    Lag: how many revisions the lowest response to a call of this bucket was behind the highest one returned before the
-    bucket began. `local_lag` is that of `local` reads, which may be behind. None: nothing to compare.
+    The bucket of the return counts `completed`, `failed` and the latencies (of `completed`); the bucket of the call
+    counts `unknown` and the lags. A lag is the number of revisions by which the lowest response to a call of this
+    bucket was behind the highest one that had returned before the bucket began. `local_lag` is the lag of `local`
+    reads, which may be behind. None: nothing to compare.
     """
 
     completed: int = 0
@@ -72,7 +74,7 @@ class Axis:
 
     @classmethod
     def over(cls, run_id: str, clock: str, start_ns: int, end_ns: int, operations: int) -> Axis:
-        """`end_ns` is the last stamp, and lies within the last bucket."""
+        """The axis from `start_ns` to `end_ns`, the last stamp, which lies within the last bucket."""
         wanted = min(BUCKETS_MAX, max(BUCKETS_MIN, operations // OPERATIONS_PER_BUCKET))
         span = end_ns - start_ns + 1
         width = -(-span // wanted)
@@ -112,15 +114,15 @@ class Material:
 
 @dataclass(slots=True)
 class BucketCounts:
-    """The counts of a bucket; a revision of None: no response reported one."""
+    """The counts of a bucket. A revision is None if no response reported one."""
 
     completed: int = 0
     failed: int = 0
     unknown: int = 0
     p50_ns: int | None = None
     p99_ns: int | None = None
-    highest: int | None = None  # Revision of what returned in it.
-    lowest: int | None = None  # Revision of what was called in it, `local` reads apart.
+    highest: int | None = None  # Revision of the operations that returned in it.
+    lowest: int | None = None  # Revision of the operations that were called in it, without `local` reads.
     lowest_local: int | None = None
 
 
@@ -146,12 +148,12 @@ def rounded_latency(nanoseconds: int) -> int:
 
 
 def margin_ns(span_ns: int, operations: int) -> int:
-    """How far from a violation its neighbours are sought, among so many operations over such a span."""
+    """How far (ns) from a violation its neighbours are sought, if a span of time has so many operations."""
     return MARGIN_FACTOR * NEIGHBOURS_MAX * (span_ns // max(1, operations) + 1)
 
 
 def moments(violation: Violation) -> list[int]:
-    """The stamps of its operations; its neighbours are near one of these."""
+    """The stamps of a violation's operations. Its neighbours are near one of these stamps."""
     stamps = {op.call_ns for op in violation.operations}
     return sorted(stamps | {op.return_ns for op in violation.operations if op.return_ns is not None})
 
@@ -164,12 +166,12 @@ def bar_of(row: Row, *, whole: bool) -> Bar:
 
 
 def bar_from(fields: Mapping[str, Any]) -> Bar:
-    """The inverse of `asdict`, for what came through JSON."""
+    """The inverse of `asdict`, for fields that came through JSON."""
     return Bar(**{**fields, "details": tuple((name, text) for name, text in fields["details"])})
 
 
 def scene(violation: Violation, own: Mapping[int, Bar], neighbours: Iterable[Bar]) -> tuple[Bar, ...]:
-    """The bars of one violation, by call. `own`: of its own rows, by op_id; they get the words of the violation."""
+    """The bars of one violation, by call. `own`: the bars of its rows by op_id; they get the words of the violation."""
     bars = list(neighbours)
     for shown in violation.operations:
         bars.append(replace(own[shown.op_id], words=shown.words, guilty=True))

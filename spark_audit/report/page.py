@@ -1,4 +1,4 @@
-"""A verdict as one HTML page. It fetches nothing, says nothing by script alone, and is the same for the same input."""
+"""A verdict as one HTML page. It fetches nothing, is complete without scripts, and is the same for the same input."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TOOLS = (
 
 
 def check_page_path(path: Path) -> None:
-    """Check that a page can be written there, before there is one. Raises UnreadablePath."""
+    """Check, before a page is drawn, that it can be written there. Raises UnreadablePath."""
     if path.suffix.lower() not in SUFFIXES:
         raise UnreadablePath(str(path), "write the page to a name that ends in .html")
     if path.is_dir():
@@ -47,7 +47,7 @@ def check_page_path(path: Path) -> None:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write the page aside and rename it: `path` is unchanged, or has the whole page. Raises UnreadablePath."""
+    """Write the page under another name and rename it: `path` is unchanged or complete. Raises UnreadablePath."""
     check_page_path(path)
     path = replaceable_file(path)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
@@ -63,7 +63,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def draw_page(verdict: Verdict, material: Material) -> str:
-    """The page of a verdict. `material`: that of the same verdict, from `gather_rows`, or from `gather` in Spark."""
+    """The page of a verdict. `material`: from `gather_rows` for this verdict, or from `gather` in Spark."""
     template = Template(files("spark_audit.report").joinpath("violation_page.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=f"hwm-audit: {_TITLES[verdict.status]}",
@@ -158,7 +158,7 @@ def _is_one_of_many(plot: Plot, plots: Sequence[Plot]) -> bool:
 
 
 def _marks(verdict: Verdict, material: Material, plot: Plot) -> list[tuple[int, str]]:
-    """The begins of the operations of its violations."""
+    """(call, words) of the first operation on this axis, for each violation of the run."""
     found: list[tuple[int, str]] = []
     for number, (violation, bars) in enumerate(_in_order(verdict, material), 1):
         if violation.run_id == plot.axis.run_id:
@@ -167,6 +167,6 @@ def _marks(verdict: Verdict, material: Material, plot: Plot) -> list[tuple[int, 
 
 
 def _is_marked(bar: Bar, plot: Plot) -> bool:
-    """Stamps of a clock that is not on this axis have no place on it."""
+    """Whether the bar is of a violation and of the axis: stamps of a clock that is not on it have no place on it."""
     end_ns = plot.axis.start_ns + plot.axis.buckets * plot.axis.width_ns
     return bar.guilty and bar.clock == plot.axis.clock and plot.axis.start_ns <= bar.call_ns <= end_ns

@@ -98,7 +98,7 @@ class _Charts:
         self._curve(svg, top, lambda bucket: _share(bucket.local_lag, highest), GREEN)
         self._curve(svg, top, lambda bucket: _share(bucket.lag, highest), BLUE)
 
-    # -- what they are made of
+    # -- the parts of the charts
 
     def _slice(self, number: int) -> tuple[float, float]:
         """The x and the width of a bucket."""

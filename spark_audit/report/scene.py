@@ -12,7 +12,7 @@ from spark_audit.report.axis import LEFT, RIGHT, TOP, VIOLATION, WIDTH, TimeAxis
 from spark_audit.report.material import Bar
 
 LANE, BAR = 36, 14
-FOCUS_SHARE = 0.4  # Where the marked operations take less than this of the axis, a browser begins with them.
+FOCUS_SHARE = 0.4  # If the marked operations take less than this of the axis, a browser shows them first.
 CLIENT_CHARACTERS_MAX = 24
 LABEL_CHARACTERS_MAX = 60
 WRITE, READ, FAILED = "#b3bcc8", "#dde2e9", "#ffffff"  # Neighbours.
@@ -26,7 +26,7 @@ def draw_scene(bars: Sequence[Bar], label: str) -> str:
 
 
 def shares_no_axis(bars: Sequence[Bar]) -> bool:
-    """Whether the bars are of clocks that cannot be compared: lanes then say nothing about each other."""
+    """Whether the bars are of clocks that cannot be compared. Then lanes say nothing about each other."""
     return len({bar.clock for bar in bars}) > 1
 
 
@@ -102,7 +102,10 @@ class _Scene:
             draw.room_text(group, x + 3, y + 10.5, f"{bar.op} #{bar.op_id}", draw.INK, end - x - 6)
 
     def _label_of(self, group: Element, bar: Bar, x: float, y: float) -> None:
-        """Above and below in turn; from the start to the right, or, in the right part of the picture, to the left."""
+        """Write the label of a bar, above and below it in turn.
+
+        The label begins at the call, or, in the right part of the picture, ends there.
+        """
         y += -3 if self._labels[bar.client] % 2 == 0 else BAR + 9
         self._labels[bar.client] += 1
         words = _cut(bar.words, LABEL_CHARACTERS_MAX)

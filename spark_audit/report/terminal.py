@@ -13,7 +13,7 @@ _WORDS = {LINEARIZABLE: "holds", VIOLATION: "VIOLATED", UNDECIDED: "UNDECIDED"}
 
 
 def print_verdict(verdict: Verdict, console: Console) -> None:
-    """Properties, counterexamples, what stays open, and the verdict last, where the eye ends."""
+    """Print the properties, the counterexamples and the open questions. The verdict comes last, where it is seen."""
     console.print(_properties(verdict))
     for violation in verdict.violations:
         _print_violation(violation, console)

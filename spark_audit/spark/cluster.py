@@ -1,4 +1,7 @@
-"""A Spark that runs elsewhere: is it there, does it take a task, can its Python run ours; and if not, in a line."""
+"""Checks of a Spark that runs elsewhere: whether it answers, takes a task, and has a Python that can run this package.
+
+If not, the reason is one line.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REACH_SECONDS_MAX = 5.0  # To a port on a network.
+REACH_SECONDS_MAX = 5.0  # To connect to a port on a network.
 START_SECONDS_MAX = 90.0  # Spark asks a standalone master three times, 20 s each; a server answers at once.
-TASK_SECONDS_MAX = {"yarn": 600.0, "k8s": 600.0}  # These start machines first, or wait for others to be done.
-TASK_SECONDS_MAX_ELSEWHERE = 60.0  # Executors of a standalone master or of a server: seconds.
+TASK_SECONDS_MAX = {"yarn": 600.0, "k8s": 600.0}  # These start machines first, or wait for other jobs.
+TASK_SECONDS_MAX_ELSEWHERE = 60.0  # Executors of a standalone master or of a server start in seconds.
 CONNECT_PORT = 15002
 MASTER = r"local(\[(\*|[1-9][0-9]*)(,\s*[0-9]+)?\])?|local-cluster\[[1-9][0-9]*,[1-9][0-9]*,[1-9][0-9]*\]|yarn|(spark|k8s)://.+"
 REMOTE = r"sc://[^/;\s]+(/(;[^;=\s]+=[^;\s]*)*;?)?"
@@ -138,7 +141,7 @@ def within(seconds: float, work: Callable[[], T], stop: Callable[[], object], la
 
 def prepare_executors(session: SparkSession, folder: Path, url: str) -> None:
     """Send this package to the executors, and let one of them import it. Raises JobFailed, in words, if that fails."""
-    from spark_audit.spark.package import write_archive  # Imports the command line, so not on an executor.
+    from spark_audit.spark.package import write_archive  # It imports the command line, which an executor cannot.
 
     archive = folder / "hwm-audit-executors.zip"
     write_archive(archive)

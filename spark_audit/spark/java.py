@@ -18,8 +18,8 @@ from pathlib import Path
 
 from spark_audit.errors import NoJava
 
-VERSION_MIN = 17  # Spark 4 needs it. 17 and 21 are what it is tested with; 25 works.
-PROBE_SECONDS_MAX = 60  # A cold `java -version` takes 0.1 s; a slow disk, seconds.
+VERSION_MIN = 17  # Spark 4 needs it. Spark is tested with 17 and 21; 25 works.
+PROBE_SECONDS_MAX = 60  # A cold `java -version` takes 0.1 s, and seconds on a slow disk.
 UNAVAILABLE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
 _LAUNCHER = """#!/bin/sh
@@ -77,7 +77,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _probe(binary: Path) -> tuple[int | None, bool]:
-    """(major version, or None if it does not run; whether it lacks the module). It is started, not guessed."""
+    """(major version, or None if it does not run; whether it lacks the module). Java is started to find out."""
     version = _version(binary, UNAVAILABLE_ARGUMENT)
     if version is not None:
         return version, False

@@ -1,6 +1,6 @@
 """The audit as one Spark job: load, refuse malformed rows, decide, and gather counts and a few examples.
 
-Only aggregates and examples come to the driver: one row per run and file, per method, per partition, never the data.
+Only aggregates and examples reach the driver: one row per run and file, per method, per partition, never the data.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def _refuse_malformed(loaded: Loaded, notes: Sequence[Any]) -> NoReturn:
 
 
 def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
-    """Refuse clashing rows; raise other errors. A CLASH is only a suspicion: it may be that no rows clash."""
+    """Refuse clashing rows; raise other errors. A CLASH is only a suspicion: perhaps no rows clash."""
     if any(note["kind"] == CLASH for note in notes):
         _refuse_clashes(rows.loaded, multi_key)
     for note in notes:
@@ -236,7 +236,7 @@ def _check_order(
 
 
 def _note_keys(notes: Sequence[Any], keys: DataFrame, verdict: Verdict) -> set[str]:
-    """Count the results of keys, and keep the first examples; the runs with a key that needs a replay."""
+    """Count the results of keys and keep the first examples. Return the runs with a key that needs a replay."""
     total: Counter[str] = Counter()
     needs_replay: set[str] = set()
     for note in notes:

@@ -1,5 +1,6 @@
-"""The results of keys as rows of Spark, and the replay of the whole store as a Spark stage. The decisions are those of
-`tables/decide_keys.py` and `store/replay.py`.
+"""The results of keys as rows of Spark, and the replay of the whole store as a Spark stage.
+
+`tables/decide_keys.py` and `store/replay.py` make the decisions.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ def batches_of(decided: DecidedTable) -> Iterator[pa.RecordBatch]:
 
 
 def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
-    """(run_id, method, name) → number, for such a batch; names are `keys`, `weak`, `needs_replay`, and
-    those of COUNTS.
+    """The sums of a batch of KEY_RESULT: (run_id, method, name) → number.
+
+    Names are `keys`, `weak`, `needs_replay`, and those of COUNTS.
     """
     by = pa.Table.from_batches([batch]).append_column("keys", pa.repeat(pa.scalar(1), batch.num_rows))
     by = by.set_column(
@@ -78,8 +80,9 @@ def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
 
 
 def write_keys(keys: DataFrame, path: Path) -> None:
-    """Write one row per run and key, by name, to this file (`write_key_file`). The driver holds one
-    partition of them.
+    """Write one row per run and key, in their order, to this file (`write_key_file`).
+
+    The driver holds one partition of these rows.
     """
     results = keys.select(*KEY_COLUMNS).orderBy("run_id", "key").toLocalIterator()
     write_key_file((row.asDict() for row in results), path)
@@ -101,10 +104,11 @@ def bad_requests(rows: DataFrame) -> DataFrame:
 
 
 def store_findings(rows: DataFrame, keys: DataFrame, runs: Sequence[str], clocks: Mapping[str, Clocks]) -> DataFrame:
-    """The replay of the whole store for these runs (STORE_RESULT); `keys`: KEY_RESULT of all keys, for the wrong ones.
+    """The findings of a replay of the whole store for these runs (STORE_RESULT).
 
-    Each run is replayed in one task, in the order of revisions. Rows are streamed, so that memory is the live store; a
-    run with writes of unknown outcome is held as a whole.
+    `keys`: KEY_RESULT of all keys, from which the replay learns the wrong ones. Each run is replayed in one task, in
+    the order of revisions. Rows are streamed, so that memory holds only the live store; a run with writes of unknown
+    outcome is held as a whole.
     """
     mine = rows.where(f.col("run_id").isin(list(runs))).select(*NEEDED)
     wrong = keys.where(f.col("run_id").isin(list(runs)) & (f.col("status") == VIOLATION)).select(

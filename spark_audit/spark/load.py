@@ -1,7 +1,7 @@
-"""Histories into Spark: explicit schema, every row counted, every fault with its file and line.
+"""Reads histories into Spark with an explicit schema. Every row is counted, and every fault has its file and line.
 
 Each row carries `_at`, its position in the scan, which is turned into a file and line only for the few rows that are
-shown. Per file split, the least `_at` and the number of rows are known, and the splits of a file follow each other.
+shown. The least `_at` and the number of rows of each file split are known, and the splits of a file follow each other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ATOMS: dict[str, spark.DataType] = {
 
 
 def row_schema() -> spark.StructType:
-    """The fields of a row, all nullable: a rule, which names the line, says which must not be null.
+    """The fields of a row, all nullable. RULES say which must not be null, because their errors name the line.
 
     See docs/reference/specification.md#103-row.
     """
@@ -89,7 +89,7 @@ def _placed(scan: DataFrame, base: int) -> DataFrame:
 
 
 def _parsed(text: DataFrame) -> DataFrame:
-    """Each line is parsed inside of an enclosing object, so that text behind a row does not go unnoticed."""
+    """Each line is parsed inside an enclosing object, so that text after a row does not go unnoticed."""
     schema = (
         spark.StructType().add("row", row_schema()).add("end", spark.LongType()).add("_corrupt", spark.StringType())
     )

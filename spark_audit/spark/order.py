@@ -25,7 +25,7 @@ Rerun = Callable[[Mapping[tuple[str, int], Latest]], Iterable[BlockSummary]]
 
 
 def block_from(text: str) -> BlockSummary:
-    """The inverse of `asdict`, for what came through JSON."""
+    """The inverse of `asdict`, from JSON."""
     fields = json.loads(text)
     fields["latest"] = {clock: (call, op_id) for clock, (call, op_id) in fields["latest"].items()}
     return BlockSummary(**fields)
@@ -40,7 +40,7 @@ def check_order(
 ) -> None:
     """Record in `verdict` what breaks the store-wide order, and revisions that several acknowledged writes carry.
 
-    `blocks`: those of all runs. `again` summarizes some of them once more, begun with a carry; `rows` has the rows.
+    `blocks`: those of all runs. `again` summarizes some of them once more, each from a carry. `rows` gives all rows.
     """
     by_run: dict[str, list[BlockSummary]] = {}
     for block in sorted(blocks, key=lambda block: (block.run_id, block.number)):

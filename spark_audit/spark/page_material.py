@@ -1,7 +1,7 @@
-"""The material of a page, gathered by Spark: only what is drawn comes to the driver.
+"""The material of a page, gathered by Spark. Only drawn data reaches the driver.
 
-That is, for a violation its operations and at most NEIGHBOURS_MAX others; for a run one row per bucket, and for a
-limited number of runs.
+For a violation these are its operations and at most NEIGHBOURS_MAX others; for a run, one row per bucket. The number of
+runs is limited.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def gather(rows: DataFrame, verdict: Verdict, about: Mapping[str, RunAbout]) -> 
     return Material(_scenes(rows, verdict), plots, left_out)
 
 
-# -- violations, and what was near them
+# -- violations and their neighbours
 
 
 def _scenes(rows: DataFrame, verdict: Verdict) -> tuple[tuple[Bar, ...], ...]:
@@ -87,7 +87,7 @@ def _own(rows: DataFrame, verdict: Verdict) -> DataFrame:
 
 
 def _near(rows: DataFrame, verdict: Verdict, keyed: bool) -> list[tuple[int, Bar]]:
-    """(violation, neighbour) on the keys of violations; or on all keys, for violations without one."""
+    """(violation, neighbour): on the key of the violation (`keyed`), or on all keys for violations without a key."""
     about = {
         number: violation
         for number, violation in enumerate(verdict.violations)
@@ -154,7 +154,7 @@ def _cutter(keys: frozenset[tuple[str, str]], schema: spark.StructType) -> Stage
 
 
 def _collected(rows: DataFrame, *, whole: bool) -> list[tuple[int, Bar]]:
-    """(violation, bar); rows become short texts where they are, as an answer may be very long."""
+    """(violation, bar). Rows become short texts on the executors, because an answer may be very long."""
 
     def draw(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         fields: list[pa.Field[Any]] = [pa.field("violation", pa.int32()), pa.field("bar", pa.string())]
@@ -196,7 +196,7 @@ def _plots(rows: DataFrame, wrong: Sequence[str], about: Mapping[str, RunAbout])
 
 
 def _on_axes(rows: DataFrame, about: Mapping[str, RunAbout]) -> DataFrame:
-    """`axis`: see `Axis.clock`."""
+    """The rows with a column `axis`: see `Axis.clock`."""
     plain = rows.select("run_id", "clock_id", "call_ns", "return_ns", "status", "revision", "consistency")
     compared = [(run_id, clock, "") for run_id, known in sorted(about.items()) for clock in sorted(known.compared)]
     if not compared:
@@ -207,7 +207,7 @@ def _on_axes(rows: DataFrame, about: Mapping[str, RunAbout]) -> DataFrame:
 
 
 def _counts(placed: DataFrame, axes: Sequence[Axis]) -> dict[int, dict[int, BucketCounts]]:
-    """Number of the axis → number of the bucket → what is in it."""
+    """Number of the axis → number of the bucket → its counts."""
     listed = [(number, axis.run_id, axis.clock, axis.start_ns, axis.width_ns) for number, axis in enumerate(axes)]
     known = placed.sparkSession.createDataFrame(listed, "plot int, run_id string, axis string, start long, width long")
     mine = placed.join(f.broadcast(known), ["run_id", "axis"])

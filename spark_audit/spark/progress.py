@@ -40,15 +40,15 @@ class _Progress:
 
 @contextmanager
 def stage_progress(session: SparkSession, say: Say) -> Iterator[Say]:
-    """Report each message, and while its work lasts, the number of finished tasks; with a cluster or with a server."""
+    """Report each message and, while its work lasts, the number of finished tasks, from a cluster or from a server."""
     progress = _Progress(say)
-    if type(session).__module__.startswith("pyspark.sql.connect."):  # The server tells of itself.
+    if type(session).__module__.startswith("pyspark.sql.connect."):  # The server reports by itself.
 
         def handle(stages: Iterable[Any] | None, **_: Any) -> None:
             running = (stage for stage in stages or () if not stage.done)
             progress.tasks((stage.num_completed_tasks, stage.num_tasks) for stage in running)
 
-        handler: Any = handle  # Spark asks for a class of its own, and calls it.
+        handler: Any = handle  # Spark's type is a class of its own, of which it needs only the call.
         session.registerProgressHandler(handler)
         try:
             yield progress.doing

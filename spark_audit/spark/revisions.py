@@ -1,7 +1,7 @@
 """Queries of `verdict/cross_key.py` about the rows of all runs, answered by Spark in one more pass.
 
-Tasks read the files again as Arrow, chunks answer in numpy (`tables/revisions.py`), and the driver merges the answers.
-It holds a number for each call of a query, and the revisions of changes in the range of the query.
+Tasks read the files again as Arrow, answer for each chunk in numpy (`tables/revisions.py`), and the driver merges the
+answers. The driver holds a number for each call of a query, and the revisions of changes in the range of the query.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _Calls:
 
 
 def _reached(rows: RowsOfFrame, calls: _Calls) -> Int64s:
-    """See `RevisionFacts`: the same as `RowsOfFrame.reached`, prepared for calls that many chunks are asked about."""
+    """The same as `RowsOfFrame.reached`, but the calls are prepared once for many chunks. See `RevisionFacts`."""
     found = np.ones(calls.count, np.int64)
     clock = rows.frame.codes("clock_id")
     code = clock.ids[rows.taking]
@@ -119,8 +119,9 @@ def _less(stamps: Int64s, margin: int) -> Int64s:
 
 
 class _Stage:
-    """For each source and run: the highest revisions by call, and the revisions of changes, ascending. Both
-    `_packed`.
+    """The answers for each source and run.
+
+    These are the highest revision for each call, and the revisions of changes, ascending. Both are `_packed`.
     """
 
     def __init__(

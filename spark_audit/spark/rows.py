@@ -1,7 +1,7 @@
 """`RunRows` on Spark: searches the files once more for rows that have to be shown, or looked at again.
 
-For frequent requests, those for rows near unknown writes, tasks search as Arrow, in one pass over the files for all
-windows together. The driver holds the rows that were found: ROWS_MAX of each source at most, and mostly a few.
+Requests for rows near unknown writes are frequent. Tasks answer them from Arrow tables, in one pass over the files for
+all windows together. The driver holds the rows that were found: at most ROWS_MAX of each source, and mostly a few.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class _RowRequest:
-    """`unknown_of`: the keys whose writes of unknown outcome are requested."""
+    """The rows that are requested. `unknown_of`: the keys whose writes of unknown outcome are requested, too."""
 
     windows: tuple[RevisionWindow, ...]
     unknown_of: frozenset[str]
@@ -74,7 +74,7 @@ class RowsOfSpark:
 
     def __init__(self, rows: Callable[[], DataFrame], run_id: str, clocks: Clocks, scan: Scan) -> None:
         self._of_all, self._run_id, self._clocks, self._scan = rows, run_id, clocks, scan
-        self._unknown: dict[str, Sequence[Row]] = {}  # Found beside what was near: they are asked for next.
+        self._unknown: dict[str, Sequence[Row]] = {}  # Found together with nearby rows: they are requested next.
 
     @property
     def _rows(self) -> DataFrame:

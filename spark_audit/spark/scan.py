@@ -1,8 +1,8 @@
-"""The one pass of the audit over the data as Spark stages: tasks read files in chunks and cut them into pieces
-(`tables/shuffle.py`), one shuffle brings the pieces of a partition together, and tasks decide them.
+"""The one pass of the audit over the data, as Spark stages.
 
-The shuffle moves Arrow streams, not rows; a task reads its file itself, as Arrow. Rows of Spark cost ten times as much
-(docs/reference/audit.md).
+Tasks read files in chunks and cut them into pieces (`tables/shuffle.py`). One shuffle brings the pieces of a partition
+together, and tasks decide them. A task reads its file itself, as Arrow, and the shuffle moves Arrow streams: rows of
+Spark cost ten times as much (docs/reference/audit.md).
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-CHUNK_ROWS = 1 << 18  # Held by a task at once, about 100 MB with all that is made of them.
+CHUNK_ROWS = 1 << 18  # Held by a task at once, about 100 MB with everything that is computed from them.
 TASK_ROWS = 1 << 20
 LINES_TASK_BYTES = 1 << 27  # Per task: about TASK_ROWS / 3 rows, as text is slow to parse.
-_UNTOLD = 4  # A hot key may be missed in sources that hold less than one part of so many of their fair share of it.
+_UNTOLD = 4  # A hot key may be missed in a source that holds less of it than its fair share divided by this.
 PARTITION_ROWS = 250_000  # Rows of whole keys that are decided at once: about 100 MB.
-PIECES_AT_ONCE = 32  # Handed over to Python together.
+PIECES_AT_ONCE = 32  # Pieces that Python gets together.
 SMALL_ROWS = 5_000  # One partition is enough: tasks cost more than the work.
-JSON_ROW_BYTES = 300  # About; only to choose the number of partitions.
+JSON_ROW_BYTES = 300  # About so many; only used to choose the number of partitions.
 ERROR, SUMMARY = "error", "summary"
 _OF_ONE_KEY = (
     "client", "key", "value", "expected", "expected_mod_revision", "output.value", "output.create_revision",
@@ -69,8 +69,10 @@ RESULT = f"{KEY_RESULT}, kind string, file string, payload string"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The input of one task: the row groups `first` up to `last` of a Parquet file, or the `lines` that begin at bytes
-    from `first` up to `last`.
+    """The input of one task.
+
+    These are the row groups from `first` up to `last` (exclusive) of a Parquet file, or, if `lines`, the lines that
+    begin at the bytes from `first` up to `last` (exclusive).
     """
 
     path: str
@@ -111,7 +113,7 @@ class Scan:
     clocks: dict[str, Clocks]
     partitions: int
     configurations_max: int
-    hot: tuple[HotKey, ...] = ()  # Their partitions are behind all others.
+    hot: tuple[HotKey, ...] = ()  # Their partitions come after all others.
 
     @classmethod
     def of(
@@ -131,8 +133,9 @@ class Scan:
 
     @contextmanager
     def handing_over_few(self) -> Iterator[None]:
-        """Hand fewer pieces at once to Python while a stage of this scan runs: a piece has up to some MB, and Arrow in
-        Java holds 2 GiB at most.
+        """Hand fewer pieces at once to Python while a stage of this scan runs.
+
+        A piece has up to some MB, and Arrow in Java holds 2 GiB at most.
         """
         name = "spark.sql.execution.arrow.maxRecordsPerBatch"
         before = self.session.conf.get(name) or ""
@@ -147,7 +150,7 @@ class Scan:
         return self._gathered(self._cuts()).mapInArrow(_decider(self.clocks, self.configurations_max, None), RESULT)
 
     def block_results(self, carries: Mapping[tuple[str, int], Latest]) -> DataFrame:
-        """The results of these blocks of the order over all keys once more, begun with these carries."""
+        """The results of these blocks of the order over all keys, computed once more from these carries."""
         cuts = self._cuts().where(f.col("kind") == ORDER)
         return self._gathered(cuts).mapInArrow(_decider(self.clocks, self.configurations_max, dict(carries)), RESULT)
 
@@ -210,8 +213,9 @@ def _cuts_of(source: Source, partitions: int, hot: Sequence[HotKey]) -> Iterator
 
 
 def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | None]:
-    """Tables of at most CHUNK_ROWS; None for malformed lines. `order_only`: columns that only concern single keys may
-    be left out; they are most of the bytes.
+    """Tables of at most CHUNK_ROWS; None for malformed lines.
+
+    `order_only`: columns that only concern single keys may be left out, because they are most of the bytes.
     """
     if source.lines:
         for piece in pieces_of(source.path, source.first, source.last):
@@ -240,7 +244,7 @@ def _decider(
         of_run: dict[str, Clocks] = {}
         cuts = (cut for batch in batches for cut in batch.to_pylist())
         for cut in cuts:
-            if cut["kind"] == HOT:  # Pieces of one key, by place, alone in their partition.
+            if cut["kind"] == HOT:  # The pieces of one key, by place; its partition has no others.
                 yield from _decided(_of_hot_key(chain((cut,), cuts), clocks[cut["file"]], configurations_max))
             elif cut["kind"] in (KEYS, IDS, CLIENTS, ORDER):
                 table = read_piece(cut["payload"])
@@ -277,7 +281,7 @@ def _decided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             summary.update(summed(batch))
             yield _padded(batch)
         yield _note(SUMMARY, json.dumps([[*name, number] for name, number in sorted(summary.items())]))
-    except Exception:  # Rows that clash are refused in words of their own; they are known only when all is read.
+    except Exception:  # Perhaps rows clash. They have an error of their own, and are known only when all is read.
         yield _note(ERROR, json.dumps(traceback.format_exc()))
 
 

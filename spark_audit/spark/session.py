@@ -41,7 +41,8 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n
 """
-# Java only passes bytes on: its second compiler took 28 s of processor time of a job of ten million operations.
+# Java only passes bytes on, so one compiler is enough: the second took 28 s of CPU time in a job of ten million
+# operations.
 _LIGHT = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
@@ -53,7 +54,7 @@ _HERE = {
     "spark.shuffle.sort.bypassMergeThreshold": "1",  # Otherwise the shuffle writes everything twice.
     "spark.sql.adaptive.enabled": "false",  # It plans every stage again, and there are few partitions here anyway.
 }
-_SHORT_ELSEWHERE = {"spark.sql.shuffle.partitions": "8"}  # Spark's 200 are 200 starts of Python: 70 s for 2,000 rows.
+_SHORT_ELSEWHERE = {"spark.sql.shuffle.partitions": "8"}  # Spark's 200 start Python 200 times: 70 s for 2,000 rows.
 LOG_TAIL_CHARACTERS_MAX = 2_000  # Shown of Spark's log if it does not start.
 
 
@@ -115,7 +116,7 @@ def _connect(remote: str, short: bool) -> SparkSession:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         import pyspark.sql.connect.session  # noqa: F401 (fails with the name of a missing package)
-    except ImportError as error:  # Without a name: Spark raises one of its own.
+    except ImportError as error:  # It has no name: Spark raises an error of its own.
         reason = (
             f"--remote needs what is not installed ({str(error).splitlines()[0]}): pip install 'highwatermark[connect]'"
         )
@@ -135,7 +136,7 @@ def _connect(remote: str, short: bool) -> SparkSession:
 
 
 def _join(short: bool, verbose: bool) -> SparkSession:
-    """The driver that spark-submit has started; its own settings (--conf, spark-defaults.conf) take precedence."""
+    """The session of spark-submit's driver, whose own settings (--conf, spark-defaults.conf) take precedence."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
@@ -147,7 +148,7 @@ def _join(short: bool, verbose: bool) -> SparkSession:
         for name, value in (_SETTINGS | (_SHORT_ELSEWHERE if elsewhere else {})).items():
             builder = builder if conf.contains(name) else builder.config(name, value)
         session = builder.getOrCreate()
-    except Exception as error:  # Py4J's.
+    except Exception as error:  # From Py4J.
         raise JobFailed(f"Spark did not start ({in_words(error) or error})") from error
     session.sparkContext.setLogLevel("INFO" if verbose else "OFF")
     return session
@@ -169,7 +170,7 @@ def _prepare_environment(folder: Path, master: str, verbose: bool) -> None:
     )
     if on_loopback(master):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ.pop("SPARK_HOME", None)  # That is another installation: this job needs the pyspark beside it.
+    os.environ.pop("SPARK_HOME", None)  # It names another installation, but this job needs the pyspark beside it.
     os.environ.pop("SPARK_REMOTE", None)
 
 
@@ -199,12 +200,12 @@ def _start(folder: Path, master: str, memory: str, short: bool, verbose: bool) -
     try:
         with _output_to(None if verbose else log):
             session = builder.getOrCreate()
-    except Exception as error:  # pyspark raises what its launcher meets: PySparkRuntimeError, Py4J's, OSError.
+    except Exception as error:  # The launcher of pyspark raises several: PySparkRuntimeError, Py4J's, OSError.
         words = log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS_MAX:] if log.exists() else ""
         known = in_words(error) or in_words(RuntimeError(words))
         if known:
             raise NotUsable(f"Spark did not start at {master}: {known}") from error
-        tail = "\n".join(line for line in words.splitlines() if not line.startswith("\tat "))  # Where in Java: no help.
+        tail = "\n".join(line for line in words.splitlines() if not line.startswith("\tat "))  # Java frames: no help.
         raise JobFailed(f"Spark did not start ({error})\n{tail}".rstrip()) from error
     session.sparkContext.setLogLevel("INFO" if verbose else "OFF")
     return session
@@ -217,7 +218,7 @@ def _local_cores(master: str) -> int:
 
 @contextmanager
 def _output_to(file: Path | None) -> Iterator[None]:
-    """While a child process is started: file descriptors 1 and 2 go to `file`, which the child then keeps."""
+    """Send file descriptors 1 and 2 to `file` while a child process is started. The child then keeps `file`."""
     if file is None:
         yield
         return

@@ -1,3 +1,4 @@
-"""All keys together, in the order of revisions: the replay of the store, and the matching of unknown writes with free
-revisions.
+"""All keys together, in the order of revisions.
+
+The package replays the store, and matches unknown writes with free revisions.
 """

@@ -1,12 +1,12 @@
 """Replays the whole store and chooses, at each gap, the unknown write that took effect there, or none.
 
 The search is exact at every gap: the store is known, so each write is evaluated on it. Writes that a response points to
-are tried first. When a later response contradicts, the choices that it depends on are taken back, last first, and the
-next candidate is tried. A choice is skipped if none of its candidates could affect the contradicted keys.
+are tried first. If a later response contradicts the store, the choices that it depends on are taken back, last first,
+and the next candidate is tried. A choice is skipped if none of its candidates could affect the contradicted keys.
 
-`wide` decides which operations affect a key: by default only those that write it (quick, and nearly always enough);
-with `wide` all that are connected with it, however remotely. When a wide search is exhausted, no explanation exists,
-which is a proof.
+`wide` decides which operations affect a key. By default these are only the operations that write it, which is quick and
+nearly always enough. With `wide`, these are all operations that are connected with it, however remotely. An exhausted
+wide search is a proof that no explanation exists.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from spark_audit.store.replay_plan import ReplayPlan, ReplayStep
 from spark_audit.store.unknown_writes import Branch, UnknownWrite
 
 Row: TypeAlias = Mapping[str, Any]
-Marks: TypeAlias = frozenset[Any]  # Keys, or, if wide, numbers of parts.
+Marks: TypeAlias = frozenset[Any]  # Keys; if wide, numbers of parts.
 
 STEPS_AGAIN_MAX = 200_000  # Steps replayed again in one search, a few seconds; true histories need some hundreds.
 
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """`row` does not agree with the store at its revision. `certain` False: an unknown write might explain it."""
+    """A row that does not agree with the store at its revision.
+
+    `certain` False: an unknown write might explain it.
+    """
 
     row: Row
     reason: str
@@ -47,8 +50,9 @@ class _Fault:
 
 @dataclass(slots=True)
 class _Choice:
-    """The choice at a gap (None: no write that we know), and the candidates tried before. The marks are those of the
-    state before it.
+    """The choice at a gap, and the candidates tried there.
+
+    `chosen` None: no write that is known. The marks are those of the state before the choice.
     """
 
     step: int
@@ -67,7 +71,7 @@ class _Deepest:
 
 @dataclass(slots=True)
 class Outcome:
-    """`explained`: no choice can affect any contradiction found."""
+    """The outcome of a search. `explained`: no choice can affect any contradiction in `found`."""
 
     found: list[Contradiction] = field(default_factory=list)
     explained: bool = True
@@ -88,13 +92,13 @@ class BacktrackingSearch:
         self._forced: dict[int, UnknownWrite | None] = {}
         self._deepest: _Deepest | None = None
         self._accept_at = -1
-        self._floor = (0, 0, 0)  # (step, store mark, mark): nothing before is tried again.
+        self._floor = (0, 0, 0)  # (step, store mark, mark): no choice before it is tried again.
         self._reported: set[int] = set()
-        self._unsure: set[int] = set()  # Pinned operations which could not be put where they belong.
+        self._unsure: set[int] = set()  # Pinned operations that could not be placed at their gap.
         self._outcome = Outcome()
 
     def run(self, *, stop: bool) -> Outcome:
-        """Replay the whole plan. `stop`: at the first contradiction that no choice could remove."""
+        """Replay the whole plan. `stop`: end at the first contradiction that no choice could remove."""
         for key in self._plan.by_key:
             self._appraise(key, -1, 1)
         step, steps = 0, self._plan.steps
@@ -158,7 +162,7 @@ class BacktrackingSearch:
         return _Fault(step, row, reason, keys)
 
     def _suggested(self, gap: int) -> Iterator[UnknownWrite]:
-        """The writes that something points to: a response that names this revision, or a key that lacks a write."""
+        """Yield the writes that something points to: a response naming this revision, or a key that lacks a write."""
         plan = self._plan
         if gap in plan.owner:
             yield plan.owner[gap]
@@ -175,8 +179,9 @@ class BacktrackingSearch:
                     yield one
 
     def _options(self, step: int, gap: int, candidates: Iterable[UnknownWrite]) -> list[tuple[int, UnknownWrite]]:
-        """(gain, operation) of those that can have taken effect here, best first; among equal ones the latest called
-        first.
+        """Return (gain, operation) of the candidates that can have taken effect here, best first.
+
+        Among equal gains, the candidates called last come first.
         """
         owner = self._plan.owner.get(gap)
         found: list[tuple[int, UnknownWrite]] = []
@@ -193,7 +198,7 @@ class BacktrackingSearch:
         return found
 
     def _gain(self, one: UnknownWrite, effect: Branch, step: int, gap: int) -> int | None:
-        """How much better later responses fit with the write; None: they exclude it."""
+        """Return how much better later responses fit with the write; None if they exclude it."""
         for key, (value, _) in self._plan.shown.get(gap, {}).items():
             if effect.get(key) is None or (value is not None and effect[key] != value):
                 return None
@@ -230,11 +235,11 @@ class BacktrackingSearch:
     # -- Taking back ------------------------------------------------------------------------------------------------
 
     def _settle(self, fault: _Fault) -> int:
-        """The step to continue with: after a contradiction that stands, or after another choice."""
+        """Settle a contradiction: let it stand, or make another choice. Return the step to continue with."""
         following = fault.step + 1
         if fault.step in self._reported:
             return following
-        if fault.keys & self._plan.wrong:  # The finding about that key is enough.
+        if fault.keys & self._plan.wrong:  # The violation found in that key is enough.
             self._reported.add(fault.step)
             return following
         if self._stands(fault):
@@ -256,9 +261,7 @@ class BacktrackingSearch:
         return step
 
     def _accept(self, fault: _Fault) -> int:
-        """Accept a contradiction without an explanation: continue as if it had not occurred, and keep all choices
-        before it.
-        """
+        """Accept an unexplained contradiction: continue as if it had not occurred, and keep all choices before it."""
         proven = self._left > 0 and self._wide and self._floor[0] == 0
         self._outcome.found.append(Contradiction(fault.row, fault.reason, proven))
         self._reported.add(fault.step)
@@ -274,7 +277,7 @@ class BacktrackingSearch:
             self._unsure.add(self._plan.owner[step.revision].op_id)
 
     def _stands(self, fault: _Fault) -> bool:
-        """Whether all writes of these keys up to this revision are known for certain."""
+        """Return whether all writes of these keys up to this revision are known for certain."""
         revision = self._plan.steps[fault.step].revision
         return not any(
             one.earliest <= revision and (one.pinned is None or not one.sure or one.op_id in self._unsure)
@@ -283,7 +286,7 @@ class BacktrackingSearch:
         )
 
     def _back(self, fault: _Fault) -> int | None:
-        """Change one of the choices that the fault depends on; the step to continue with, or None."""
+        """Change one of the choices that the fault depends on; return the step to continue with, or None."""
         if self._deepest is None or fault.step > self._deepest.fault.step:
             decisions = {choice.step: choice.chosen for choice in self._choices}
             self._deepest = _Deepest(fault, decisions)
@@ -292,7 +295,7 @@ class BacktrackingSearch:
             choice = self._choices.pop()
             self._undo(choice.store_mark, choice.mark)
             gap = self._plan.steps[choice.step].revision
-            # One that was tried before and failed for another reason bears on this one too.
+            # Candidates tried before count too, even if they failed for another reason.
             bears = any(one is not None and self._bears(one, conflict) for one in choice.tried)
             if not bears and not self._untried(choice, gap, conflict):
                 continue
@@ -310,7 +313,7 @@ class BacktrackingSearch:
         return None
 
     def _untried(self, choice: _Choice, gap: int, conflict: Marks) -> list[UnknownWrite | None]:
-        """The other candidates at this gap that affect the conflict, best first."""
+        """Return the other candidates at this gap that affect the conflict, best first."""
         bearing = [one for one in self._plan.unknowns if self._bears(one, conflict) and one not in choice.tried]
         options: list[tuple[int, UnknownWrite | None]] = list(self._options(choice.step, gap, bearing))
         tried = any(one is not None and self._bears(one, conflict) for one in choice.tried)

@@ -11,16 +11,17 @@ from typing import TypeAlias
 
 from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 
-Choice: TypeAlias = Sequence[RevisionRange]  # The choice of a write: any revision in one of these ranges.
+Choice: TypeAlias = Sequence[RevisionRange]  # A write may have any revision in one of these ranges.
 
-STEPS_MAX = 2_000_000  # Revisions visited on augmenting paths. Beyond, unmatched writes stay unmatched.
+STEPS_MAX = 2_000_000  # Revisions visited on augmenting paths. Beyond this, unmatched writes stay unmatched.
 
 
 def choices_of(unplaced: Sequence[UnplacedWrite], reached: Sequence[int]) -> list[Choice]:
-    """The revisions that each write may have. `reached`: for each write, the highest revision returned before its call.
+    """Return the revisions that each write may have.
 
-    Of writes of one key between the same neighbours, a later one has no lower bound than an earlier one: two that have
-    each other's revision can exchange them.
+    `reached`: for each write, the highest revision returned before its call. Of two writes of one key between the same
+    neighbours, the lower bound of the later one is not below that of the earlier one. If the two have each other's
+    revision, they can exchange them.
     """
     found: list[Choice] = []
     before: tuple[str, int, int] | None = None
@@ -34,7 +35,7 @@ def choices_of(unplaced: Sequence[UnplacedWrite], reached: Sequence[int]) -> lis
 
 
 def alternatives_of(write: UnplacedWrite, floor: int) -> Iterator[RevisionRange]:
-    """The alternative ranges of a write, above `floor`."""
+    """Yield the alternative ranges of a write, above `floor`."""
     for low, high in write.also:
         if high > floor:
             yield max(low, floor + 1), high
@@ -42,19 +43,22 @@ def alternatives_of(write: UnplacedWrite, floor: int) -> Iterator[RevisionRange]
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """`left`: the numbers of the writes without a revision; `owner`: the write of each matched revision."""
+    """The result of a matching.
+
+    `left`: the numbers of the writes without a revision. `owner`: the write of each matched revision.
+    """
 
     left: Sequence[int]
     owner: Mapping[int, int]
 
 
 def unmatched(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Sequence[int]:
-    """The numbers of the writes without a revision of their own: as few as possible, within STEPS_MAX."""
+    """Return the numbers of the writes without a revision of their own: as few as possible, within STEPS_MAX."""
     return match_revisions(wanted, taken).left
 
 
 def match_revisions(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Matched:
-    """A maximum matching of writes and free revisions.
+    """Return a maximum matching of writes and free revisions.
 
     `taken`: revisions of acknowledged changes and claimed revisions, as far as `wanted` reaches; ascending. First the
     free revisions are assigned in order, each to the write whose first range ends soonest, in O(n log n). Then each
@@ -70,12 +74,12 @@ class _Matching:
         self._wanted, self._taken = wanted, taken
         self._firsts = [first for first, _ in taken]
         self.owner: dict[int, int] = {}  # Revision → write.
-        self._has: dict[int, int] = {}  # And back.
-        self._in_vain: set[int] = set()  # Revisions of a failed search: no other search needs them.
+        self._has: dict[int, int] = {}  # Write → revision.
+        self._in_vain: set[int] = set()  # Revisions reached by a failed search: no other search needs them.
         self._steps = 0
 
     def in_order(self) -> list[int]:
-        """Match by the first ranges; the writes left over."""
+        """Match by the first ranges; return the writes left over."""
         waiting = sorted(((choice[0], number) for number, choice in enumerate(self._wanted)), reverse=True)
         left: list[int] = []
         open_: list[tuple[int, int]] = []
@@ -98,8 +102,8 @@ class _Matching:
         return sorted(left)
 
     def augment(self, number: int) -> bool:
-        """Find an augmenting path from this write and apply it; whether there is one."""
-        came_from: dict[int, int] = {}  # Revision → write that may have it.
+        """Find an augmenting path from this write and apply it; return whether there is one."""
+        came_from: dict[int, int] = {}  # Revision → a write that may have it.
         queue = deque([number])
         while queue:
             write = queue.popleft()

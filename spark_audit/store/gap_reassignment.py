@@ -3,9 +3,9 @@
 The order that proved a key is one of several, and it was chosen without regard to other keys. Once all orders are
 known, so are the free revisions. Between two operations that report a whole record, or absence, a key depends on the
 rest of its history only through the unknown writes that are used up. `store/segment_solver.py` decides such a segment
-again, exactly, with the free revisions as candidates, and, at a higher cost, revisions of unplaced writes in other
-segments. Those then look for another revision, or are decided again in their turn. Each segment is verified, and all
-writes are matched again: docs/internals/audit-proofs.md, section 9.
+again, exactly. The candidates are the free revisions and, at a higher cost, the revisions of unplaced writes in other
+segments. Those writes then look for another revision, or are decided again in their turn. Each segment is verified, and
+all writes are matched again: docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from spark_audit.store.segment_solver import PlacedWrite, Segment, solve
 
 ROWS_MAX = 200_000  # Rows of a window, from `low` to `high`, that are read at once.
 AROUND = (64, 4_096)  # Rows of the key read on either side of a write; the second number if the first is not enough.
-WIDER = (0, 1, 4, 16, 64)  # By how many more operations that report the whole record a part is extended.
-ROUNDS_MAX = 12  # In which writes that lost their revision look for others.
+WIDER = (0, 1, 4, 16, 64)  # How many more operations that report the whole record extend a part.
+ROUNDS_MAX = 12  # Rounds in which writes that lost their revision look for another.
 TRIES_MAX = 4_000  # Segments decided in all. Most take a few milliseconds.
-ALIKE_MAX = 8  # Revisions offered of one cost between two acknowledged operations: the last ones.
-_LOOKED_AT_MAX = 256  # To find these.
-_HELD, _ALONE = 100, 300  # The cost of a revision that a write has, and of one that is its only one.
+ALIKE_MAX = 8  # Revisions of one cost offered between two acknowledged operations: the last ones.
+_LOOKED_AT_MAX = 256  # Revisions looked at to find these.
+_HELD, _ALONE = 100, 300  # The cost of a revision that a write has, and of the only one that it can have.
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionWindow:
-    """The rows of `key` that take part with revisions from `low` to `high`, and `around` more on either side, as far as
-    there are more.
+    """A request for the rows of `key` that take part with revisions from `low` to `high`.
+
+    `around`: how many more rows on either side are included, as far as there are more.
     """
 
     key: str
@@ -47,22 +48,24 @@ class NearbyRows(Protocol):
     """Access to the rows of one run, for keys that are decided again."""
 
     def reached(self, calls: Sequence[CallStamp], /) -> Sequence[int]:
-        """For each call the highest revision that had returned before it; 1 if none."""
+        """Return for each call the highest revision that had returned before it; 1 if none."""
         ...
 
     def rows_in(self, windows: Sequence[RevisionWindow], /) -> Iterable[Sequence[Any] | None]:
-        """For each window its rows, by rank; None if more than ROWS_MAX lie from `low` to `high`."""
+        """Return for each window its rows, by rank; None if more than ROWS_MAX lie from `low` to `high`."""
         ...
 
     def unknown_writes(self, keys: Sequence[str], /) -> Mapping[str, Sequence[Any]]:
-        """For each of these keys its rows of unknown outcome, without reads."""
+        """Return for each of these keys its rows of unknown outcome, without reads."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _KeyState:
-    """`unknown`: the writes of unknown outcome, each with the highest revision returned before its call; `claims`: the
-    op_id of the write by claimed revision.
+    """The unknown writes of a key.
+
+    `unknown`: by op_id, each write with the highest revision returned before its call. `claims`: the op_id of the write
+    by claimed revision.
     """
 
     unknown: dict[int, tuple[Operation, int]]
@@ -90,8 +93,9 @@ class _Part:
         )
 
     def cuts(self, write: UnplacedWrite) -> bool:
-        """Whether a boundary of the part may separate the write from its revision: without a revision of its own, its
-        side of the boundary is not certain.
+        """Return whether a boundary of the part may separate the write from its revision.
+
+        Without a revision of its own, it is not certain on which side of the boundary the write is.
         """
         least, most = min(write.low, write.high), max(write.low, write.high)
         return write.key == self.key and not self.holds_write(write) and self.after < most and least <= self.until
@@ -105,10 +109,13 @@ def reassign(
     rows: NearbyRows,
     open_keys: Sequence[str] = (),
 ) -> list[str]:
-    """The keys with unplaced writes that find no revision even so, and those of `open_keys` that stay unexplained. An
-    empty list: every unplaced write of the run has a revision of its own, and these keys have an order by revisions.
+    """Decide keys again, so that unplaced writes find a revision; return the keys for which this fails.
 
-    `reached`: for each unplaced write, see `RevisionFacts`; `taken`: all revisions of acknowledged changes, and all
+    These are the keys with unplaced writes that find no revision even so, and those of `open_keys` that stay
+    unexplained. If the list is empty, every unplaced write of the run has a revision of its own, and all of `open_keys`
+    have an order by revisions.
+
+    `reached`: for each unplaced write, see `RevisionFacts`. `taken`: all revisions of acknowledged changes, and all
     claimed ones.
     """
     reassignment = _Reassignment(unplaced, reached, claims, taken, rows)
@@ -130,8 +137,8 @@ class _Reassignment:
         taken: Sequence[RevisionRange],
         rows: NearbyRows,
     ) -> None:
-        self.unplaced: list[UnplacedWrite] = []  # Those of all keys, in the order of the last matching.
-        # By key, each write with the highest revision that had returned before its call.
+        self.unplaced: list[UnplacedWrite] = []  # Of all keys, in the order of the last matching.
+        # By key, its writes, each with the highest revision that had returned before its call.
         self._of: dict[str, list[tuple[UnplacedWrite, int]]] = {}
         for write, floor in zip(unplaced, reached, strict=True):
             self._of.setdefault(write.key, []).append((write, floor))
@@ -142,7 +149,7 @@ class _Reassignment:
         self._tries = 0
 
     def run(self, around: int) -> Sequence[int]:
-        """The numbers of the writes that are left without a revision."""
+        """Run rounds of reassignment; return the numbers of the writes that are left without a revision."""
         for _ in range(ROUNDS_MAX):
             found = self._matched()
             if not found.left or not self._round(found, around):
@@ -150,8 +157,9 @@ class _Reassignment:
         return self._matched().left
 
     def decide(self, key: str) -> bool:
-        """Decide a whole key without a known revision order, segment by segment between reads that report the full
-        record.
+        """Decide a whole key without a known order by revisions; return whether this succeeded.
+
+        The key is decided segment by segment between operations that report the whole record.
         """
         self._of[key] = []
         (rows,) = self._rows.rows_in([RevisionWindow(key, 1, FOREVER, 0)])
@@ -183,7 +191,7 @@ class _Reassignment:
         return match_revisions(choices_of(self.unplaced, [floor for _, floor in pairs]), self._taken)
 
     def _round(self, found: Matched, around: int) -> bool:
-        """Decide again the parts around the writes that are left; whether any could be decided."""
+        """Decide again the parts around the writes that are left; return whether any could be decided."""
         left = [self.unplaced[number] for number in found.left]
         around_each = self._rows.rows_in([_window(write, around) for write in left])
         self._learn([write.key for write in left])
@@ -201,7 +209,10 @@ class _Reassignment:
         return bool(done)
 
     def _learn(self, keys: Sequence[str]) -> None:
-        """Fetch the state of these keys. None: it is not certain which unknown writes took effect, each once."""
+        """Fetch the state of these keys.
+
+        A state is None if it is not certain which unknown writes took effect, each once.
+        """
         fresh = sorted(set(keys) - self._keys.keys())
         if not fresh:
             return
@@ -249,8 +260,9 @@ class _Reassignment:
         return Segment(part.initial, part.operations, self._offered(part, about, found, claimed), unknown)
 
     def _offered(self, part: _Part, about: _KeyState, found: Matched, claimed: set[int]) -> dict[int, int]:
-        """The free revisions with their costs: between two operations the last ones of each cost, and those that a
-        response named.
+        """Return the free revisions with their costs.
+
+        Between two operations, these are the last revisions of each cost, and those that a response named.
         """
         offered = {revision: 0 for revision in about.claims if part.holds(part.key, revision)}
         before = part.after
@@ -281,7 +293,7 @@ class _Reassignment:
         return at >= 0 and revision <= self._taken[at][1]
 
     def _free_down(self, high: int, above: int) -> Iterator[int]:
-        """The revisions without a change, from `high` down to above `above`."""
+        """Yield the revisions without a change, from `high` down, that are above `above`."""
         revision = high
         while revision > above:
             at = bisect_right(self._firsts, revision) - 1
@@ -299,7 +311,7 @@ class _Reassignment:
         self._of = {
             part.key: mine,
             **self._of,
-        }  # First in the next matching, so that the earlier owner of a revision is left.
+        }  # First in the next matching, so that the earlier owner of a revision loses it.
         for op, revision in placed:
             self._times_taken[revision] = self._times_taken.get(revision, 0) + 1
             if revision not in about.claims:
@@ -313,15 +325,17 @@ def _window(write: UnplacedWrite, around: int) -> RevisionWindow:
 
 
 def _part(key: str, low: int, high: int, operations: Sequence[Operation], around: int, more: int) -> _Part | None:
-    """The part around these revisions, extended by `more` operations on either side that report the whole record; None:
-    the state of the key at its begin is not known.
+    """Return the part around these revisions, extended by `more` operations on either side.
+
+    Only operations that report the whole record count for `more`. None: the state of the key at the begin of the part
+    is not known, or no such operation ends it.
     """
     shows = [(op.revision or 0, state) for op in operations if (state := _shown(op)) is not None]
     begins = [one for one in shows if one[0] < low]
     ends = sorted({revision for revision, _ in shows if revision >= high})
     first = sum((op.revision or 0) < low - 1 for op in operations) < around
     last = sum((op.revision or 0) > high for op in operations) < around
-    distinct = list(dict(begins).items())  # By revision, as operations are; of each the last.
+    distinct = list(dict(begins).items())  # By revision, as the operations are; of each revision the last state.
     if len(distinct) > more:
         after, initial = distinct[-1 - more]
     elif first:
@@ -343,7 +357,7 @@ def _part(key: str, low: int, high: int, operations: Sequence[Operation], around
 
 
 def _parts(key: str, operations: Sequence[Operation]) -> Iterator[_Part]:
-    """A whole key, cut behind operations that report the whole record."""
+    """Yield the parts of a whole key, cut behind operations that report the whole record."""
     after, initial = 1, ABSENT
     begin = 0
     for number, op in enumerate(operations):
@@ -361,7 +375,7 @@ def _joined(part: _Part, following: _Part) -> _Part:
 
 
 def _shown(op: Operation) -> State | None:
-    """The state behind the operation, if it reports the whole record."""
+    """Return the state behind the operation, if it reports the whole record."""
     if len(op.steps) != 1 or op.guards:
         return None
     step = op.steps[0]
@@ -376,7 +390,7 @@ def _shown(op: Operation) -> State | None:
 
 
 def _named(operations: Sequence[Operation]) -> set[int]:
-    """The revisions that responses name."""
+    """Return the revisions that responses name."""
     named: set[int | None] = set()
     for step in (step for op in operations for step in op.steps):
         named.add(step.expected_mod_revision)

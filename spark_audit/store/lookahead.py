@@ -1,7 +1,7 @@
-"""Later responses about a record: whether they can still be explained from a record that is in the store now.
+"""Later responses about a key: whether they can still be explained from the record that is in the store now.
 
-Kept only for keys that an unknown write may have changed. A score of IMPOSSIBLE is exact: whatever unknown writes
-follow, some response would be contradicted. The other scores only rank candidates.
+They are kept only for keys that an unknown write may have changed. A score of IMPOSSIBLE is exact: whatever unknown
+writes follow, some response would be contradicted. The other scores only rank candidates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Observed: TypeAlias = tuple[str, Row | None, tuple[str, str | None] | None]  # 
 FITS, WANTING, DOUBTFUL, IMPOSSIBLE = 1_000, 500, 100, 0
 """How well a record fits the next observation. From WANTING, the number of missing unknown writes is subtracted."""
 
-AHEAD_MAX = 12  # Answers looked at: the first that shows a version decides; beyond, nothing is said against the record.
+AHEAD_MAX = 12  # Answers looked at. The first that shows a version decides; later ones do not count against the record.
 _MISSING_MAX = 300
 _OTHER_LIFE = 10  # A record of another creation: at least a deletion and a write are missing. Only a weight.
 _ABSENT: Row = {"found": False}
@@ -32,7 +32,7 @@ _NUMBERS = {"mod_revision", "create_revision", "version"}
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One report of a row about a key: what it saw (None: nothing), and then what it wrote."""
+    """One report of a row about a key: what it saw (None: it did not look), and then what it wrote."""
 
     step: int
     revision: int
@@ -53,8 +53,9 @@ class _KeyHistory:
 
 
 class Lookahead:
-    """The observations of the keys in `open_keys`. `gaps`: the revisions, ascending, at which unknown writes may have
-    been.
+    """The observations of the keys in `open_keys`.
+
+    `gaps`: the revisions, ascending, at which unknown writes may have taken effect.
     """
 
     def __init__(self, open_keys: Iterable[str], gaps: Sequence[int]) -> None:
@@ -64,7 +65,7 @@ class Lookahead:
         self._is_gap = frozenset(gaps)
 
     def note(self, step: int, revision: int, row: Row, request: Request | None) -> list[tuple[str, Observation]]:
-        """Add a row that the replay meets at this step; the observations made."""
+        """Add a row that the replay meets at this step; return the observations made, each with its key."""
         noted: list[tuple[str, Observation]] = []
         for key, seen, wrote in self._observed(row, request):
             history = self._by_key.get(key)
@@ -136,7 +137,7 @@ class Lookahead:
             yield key, _ABSENT, None
 
     def score(self, key: str, record: Record, step: int, revision: int, hints: bool) -> int:
-        """How well this record, that of the key after `step` (at `revision`), fits later observations."""
+        """Return how well this record, that of the key after `step` (at `revision`), fits later observations."""
         history = self._by_key.get(key)
         if history is None:
             return FITS
@@ -154,12 +155,16 @@ class Lookahead:
         return FITS
 
     def _has_gap(self, after: int, until: int) -> bool:
-        """Whether an unknown write may have a revision in (after, until]."""
+        """Return whether an unknown write may have a revision in (after, until]."""
         position = bisect_right(self._gaps, after)
         return position < len(self._gaps) and self._gaps[position] <= until
 
     def _judge(self, have: Record, observation: Observation, now: int, rewritten: bool, hints: bool) -> int | None:
-        """None: the record agrees, and later observations may decide. `now`: unplaced writes have later revisions."""
+        """Return the score of a record against one observation.
+
+        None: the record agrees, and later observations may decide. `now`: unplaced writes have later revisions than
+        this.
+        """
         seen = observation.seen
         assert seen is not None
         value, mod, create, version = have
@@ -186,7 +191,7 @@ class Lookahead:
             return IMPOSSIBLE
         if _same(seen, have):
             return None if seen_version is None else FITS
-        # The same record, counted otherwise: something is missing between now and the write that made it.
+        # The same record with other counts: a write is missing between now and the write that made it.
         if not rewritten or not self._has_gap(now, mod):
             return IMPOSSIBLE
         return _missing(seen_create, seen_version, create, version, now)
@@ -201,7 +206,7 @@ def _same(seen: Row, have: Record) -> bool:
 
 
 def _missing(seen_create: int | None, seen_version: int | None, create: int, version: int, now: int) -> int:
-    """The score of a record of this life with `version`, by how many writes it lacks to have the one seen."""
+    """Return the score of a record of this life with `version`, by how many writes it lacks to be the one seen."""
     if seen_create is not None and seen_create != create:
         return WANTING - _OTHER_LIFE if seen_create > now else IMPOSSIBLE
     if seen_version is None or seen_version == version:

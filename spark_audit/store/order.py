@@ -4,7 +4,7 @@ Order: over all keys, an operation carries no revision below one that a complete
 a write that changed something carries a higher one. In the order (revision, writer first, call), this means that no
 operation returned before an earlier one of the order was called.
 
-Unique: no two acknowledged writes that changed something carry the same revision. Gaps are counted only, since other
+Unique: no two acknowledged writes that changed something carry the same revision. Gaps are only counted, since other
 writers may exist.
 """
 
@@ -20,14 +20,20 @@ from spark_audit.history.effects import changed, rank
 
 @dataclass(frozen=True, slots=True)
 class OutOfOrder:
-    """`late` had returned before `early` was called, yet carries a revision that is not lower."""
+    """A pair of operations that breaks the order.
+
+    `late` had returned before `early` was called, yet carries a revision that is not lower.
+    """
 
     late: Mapping[str, Any]
     early: Mapping[str, Any]
 
 
 def out_of_order(rows: Iterable[Mapping[str, Any]], clocks: Clocks) -> Iterator[OutOfOrder]:
-    """Each operation of one run that breaks the order, with one that shows it. `rows` are those that take part."""
+    """Yield each operation of one run that breaks the order, with one that shows it.
+
+    `rows`: those that take part.
+    """
     latest: dict[str, Mapping[str, Any]] = {}  # Per clock: the row called last, so far in the order.
     for row in sorted(rows, key=rank):
         for clock, other in latest.items():
@@ -42,8 +48,10 @@ def out_of_order(rows: Iterable[Mapping[str, Any]], clocks: Clocks) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class Uniqueness:
-    """`repeated`: by revision, the writes that share it. `gaps`: how many revisions between the first and the last no
-    write carries.
+    """The uniqueness of the revisions of one run.
+
+    `repeated`: by revision, the writes that share it. `gaps`: how many revisions between the first and the last no
+    write carries. `writes`: how many writes there are.
     """
 
     repeated: dict[int, list[Mapping[str, Any]]]
@@ -52,7 +60,7 @@ class Uniqueness:
 
 
 def uniqueness(rows: Iterable[Mapping[str, Any]]) -> Uniqueness:
-    """The uniqueness of the acknowledged writes of one run. `rows` are those that take part."""
+    """Return the uniqueness of the acknowledged writes of one run. `rows`: those that take part."""
     by_revision: dict[int, list[Mapping[str, Any]]] = {}
     for row in sorted(filter(changed, rows), key=rank):
         by_revision.setdefault(row["revision"], []).append(row)

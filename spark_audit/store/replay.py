@@ -2,8 +2,8 @@
 
 A listing must report exactly the live keys of its interval at its revision, in order, with limit and count; a
 transaction must have evaluated its comparisons correctly. Without writes of unknown outcome, the rows are streamed and
-only the store is kept. With them, `store/backtracking.py` searches for the revision of each; then all responses, also
-those of single keys, have to follow.
+only the store is kept. With such writes, `store/backtracking.py` searches for the revision of each of them. All
+responses, those of single keys included, then have to follow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_audit.store.replay_plan import Hint, ReplayPlan, hint_of, plan_replay
 
 Row: TypeAlias = Mapping[str, Any]
 
-REPLAY_ROWS_MAX = 200_000  # Replayed at most, without listings and transactions: the run is held in memory.
+REPLAY_ROWS_MAX = 200_000  # The most rows replayed without listings and transactions: the run is held in memory.
 
 __all__ = [
     "Contradiction",
@@ -61,7 +61,7 @@ def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradic
     for row in ordered:
         request = parse_request(row) if row["op"] in ("range", "txn") else None
         conflict = store.meet(row, request)
-        if conflict is not None and conflict.keys.isdisjoint(wrong):  # The finding about that key is enough.
+        if conflict is not None and conflict.keys.isdisjoint(wrong):  # The violation found in that key is enough.
             yield Contradiction(row, conflict.reason, True)
 
 
@@ -75,16 +75,18 @@ def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
 
 
 def worth_replaying(multi_key: int, rows: int, unproven: bool) -> bool:
-    """Whether to replay a run: always for listings and transactions; otherwise only for a key left open, in a small
-    run.
+    """Return whether to replay a run.
+
+    Listings and transactions are always replayed. Otherwise only a small run is replayed, and only if a key is left
+    open.
     """
     return multi_key > 0 or (unproven and rows <= REPLAY_ROWS_MAX)
 
 
 def left_open(rows: int, keys: Sequence[str] = ()) -> str:
-    """Why a run of so many rows stays open although a key of it needs a replay.
+    """Return why a run of so many rows stays open although a key of it needs a replay.
 
-    `keys`: those without a known order that uses free revisions.
+    `keys`: the keys for which no order was found that uses the free revisions.
     """
     found = f"(of {len(keys)} keys, the first is {keys[0]}, no order was found with the revisions that are free)"
     named = f" {found}" if keys else ""
@@ -95,7 +97,7 @@ def left_open(rows: int, keys: Sequence[str] = ()) -> str:
 
 
 def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
-    """(number of listings and transactions, why they cannot be replayed) of one run."""
+    """Return the number of listings and transactions of one run, and why they cannot be replayed (None: they can)."""
     multi_key, without_revision = 0, 0
     for row in rows:
         multi_key += row["status"] != "fail" and is_multi_key(row)
@@ -104,7 +106,7 @@ def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
 
 
 def no_order(without_revision: int) -> str | None:
-    """Why a run with so many completed operations without a revision cannot be replayed; None if there are none."""
+    """Return why so many completed operations without a revision prevent a replay; None if there are none."""
     return (
         f"{without_revision} operations carry no revision, so there is no order to replay the store in"
         if without_revision

@@ -1,8 +1,8 @@
 """The plan of a replay with unknown writes, made in one pass over the rows of a run.
 
-Its steps are the rows in the order of revisions and, before them, the gaps, where one unknown write may have taken
-effect, or one of a writer that left no row. Of many consecutive gaps without an owner that nothing distinguishes, as
-many are kept as there are writes to place.
+Its steps are the rows in the order of revisions and, before them, the gaps. At a gap, one unknown write may have taken
+effect, or a write of a writer that left no row. If nothing distinguishes many consecutive gaps without an owner, only
+as many are kept as there are writes to place.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
-    """A row, with its request if it has one; or a gap (`row` None). `touched`: the keys of `Lookahead` that it reports
-    on.
+    """A step of the replay: a row, with its request if it has one, or a gap (`row` None).
+
+    `touched`: the keys of `Lookahead` that the row reports on.
     """
 
     revision: int
@@ -46,8 +47,10 @@ class ReplayStep:
 
 @dataclass(slots=True)
 class ReplayPlan:
-    """`shown`: gap → key → (value or None, the row that shows it). `hinted`: gap → key → value. `owner`: the write at a
-    gap.
+    """The plan of a replay.
+
+    `shown`: gap → key → (value or None, the row that shows it). `hinted`: gap → key → value. `owner`: gap → the write
+    that took effect there.
     """
 
     steps: list[ReplayStep]
@@ -58,11 +61,11 @@ class ReplayPlan:
     hinted: dict[int, dict[str, str | None]] = field(default_factory=dict)
     owner: dict[int, UnknownWrite] = field(default_factory=dict)
     by_key: dict[str, list[UnknownWrite]] = field(default_factory=dict)
-    part_of: dict[str, int] = field(default_factory=dict)  # Key → the part that operations which name it share.
-    first_gap: int = 0  # Before it nothing unknown can have happened.
+    part_of: dict[str, int] = field(default_factory=dict)  # Key → the part shared by the operations that name it.
+    first_gap: int = 0  # Before it no unknown write can have taken effect.
 
     def keys_of(self, step: ReplayStep, keys: Iterable[str]) -> frozenset[str]:
-        """The `keys` of a conflict at this step; `*` stands for the open keys of its listings."""
+        """Return the `keys` of a conflict at this step; `*` stands for the open keys of its listings."""
         if "*" not in keys or step.row is None or step.request is None:
             return frozenset(keys)
         listings = list(intervals(step.row, step.request))
@@ -70,7 +73,7 @@ class ReplayPlan:
 
 
 def position(row: Row) -> tuple[int, int, int, int]:
-    """The position of a row in the replay: its revision, or the one that its listing is pinned to."""
+    """Return the position of a row in the replay: its revision, or the one that its listing is pinned to."""
     pinned = parse_request(row)["revision"] if row["op"] == "range" else None
     return (pinned, 1, row["call_ns"], row["op_id"]) if pinned else rank(row)
 
@@ -151,7 +154,7 @@ def _pin(made: ReplayPlan) -> None:
 
 
 def _named_revisions(rows: Iterable[Row], found: Iterable[UnknownWrite], hints: Iterable[Hint]) -> list[int]:
-    """The revisions that something names, in order: gaps at these are distinguishable."""
+    """Return the revisions that something names, ascending: gaps at these are distinguishable."""
     named = {hint.revision for hint in hints}
     for row in [*rows, *(one.row for one in found)]:
         named.update(_numbers(row.get("output")))
@@ -173,7 +176,7 @@ def _numbers(output: Row | None) -> Iterator[int]:
 
 
 def _gaps(rows: Sequence[Row], found: Sequence[UnknownWrite], named_revisions: Sequence[int]) -> Iterator[int]:
-    """The gaps, ascending. Revisions above all responses are left out, because their effects are never seen."""
+    """Yield the gaps, ascending. Revisions above all responses are left out, because their effects are never seen."""
     taken = {row["revision"] for row in rows if changed(row)}
     earliest = sorted(one.earliest for one in found)
     before = 1  # The empty store.
@@ -190,7 +193,7 @@ def _gaps(rows: Sequence[Row], found: Sequence[UnknownWrite], named_revisions: S
 
 
 def hint_of(row: Row) -> Iterator[Hint]:
-    """The report of a local read of a key about a write; nothing for any other row."""
+    """Yield the report of a local read of a key about a write; nothing for any other row."""
     if row["op"] != "get" or row["status"] != "ok" or row.get("consistency") not in WEAK:
         return
     output = row["output"]

@@ -1,14 +1,15 @@
 """Claims of single keys on revisions, for writes of unknown outcome, to be compared with all other rows of the run.
 
 A *claim*: a response that promises linearizability reported the record of a revision that no acknowledged write of the
-key carries, so an unknown write has it. Such a write is a change like any other without a return: no other write may
-carry that revision, and no operation that had returned before its call may carry this revision or a higher one.
+key carries. So an unknown write has that revision. Such a write is a change like any other, but without a return. No
+other write may carry its revision, and no operation that had returned before its call may carry this revision or a
+higher one.
 
-An *unplaced write*: the order that proves the key contains an unknown write whose revision no response named. It had
-some revision between those of its neighbours, above all that had returned before its call, and shared with no other
-write. If all unplaced writes of a run find a revision each, the orders of all keys are parts of one order of the whole
-store that explains every response. A replay of the store (`replay.py`) could then add nothing except for listings and
-transactions over several keys. docs/internals/audit-proofs.md, section 9.
+An *unplaced write*: an unknown write, in the order that proves the key, whose revision no response named. Its revision
+lies between those of its neighbours and above all revisions that had returned before its call. No other write has the
+same one. If every unplaced write of a run finds a revision of its own, the orders of all keys are parts of one order of
+the whole store that explains every response. A replay of the store (`replay.py`) could then add nothing except for
+listings and transactions over several keys. docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ RevisionRange: TypeAlias = tuple[int, int]  # (first, last)
 
 @dataclass(frozen=True, slots=True)
 class RevisionClaim:
-    """The revision of an unknown write that a response named. `by`: (op_id, call, clock) of the write; if several can
-    have it, the one with the least call.
+    """The revision of an unknown write that a response named.
 
-    `by` None: the responses do not name the value, or no write comes first because there are several clocks.
+    `by`: (op_id, call, clock) of the write; if several can have it, the one with the least call. `by` None: the
+    responses do not name the value, or no write comes first because there are several clocks.
     """
 
     key: str
@@ -41,10 +42,10 @@ class RevisionClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedWrite:
-    """An unknown write, called at `call_ns`, that had a revision from `low` to `high`. Those of a key are in order.
+    """An unknown write, called at `call_ns`, that had a revision from `low` to `high`.
 
-    `also`: alternative ranges, in which the write changes nothing that a response reports (`key/unplaced_writes.py`).
-    `op_id` -1: not known.
+    The unplaced writes of a key are given in its order. `also`: alternative ranges, in which the write changes nothing
+    that a response reports (`key/unplaced_writes.py`). `op_id` -1: not known.
     """
 
     key: str
@@ -58,7 +59,7 @@ class UnplacedWrite:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What the orders of one key, or of several, say about revisions of unknown writes."""
+    """The claims and the unplaced writes in the orders of one key, or of several."""
 
     claims: tuple[RevisionClaim, ...] = ()
     unplaced: tuple[UnplacedWrite, ...] = ()
@@ -67,7 +68,7 @@ class Traces:
         return bool(self.claims or self.unplaced)
 
     def to_json(self) -> str | None:
-        """The traces of one key as JSON; None if there are none."""
+        """Return the traces of one key as JSON; None if there are none."""
         if not self:
             return None
         claims = [[one.revision, one.by] for one in self.claims]
@@ -78,7 +79,7 @@ class Traces:
 
     @classmethod
     def from_json(cls, key: str, text: str | None) -> Traces:
-        """The inverse of `to_json`."""
+        """Return traces from JSON: the inverse of `to_json`."""
         if text is None:
             return cls()
         claims, unplaced = json.loads(text)
@@ -92,7 +93,7 @@ class Traces:
 
 
 def claims_of(key: str, operations: Sequence[Operation]) -> tuple[RevisionClaim, ...]:
-    """The claims of one key, from all its operations; by revision."""
+    """Return the claims of one key, from all its operations; by revision."""
     own = {op.revision for op in operations if op.writes and not op.unknown}
     value_at: dict[int, str | None] = {}
     for op in operations:
@@ -114,7 +115,7 @@ def claims_of(key: str, operations: Sequence[Operation]) -> tuple[RevisionClaim,
 
 
 def _writers(operations: Iterable[Operation], value: str) -> list[Operation]:
-    """The unknown writes that may have made this value, by call."""
+    """Return the unknown writes that may have made this value, by call."""
     found = {
         op.op_id: op
         for op in operations
@@ -126,19 +127,20 @@ def _writers(operations: Iterable[Operation], value: str) -> list[Operation]:
 
 
 def _matched(writers: Sequence[Operation], revisions: int) -> list[tuple[int, int, str] | None]:
-    """The i-th call for the i-th revision: if that is too late for a revision, every other matching is too late for
-    some.
+    """Match the i-th call with the i-th revision.
+
+    If a call is too late for its revision, every other matching has such a call, too.
     """
     if len({op.clock for op in writers}) > 1:
         return [None] * revisions
     if any(step.kind == "append" for op in writers for step in op.steps):
-        writers = [*writers[:1]] * revisions  # Each of them may have made any of these.
+        writers = [*writers[:1]] * revisions  # Each of these writes may have made any of these records.
     by = [(op.op_id, op.call_ns, op.clock) for op in writers[:revisions]]
     return [*by, *[None] * (revisions - len(by))]
 
 
 def to_ranges(revisions: Iterable[int]) -> list[RevisionRange]:
-    """Ascending revisions as ranges."""
+    """Return ascending revisions as ranges."""
     found: list[RevisionRange] = []
     for revision in revisions:
         if found and revision <= found[-1][1] + 1:
@@ -149,7 +151,7 @@ def to_ranges(revisions: Iterable[int]) -> list[RevisionRange]:
 
 
 def merge_ranges(some: Iterable[RevisionRange], others: Iterable[RevisionRange]) -> list[RevisionRange]:
-    """The union of two ascending sequences of ranges."""
+    """Return the union of two ascending sequences of ranges."""
     found: list[RevisionRange] = []
     for first, last in merge(some, others):
         if found and first <= found[-1][1] + 1:
@@ -160,6 +162,6 @@ def merge_ranges(some: Iterable[RevisionRange], others: Iterable[RevisionRange])
 
 
 def is_taken(taken: Sequence[RevisionRange], revision: int) -> bool:
-    """Whether one of these ascending ranges holds the revision."""
+    """Return whether one of these ascending ranges holds the revision."""
     at = bisect_left(taken, (revision + 1, 0)) - 1
     return at >= 0 and revision <= taken[at][1]

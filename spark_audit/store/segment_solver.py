@@ -2,8 +2,8 @@
 
 The acknowledged operations are in the order of their revisions, and an unknown write is at the revision that it gets,
 so every state is completely known. One pass over the revisions, with all states that are possible at each, finds the
-cheapest solution. No response distinguishes unknown puts whose value nothing names, or unknown deletions. They are used
-in the order of the revisions returned before their calls, the least restrictive first.
+cheapest solution. No response distinguishes unknown puts whose value nothing names, and none distinguishes unknown
+deletions. Both are used in the order of the revisions returned before their calls, the least restrictive first.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import TypeAlias
 from spark_audit.history.operation import Operation, Step
 from spark_audit.model.key import State, advance
 
-PlacedWrite: TypeAlias = tuple[Operation, int]  # And its revision.
+PlacedWrite: TypeAlias = tuple[Operation, int]  # A write and its revision.
 
-STATES_MAX = 2_000  # Kept at one revision: those with the fewest unknown writes. True histories need tens.
-STEPS_MAX = 200_000  # Operations tried on a state, of one stretch: about a second.
-_UNNAMED = -1  # In place of a revision which no answer names, and
-_ANY = "\ud800 of unknown outcome"  # of a value: states that nothing can tell apart are one.
+STATES_MAX = 2_000  # States kept at one revision: the cheapest. True histories need tens.
+STEPS_MAX = 200_000  # Operations tried on states of one segment: about a second.
+_UNNAMED = -1  # Stands for every revision that no answer names: such states are one, as nothing distinguishes them.
+_ANY = "\ud800 of unknown outcome"  # Stands for every value that nothing names, for the same reason.
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`operations`: completed operations by rank, from the state `initial` on; the state behind the last one does not
-    matter.
+    """A segment of one key, from the state `initial` on.
 
-    `offered`: the cost of each offered revision. `unknown`: the writes that may take effect here, each with the highest
-    revision returned before its call.
+    `operations`: completed operations by rank; the state behind the last one does not matter. `offered`: the cost of
+    each offered revision. `unknown`: the writes that may take effect here, each with the highest revision returned
+    before its call (its floor).
     """
 
     initial: State
@@ -40,16 +40,15 @@ class Segment:
 
 
 def solve(segment: Segment) -> tuple[PlacedWrite, ...] | None:
-    """The unknown writes of a cheapest order, with their revisions; None if there is none, or none within
-    the bounds.
-    """
+    """Return the unknown writes of a cheapest order, with their revisions; None if there is none within the bounds."""
     made = _Solver(segment).run()
     return made if made is not None and verifies(segment, made) else None
 
 
 def verifies(segment: Segment, placed: Sequence[PlacedWrite]) -> bool:
-    """Whether every response follows with these writes, each used once, above its floor, at an offered revision of its
-    own.
+    """Return whether every response follows with these writes.
+
+    Each write must be used once, above its floor, at an offered revision of its own.
     """
     floors = {op.op_id: floor for op, floor in segment.unknown}
     if len({op.op_id for op, _ in placed}) < len(placed) or len({revision for _, revision in placed}) < len(placed):
@@ -72,8 +71,8 @@ class _Trail:
     before: _Trail | None
 
 
-_StateKey: TypeAlias = tuple[State, frozenset[int]]  # And which of the writes that answers tell apart are used.
-_Path: TypeAlias = tuple[int, int, int, _Trail | None]  # Cost, puts and deletions used that nothing tells apart.
+_StateKey: TypeAlias = tuple[State, frozenset[int]]  # A state, and which of the distinguishable writes are used.
+_Path: TypeAlias = tuple[int, int, int, _Trail | None]  # Cost; how many indistinct puts and deletions are used.
 _States: TypeAlias = dict[_StateKey, list[_Path]]  # No path of a state is dominated in all three numbers.
 
 
@@ -111,7 +110,7 @@ class _Solver:
         return tuple(reversed(placed))
 
     def _places(self) -> Iterator[tuple[int, Operation | None]]:
-        """Operations and offered revisions in order, up to the last operation."""
+        """Yield operations and offered revisions in order, up to the last operation."""
         left = sorted(self._segment.offered, reverse=True)
         for op in self._segment.operations:
             while left and left[-1] <= (op.revision or 0):
@@ -128,8 +127,9 @@ class _Solver:
         return met
 
     def _offer(self, states: _States, revision: int) -> _States:
-        """The states with an unknown write at this revision, and those without; only the former if a record of it was
-        seen.
+        """Return the states with an unknown write at this revision, and those without one.
+
+        If a record of this revision was seen, only the states with a write are returned.
         """
         must = revision in self._seen
         met: _States = {} if must else {key: list(ways) for key, ways in states.items()}
@@ -192,8 +192,9 @@ def _least(item: tuple[_StateKey, list[_Path]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What responses can distinguish. `seen`: revisions of records that were seen and that no completed write here
-    carries, with the value if it was seen.
+    """The revisions and values that responses can distinguish.
+
+    `seen`: revisions of records that were seen and that no completed write here carries, with the value if it was seen.
     """
 
     revisions: frozenset[int]

@@ -1,8 +1,8 @@
 """Writes of unknown outcome, seen from the whole store: what each would change there, and from which revision on.
 
 Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries. Every transaction that
-changes something has a revision of its own. The write cannot have taken effect before its call, that is, at a gap up to
-a revision that a response had carried by then.
+changes something has a revision of its own. The write cannot have taken effect before its call, so it
+took effect above every revision that a response had carried by then.
 
 See docs/reference/specification.md#81-records-and-revisions.
 """
@@ -25,11 +25,11 @@ Branch: TypeAlias = dict[str, str | None]
 
 @dataclass(slots=True, eq=False)
 class UnknownWrite:
-    """One write of unknown outcome. `branches`: key → value (None: deleted) written for each outcome of its
-    comparisons.
+    """One write of unknown outcome.
 
-    `earliest`: the first revision that it can have had. `pinned`: the only one, as some response shows; `sure`: all its
-    effects are known. `hinted`: the one that a weak read reports. `part`: a number shared by operations that are
+    `branches`: for each outcome of its comparisons, key → value written (None: deleted). `earliest`: the first revision
+    that it can have had. `pinned`: the only revision that it can have had, as some response shows. `sure`: all its
+    effects are known. `hinted`: the revision that a weak read reports. `part`: a number shared by operations that are
     connected through keys.
     """
 
@@ -55,7 +55,7 @@ class UnknownWrite:
         return int(self.row["op_id"])
 
     def effect(self, record: Callable[[str], Record]) -> Branch:
-        """What it would change in this store, exactly; empty: it would leave no trace, and take no revision."""
+        """Return exactly what it would change in this store; empty if it would leave no trace, and take no revision."""
         row = self.row
         if self.request is not None:
             held = all(holds(record(compare["key"]), compare) for compare in self.request["compares"])
@@ -69,14 +69,17 @@ class UnknownWrite:
         return {key: value for key, value in made.items() if value is not None or record(key)[0] is not None}
 
     def may_write(self, key: str, value: str | None) -> bool:
-        """Whether it can have written this value; None: any value."""
+        """Return whether it can have written this value; None: any value."""
         if self.row["op"] == "append":
             return key in self.keys
         return any(branch.get(key) is not None and value in (None, branch[key]) for branch in self.branches)
 
 
 def unknown_writes(rows: Iterable[Row], completed: Sequence[Row], clocks: Clocks) -> list[UnknownWrite]:
-    """The rows of unknown outcome that may have changed something. `completed`: the rows that carry a revision."""
+    """Return the rows of unknown outcome that may have changed something.
+
+    `completed`: the rows that carry a revision.
+    """
     returned = ReturnedRevisions(completed, clocks)
     found: list[UnknownWrite] = []
     for row in rows:
@@ -118,7 +121,7 @@ class ReturnedRevisions:
             self._known[clock] = ([end for end, _ in pairs], list(accumulate((r for _, r in pairs), max)))
 
     def highest_before(self, call_ns: int, clock_id: str) -> int:
-        """The highest revision returned before this stamp of this clock."""
+        """Return the highest revision returned before this stamp of this clock."""
         highest = 1  # The revision of the empty store.
         for clock, (ends, revisions) in self._known.items():
             margin = self._clocks.margin_ns(clock, clock_id)
@@ -129,7 +132,7 @@ class ReturnedRevisions:
 
 
 def _number_parts(found: Sequence[UnknownWrite]) -> None:
-    """Give operations that share a key, directly or through others, the same number."""
+    """Give the same number to operations that share a key, directly or through others."""
     leader: dict[str, str] = {}
 
     def top(key: str) -> str:

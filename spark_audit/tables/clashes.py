@@ -24,18 +24,18 @@ def clashes(frame: Frame) -> Iterator[tuple[int, str]]:
 
 
 def _seen_before(run: Int32s, op_id: Int64s) -> Int64s:
-    """Rows whose op_id an earlier row of the run has."""
+    """The rows whose op_id an earlier row of the run has."""
     numbered = len(run) > 0 and not run.any() and int(op_id.max()) < 4 * len(op_id)
-    if numbered and int(np.bincount(op_id).max()) == 1:  # The usual case: one run, numbered.
+    if numbered and int(np.bincount(op_id).max()) == 1:  # The usual case: one run whose operations are numbered.
         return np.zeros(0, np.int64)
     order: Int64s = np.lexsort((op_id, run))
     again = (np.diff(run[order]) == 0) & (np.diff(op_id[order]) == 0)
     later: Int64s = order[1:][again]
-    return later  # The sort is stable, so the first of equal ones stays.
+    return later  # The sort is stable, so the first of equal rows is not among them.
 
 
 def _open_at_once(frame: Frame, unknown: Bools) -> Int64s:
-    """(row before, row) of a client's operations that follow each other, where the first is still open."""
+    """(row before, row) of consecutive operations of a client, if the first is open when the second is called."""
     call = frame.numbers("call_ns", 0)
     ended = frame.numbers("return_ns", 2**63 - 1)
     run, client = frame.codes("run_id"), frame.codes("client")

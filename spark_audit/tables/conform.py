@@ -1,4 +1,7 @@
-"""Converts Arrow columns of any permitted type to the type of the row. Missing fields become null, unknown ones go."""
+"""Converts Arrow columns of any permitted type to the type of the row.
+
+Missing fields become null, and unknown fields are dropped.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def conform(table: pa.Table) -> pa.Table:
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Conforming tables, at least one, one after the other."""
+    """The rows of conforming tables (at least one), one table after the other."""
     if len(tables) == 1:
         return tables[0]
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
@@ -46,7 +49,7 @@ def _conforming(array: Any, wanted: Any) -> Any:
         return array.dictionary_decode().cast(wanted)
     if pa.types.is_struct(wanted):
         return _structure(array, wanted)
-    if pa.types.is_list(wanted):  # Rare, and short work beside what else a listing costs.
+    if pa.types.is_list(wanted):  # Rare, and cheap compared with the other work for a listing.
         return pa.array(array.to_pylist(), wanted)
     return array.cast(wanted)
 

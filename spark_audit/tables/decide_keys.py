@@ -25,7 +25,7 @@ from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWri
 from spark_audit.verdict.findings import KeyFindings, KeyHistory, findings_from, findings_of_key
 
 NEEDED = (*KERNEL_NEEDED.names, "client", "request", "changes_store")
-CORE_FIRST_ROWS = 20_000  # A wrong key of more rows is first shown wrong by what the kernel found: it has no search.
+CORE_FIRST_ROWS = 20_000  # A wrong key of more rows: the kernel's findings are tried first, without a search.
 NOTHING_TO_DECIDE = "nothing to decide"
 METHODS = ("witness", "zones", NOTHING_TO_DECIDE)
 _PROVEN: dict[str, pa.DataType] = {
@@ -45,8 +45,9 @@ class DecidedTable:
     """Every key of a table is in one of the two fields.
 
     `proven` (columns PROVEN): linearizable keys without further findings. The columns mean what the fields of
-    KeyFindings mean; `traces` is JSON (`Traces.from_json`; null: none), `method` is one of METHODS. `others`: decided
-    while they are iterated over, each once. Some of them are linearizable, too, but have reads that need a second look.
+    KeyFindings mean; `traces` is JSON (`Traces.from_json`; null: none), `method` is one of METHODS. `others`: all other
+    keys, each decided once, when the iteration reaches it. Some of them are linearizable, too, but have reads that need
+    a second look.
     """
 
     proven: pa.Table
@@ -56,11 +57,11 @@ class DecidedTable:
 def decide_table(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> DecidedTable:
     """Decide every (run_id, key) of the table. `clocks`: by run_id.
 
-    `table`: well-formed rows of one key each: rows of single keys as they are, failed ones included; of listings and
-    transactions their projections (`project`), with `weak` and `changes_store` as there (both null for other rows). All
-    rows of each key that occurs are present. The order is arbitrary; by key and call is the cheapest. Columns: those of
-    NEEDED, with text as string, large_string or dictionary, and `output` with at least the fields that the operations
-    use.
+    `table`: well-formed rows, each about one key. Rows of single keys are given as they are, including failed ones.
+    Listings and transactions are given as their projections (`project`), which set `weak` and `changes_store`; both are
+    null for other rows. If a key occurs, all of its rows are present. Rows may be in any order; sorted by key and call
+    is the cheapest. Columns: those of NEEDED, with text as string, large_string or dictionary, and `output` with at
+    least the fields that the operations use.
 
     Memory: about 300 bytes per row, besides the table. 100,000 to 1,000,000 rows at once are best.
     """
@@ -91,7 +92,10 @@ def _weak(columns: Columns) -> Int64s:
 
 
 def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Traces]:
-    """By key, the traces of proven keys: from the witness by its places of unknown writes, from zones by records."""
+    """The traces of proven keys, by key.
+
+    If the witness proves the key, they come from the places of its unknown writes; if zones do, from reported records.
+    """
     made: dict[int, Traces] = {}
     placed = found.placed
     key = np.searchsorted(columns.starts, np.concatenate((placed.claimed, placed.unplaced)), side="right") - 1
@@ -119,7 +123,7 @@ def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Trace
 
 
 def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
-    """The keys of which a record was seen that no acknowledged write of the key made."""
+    """The keys on which a record was seen that no acknowledged write of the key made."""
     part = columns.of_keys(keys)
     if not len(part) or part.mod.max() <= 0:
         return keys[:0]
@@ -131,14 +135,17 @@ def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class _Doubted:
-    """Reads that may not fit the revision they carry: the key and the row of the table of each."""
+    """Reads that may not fit the revision that they carry: for each its key, and its row in the table."""
 
     key: Int64s
     row: Int64s
 
 
 def _doubted(columns: Columns, found: Triage) -> _Doubted:
-    """Of keys that the witness proves, only weak reads can be in doubt: docs/internals/audit-proofs.md, section 5."""
+    """The reads that may not fit the revision that they carry.
+
+    On keys that the witness proves, these can only be weak reads: docs/internals/audit-proofs.md, section 5.
+    """
     keys: list[Int64s] = [np.zeros(0, np.int64)]
     rows: list[Int64s] = [np.zeros(0, np.int64)]
     if columns.weak is not None:
@@ -157,7 +164,7 @@ def _doubted(columns: Columns, found: Triage) -> _Doubted:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """The keys that the kernel does not prove, or not alone."""
+    """The keys that the kernel does not prove, or that have doubted reads."""
 
     table: pa.Table
     columns: Columns
@@ -201,8 +208,9 @@ class _Rest:
         return KeyHistory.of(self.table.take(rows).to_pylist()).operations
 
     def _reads(self, key: int, decision: Decision, failed: dict[str, int] | None = None) -> KeyFindings:
-        """The findings of a decided key: its doubted reads compared with its writes, which is all that `misfits` looks
-        at.
+        """The findings of a decided key.
+
+        Its doubted reads are compared with its writes, because `misfits` looks at nothing else.
         """
         run_id, name = self.columns.names[key]
         mine = slice(*self.columns.starts[key : key + 2].tolist())
@@ -216,8 +224,9 @@ class _Rest:
         return found
 
     def _core(self, key: int, mine: pa.Table) -> KeyFindings | None:
-        """The findings of a wrong key from the few operations that the kernel found, if these are a proof by
-        themselves.
+        """The findings of a wrong key from the few operations that the kernel found.
+
+        None if these operations are not a proof by themselves.
         """
         columns = self.columns
         core = self.found.core[key][self.found.core[key] >= 0]
@@ -232,7 +241,7 @@ class _Rest:
 
 
 def _sources(columns: Columns, mine: Int64s, core: Int64s) -> Bools:
-    """The rows of a key that wrote a value which the core found, or the revision that it compared with."""
+    """Which rows of a key wrote a value that the core found, or a revision that it compared with."""
     tokens = np.unique(columns.finds[core][columns.finds[core] >= 0])
     compared = np.unique(columns.expected_revision[core][columns.expected_revision[core] > 0])
     writes = columns.writes[mine] >= 0

@@ -22,7 +22,7 @@ Row: TypeAlias = dict[str, Any]
 NAMES = ("run_id", "client", "op", "key", "status", "clock_id", "consistency", "node")  # Columns of repeated texts.
 ROWS_AT_ONCE = 20_000  # Rows of a table that become Python objects at a time.
 BLOCK_ROWS = 1 << 16
-FEW_NULLS_MAX = 1 << 18  # Per type; some MB at most.
+FEW_NULLS_MAX = 1 << 18  # Kept of each type: some MB at most.
 _ATOMS: dict[str, pa.DataType] = {"string": pa.large_string(), "long": pa.int64(), "boolean": pa.bool_()}
 
 
@@ -103,7 +103,7 @@ class Frame:
 
     def output_below(self, name: str, least: int) -> Bools:
         """Per row whether this number of `output` is reported and below `least`."""
-        compare: Any = pc.less  # Its stubs know no numbers of Python.
+        compare: Any = pc.less  # Its stubs do not accept numbers of Python.
         return _flags(compare(pc.struct_field(self._column("output"), name), least))
 
     def blocks(self) -> Iterator[tuple[int, Frame]]:
@@ -123,7 +123,7 @@ class Frame:
 
 
 def _codes(column: Any) -> Codes:
-    """A file may name a text twice in its dictionary."""
+    """The codes of a dictionary column. The dictionary of a file may have a text twice."""
     ids = np.asarray(_filled(column.indices, -1).to_numpy(zero_copy_only=False), np.int32)
     texts: list[str] = column.dictionary.to_pylist()
     number: dict[str, int] = {}
@@ -135,13 +135,13 @@ def _codes(column: Any) -> Codes:
 
 
 def distinct(numbers: Int64s) -> Int64s:
-    """The different numbers, ascending: `np.unique` hashes them and takes ten times as long for many different ones."""
+    """The distinct numbers, ascending. `np.unique` hashes them and takes ten times as long for many distinct ones."""
     ordered = np.sort(numbers)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
 
 
 def nulls(rows: int, kind: pa.DataType) -> Any:
-    """So many nulls; a few are a slice of an array made once, because fresh memory costs more than all the rest."""
+    """So many nulls. A few are a slice of an array that is made once, because fresh memory costs more than the rest."""
     return _few_nulls(kind).slice(0, rows) if rows <= FEW_NULLS_MAX else _made_nulls(rows, kind)
 
 
@@ -187,8 +187,9 @@ class RowLocations:
     rows: int = 0
 
     def add(self, file: str, rows: int, lines: int | Sequence[int]) -> None:
-        """Add so many rows of this file. `lines`: the number of the first if each row has the next one, otherwise of
-        each.
+        """Add rows of this file.
+
+        `lines`: the line of the first row if each row is on the line after the one before, otherwise the line of each.
         """
         if not rows:
             return
@@ -198,11 +199,11 @@ class RowLocations:
         self.rows += rows
 
     def pieces(self) -> Iterator[tuple[str, int, int]]:
-        """(file, first row, end) of rows that follow each other in one file."""
+        """(file, first row, end) of consecutive rows of one file."""
         yield from zip(self.files, self.starts, [*self.starts, self.rows][1:], strict=True)
 
     def of(self, row: int) -> tuple[str, int]:
-        """The file, and the line from 1."""
+        """The file of a row, and its line, counted from 1."""
         piece = int(np.searchsorted(self.starts, row, side="right")) - 1
         lines, offset = self.lines[piece], row - self.starts[piece]
         return self.files[piece], lines + offset if isinstance(lines, int) else lines[offset]

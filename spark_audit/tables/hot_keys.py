@@ -1,7 +1,7 @@
 """Keys of very many operations, found in a sample before rows are shuffled. Only memory depends on the sample.
 
-Each task reads the keys of its source (of lines: of a part of the file) and, where some may be hot, sends every
-SAMPLE_STRIDE-th row. From these the driver cuts each hot key into ranges of about `LIMITS.range` rows.
+Each task reads the keys of its source (of JSON lines, those of a part of the file). If some may be hot, it sends every
+SAMPLE_STRIDE-th row. From these rows the driver cuts each hot key into ranges of about `LIMITS.range` rows.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from spark_audit.tables.order import ranked
 from spark_audit.tables.ranges import HOT_ROWS, LIMITS, Limits, decide_in_ranges
 from spark_audit.tables.shuffle import concat
 
-SAMPLE_STRIDE = 256  # One row of so many is sampled: of a key of HOT_ROWS about 2,000.
+SAMPLE_STRIDE = 256  # One row of so many is sampled: about 2,000 rows of a key of HOT_ROWS.
 _LINES_EVERY_BYTES = 1 << 24
-_LINES_BYTES = 1 << 18  # Read at each place of a file of lines; each row there stands for as many as were passed over.
+_LINES_BYTES = 1 << 18  # Read at each place of a file of lines. Each row there also stands for rows that were skipped.
 SAMPLE = "run_id string, key string, revision long, call_ns long, weight long"
 _FIELDS: list[tuple[str, pa.DataType]] = [
     ("run_id", pa.string()),
@@ -45,8 +45,9 @@ _READ = ["run_id", "key", "revision", "call_ns"]
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """One key, and the (rank, call) at which its ranges begin, except the first; ascending. A rank is 2·revision, plus
-    one for an operation that changes nothing.
+    """One key, and the (rank, call) at which its ranges begin, except the first; ascending.
+
+    A rank is 2·revision, plus one for an operation that changes nothing.
     """
 
     run_id: str
@@ -67,8 +68,10 @@ class HotKey:
 
 
 def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
-    """Every SAMPLE_STRIDE-th row of these row groups (`last` exclusive) of a Parquet file. Columns that are null, or
-    not numbers, give nothing. Nor does a file in which no key has `rows_min` rows; then only keys are read.
+    """Every SAMPLE_STRIDE-th row of these row groups (`last` exclusive) of a Parquet file.
+
+    Columns that are null, or not numbers, give nothing. If no key has `rows_min` rows there, the sample is empty, and
+    only keys are read.
     """
     with parquet.ParquetFile(path, read_dictionary=["key"]) as file:
         have = [name for name in _READ if name in file.schema_arrow.names]
@@ -131,10 +134,10 @@ def _cut(sample: pa.Table, run_id: str, key: str, range_rows: int) -> HotKey:
 
 
 def sampled(sources: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Iterator[pa.Table]:
-    """A sample of each (path, first, last, whether it holds lines): row groups, or bytes. Unreadable sources are
-    skipped here and reported elsewhere.
+    """A sample of each source: (path, first, last, whether it holds lines).
 
-    `rows_min`: a table in which no key has so many rows gives nothing.
+    First and last are row groups, or bytes of lines. Unreadable sources are skipped here and reported elsewhere.
+    `rows_min`: the sample of row groups is empty if no key has so many rows in them.
     """
     for path, first, last, lines in sources:
         try:
@@ -173,7 +176,7 @@ class _Kept:
 
 
 def _ranges(parts: Iterable[tuple[int, pa.Table]], kept: _Kept, limits: Limits) -> Iterator[pa.Table]:
-    """The ranges of the key. A part that is much longer than a range is split: the sample was far off."""
+    """The ranges of the key. A part that is much longer than a range is split, since its sample was far off."""
     for _, table in parts:
         kept.add(table)
         if 2 * table.num_rows <= 3 * limits.range:

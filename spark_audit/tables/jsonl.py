@@ -1,13 +1,13 @@
-"""JSON lines in pieces: parsed by Arrow where each line is one plain object of the types of a row, otherwise by Python,
-line by line.
+"""Reads JSON lines in pieces, with Arrow or line by line with Python.
 
-Arrow refuses a piece in which any value has another type, any text is not UTF-8, or any number is not an integer. It
-does not say which, and it is not exact about the end of a row. So a piece that it refuses is read again, and one that
-it accepts is compared with the lines: each must begin with `{` and end with `}`. Between `}` and `{` no line break can
-lie within a row, so each line then holds whole rows, and as many rows as lines means one each.
+Arrow parses a piece in which each line is one plain object with the types of a row. It refuses a piece in which any
+value has another type, any text is not UTF-8, or any number is not an integer. It does not say which, and it is not
+exact about the end of a row. So a piece that it refuses is read again by Python, and a piece that it accepts is
+compared with its lines: each must begin with `{` and end with `}`. A line break between `}` and `{` cannot lie within a
+row, so each line holds whole rows; if there are as many rows as lines, each line holds one.
 
-Arrow's time grows with the number of fields in the schema. So a piece is first read with the fields alone that its head
-names, and any other field is an error; then with all of them.
+Arrow's time grows with the number of fields in the schema. So a piece is first read with only the fields that its head
+names, and any other field is an error. If that fails, the piece is read with all fields.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ import pyarrow.json as arrow_json
 from spark_audit.history.rows import FIELDS, OUTPUT, plain_problem, row_of_line
 from spark_audit.tables.frame import Row, arrow_type, schema
 
-PIECE_BYTES = 8 * 2**20  # Its memory is used again for the next one; one wrong line sends a piece to Python.
+PIECE_BYTES = 8 * 2**20  # The next piece uses its memory again. One wrong line sends a whole piece to Python.
 _BLOCK_BYTES = 2**20  # Parsed by one thread; a longer line is left to Python.
-_HEAD_BYTES = 2**16  # Names the fields that are expected in the rest.
+_HEAD_BYTES = 2**16  # The fields that it names are expected in the rest.
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The rows of some lines. `lines`: the number of the first if each line is a row, otherwise of each; `bad`: the
-    others.
+    """The rows of some lines.
+
+    `lines`: the number of the first line if each line is a row, otherwise the number of the line of each row. `bad`:
+    (number, reason) of the other lines.
     """
 
     table: pa.Table
@@ -42,8 +44,9 @@ class Piece:
 
 
 def pieces_of(path: str, begin: int = 0, end: int | None = None) -> Iterator[Piece]:
-    """The pieces of a file, in order; or of the lines that begin within these bytes, numbered as if there were no
-    others.
+    """The pieces of a file, in order.
+
+    `begin`, `end`: only the lines that begin within these bytes, numbered as if there were no others.
     """
     first = 1
     for text in _cut(path, begin, end):
@@ -61,7 +64,7 @@ def _cut(path: str, begin: int, end: int | None) -> Iterator[bytes]:
             here += len(file.readline()) - 1  # Skip the line that begins before: it may end right here.
         while text := file.read(PIECE_BYTES if end is None else min(PIECE_BYTES, max(0, end - here))):
             if not text.endswith(b"\n"):
-                text += file.readline()  # It began before the end.
+                text += file.readline()  # The line began before the end.
             here += len(text)
             yield text
 

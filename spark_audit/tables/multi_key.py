@@ -19,10 +19,12 @@ _PART: tuple[tuple[str, pa.DataType], ...] = (("weak", pa.large_string()), ("cha
 
 @dataclass(slots=True)
 class MultiKeyRows:
-    """`bad`: (row, reason) of malformed requests. The arrays are per row of the frame; false or 0 for other rows.
+    """The listings and transactions of a frame; `rows`: their numbers, ascending.
 
+    `concerns`, `changed` and `pinned` have a value for each row of the frame: false or 0 for all other rows.
     `concerns`: whether the history of one key cannot decide the row. `pinned`: the revision that a listing is pinned
-    to. `parts`: the projections of the rows (`project`); `part_of`: the row of each.
+    to. `bad`: (row, reason) of malformed requests. `parts`: the projections of the rows (`project`); `part_of`: the row
+    of each projection.
     """
 
     rows: Int64s
@@ -61,7 +63,7 @@ def inspect_multi_key(frame: Frame) -> MultiKeyRows:
 
 
 def single_rows(frame: Frame, multi_key: MultiKeyRows) -> tuple[pa.Table, Int64s]:
-    """All rows about single keys, and their order: the rows of the frame, each with its projections.
+    """All rows about single keys, and an order for them: that of the frame, with projections at the place of their row.
 
     The table has the columns of the frame, and those that `project` adds.
     """

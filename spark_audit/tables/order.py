@@ -1,7 +1,7 @@
-"""The order over all keys, and unique revisions, of one run in numpy: the same as `store/order.py`, without a Python
-object per row.
+"""The order over all keys, and unique revisions, of one run, in numpy.
 
-Only the few rows that are shown become Python objects; their words come from `verdict/findings.py`.
+The result is that of `store/order.py`, but without a Python object per row. Only the few rows that are shown become
+Python objects; their words come from `verdict/findings.py`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def ranked(frame: Frame, rows: Int64s, revision: Int64s, changed: Bools) -> Int6
 
 
 def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s]:
-    """Rows that had returned before an earlier one of the order was called; and that one, the latest of its clock."""
+    """(late, early): rows that had returned before an earlier row of the order was called, and that earlier row.
+
+    The earlier row is, up to the late one, the row of its clock that was called last.
+    """
     if not len(ordered):
         return ordered, ordered
     clock = frame.codes("clock_id")
@@ -67,7 +70,7 @@ def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s
                 continue
             late = (early < 0) & (on == other) & _leads(reach, ended, margin)
             if late.any():
-                early[late] = np.searchsorted(np.maximum.accumulate(calls), reach[late])  # The first to reach so far.
+                early[late] = np.searchsorted(np.maximum.accumulate(calls), reach[late])  # The first called so late.
     guilty = np.flatnonzero(early >= 0)
     return ordered[guilty], ordered[early[guilty]]
 

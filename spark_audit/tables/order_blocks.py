@@ -1,9 +1,9 @@
-"""The order over all keys, one block of revisions at a time: violations within a block, and the summary that other
-blocks need.
+"""The order over all keys, one block of revisions at a time.
 
-A block holds every row of a run with a revision in [n·2^BLOCK_BITS, (n+1)·2^BLOCK_BITS). Its summary has the greatest
-call and the least return per clock. A block is looked at again only where the greatest call of earlier blocks exceeds a
-least return, and then begins with that call. So memory holds one block and a few numbers of each.
+A block holds every row of a run with a revision in [n·2^BLOCK_BITS, (n+1)·2^BLOCK_BITS). It is checked for violations
+within it, and summarized for the other blocks. The summary has the greatest call and the least return per clock. A
+block is checked again only if the greatest call of earlier blocks exceeds its least return, and then begins with that
+call. So memory holds one block and a few numbers of each other block.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ Latest = dict[str, tuple[int, int]]  # Clock → the greatest call, and its op_i
 
 @dataclass(slots=True)
 class BlockSummary:
-    """The summary of one block. Rows are named by op_id; `pairs`: some of (late, the one called after it had returned).
+    """The summary of one block. Rows are named by op_id.
 
-    `writes`, `distinct`: acknowledged changes, and their different revisions, from `least` to `greatest`. `repeated`:
-    (revision, some of the writes that carry it), for the first of `repeated_revisions`.
+    `late`: the number of late rows; `pairs`: some of them as (late row, earlier row that was called after it had
+    returned). `writes`, `distinct`: the numbers of acknowledged changes and of their distinct revisions, which lie from
+    `least` to `greatest`. `repeated_revisions`: the number of revisions that several writes carry; `repeated`:
+    (revision, some of these writes) for the first of them.
     """
 
     run_id: str
@@ -52,7 +54,10 @@ class BlockSummary:
 def blocks_of(
     table: pa.Table, clocks: Mapping[str, Clocks], carries: Mapping[tuple[str, int], Latest] | None = None
 ) -> Iterator[BlockSummary]:
-    """The blocks of these rows (of kind ORDER; all of each block). `carries`: only these blocks, begun so."""
+    """The summaries of the blocks of these rows (of kind ORDER; all of each block).
+
+    `carries`: summarize only these blocks, each from its carry.
+    """
     frame = Frame(table)
     run, revision, reads = frame.codes("run_id"), frame.numbers("revision", 0), _flags(table)
     for code, run_id in enumerate(run.texts):
@@ -85,7 +90,7 @@ class _BlockRows:
 def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: Latest) -> BlockSummary:
     made = BlockSummary(run_id, number, {}, {})
     codes = np.unique(rows.clock).tolist()
-    guilty: dict[int, int] = {}  # Place of a late row → op_id of the one called after it had returned.
+    guilty: dict[int, int] = {}  # Place of a late row → op_id of the earlier row that was called after it had returned.
     for clock in dict.fromkeys((*carry, *(rows.clocks[code] for code in codes))):
         code = rows.clocks.index(clock) if clock in rows.clocks else -1
         mine = rows.call if len(codes) == 1 and code == codes[0] else np.where(rows.clock == code, rows.call, _EARLIEST)
@@ -96,7 +101,7 @@ def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: La
             if margin is None:
                 continue
             late = np.flatnonzero((rows.clock == other) & _leads(reach[:-1], rows.ended, margin))
-            # The first to reach so far; 0: the carry.
+            # The place behind the first row that was called so late; 0: the carry was.
             first = np.searchsorted(reach, reach[late]) if len(late) else late
             for place, by in zip(late.tolist(), first.tolist(), strict=True):
                 guilty.setdefault(place, int(rows.op_id[by - 1]) if by else carry[clock][1])
@@ -117,7 +122,7 @@ def _leads(reach: Int64s, ended: Int64s, margin: int) -> Bools:
 
 
 def _note_writes(made: BlockSummary, rows: _BlockRows) -> None:
-    """Writes that carry one revision follow each other."""
+    """Count the writes of the block. Writes of one revision are consecutive in its order."""
     revision = rows.revision[rows.writes]
     if not len(revision):
         return
@@ -133,7 +138,7 @@ def _note_writes(made: BlockSummary, rows: _BlockRows) -> None:
 
 
 def reached(carry: Latest, block: BlockSummary, clocks: Clocks) -> bool:
-    """Whether something before this block was called after something in it had returned."""
+    """Whether an operation before this block was called after one in it had returned."""
     return any(
         (margin := clocks.margin_ns(other, clock)) is not None and least + margin < call
         for clock, (call, _) in carry.items()
@@ -142,7 +147,7 @@ def reached(carry: Latest, block: BlockSummary, clocks: Clocks) -> bool:
 
 
 def carried(blocks: Sequence[BlockSummary], clocks: Clocks) -> dict[tuple[str, int], Latest]:
-    """What the blocks of one run, in order, are begun with, of those where it matters."""
+    """The carries of the blocks of one run, which are given in order, but only of blocks where a carry matters."""
     carry: Latest = {}
     found: dict[tuple[str, int], Latest] = {}
     for block in blocks:

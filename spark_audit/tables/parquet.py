@@ -17,7 +17,7 @@ _ONLY_MANY = ("request", "output.items", "output.results")
 
 
 def check_footers(tables: Iterable[str]) -> None:
-    """Raises MalformedHistory for a file that is not Parquet, or whose columns have other types."""
+    """Check these files. Raises MalformedHistory for a file that is not Parquet, or whose columns have other types."""
     faults: list[Fault] = []
     for path in tables:
         try:
@@ -60,13 +60,13 @@ def _fits(have: pa.DataType, wanted: Type) -> bool:
 
 
 def open_table(path: str) -> parquet.ParquetFile:
-    """Open a file; repeated texts are read as dictionaries, as far as the columns exist: Arrow knows no other names."""
+    """Open a file. Columns of repeated texts are read as dictionaries, if they exist: Arrow knows no other names."""
     have = parquet.read_schema(path).names
     return parquet.ParquetFile(path, read_dictionary=[name for name in NAMES if name in have])
 
 
 def leaves(file: parquet.ParquetFile, ops: pa.ChunkedArray[Any], *, shown: bool = False) -> list[str]:
-    """The columns to read where these operations occur, with those that are only `shown` if they are wanted.
+    """The columns to read if these operations occur. `shown`: also the columns that are only shown.
 
     The columns of listings and transactions cost three times as much as all others, so they are read only if there are
     any.

@@ -1,8 +1,8 @@
-"""One key of very many operations, one range of revisions at a time. Memory: one range, and the unknown writes.
+"""Decides a key of very many operations, one range of revisions at a time, and holds one range and the unknown writes.
 
-Ranges come in the order (revision, writer first, call); each begins with the carry of those before it
-(`columnar/ranges.py`). A range that is not proven proves nothing against the key: the key is then decided as a whole if
-it has at most WHOLE_ROWS_MAX rows, otherwise this key alone is undecided. Both engines use this module.
+Ranges come in the order (revision, writer first, call); each begins with the carry of the ranges before it
+(`columnar/ranges.py`). A range that is not proven proves nothing against the key. The key is then decided as a whole if
+it has at most WHOLE_ROWS_MAX rows; otherwise this key alone is undecided. Both engines use this module.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from spark_audit.tables.shuffle import concat
 from spark_audit.verdict.findings import KeyFindings
 from spark_audit.verdict.verdict import UNDECIDED, Undecided
 
-HOT_ROWS = 1 << 19  # A key of more is decided in ranges; of fewer, as a whole, with others beside it.
+HOT_ROWS = 1 << 19  # A key of more rows is decided in ranges; any other as a whole, together with others.
 WHOLE_ROWS_MAX = 1 << 22  # A key that its ranges do not prove is decided as a whole up to this size, in about 1.5 GB.
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Numbers of rows. `ahead`: those of a range that are only looked at; `left`: waiting at most; `pending`: unknown
-    writes at once.
+    """Numbers of rows.
+
+    `range`: rows of a range. `ahead`: those of its rows that are only looked at. `left`: rows that may wait for the
+    next range. `pending`: unknown writes that are considered at once. `whole`: see WHOLE_ROWS_MAX.
     """
 
     range: int = 1 << 17
@@ -56,11 +58,11 @@ def decide_in_ranges(
     configurations_max: int,
     limits: Limits = LIMITS,
 ) -> DecidedTable:
-    """Decide one key of one run. `whole`: called after the last range if the ranges prove nothing: all rows of the key,
-    or None if these are too many.
+    """Decide one key of one run.
 
     `ranges`: completed rows with a revision, as `decide_table` takes them, each once; a row of a range precedes those
-    of the next by (revision, writer first, call). `unranked`: all other rows of the key.
+    of the next by (revision, writer first, call). `unranked`: all other rows of the key. `whole`: called after the last
+    range if the ranges prove nothing; it returns all rows of the key, or None if there are too many.
     """
     walk = _RangeWalk(unranked, limits)
     rows = unranked.num_rows
@@ -87,7 +89,7 @@ def _undecided(walk: _RangeWalk, rows: int, limits: Limits) -> KeyFindings:
 
 
 def _with_last(ranges: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
-    """Each, and whether it is the last."""
+    """Each range, and whether it is the last."""
     before: pa.Table | None = None
     for table in ranges:
         if before is not None:
@@ -98,13 +100,14 @@ def _with_last(ranges: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
 
 
 class _RangeWalk:
-    """The walk along the ranges of one key. `proves`: everything so far is proven. `operations`, `weak`: as in
-    KeyFindings.
+    """The walk along the ranges of one key.
+
+    `proves`: whether everything so far is proven. `operations`, `weak`: as in KeyFindings.
     """
 
     def __init__(self, unranked: pa.Table, limits: Limits) -> None:
         self._limits, self._carry = limits, Carry()
-        self.proves = not _among(unranked, "status", "ok").any()  # Without a revision: no range can take it.
+        self.proves = not _among(unranked, "status", "ok").any()  # It has no revision: no range can take it.
         speaks = _among(unranked, "status", "unknown") & ~_among(unranked, "op", "get", "range")
         pending = _lean(unranked.take(np.flatnonzero(speaks & ~_weak(unranked))))
         self._pending = pending.take(np.argsort(_numbers(pending, "call_ns", 0), kind="stable"))
@@ -112,7 +115,7 @@ class _RangeWalk:
         self._op_id = _numbers(self._pending, "op_id", 0)
         self._open = np.ones(len(self._called), np.bool_)
         self._waiting: pa.Table | None = None  # The carried record's write, if there is one, and rows left over.
-        self._begun = 0  # How many of these are that write.
+        self._begun = 0  # How many of these rows are that write: 1 or 0.
         self._clocks: set[str] = set()
         self.name = ("", "")
         self.operations, self.weak = int(speaks.sum()), int((speaks & _weak(unranked)).sum())
@@ -125,7 +128,7 @@ class _RangeWalk:
             self.name = (str(table.column("run_id")[0]), str(table.column("key")[0]))
 
     def take(self, table: pa.Table, *, is_last: bool) -> None:
-        """The next range."""
+        """Take the next range."""
         self._note(table)
         self.operations += table.num_rows
         self.weak += int(_weak(table).sum())
@@ -147,12 +150,12 @@ class _RangeWalk:
     def _advanced(self, columns: Columns, is_last: bool) -> Advanced | None:
         if not weak_reads_fit(columns, self._carry):
             return None
-        if not (~columns.unknown).any():  # Nothing but weak reads, and what may have happened unseen.
+        if not (~columns.unknown).any():  # Only weak reads, and unknown writes that may have happened unseen.
             return Advanced(self._carry, -1, np.zeros(0, np.int64), np.zeros(0, np.int64), PlacedWrites())
         return advance(columns, self._carry, ahead=self._limits.ahead, last=is_last)
 
     def _candidates(self, rows: pa.Table) -> Int64s:
-        """The unknown writes that may have taken effect before something here returned; those called last."""
+        """The unknown writes that may have taken effect before a row here returned; of too many, those called last."""
         latest = int(_numbers(rows, "return_ns", 0)[self._begun :].max(initial=-1))
         called = int(np.searchsorted(self._called, latest, side="right"))
         return np.flatnonzero(self._open[:called])[-self._limits.pending :]

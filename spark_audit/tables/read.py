@@ -1,4 +1,4 @@
-"""Histories into one Arrow table: every row counted, every malformed line with its file, number and reason."""
+"""Reads histories into one Arrow table: every row is counted, every malformed line has its file, number and reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_audit.tables.parquet import check_footers, leaves, open_table
 
 @dataclass(slots=True)
 class Read:
-    """`frame`: the rows that could be read; `bad`: the lines that could not, at most FAULTS_SHOWN_MAX of each file."""
+    """`frame`: the rows that could be read, with their `locations`; `bad`: the lines that could not."""
 
     frame: Frame
     locations: RowLocations

@@ -1,5 +1,6 @@
-"""Queries of `verdict/cross_key.py` about the rows of a run, answered in numpy: for all its rows, or for a part of
-them.
+"""Queries of `verdict/cross_key.py` about the rows of a run, answered in numpy.
+
+The answer is for all rows of the run, or for a part of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spark_audit.verdict.cross_key import RevisionFacts, RevisionQuery
 _EARLIEST = -(2**63)
 SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "revision")
 _FOR_RANK = (*SHOWN, "output")
-TO_DECIDE = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status", "consistency")  # A key again.
+TO_DECIDE = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status", "consistency")  # For deciding again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class RowsOfFrame:
         return distinct(revision[(revision >= low) & (revision <= high)])
 
     def facts(self, query: RevisionQuery) -> RevisionFacts:
-        """What these rows say of the query."""
+        """The answer to the query from these rows."""
         return RevisionFacts(self.reached(query.calls), revision_ranges(self.taken(query.low, query.high)))
 
     def rows_in(self, windows: Sequence[RevisionWindow]) -> Iterator[Sequence[Row] | None]:
@@ -70,8 +71,10 @@ class RowsOfFrame:
                 yield list(self.frame.dicts(mine[max(0, first - one.around) : end + one.around], TO_DECIDE))
 
     def numbers_in(self, windows: Sequence[RevisionWindow]) -> Int64s:
-        """The numbers of the rows of all windows, ascending. If several frames hold the rows of one run, these rows of
-        all of them together give the same `rows_in` as all rows.
+        """The numbers of the rows of all windows, ascending.
+
+        If several frames hold the rows of one run, these rows of all frames together give the same `rows_in` as all
+        rows of the run.
         """
         found = [np.zeros(0, np.int64)]
         for one, mine, first, end in self._found(windows):
@@ -80,8 +83,9 @@ class RowsOfFrame:
         return distinct(np.concatenate(found))
 
     def _found(self, windows: Sequence[RevisionWindow]) -> Iterator[tuple[RevisionWindow, Int64s, int, int]]:
-        """Each window with the rows of its key by rank, and where those from `low` to `high` begin and end
-        among them.
+        """Each window with the rows of its key, by rank, and two positions in them.
+
+        The positions are where the rows from `low` to `high` begin and end.
         """
         ranked: dict[str, tuple[Int64s, Int64s]] = {}
         for one in windows:
@@ -149,7 +153,7 @@ def highest_before(ended: Int64s, revision: Int64s, stamps: Int64s) -> Int64s:
 
 
 def revision_ranges(revisions: Int64s) -> list[RevisionRange]:
-    """Ascending, different revisions as ranges."""
+    """The ranges of ascending, distinct revisions."""
     if not len(revisions):
         return []
     cut = np.flatnonzero(np.diff(revisions) > 1)

@@ -1,5 +1,4 @@
-"""The rules of a row over whole columns: cheap conditions that no well-formed row meets, and exact words for the rows
-that do.
+"""The rules of a row over whole columns: cheap conditions first, then the exact rules for the rows that meet them.
 
 The conditions may be wider than RULES, never narrower; a test compares them with `plain_problem` on random rows.
 """

@@ -1,9 +1,8 @@
-"""The rows of a chunk, checked against the rules of a row and cut into pieces for the tasks that decide. Arrow and
-numpy only.
+"""Checks the rows of a chunk, and cuts them into pieces for the tasks that decide, with Arrow and numpy only.
 
-A chunk alone decides nothing, because its keys, clients and revisions occur in others too. So each row goes, as columns
-and not as a row, to the partition of its key, of its op_id, and of the block of its revision; of each client only its
-first call and last return go. Pieces are Arrow streams: a shuffle moves a few thousand of them, and no rows.
+A chunk alone decides nothing, because its keys, clients and revisions occur in others too. So the columns of each row
+go to the partition of its key, to that of its op_id, and to that of the block of its revision. Of each client only the
+first call and the last return are sent. Pieces are Arrow streams: a shuffle moves a few thousand of them, and no rows.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from spark_audit.tables.row_rules import broken_rows
 KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
 HOT = "hot"  # For a key with a partition of its own, which reads them by `place`.
 BLOCK_BITS = 14  # 2^14 revisions are one block: the unit in which the order over all keys is checked.
-DICTIONARY_MAX = 4_096  # Every piece carries its dictionaries as they are; longer ones are made plain text first.
-PIECE_ROWS_MAX = 1 << 15  # A few MB, so that what Spark hands over at once stays small.
+DICTIONARY_MAX = 4_096  # Every piece carries its dictionaries whole, so longer ones become plain text first.
+PIECE_ROWS_MAX = 1 << 15  # A few MB, so that Spark hands over little at once.
 _ORDER = ("run_id", "clock_id", "revision", "call_ns", "return_ns", "op_id")
 _OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
 _MOSTLY_NULL = ("request", "weak", "changes_store", "expected_mod_revision")
-_SHORT_MAX = 127  # Texts of a dictionary whose indices travel as single bytes.
+_SHORT_MAX = 127  # Texts of a dictionary whose indices are sent as single bytes.
 _ENDLESS = 2**63 - 1
 _INT32_MAX = 2**31 - 1
-_IDS_BITS = 16  # op_ids that differ only in these go to one partition.
+_IDS_BITS = 16  # op_ids that differ only in these low bits go to one partition.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class ShufflePiece:
 
 
 class Hot(Protocol):
-    """A key that is decided in ranges; `hot_keys.py`."""
+    """A key that is decided in ranges: see `hot_keys.py`."""
 
     @property
     def run_id(self) -> str:
@@ -73,9 +72,9 @@ class Hot(Protocol):
 
 
 def shuffle_pieces(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) -> Iterator[ShufflePiece]:
-    """The pieces of these rows. If a row is malformed, there are none but a BAD.
+    """The pieces of these rows. If a row is malformed, the only piece is a BAD.
 
-    `hot`: these keys have the partitions behind all others, one each.
+    `hot`: each of these keys has a partition of its own, after all others.
 
     TOTALS: per run the numbers of `rows`, `unknown`, `failed`, `multi_key_requests` (listings and transactions that did
     not fail), `multi_key` (those that the history of one key cannot decide), `without_revision` (completed, without a
@@ -110,8 +109,9 @@ def read_piece(payload: bytes) -> pa.Table:
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables of pieces of one kind as one table, each column in one chunk, NAMES as dictionaries, numbers
-    of 64 bits.
+    """The tables of several pieces of one kind as one table.
+
+    Each column is in one chunk, NAMES are dictionaries, and numbers have 64 bits.
     """
     coded = [_coded(table) for table in tables]
     return _wide(pa.concat_tables(coded, promote_options="permissive").unify_dictionaries().combine_chunks())
@@ -232,8 +232,9 @@ def _owners(frame: Frame, hot: Sequence[Hot]) -> Int64s:
 
 
 def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> Iterator[ShufflePiece]:
-    """The pieces of the rows of hot keys. They are copied once for all of these keys: a copy for each took longer than
-    all else.
+    """The pieces of the rows of hot keys.
+
+    The rows are copied once for all of these keys: a copy for each key took longer than everything else.
     """
     rows = np.flatnonzero(owner >= 0)
     if not len(rows):
@@ -297,7 +298,10 @@ def _short_dictionaries(table: pa.Table) -> pa.Table:
 
 
 def _clients(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
-    """Per client its first call and its last return (never: of an unknown outcome); or CLASH, if two overlap."""
+    """The first call and the last return of each client, or CLASH if two of its operations overlap.
+
+    The last return is _ENDLESS if the outcome is unknown.
+    """
     run, client = frame.codes("run_id"), frame.codes("client")
     call, ended = frame.numbers("call_ns", 0), frame.numbers("return_ns", _ENDLESS)
     owner = run.ids.astype(np.int64) * len(client.texts) + client.ids
@@ -317,7 +321,7 @@ def _clients(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
 def _pieces(
     kind: str, table: pa.Table, targets: Int64s, partitions: int, rows: Int64s | None = None
 ) -> Iterator[ShufflePiece]:
-    """`rows`: only these of the table, which `targets` are of."""
+    """The pieces of a table. `targets`: the partition of each row, or of each of `rows` if only these are sent."""
     if not len(targets):
         return
     order = sorted_by(targets)

@@ -92,7 +92,7 @@ class _Simulation:
         self.stale = _Store()  # The store of a lagging member, which answers local reads.
 
     def rows(self) -> Iterator[Row]:
-        """The rows, from an event heap of (time, kind, op_id): a call adds the two events that follow it."""
+        """The rows, from an event heap of (time, kind, op_id): a call adds its effect, and the client's next call."""
         events: list[tuple[int, int, int, Row]] = []
         names = dict.fromkeys(range(self.shape.clients), 0)
         for op_id in range(min(self.shape.clients, self.shape.operations)):
@@ -189,7 +189,7 @@ class _Simulation:
 
 
 def _applied(store: _Store, row: Row) -> Row:
-    """Apply the row to the store, at this instant; its output."""
+    """Apply the row to the store, at this instant, and return its output."""
     key, next_revision = row["key"], store.revision + 1
     match row["op"]:
         case "get":

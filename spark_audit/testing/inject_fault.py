@@ -1,7 +1,7 @@
-"""One fault, put into a true history: a checker that was never seen red proves nothing.
+"""Puts one fault into a true history: a checker that was never seen to fail proves nothing.
 
-Values are assumed to be unique, as generated and recorded ones are. Then the claim of each fault is impossible,
-whatever the operations of unknown outcome did, and restoring the changed rows leaves no violation.
+Values are assumed to be unique, as those of generated and recorded histories are. Then the claim of each fault is
+impossible, whatever the operations of unknown outcome did. If the changed rows are restored, no violation is left.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_audit.history.operation import WEAK
 
 Row = dict[str, Any]
 
-FAULTS = ("stale_read", "lost_write", "applied_twice", "never_written")  # Any history of puts and reads has a place.
+FAULTS = ("stale_read", "lost_write", "applied_twice", "never_written")  # Possible in any history of puts and reads.
 
 
 class _History:
@@ -40,12 +40,12 @@ class _History:
         return [row for row in self.of("get") if row["output"]["found"]]
 
     def writes(self, key: str, *ops: str) -> list[Row]:
-        """Acknowledged writes of this key that were not refused, by their return."""
+        """Acknowledged writes of this key that were not refused, sorted by return."""
         mine = (row for row in self._by_key.get(key, ()) if row["op"] in ops and row["status"] == "ok")
         return sorted((row for row in mine if row["output"]["succeeded"] is not False), key=_returned)
 
     def overwritten(self, key: str, before_ns: int, *ops: str) -> tuple[Row, Row] | None:
-        """The last two writes that had returned by then and of which one preceded the other."""
+        """The last two consecutive writes that had returned by then and of which the first preceded the second."""
         done = [row for row in self.writes(key, *(ops or ("put",))) if row["return_ns"] < before_ns]
         return next(((a, b) for a, b in reversed(list(pairwise(done))) if a["return_ns"] < b["call_ns"]), None)
 
@@ -81,7 +81,7 @@ class _History:
 def inject(rows: Iterable[Row], fault: str, seed: int) -> tuple[list[Row], Row]:
     """A copy of the rows of a generated or recorded run with one fault in it, and an operation that shows it.
 
-    `fault`: of FAULTS or ALL_FAULTS. Raises ValueError if the history has no place for this fault.
+    `fault`: one of ALL_FAULTS. Raises ValueError if the history has no place for this fault.
     """
     copied = [{**row, "output": row["output"] and dict(row["output"])} for row in rows]
     shown = _MADE[fault](_History(copied, Random(seed)))
@@ -91,7 +91,7 @@ def inject(rows: Iterable[Row], fault: str, seed: int) -> tuple[list[Row], Row]:
 
 
 def _stale_read(history: _History) -> Row | None:
-    """A read returns what had been overwritten before it was called."""
+    """A read returns a value that had been overwritten before the read was called."""
     for read in history.reads():
         if pair := history.overwritten(read["key"], read["call_ns"]):
             return _answer(read, pair[0])
@@ -99,7 +99,7 @@ def _stale_read(history: _History) -> Row | None:
 
 
 def _applied_twice(history: _History) -> Row | None:
-    """An overwritten put is there again, at another revision."""
+    """A read returns an overwritten put again, at another revision."""
     for read in history.reads():
         if pair := history.overwritten(read["key"], read["call_ns"]):
             return _answer(read, {**pair[0], "revision": read["revision"]})
@@ -115,8 +115,9 @@ def _never_written(history: _History) -> Row | None:
 
 
 def _lost_write(history: _History) -> Row | None:
-    """The last put of a key is lost: every operation that saw it sees the one before. The first read that does is
-    returned.
+    """The last write of a key is lost: every operation that saw it sees the one before.
+
+    The first such read after it is returned.
     """
     for key in dict.fromkeys(read["key"] for read in history.reads()):
         if (shown := _lose(history, key)) is not None:
@@ -125,13 +126,17 @@ def _lost_write(history: _History) -> Row | None:
 
 
 def _lose(history: _History, key: str) -> Row | None:
-    """None if it was not the last write, or if what saw it did more than to report it, as that rests on what it saw."""
+    """Lose the last write of this key, and return a read that shows it; None if that is not possible.
+
+    Another write may have come after it. Or an operation that saw it did more than report it: then the effect of that
+    operation depends on it.
+    """
     pair = history.overwritten(key, max(row["call_ns"] for row in history.rows), "put", "cas")
     if pair is None:
         return None
     older, lost = pair
     for row in history.may_write(key):
-        if row is lost or row["status"] != "ok":  # No unknown one can bring the older value back.
+        if row is lost or row["status"] != "ok":  # No unknown write can bring the older value back.
             continue
         between = older["revision"] is not None and older["revision"] < row["revision"]
         if row["return_ns"] >= lost["call_ns"] or between:
@@ -155,7 +160,10 @@ def _strict_read(row: Row) -> bool:
 
 
 def _can_forget(row: Row, key: str, older: Row) -> bool:
-    """A refusal can, unless it expected the older value, which it would now have met."""
+    """Whether an operation that saw the lost write can see the older one instead.
+
+    A refused compare-and-set can, unless it expected the older value: it would now have met that.
+    """
     if row["op"] == "range":
         return True
     if row["op"] == "cas" and row["output"]["succeeded"] is False and row["key"] == key:
@@ -165,7 +173,7 @@ def _can_forget(row: Row, key: str, older: Row) -> bool:
 
 
 def _dirty_read(history: _History) -> Row | None:
-    """A read returns what a put would have written that is reported as certainly failed (in place of another read)."""
+    """A read returns the value of a put that is reported as certainly failed. The put takes another read's place."""
     for read in history.reads():
         other = (row for row in history.of("get") if row["key"] == read["key"] and row["return_ns"] < read["call_ns"])
         if (failed := next(other, None)) is not None:
@@ -176,7 +184,7 @@ def _dirty_read(history: _History) -> Row | None:
 
 
 def _early_read(history: _History) -> Row | None:
-    """A read returns what was written only after it had returned."""
+    """A read returns a value that was written only after the read had returned."""
     for read in history.reads():
         later = (put for put in history.writes(read["key"], "put") if put["call_ns"] > read["return_ns"])
         if (put := next(later, None)) is not None:
@@ -185,7 +193,7 @@ def _early_read(history: _History) -> Row | None:
 
 
 def _deleted_read(history: _History) -> Row | None:
-    """A read returns what had been removed before it was called."""
+    """A read returns a record that had been removed before the read was called."""
     for read in history.of("get"):
         if (put := history.removed(read["key"], read["call_ns"])) is not None:
             return _answer(read, put)
@@ -202,7 +210,7 @@ def _missed_read(history: _History) -> Row | None:
 
 
 def _wrong_cas(history: _History) -> Row | None:
-    """A compare-and-set succeeds over what had been overwritten before it was called."""
+    """A compare-and-set succeeds over a value that had been overwritten before it was called."""
     for cas in history.of("cas"):
         pair = history.overwritten(cas["key"], cas["call_ns"]) if cas["output"]["succeeded"] else None
         if pair is not None:
@@ -260,7 +268,7 @@ def _reordered_listing(history: _History) -> Row | None:
 
 
 def _half_transaction(history: _History) -> Row | None:
-    """A listing shows what a transaction put, and what that same transaction removed."""
+    """A listing shows a record that a transaction put, and one that the same transaction removed."""
     for row, request in history.listings():
         items = {item["key"]: item for item in row["output"]["items"]}
         for other in history.of("txn"):
@@ -277,7 +285,7 @@ def _half_transaction(history: _History) -> Row | None:
 
 
 def _wrong_branch(history: _History) -> Row | None:
-    """A transaction ran as if a key had been absent, which was there all the time."""
+    """A transaction ran as if a key had been absent that was there all the time."""
     for row in history.of("txn"):
         request = json.loads(row["request"])
         if row["output"]["succeeded"] and history.surely_there(request["compares"][0]["key"], row):
@@ -288,7 +296,7 @@ def _wrong_branch(history: _History) -> Row | None:
 
 
 def _order_over_keys(history: _History) -> Row | None:
-    """A read carries a revision below one that a completed operation on another key carried before its call."""
+    """A read carries a lower revision than an operation on another key that had returned before its call."""
     seen = sorted((row for row in history.done if row["revision"]), key=_returned)
     for read in history.reads():
         mod = read["output"]["mod_revision"]
@@ -300,8 +308,9 @@ def _order_over_keys(history: _History) -> Row | None:
 
 
 def _repeated_revision(history: _History) -> Row | None:
-    """Two puts on two keys are acknowledged with one revision. No response had reported the revision that
-    disappears.
+    """Two puts on two keys are acknowledged with one revision.
+
+    No response had reported the revision that disappears.
     """
     others = json.dumps([(row["output"], row["request"], row["expected_mod_revision"]) for row in history.rows])
     puts = sorted((put for put in history.of("put") if put["revision"]), key=lambda put: int(put["revision"]))
@@ -314,7 +323,7 @@ def _repeated_revision(history: _History) -> Row | None:
 
 
 def _ending(history: _History) -> Iterator[tuple[Row, str]]:
-    """Reads of what was appended, with the text of the last append of it."""
+    """Reads whose value ends with an append that had returned before their call, with the text of that append."""
     for read in history.reads():
         for append in history.writes(read["key"], "append"):
             if append["return_ns"] < read["call_ns"] and read["output"]["value"].endswith(append["value"]):
@@ -322,7 +331,7 @@ def _ending(history: _History) -> Iterator[tuple[Row, str]]:
 
 
 def _lost_append(history: _History) -> Row | None:
-    """A read lacks the last append, which had returned, and which another read has at that place."""
+    """A read lacks the last append, although it had returned and another read has it at that place."""
     for read, text in _ending(history):
         whole = read["output"]["value"]
         others = (other["output"]["value"] for other in history.reads() if other is not read)
@@ -332,7 +341,7 @@ def _lost_append(history: _History) -> Row | None:
 
 
 def _doubled_append(history: _History) -> Row | None:
-    """A read has an append twice."""
+    """A read shows an append twice."""
     for read, text in _ending(history):
         read["output"]["value"] += text
         return read

@@ -1,7 +1,7 @@
-"""The traces of a run (`store/revision_claims.py`) compared with all of its rows: what is wrong, and whether a replay
-is still needed.
+"""Compares the traces of a run (`store/revision_claims.py`) with all of its rows.
 
-The same for all engines; each implements the access to the rows (`RunRows`).
+The result is what is wrong, and which keys still need a replay. All engines use this module; each implements the access
+to the rows (`RunRows`).
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ class RevisionQuery:
 
     @classmethod
     def about(cls, traces: Traces, open_keys: Sequence[str] = ()) -> RevisionQuery:
-        """The query about these traces or open keys, of which there must be some. Calls: those of claims with a known
-        writer, then those of unplaced writes. For unplaced writes any revision may matter, because keys near them may
-        be decided again.
+        """The query about these traces and open keys, which must not all be empty.
+
+        Calls: those of claims with a known writer, then those of unplaced writes. If there are unplaced writes, any
+        revision may matter, because keys near them may be decided again.
         """
         calls = [(claim.by[1], claim.by[2]) for claim in traces.claims if claim.by is not None]
         calls += [(write.call_ns, write.clock) for write in traces.unplaced]
@@ -56,11 +57,11 @@ class RevisionQuery:
 
 @dataclass(frozen=True, slots=True)
 class RevisionFacts:
-    """The answer to a query, from the rows that *take part*: completed ones that carry a revision and promise
-    linearizability.
+    """The answer to a query, from the rows that *take part*.
 
-    `reached`: for each call the highest revision returned before it; 1 if none. `taken`: the revisions in the range of
-    the query that changes carry, as ranges; ascending, none adjacent to the next.
+    These are the completed rows that carry a revision and promise linearizability. `reached`: for each call the highest
+    revision returned before it; 1 if none. `taken`: the revisions in the range of the query that changes carry, as
+    ranges; ascending, none adjacent to the next.
     """
 
     reached: Sequence[int]
@@ -68,7 +69,7 @@ class RevisionFacts:
 
 
 class RunRows(NearbyRows, Protocol):
-    """Access to the rows of one run, for those that have to be shown or looked at again."""
+    """Access to the rows of one run that have to be shown or looked at again."""
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
         """The rows with these op_ids."""
@@ -79,8 +80,9 @@ class RunRows(NearbyRows, Protocol):
         ...
 
     def returned_before(self, claim: RevisionClaim) -> Row:
-        """The first row that takes part and had returned before the call of the claim, yet carries its revision or a
-        higher one.
+        """The first row that contradicts the claim.
+
+        It takes part and had returned before the call of the claim, yet carries its revision or a higher one.
         """
         ...
 
@@ -88,9 +90,10 @@ class RunRows(NearbyRows, Protocol):
 def check_across_keys(
     run_id: str, traces: Traces, facts: RevisionFacts, rows: RunRows, verdict: Verdict, open_keys: Sequence[str] = ()
 ) -> list[str]:
-    """Record what contradicts the claims. Returns the keys that need a replay: those with unplaced writes that find no
-    revision, even when keys are decided again near them, and those of `open_keys` (keys without a known order by
-    revisions) that stay unexplained.
+    """Record what contradicts the claims, and return the keys that need a replay.
+
+    These are the keys with unplaced writes that find no revision, even when keys are decided again near them, and those
+    of `open_keys` (keys without a known order by revisions) that stay unexplained.
     """
     placed = [claim for claim in traces.claims if claim.by is not None]
     _note_twice(run_id, traces.claims, rows, facts.taken, verdict)
@@ -142,7 +145,7 @@ class RowsInMemory:
         self._taking = [row for row in rows if takes_part(row)]
 
     def facts(self, query: RevisionQuery) -> RevisionFacts:
-        """What these rows say of the query."""
+        """The answer of these rows to the query."""
         reached = self.reached(query.calls)
         revisions = {row["revision"] for row in self._taking if changed(row)}
         within = (revision for revision in sorted(revisions) if query.low <= revision <= query.high)

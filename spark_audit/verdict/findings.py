@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 class KeyFindings:
     """The findings about one key of one run. `weak`: reads checked only against their own revision.
 
-    `operations`: the rows that report on the key, weak ones included; failed ones and unknown reads do not.
+    `operations`: the number of rows that report on the key. Weak reads do; failed operations and unknown reads do not.
     """
 
     run_id: str
@@ -35,7 +35,7 @@ class KeyFindings:
     found: list[Violation | Undecided] = field(default_factory=list)
     needs_replay: bool = False  # See Decision.
     operations: int = 0
-    traces: Traces = field(default_factory=Traces)  # None for a key that is wrong by itself: one finding is enough.
+    traces: Traces = field(default_factory=Traces)  # Empty for a key that is wrong by itself: one finding is enough.
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ def shown_row(row: Row) -> ShownOperation:
 
 
 def order_violation(run_id: str, pair: OutOfOrder) -> Violation:
-    """An operation carries a revision that it cannot have known of yet, or not have missed."""
+    """An operation carries no higher revision than one that had returned before it was called."""
     gap = span(max(0, pair.early["call_ns"] - pair.late["return_ns"]))
     late = f"{row_words(pair.late)}, which had returned {gap} before it was called"
     text = f"{row_words(pair.early)} carries no higher revision than {late}"
@@ -137,8 +137,9 @@ def repeated_violation(run_id: str, revision: int, rows: Sequence[Row]) -> Viola
 def repeated_claim(
     run_id: str, revision: int, claims: Sequence[RevisionClaim], rows: Sequence[Row], changes: Sequence[Row]
 ) -> Violation:
-    """A revision has more than one change: those that responses claim for unknown writes (`rows`), and acknowledged
-    ones.
+    """A revision has more than one change.
+
+    The changes are those that responses claim for unknown writes (`rows`), and acknowledged ones (`changes`).
     """
     names = [f"a write of {short(one.key)} of unknown outcome, as responses tell" for one in claims[:4]]
     names += [row_words(row) for row in changes[:4]]

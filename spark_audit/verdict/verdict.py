@@ -1,4 +1,4 @@
-"""The verdict of an audit. Properties are reported apart: an undecided one hides no other, and is not green."""
+"""The verdict of an audit. Each property is reported by itself: an undecided one hides no other, and is not a pass."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Property:
 
     @property
     def status(self) -> str:
-        """Violated as soon as anything violates it; else undecided as soon as anything is."""
+        """VIOLATION if anything violates the property, else UNDECIDED if anything is undecided, else LINEARIZABLE."""
         return VIOLATION if self.violated else UNDECIDED if self.undecided else LINEARIZABLE
 
 
@@ -82,7 +82,7 @@ class Verdict:
     unknown: int = 0
     failed: int = 0
     runs: int = 0
-    methods: dict[str, int] = field(default_factory=dict)  # Keys by how they were decided.
+    methods: dict[str, int] = field(default_factory=dict)  # How many keys each method decided.
     revision_gaps: int = 0
     properties: dict[str, Property] = field(default_factory=lambda: {name: Property() for name in PROPERTIES})
     violations: list[Violation] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Verdict:
                 self.undecided.append(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as its JSON has it."""
+        """The verdict as an object of JSON."""
         return {
             "status": self.status,
             "exit_code": self.exit_code,
@@ -140,5 +140,5 @@ class Verdict:
 
 
 def violation_from(fields: Mapping[str, Any]) -> Violation:
-    """The inverse of `asdict`, for what came through JSON."""
+    """The inverse of `asdict`, for fields that came through JSON."""
     return Violation(**{**fields, "operations": tuple(ShownOperation(**shown) for shown in fields["operations"])})

@@ -32,7 +32,7 @@ def _revision_words(op: Operation) -> str:
 
 def _step_words(step: Step, op: Operation) -> str:
     done = not op.unknown
-    if op.name == "append" and step.kind != "append":  # See key/appends.py: a read shows what it left.
+    if op.name == "append" and step.kind != "append":  # See key/appends.py: a read shows the value that it left.
         return _append_words(step)
     match step.kind:
         case "get":
@@ -154,7 +154,7 @@ def _reader_sentence(
 
 
 def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
-    """Which read shows what an append found."""
+    """Words for the read that shows what an append found; empty if there is none."""
     left = append.steps[0].value if append.name == "append" and append.steps[0].kind == "cas" else None
     for op in proof if left is not None else ():
         for step in op.steps:
@@ -205,7 +205,7 @@ def _failed(op_id: int) -> str:
 
 
 def row_words(row: Mapping[str, Any]) -> str:
-    """A row that is not projected onto a key: for the store-wide properties."""
+    """A row in words, not projected onto a key: for the store-wide properties."""
     key = f" of {short(row['key'])}" if row.get("key") else ""
     text = f" (revision {row['revision']})" if row["return_ns"] is not None else ", its outcome unknown"
     return f"{row['op']} #{row['op_id']}{key}{text}"

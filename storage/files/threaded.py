@@ -27,8 +27,8 @@ WAIT_NS_MAX = 5_000_000
 wait would give up on syncs that are late only because the cores are busy."""
 
 STEPS = 32
-"""A wait above the estimate raises it by one part in this many, a wait below it lowers it by three such parts. So the
-estimate settles where a quarter of the waits is shorter."""
+"""A wait longer than the estimate raises the estimate by 1/STEPS of itself; any other wait lowers it by 3/STEPS. So the
+estimate settles where a quarter of the waits are shorter."""
 
 SKIPS = 256
 """How many syncs complete through the loop before the next wait is tried."""

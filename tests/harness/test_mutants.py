@@ -77,7 +77,7 @@ CLASSICS = {
     "a vote request leaves before its tail is durable",
     "an append is acknowledged before it is durable",
     "a client is answered before the sync is done",
-    "a delayed append cuts what follows",
+    "a delayed append cuts the entries behind it",
     "a batch is off by one",
     "a vote does not ask whose log is more complete",
     "a read does not wait for a commit of the own term",
@@ -93,7 +93,7 @@ CLASSICS = {
     "the median of an even-sized cluster is off by one",
     "the low-water mark ignores one member",
     "a failed sync is tried again",
-    "compaction passes what a peer needs, and no snapshot is sent",
+    "compaction passes entries that a peer needs, and no snapshot is sent",
 }
 """The mistakes that any implementation of Raft is measured by."""
 

@@ -1,7 +1,7 @@
-"""The rules over the cluster as a whole (Raft Figure 3), and what they need to remember.
+"""The rules for the cluster as a whole (Raft Figure 3), and the facts that these rules must remember.
 
 Every check is incremental. Log matching needs no hash chain: if each (index, term) ever written stands for exactly one
-(previous term, kind, payload), then two logs that share an (index, term) are equal up to there, by induction.
+(previous term, kind, payload), then two logs that share an (index, term) are equal up to that index, by induction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SafetyChecker:
         self._votes: dict[tuple[str, int], str] = {}  # (voter, term) → candidate
         self._committed: list[int] = [0]  # The term of each committed entry, by index; 0 is "before the log".
         self._committed_in: list[int] = [0]  # The term of the leader that committed it.
-        self._leader_time = 0  # Of the newest committed batch.
+        self._leader_time = 0  # The leader_time of the newest committed batch.
         self._results: dict[int, tuple[str, Sequence[Any]]] = {}
         self._hashes: dict[int, tuple[str, bytes]] = {}
 
@@ -42,7 +42,7 @@ class SafetyChecker:
         return index < len(self._committed) and self._committed[index] == term
 
     def wrote(self, node_id: str, entry: Entry, term_before: int) -> None:
-        """Log matching (Raft §5.3): one (index, term) is one entry, after one predecessor."""
+        """Check log matching (Raft §5.3): one (index, term) stands for one entry, behind one predecessor."""
         key = (entry.index, entry.term)
         value = (term_before, int(entry.kind), entry.payload)
         known = self._written.setdefault(key, value)
@@ -52,12 +52,15 @@ class SafetyChecker:
             require(known == value, "log matching", node_id, "wrote", value, "at", key, "where others have", known)
 
     def has_written(self, entry: Entry) -> bool:
-        """True if a member wrote just this entry at its index and term."""
+        """True if a member wrote exactly this entry at its index and term."""
         known = self._written.get((entry.index, entry.term))
         return known is not None and known[1:] == (int(entry.kind), entry.payload)
 
     def leads(self, node_id: str, life: int, term: int) -> bool:
-        """Election safety (Raft §5.2): at most one leader per term, in one of its lives. True if it is new."""
+        """Check election safety (Raft §5.2): a term has at most one leader, in one of its lives.
+
+        Returns True if the leader is new.
+        """
         known = self._leaders.get(term)
         if known is None:
             self._leaders[term] = (node_id, life)
@@ -72,16 +75,22 @@ class SafetyChecker:
         return known[0] if known is not None else None
 
     def votes_for(self, candidate: str, term: int, voters: Iterable[str]) -> list[str]:
-        """Which of `voters` have voted for `candidate` in this term: what it gave itself need not have left it."""
+        """Return those of `voters` that have voted for `candidate` in this term.
+
+        The candidate always counts, because its vote for itself need not have left it.
+        """
         return [voter for voter in voters if voter == candidate or self._votes.get((voter, term)) == candidate]
 
     def voted(self, voter: str, term: int, candidate: str) -> None:
-        """One vote per term, across crashes (Raft §5.2): seen from grants and requests which leave a node."""
+        """Check that a voter gives one vote per term, across crashes (Raft §5.2).
+
+        Votes are seen in the grants and the vote requests that leave a node.
+        """
         known = self._votes.setdefault((voter, term), candidate)
         require(known == candidate, "one vote per term", f"{voter} voted for {known} and {candidate} in term {term}")
 
     def committed(self, node_id: str, index: int, term: int, leader_term: int) -> None:
-        """The next entry is committed, in `leader_term`: the caller has checked that a majority holds it."""
+        """Record that the next entry is committed, in `leader_term`. The caller has checked its majority."""
         assert index == len(self._committed), (node_id, index, self.commit_index)
         require(term >= self._committed[-1], "committed terms never fall", node_id, index, term, self._committed[-1])
         self._committed.append(term)
@@ -93,14 +102,20 @@ class SafetyChecker:
         return self._committed_in[index]
 
     def last_committed_before(self, leader_term: int) -> int:
-        """The highest index committed by leaders of terms below `leader_term`: its leader must have it (Raft §5.4)."""
+        """Return the highest index that leaders of terms below `leader_term` have committed.
+
+        The leader of `leader_term` must have the entry at this index (Raft §5.4).
+        """
         index = self.commit_index
         while index and self._committed_in[index] >= leader_term:
             index -= 1
         return index
 
     def applied(self, node_id: str, entry: Entry, results: Sequence[Any]) -> bool:
-        """State-machine safety (Raft §5.4.3): same entry and same results on all. True for the first to apply it."""
+        """Check state-machine safety (Raft §5.4.3): all members apply the same entry with the same results.
+
+        Returns True if no member has applied the entry before.
+        """
         require(
             self.is_committed(entry.index, entry.term),
             "state machine safety",
@@ -120,7 +135,7 @@ class SafetyChecker:
         return False
 
     def _follow_leader_time(self, entry: Entry) -> None:
-        """Committed entries come by in order, each once: their leader_time never falls.
+        """Check that leader_time never falls. Each committed entry is seen here once, in order.
 
         See docs/reference/specification.md#812-leader-time.
         """
@@ -130,7 +145,7 @@ class SafetyChecker:
         self._leader_time = leader_time
 
     def hashed(self, node_id: str, index: int, state_hash: bytes) -> None:
-        """State-machine agreement: equal states after the same entry."""
+        """Check state-machine agreement: all members have equal states after the same entry."""
         known = self._hashes.setdefault(index, (node_id, state_hash))
         require(
             known[1] == state_hash,

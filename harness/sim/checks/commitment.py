@@ -1,4 +1,6 @@
-"""Committed means durable on a majority before any client learns of it, and leaders have it (Raft §5.4).
+"""Checks that a committed entry is durable on a majority before any client learns of it (Raft §5.4).
+
+The leaders of later terms must have the entry too.
 
 See docs/reference/specification.md#32-copies-count-when-durable.
 """
@@ -15,10 +17,13 @@ from raft import Role
 from storage import OpenedStorage
 
 TRUE_CHECK_EVERY_COMMITS = 32
-"""How often "durable on a majority" is verified by a recovery of the durable state, and not only by shadow logs."""
+"""After so many commits "durable on a majority" is verified by a recovery, and not only by shadow logs."""
 
 FILES_PER_COMMIT = 4
-"""A recovery reads every file: with many of them it is done more seldom, so that a long log costs no square of time."""
+"""Between two recoveries there is at least one commit for each so many files.
+
+A recovery reads every file. At a fixed interval, its total cost would grow with the square of the length of the log.
+"""
 
 
 class CommitmentChecker:
@@ -36,7 +41,7 @@ class CommitmentChecker:
         while safety.commit_index < index:
             new = safety.commit_index + 1
             term = member.logs.memory.term_at(new)
-            require(term is not None, "only what it has is committed", f"{member.node_id} commits {new}")
+            require(term is not None, "a member commits only entries that it has", f"{member.node_id} commits {new}")
             assert term is not None
             if safety.members.is_written(new, term):
                 self._holders(member, new, term)
@@ -61,13 +66,15 @@ class CommitmentChecker:
             self._next_check += max(TRUE_CHECK_EVERY_COMMITS, files // FILES_PER_COMMIT)
             for holder in holders:
                 if holder.is_damaged:
-                    continue  # It is there no more; others hold a quorum of good copies.
+                    continue  # Its copy may be gone; others hold a quorum of good copies.
                 self._recover_aside(holder, index, term)
 
     def _holders(self, committer: MachineView, index: int, term: int) -> list[MachineView]:
-        """The machines that hold the entry durably: majorities of the newest configuration in the log of the committer.
+        """Return the machines that hold the entry durably, and check that they are enough.
 
-        A configuration needs its own majorities; what is behind a joint one that is committed, those of the next one.
+        They must be majorities of the newest configuration in the log of the committer. A configuration entry needs the
+        majorities of that configuration. An entry behind a committed joint configuration needs the majorities of the
+        next configuration.
         """
         history, log = self._world.safety.members, committer.logs.memory
         configuration = history.in_force(log, index if history.is_written(index, term) else None)
@@ -81,7 +88,7 @@ class CommitmentChecker:
         return holders
 
     def _check_later_leader(self, member: MachineView, leader_term: int, index: int, term: int) -> None:
-        """Leader completeness seen from the commit: a leader of a later term already has the entry."""
+        """Check leader completeness at the commit: a leader of a later term already has the entry."""
         node = member.node
         if node is None or node.core.role is not Role.LEADER or node.core.term <= leader_term:
             return
@@ -94,9 +101,9 @@ class CommitmentChecker:
         )
 
     def _recover_aside(self, member: MachineView, index: int, term: int) -> None:
-        """The true check: what is durable *now* on a member's disk, recovered, holds the committed entry."""
+        """Recover what is durable *now* on a member's disk, and check that the committed entry is in it."""
         opened = recover_aside(self._world, member)
-        require(isinstance(opened, OpenedStorage), "what is durable can be recovered", member.node_id, repr(opened))
+        require(isinstance(opened, OpenedStorage), "durable entries can be recovered", member.node_id, repr(opened))
         assert isinstance(opened, OpenedStorage)
         require(
             opened.hard_state.term >= member.logs.durable.hard_state.term,

@@ -1,4 +1,4 @@
-"""What checks may ask of the run, beyond what its machines may."""
+"""The part of the run that its checks may use, beyond the part that its machines may use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CheckedWorld(World, Protocol):
     safety: SafetyChecker
 
     def on_applied(self, member: MachineView, entry: Entry, results: Sequence[Any], *, is_first: bool) -> None:
-        """A machine has applied an entry, and `is_first` of all."""
+        """A machine has applied an entry. `is_first`: no other machine had applied it before."""
 
     def living(self) -> list[MachineView]:
-        """The machines of which something is asked: members that are neither lost nor left dead."""
+        """The machines that must make progress: members that are neither lost nor left dead."""

@@ -1,4 +1,7 @@
-"""Checks durability by a real recovery, aside and without time, of what a member's disk is sure to hold now."""
+"""Checks durability by a real recovery of what a member's disk is sure to hold now.
+
+The recovery runs on a copy of the disk, and takes no simulated time.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from storage import OpenedStorage, open_storage
 
 
 def recover_aside(world: World, member: MachineView) -> OpenedStorage | BaseException:
-    """What the production recovery makes of the synced state alone. The member's own disk is not touched."""
+    """Return what the production recovery finds in the synced state alone, or its error.
+
+    The member's own disk is not touched.
+    """
     plan = world.plan
     aside, random = Immediately(), stream(plan.seed, "aside")
     files = SimFiles(member.image.synced_copy(), plan.disks[member.node_id], random, aside)
@@ -29,22 +35,23 @@ def recover_aside(world: World, member: MachineView) -> OpenedStorage | BaseExce
 
 
 def check_is_durable(world: World, member: MachineView, opened: OpenedStorage) -> None:
-    """The state that recovery hands out would be found again if power failed now.
+    """Check that the state that recovery hands out would be found again if power failed now.
 
-    This includes file names: with these alone the next process has no reason to sync a folder that it does not change.
+    This includes file names. A name must be durable already, for the next process has no reason to sync a folder that
+    it does not change.
 
     See docs/reference/specification.md#35-recovery.
     """
     loose = [path for folder in (LOG_FOLDER, SNAPSHOT_FOLDER) for path in member.image.loose_names(folder)]
     require(not loose, "the names that recovery found are durable", member.node_id, loose)
     if member.image.is_lying:
-        return  # What is there in truth is seen when power is lost.
+        return  # What this disk really holds is seen when power is lost.
     again = recover_aside(world, member)
-    require(isinstance(again, OpenedStorage), "what recovery keeps is durable", member.node_id, repr(again))
+    require(isinstance(again, OpenedStorage), "recovered entries are durable", member.node_id, repr(again))
     assert isinstance(again, OpenedStorage)
-    # A deletion may be forgotten, so the log may begin earlier; where it ends, and in which term, is the same.
+    # A deletion may be forgotten, so the log may begin earlier. Its end and the term there must be the same.
     was, would_be = (
         (log.last_index, [run.term for run in log.term_runs()[-1:]], state.term, state.voted_for)
         for log, state in ((opened.log, opened.hard_state), (again.log, again.hard_state))
     )
-    require(was == would_be, "what recovery keeps is durable", f"{member.node_id}: {was}, then {would_be}")
+    require(was == would_be, "recovered entries are durable", f"{member.node_id}: {was}, then {would_be}")

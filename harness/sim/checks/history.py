@@ -33,13 +33,16 @@ from kvstore import (
 from spark_audit import check_rows
 
 CONFIGURATIONS_MAX = 200_000
-"""The bound of the search where no witness decides. Simulated histories have a witness: it is never reached."""
+"""The bound of the search, in configurations, where no witness decides.
+
+Simulated histories have a witness, so the bound is never reached.
+"""
 
 NO_FIELDS: Row = dict.fromkeys(
     ("session", "key", "value", "expected", "expected_mod_revision", "request", "output", "error", "return_ns")
 ) | dict.fromkeys(("revision", "consistency", "node"))
 
-PROPOSED = "what was proposed is what is committed"
+PROPOSED = "a committed entry is the one that was proposed"
 
 BODY_ITEMS = {
     CommandKind.PUT: 2,
@@ -51,24 +54,24 @@ BODY_ITEMS = {
 """How many items follow the kind of a command in the log."""
 
 NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUEST_CLOSED}
-"""Answers that are not kept: a later attempt under the same number may end otherwise."""
+"""Results that a session does not keep: a later attempt under the same request number may end otherwise."""
 
 
 class HistoryChecker:
-    """Has all history rows of a run. `cover` is called with the coverage points that it hits."""
+    """Holds and checks all history rows of a run. `cover` is called with the coverage points that the rows hit."""
 
     def __init__(self, seed: int, cover: Callable[[str], None], *, trusts_clocks: bool = True) -> None:
         self._trusts_clocks = trusts_clocks
         self._told: list[tuple[int, int]] = []  # (true ns, the greatest revision told), both rising.
         self._run_id, self._cover = f"simulation-{seed}", cover
         self.rows: list[Row] = []
-        self._by_request: dict[tuple[int, int], Any] = {}  # What a session's request gave when it was carried out.
-        self._op_of: dict[bytes, int] = {}  # The operation that wrote, or tried to write, a value.
-        self._asked: dict[bytes, Command] = {}  # By value, with what.
-        self._results: dict[int, Any] = {}  # By op_id, of writes that were carried out.
-        self._failed: dict[bytes, int] = {}  # Values whose write was reported as certainly failed: op_id.
-        self._written: dict[bytes, int] = {}  # Values that were written: at which index.
-        self._told_revision = 0  # The greatest in any answer so far.
+        self._by_request: dict[tuple[int, int], Any] = {}  # By (session, request number): its result.
+        self._op_of: dict[bytes, int] = {}  # By value: the operation that wrote, or tried to write, it.
+        self._asked: dict[bytes, Command] = {}  # By value: the command that would write it.
+        self._results: dict[int, Any] = {}  # By op_id: the results of writes that were carried out.
+        self._failed: dict[bytes, int] = {}  # By value: the operation whose write was reported as certainly failed.
+        self._written: dict[bytes, int] = {}  # By value: the index at which it was written.
+        self._told_revision = 0  # The greatest revision in any answer so far.
         self._revision_min: list[int] = []  # By op_id: the greatest revision answered before it was called.
 
     def counts(self) -> dict[str, int]:
@@ -79,7 +82,7 @@ class HistoryChecker:
     # What clients write down.
 
     def called(self, client: str, session_id: int, command: Command, now_ns: int) -> Row:
-        """An operation begins: its row is `unknown` until it ends."""
+        """Add the row of an operation that begins. The row is `unknown` until the operation ends."""
         row: Row = {
             "run_id": self._run_id,
             "op_id": len(self.rows),
@@ -98,24 +101,28 @@ class HistoryChecker:
         return row
 
     def failed(self, row: Row, command: Command, error: OperationFailed, now_ns: int) -> None:
-        """An operation certainly had no effect, and never will have one."""
+        """Record that an operation certainly had no effect, and never will have one."""
         row |= {"status": "fail", "error": error.word, "return_ns": now_ns}
         for value in values_of(command):
             require(
                 value not in self._written,
-                "what failed for certain is never carried out",
+                "a request that failed for certain is never carried out",
                 f"{row} was written at {self._written.get(value)}",
             )
             self._failed[value] = self._op_of[value]
 
     def answered(self, row: Row, response: Response, now_ns: int) -> Result:
-        """A member answered; returns what it said. Unless asked for what one member has, that is never out of date."""
+        """Record the answer of a member, and return its result.
+
+        The answer must not be older than what was told before the call. A local read is exempt, and a bounded read may
+        be as old as its answer says.
+        """
         op_id, consistency = int(str(row["op_id"])), Consistency(response.consistency or Consistency.LINEARIZABLE)
         if consistency is Consistency.BOUNDED:
             self._check_age(row, response)
         elif response.revision < self._revision_min[op_id] and consistency is not Consistency.LOCAL:
             broken(
-                "an answer is not older than what was told before it was asked for",
+                "an answer is not older than any answer given before its request",
                 f"{row} is answered at revision {response.revision}, {self._revision_min[op_id]} had been told",
             )
         if response.revision > self._told_revision:
@@ -133,7 +140,10 @@ class HistoryChecker:
         return result
 
     def _check_age(self, row: Row, response: Response) -> None:
-        """A read of bounded age shows everything that was told to any client so long before the read was called."""
+        """Check that a bounded read is no older than its answer says.
+
+        It must show everything that any client had been told that long before the read was called.
+        """
         if not self._trusts_clocks:
             return
         since_ns = int(str(row["call_ns"])) - int(response.fields[1]) * 1_000_000
@@ -148,7 +158,7 @@ class HistoryChecker:
     # What really happened.
 
     def carried_out(self, index: int, command: Sequence[Any], result: Any) -> None:
-        """A command of the log, as it was first applied anywhere, with its result."""
+        """Check a command of the log with its result, when a member is the first to apply it."""
         session_id, request_no, _, kind, *body = command
         if result[0] != ResultCode.OK:
             self._cover(f"answered {ResultCode(result[0]).name.lower()}")
@@ -175,7 +185,7 @@ class HistoryChecker:
         require(value not in self._written, "nothing is carried out twice", value, index, self._written.get(value))
         require(
             value not in self._failed,
-            "what failed for certain is never carried out",
+            "a request that failed for certain is never carried out",
             f"{value!r} is written at {index}, operation {self._failed.get(value)} had failed",
         )
         self._written[value] = index
@@ -196,11 +206,14 @@ class HistoryChecker:
         verdict = check_rows(rows, configurations_max=CONFIGURATIONS_MAX)
         if verdict.violations:
             words = "; ".join(violation.words() for violation in verdict.violations)
-            raise Violation("what clients saw is linearizable", words)
+            raise Violation("the history of the clients is linearizable", words)
         return verdict.exit_code == 0
 
     def _with_hindsight(self, row: Row) -> Row:
-        """An unknown write which was carried out is answered at the end of the run; one which was not has failed."""
+        """Give an unknown write the outcome that the log shows.
+
+        A write that was carried out is answered at the end of the run. A write that was not carried out has failed.
+        """
         if row["status"] != "unknown" or row["op"] == "delete":
             return row
         end_ns = max(int(str(other["call_ns"])) for other in self.rows) + 1
@@ -224,7 +237,7 @@ def read_commands(index: int, payload: bytes) -> tuple[int, list[list[Any]]]:
 
 
 def is_command(item: Any) -> bool:
-    """True if it looks like a command in the log: three numbers, its kind, and as much behind it as the kind wants."""
+    """True if `item` looks like a command in the log: three numbers, the kind, and as many items as the kind needs."""
     return (
         isinstance(item, list)
         and len(item) > 3
@@ -234,7 +247,7 @@ def is_command(item: Any) -> bool:
 
 
 def as_in_log(item: Any) -> Any:
-    """Tuples as lists, and numbers without their names."""
+    """Turn tuples into lists, so that a command can be compared with one that was read from the log."""
     return [as_in_log(part) for part in item] if isinstance(item, tuple | list) else item
 
 
@@ -249,7 +262,7 @@ def values_of(command: Command) -> list[bytes]:
 
 
 def written_values(kind: int, body: Sequence[Any], result: Sequence[Any]) -> list[bytes]:
-    """The values that a command in the log has written, by its result."""
+    """The values that a command in the log has written, judged by its result."""
     if result[0] != ResultCode.OK:
         return []
     match kind:

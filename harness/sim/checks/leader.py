@@ -1,4 +1,4 @@
-"""The rules about one leader: a majority hears it, and its reads wait for what they must (thesis §6.2, §6.4)."""
+"""The rules about one leader: it leads while a majority answers, and its reads are confirmed (thesis §6.2, §6.4)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from raft import (
 )
 
 HANG_TIMEOUTS_MAX = 2
-"""How long a sync of a leader's log may take before it asks a peer to take over, in election time-outs."""
+"""How long a sync of a leader's log may take before the leader asks a peer to take over, in election time-outs."""
 
 
 class LeaderChecker:
-    """Checks one process whenever it leads. It counts responses as they arrive and trusts none of the leader's own
-    counts.
+    """Checks one process whenever it leads.
+
+    It counts responses as they arrive, and trusts none of the leader's own counts.
     """
 
     def __init__(
@@ -36,18 +37,22 @@ class LeaderChecker:
         safety: SafetyChecker,
         halves: Callable[[], Halves] | None = None,
     ) -> None:
-        """`halves`: whose majorities are needed, if these are not for ever this member and its peers."""
+        """Check the process of `node_id`.
+
+        `halves` returns the sets of voters whose majorities are needed now. Without it this member and its peers are
+        always the voters.
+        """
         self._node_id, self._peer_ids, self._safety = node_id, peer_ids, safety
         self._silence_ns_max = config.election_timeout_max_ns + config.heartbeat_interval_ns
         self._halves: Callable[[], Halves] = halves or (lambda: ((node_id, *peer_ids),))
         self._term = 0
         self._heard_at: dict[str, int] = {}
-        self._silent_at = 0  # Not before this moment is a majority silent for too long.
+        self._silent_at = 0  # Before this moment the quorum cannot have been silent for too long.
         self._answered: dict[str, int] = {}  # The highest read round that each peer has answered in this term.
-        self._matched: dict[str, int] = {}  # What each peer has acknowledged in this term.
+        self._matched: dict[str, int] = {}  # The index that each peer has acknowledged in this term.
         self._round = 0
-        self._confirmed = 0  # The highest round that majorities have answered, by the members of that moment.
-        self._promised = 0  # The same of those that cannot forget what they promise for leases.
+        self._confirmed = 0  # The highest round that majorities of the members of that moment have answered.
+        self._promised = 0  # The same, counting only members that cannot forget what they promise for leases.
         self._reads: dict[int, tuple[int, int]] = {}  # ticket → (mark when it was asked, earliest round for it)
         self._config, self._now = config, 0  # ns: the time that the node was told last; all checks use it.
         self._began: list[tuple[int, int]] = []  # (round, when it was sent), both rising.
@@ -58,7 +63,7 @@ class LeaderChecker:
         ] = {}  # Peers asked to campaign: (the end of the log, when the request left)
         self._transfer_began_at = -1
         self._sync_since: int | None = None  # When the sync of the log that is under way was first seen.
-        self._successor_since: int | None = None  # Since then a peer could lead while this sync lasts.
+        self._successor_since: int | None = None  # Since when a peer could take over, while this sync lasts.
 
     @property
     def now(self) -> int:
@@ -67,11 +72,14 @@ class LeaderChecker:
 
     @property
     def term(self) -> int:
-        """The last one in which it led."""
+        """The last term in which the member led."""
         return self._term
 
     def seen(self, core: RaftCore, now: int) -> None:
-        """After an event in which it leads: if the term is new, all peers count as heard, and no round has begun."""
+        """Follow the term of the leader after an event.
+
+        When the term is new, all peers count as heard, and no round has begun.
+        """
         if core.term == self._term:
             return
         self._term, self._round, self._confirmed, self._promised = core.term, 0, 0, 0
@@ -84,7 +92,7 @@ class LeaderChecker:
         self.sync_ended()
 
     def received(self, core: RaftCore, peer_id: str, message: Message, now: int) -> None:
-        """The node was handed a message; it led in this term before."""
+        """The node was handed a message. It was the leader of this term before the message came."""
         if isinstance(message, AppendAccepted):
             self._acknowledged(core, peer_id, message)
         if message.term != self._term or core.term != self._term:
@@ -97,27 +105,33 @@ class LeaderChecker:
                 self._heard_at[peer_id] = now
             case ReadIndexRequest(number=number):
                 first = self._safety.commit_index, self._round + 1, now
-                self._questions.setdefault((peer_id, number), first)  # Repeated: answers to the first are right, too.
+                self._questions.setdefault((peer_id, number), first)  # Repeated: an answer to the first is right too.
             case _:
                 pass
         if self._reads or self._by_lease or self._questions:
             self._count_answers()
 
     def _count_answers(self) -> None:
-        """Count the answers to rounds. A confirmed round stays so while a read waits, though the members may change."""
+        """Count the answers to rounds.
+
+        While a read waits, a confirmed round stays confirmed even if the members change.
+        """
         self._confirmed = max(self._confirmed, self._of_majorities(self._answered))
         promised_at = self._safety.members.promised_at
         bound = {peer_id: round_ for peer_id, round_ in self._answered.items() if self._matched[peer_id] >= promised_at}
         self._promised = max(self._promised, self._of_majorities(dict.fromkeys(self._peer_ids, 0) | bound))
 
     def _of_majorities(self, answered: dict[str, int]) -> int:
-        """The latest round that majorities have answered, by the members of this moment."""
+        """Return the latest round that majorities of the members of this moment have answered."""
         known = answered | {self._node_id: self._round}
         halves = [sorted((known[voter] for voter in half), reverse=True) for half in self._halves()]
         return min(half[len(half) // 2] for half in halves)
 
     def _acknowledged(self, core: RaftCore, peer_id: str, message: AppendAccepted) -> None:
-        """Raft §5.3: what a peer acknowledged to an earlier leadership may have been cut since."""
+        """Check that the leader counts only what a peer has acknowledged in this term (Raft §5.3).
+
+        Entries that the peer acknowledged in an earlier leadership may have been cut since.
+        """
         if message.term == core.term == self._term:
             self._matched[peer_id] = max(message.match_index, self._matched[peer_id])
         believed = next((peer.match_index for peer in core.peers_status() if peer.peer_id == peer_id), 0)
@@ -128,10 +142,10 @@ class LeaderChecker:
             )
 
     def ticked(self, core: RaftCore, now: int) -> None:
-        """The node was told the time: if a majority has been silent for too long, it no longer leads.
+        """Check, when the node was told the time, that it no longer leads after too long a silence of a majority.
 
-        The bound is the check of the quorum, one election time-out, and a heartbeat. However long the process stood
-        still before: the first thing that it learns afterwards is the time.
+        The bound is one election time-out, for the check of the quorum, and a heartbeat. It holds even after the
+        process has stood still for long: the first thing that the process learns afterwards is the time.
         """
         self._now = now
         if self._sync_since is not None:
@@ -153,17 +167,20 @@ class LeaderChecker:
         self._transfer_began_at = self._now
 
     def transfer_given_up(self) -> None:
-        """It leads on, though the peer that was asked has not taken over."""
+        """Check a transfer that is given up: the peer has not taken over, and the leader leads on."""
         tried_ns = self._now - self._transfer_began_at
         if tried_ns < self._config.election_timeout_max_ns:
             broken("a handover is tried for an election time-out", f"{self._node_id} gives it up after {tried_ns} ns")
 
     def sync_ended(self) -> None:
-        """The log's disk has ended a sync. If the next one begins at once, it is another one."""
+        """The disk has ended a sync of the log. A sync that begins at once is another one."""
         self._sync_since = self._successor_since = None
 
     def step_is_over(self, core: RaftCore, *, syncs: bool, is_disk_full: bool) -> None:
-        """A step in which it leads is over, with its events: its transfers end, and its disk does not hang."""
+        """Check the end of a step in which the member leads.
+
+        Its transfers end in time, and its disk does not hang for too long without a transfer.
+        """
         if core.successor_id is not None and self._now >= self._transfer_began_at + self._silence_ns_max:
             broken(
                 "a handover ends within an election time-out and a heartbeat",
@@ -177,15 +194,16 @@ class LeaderChecker:
             self._check_hang()
 
     def _look_for_a_successor(self, core: RaftCore) -> None:
-        """Follow, at each tick during a sync, since when a peer could take over."""
+        """Note at each tick during a sync since when a peer could take over."""
         if core.successor_id is not None or core.term != self._term or not self._can_somebody_lead(core):
             self._successor_since = None
         elif self._successor_since is None:
             self._successor_since = self._now
 
     def _check_hang(self) -> None:
-        """The leader asks a peer once the sync has lasted too long; if no peer can take over then, after as long a time
-        again.
+        """Check that the leader asks a peer to take over once a sync has lasted too long.
+
+        If a peer could not take over from the beginning of the sync, the leader has as long a time again.
         """
         assert self._sync_since is not None
         if self._successor_since is None:
@@ -201,7 +219,7 @@ class LeaderChecker:
             )
 
     def _can_somebody_lead(self, core: RaftCore) -> bool:
-        """A voter was heard within an election time-out, and has the whole log, by what it said itself."""
+        """True if a voter was heard within an election time-out and has acknowledged the whole log itself."""
         silent_at = self._now - self._config.election_timeout_max_ns
         return any(
             self._matched.get(voter) == core.last_index and self._heard_at[voter] > silent_at
@@ -212,20 +230,23 @@ class LeaderChecker:
     # Reads
 
     def read_asked(self, ticket: int) -> None:
-        """A read was taken. Rounds that have begun are no answer to it."""
+        """The node has taken a read. Rounds that began before do not confirm it."""
         self._reads[ticket] = (self._safety.commit_index, self._round + 1)
 
     def round_began(self, counter: int) -> None:
-        """A round of reads begins; rounds differ by their counter."""
+        """A round of reads begins. Each round has its own counter."""
         require(counter > self._round, "each round of reads has its own counter", self._node_id, counter, self._round)
         self._round = counter
         self._began.append((counter, self._now))
-        self._count_answers()  # A leader that is alone has its majority at once, and may be less alone a moment later.
+        self._count_answers()  # A leader without peers has its majority at once, and may have peers a moment later.
 
     def read_ready(self, ticket: int, last_applied: int) -> None:
-        """A read is let through: all that was committed when it was asked for is applied, and a round confirms it."""
+        """Check a read that is let through after a round.
+
+        Everything that was committed when the read was asked for is applied, and a round confirms the read.
+        """
         if ticket not in self._reads:
-            return  # It was not asked for as one that needs a round (see `ReadChecker`).
+            return  # It was requested in an earlier term.
         self._count_answers()
         mark, round_min = self._reads.pop(ticket)
         if last_applied < mark:
@@ -240,22 +261,25 @@ class LeaderChecker:
             )
 
     def read_refused(self, ticket: int) -> None:
-        """The end of a read, or of a command, whose ticket this is."""
+        """The read, or the command, with this ticket has ended."""
         self._reads.pop(ticket, None)
         self._by_lease.pop(ticket, None)
 
     # Leases
 
     def lease_asked(self, ticket: int) -> None:
-        """A read was taken that may go by lease."""
+        """The node has taken a read that may be let through by lease."""
         self._by_lease[ticket] = self._now
 
     def asked_to_campaign(self, peer_id: str, last_index: int) -> None:
-        """The leader asks a peer to campaign; the request is void once the log goes on behind `last_index`."""
+        """The leader asks a peer to campaign. The request is void once the log has entries behind `last_index`."""
         self._asked[peer_id] = (last_index, self._now)
 
     def lease_ready(self, ticket: int, promise_ns: int) -> None:
-        """A read is let through by lease: one held when it was asked, or has begun since (thesis §6.4.1)."""
+        """Check a read that is let through by lease (thesis §6.4.1).
+
+        A lease was held when the read was asked for, or has begun since.
+        """
         asked_at = self._by_lease.pop(ticket, None)
         if asked_at is None:
             return
@@ -263,7 +287,10 @@ class LeaderChecker:
         self._check_lease(asked_at, promise_ns)
 
     def told_a_peer(self, peer_id: str, message: ReadIndexResponse, promise_ns: int) -> None:
-        """A peer learns how far it must have applied: after a round that began since it asked, or by lease."""
+        """Check the read index that a peer is told, up to which it must have applied.
+
+        A round that began after the peer asked must confirm the index, or else a lease.
+        """
         question = self._questions.get((peer_id, message.number))
         if question is None or message.term != self._term:
             return
@@ -281,7 +308,7 @@ class LeaderChecker:
         sent_at = next((at for counter, at in reversed(self._began) if counter <= self._promised), None)
         drift_ppm = (
             self._config.clock_drift_ppm_max
-        )  # Our clock may be so slow, and the clock behind the promise so quick.
+        )  # Our clock may be slow by as much, and the clock of the promising member fast by as much.
         lease_ns = promise_ns * (1_000_000 - drift_ppm) // (1_000_000 + drift_ppm)
         ends_at = -1 if sent_at is None else sent_at + lease_ns
         if asked_at >= ends_at:

@@ -1,8 +1,13 @@
 """What a member may do when its connections with the leader end: ask for pre-votes early, and no more (thesis §9.6).
 
-The end of a connection is only a hint. So a member that hears a leader grants no pre-vote, a candidate needs the
-pre-votes of majorities, no hint is heeded where a leader may read by lease, and at most one is heeded per election
-time-out. Together: no hint raises a term while a majority hears a leader.
+The end of a connection is only a hint, so four rules hold:
+
+- A member that hears a leader grants no pre-vote.
+- A candidate needs the pre-votes of majorities.
+- No hint is heeded where a leader may read by lease.
+- At most one hint is heeded per election time-out.
+
+Together they mean that no hint raises a term while a majority hears a leader.
 """
 
 from __future__ import annotations
@@ -29,17 +34,20 @@ WAS_WRONG = "a hint was wrong and did no harm"
 
 
 class LeaderLossChecker:
-    """Checks one process. Times are its own clock's, in ns. It follows by itself which leader the member hears."""
+    """Checks one process.
+
+    Times are its own clock's, in ns. The checker follows by itself which leader the member hears.
+    """
 
     def __init__(self, world: World, node_id: str, config: RaftConfig, halves: Callable[[], Halves]) -> None:
         self._world, self._node_id, self._config, self._halves = world, node_id, config, halves
         self._heard: tuple[str, int, int] | None = None  # (leader, term, when)
         self._lost: tuple[str, int] | None = None  # (leader, term), from a heeded hint until the leader is heard again.
         self._heeded_at: int | None = None
-        self._ended: str | None = None  # Whose connections have ended in this step.
-        self._early_term: int | None = None  # For which it asks for pre-votes because of a hint.
-        self._asked: set[tuple[str, int]] = set()  # (who, next_term): a pre-vote asked for while no leader was heard.
-        self._granted: dict[int, set[str]] = {}  # By next_term.
+        self._ended: str | None = None  # The peer whose connections have ended in this step.
+        self._early_term: int | None = None  # The term for which it asks for pre-votes because of a hint.
+        self._asked: set[tuple[str, int]] = set()  # (sender, next_term): pre-votes asked for while no leader was heard.
+        self._granted: dict[int, set[str]] = {}  # By next_term: the peers that granted a pre-vote.
 
     def connections_ended(self, peer_id: str) -> None:
         """The node is about to be told that both connections with a peer have ended."""
@@ -60,12 +68,12 @@ class LeaderLossChecker:
                 pass
 
     def sent(self, receiver: str, message: Message) -> None:
-        """A message leaves. An answer may have waited for the disk: what counts is when it was asked for."""
+        """Check a message that leaves. An answer may have waited for the disk, so the moment of the question counts."""
         if not isinstance(message, PreVoteResponse) or not message.granted:
             return
         if (receiver, message.next_term) not in self._asked:
             broken(
-                "who hears a leader grants no pre-vote",
+                "a member that hears a leader grants no pre-vote",
                 f"{self._node_id} grants {receiver} one for term {message.next_term}, and has heard {self._heard}",
             )
 
@@ -94,7 +102,10 @@ class LeaderLossChecker:
         self._lost = None
 
     def _hears_a_leader(self, core: RaftCore, now: int) -> bool:
-        """Thesis §4.2.3: one of this term spoke within the least election time-out, and its connections stand."""
+        """True if the member hears a leader (thesis §4.2.3).
+
+        A leader of this term spoke within the least election time-out, and its connections stand.
+        """
         if core.role is Role.LEADER:
             return True
         if self._heard is None or self._lost is not None:

@@ -1,8 +1,8 @@
 """The promise that a member makes to leaders that may read by lease: it votes for nobody else (thesis §6.4.1).
 
-A leader may rely on this for `lease_ns` after the member has heard it, by the member's own clock and in whatever term.
-The only exception is a campaign that a leader has asked for. A process that has just started does not know which leader
-it has heard before, so it begins with as long a silence towards everybody.
+A leader may rely on this for `lease_ns` after the member has heard it, by the member's own clock and in any term. The
+only exception is a campaign that a leader has asked for. A process that has just started does not know which leader it
+has heard before, so for its first `lease_ns` it votes for nobody at all.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class LeasePromiseChecker:
 
     def __init__(self, core: RaftCore, now: int) -> None:
         self._silent_until = now + core.configuration.lease_ns
-        self._heard: tuple[str, int, int] | None = None  # The leader that it heard last, when, and the promise of then.
+        self._heard: tuple[str, int, int] | None = None  # The leader heard last, when, and the promise at that time.
         self._vote = core.term, core.voted_for
-        self._asked_to_campaign_in: int | None = None  # The term of its campaign.
+        self._asked_to_campaign_in: int | None = None  # The term of the campaign that it was asked for.
 
     def received(self, core: RaftCore, sender: str, message: Message, now: int) -> None:
-        """The member has taken a message: if it is of its leader, the promise begins anew.
+        """The member has taken a message. A message from its leader renews the promise.
 
-        One that comes late, of a leader of which it knows that it was removed, is not heard.
+        A late message from a leader that the member knows to be removed does not count.
         """
         is_from_its_leader = core.leader_id == sender and core.term == message.term
         if sender in core.committed_configuration.removed:
@@ -32,9 +32,10 @@ class LeasePromiseChecker:
             self._heard = sender, now, core.configuration.lease_ns
 
     def check(self, core: RaftCore, message: object, now: int, committed: Configuration) -> None:
-        """After an event, which may have been this message: has it voted, and was it free to?
+        """Check, after an event, that the member was free to give the vote that it has given.
 
-        `committed`: the newest members that anybody has committed. If there is one voter only, nobody else leads.
+        `message`: the message that the event was about, if any. `committed`: the newest members that any member has
+        committed. Where these have one voter only, nobody else leads.
         """
         vote = core.term, core.voted_for
         if vote == self._vote:
@@ -50,7 +51,7 @@ class LeasePromiseChecker:
         is_silent = now < self._silent_until and not is_to_campaign
         if is_silent or (self._is_bound(candidate, core.configuration.lease_ns, now) and not is_asked_for):
             broken(
-                "who has promised a leader its silence votes for nobody else",
+                "a member that promised a lease votes for no other leader",
                 f"{core.node_id} votes for {candidate} in term {core.term} at {now},",
                 f"was to be silent until {self._silent_until}, and has heard {self._heard}",
             )

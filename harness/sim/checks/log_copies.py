@@ -16,7 +16,7 @@ from harness.sim.world.shadow_log import ShadowLog
 from raft import Entry, HardState, LogPosition, LogStore, LogWrite
 
 LOG_BYTES_MAX = 1 << 40
-"""Everything: a simulated log is small."""
+"""The bound of one read: it is never reached, for a simulated log is small."""
 
 
 class ShadowLogs:
@@ -48,12 +48,12 @@ class ShadowLogs:
             memory.terms.append(entry.term)
 
     def was_read(self, entries: Sequence[Entry]) -> None:
-        """The log gave these to the node: they are what was written, and what is in force."""
+        """Check entries that the log gave to the node: they are what was written, and what is in force."""
         for entry in entries:
             term = self.memory.term_at(entry.index)
             require(
                 term in (None, entry.term) and self._safety.has_written(entry),
-                "what is read back is what was written",
+                "an entry that is read back is the one that was written",
                 f"{self.node_id} read ({entry.index}, {entry.term}), in force is term {term}",
             )
 
@@ -70,8 +70,8 @@ class ShadowLogs:
         if index is None or index > self.memory.last_index:
             return
         term, own = self.memory.term_at(index), (write.hard_state or self.memory.hard_state).term
-        # Who has not come to the term in which it was committed is none of those that it was counted on, and may hear a
-        # leader of before that (Raft §5.4.2): what that one overwrites comes again.
+        # A member that has not reached the term in which the entry was committed was not counted for it. It may still
+        # hear an earlier leader (Raft §5.4.2). Entries that this leader overwrites come again.
         is_kept = (
             term is not None and self._safety.is_committed(index, term) and own >= self._safety.committed_in(index)
         )
@@ -92,12 +92,15 @@ class ShadowLogs:
         return index <= self.durable.base.index or self.durable.term_at(index) == term
 
     def recovered(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> str:
-        """Check what recovery found after a crash, which counts as durable from here on. Returns a mark."""
+        """Check what recovery found after a crash. From here on it counts as durable.
+
+        Returns a coverage point, or an empty string.
+        """
         candidate = self.durable.copy()
         kept = self._whole_in(candidate, log, hard_state, snapshot)
         if kept is None:
             broken(
-                "recovery finds what was promised",
+                "recovery finds everything that was promised",
                 f"{self.node_id} was sure of {describe(self.durable)}, might have had {describe(candidate)},",
                 f"and recovered {log.first_index}..{log.last_index} {log.term_runs()} {hard_state} snapshot {snapshot}",
             )
@@ -111,9 +114,10 @@ class ShadowLogs:
         return "a crash lost un-synced writes" if lost else "a crash kept un-synced writes" if kept else ""
 
     def are_all_in(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> bool:
-        """True if recovery found what was promised: to be asked of a disk that has lied, instead of required.
+        """True if recovery found what was promised. For a disk that has lied this is a question, not a rule.
 
-        Such a disk may have lost entries. What it still has is what was written, or a checksum would tell.
+        Such a disk may have lost entries. The entries that it still has are what was written; otherwise a checksum
+        would tell.
         """
         found = ShadowLog(LogPosition(log.first_index - 1, 0), expand(log.term_runs(), log.last_index), HardState())
         self._check_contents(log, found, first_index=log.first_index + 1)
@@ -122,7 +126,10 @@ class ShadowLogs:
     def _whole_in(
         self, candidate: ShadowLog, log: LogStore, hard_state: HardState, snapshot: LogPosition
     ) -> int | None:
-        """Move `candidate` on to what was found: how many of the waiting writes are whole; None if nothing fits."""
+        """Move `candidate` on to the state that was found.
+
+        Returns how many of the waiting writes are whole; None if no possible state fits.
+        """
         terms = expand(log.term_runs(), log.last_index)
         for kept in self._might_be(candidate):
             if holds(candidate, terms, log, snapshot) and self._may_be_in_force(kept, hard_state, snapshot):
@@ -130,10 +137,11 @@ class ShadowLogs:
         return None
 
     def _might_be(self, candidate: ShadowLog) -> Iterator[int]:
-        """Turn `candidate` into one state after the other that a crash may leave, and say how many writes are whole.
+        """Turn `candidate` into each state that a crash may leave, one after the other.
 
-        Writes are kept in order. One sync may be several frames: then of a write its first entries may be kept, with
-        what it cuts, never one without the other (docs/reference/specification.md#34-cut-and-replacement).
+        Yields how many writes are whole in each state. Writes are kept in order. One sync may be several frames, so a
+        crash may keep only the first entries of a write. The cut of that write is then kept too, never one without the
+        other (docs/reference/specification.md#34-cut-and-replacement).
         """
         yield 0
         for count, write in enumerate(self.waiting):
@@ -144,7 +152,9 @@ class ShadowLogs:
                 yield count + (place == len(write.entries))
 
     def _may_be_in_force(self, whole: int, found: HardState, snapshot: LogPosition) -> bool:
-        """Term and vote are as of that write or a later one: written with, or before, entries.
+        """True if the term and vote found are those of the last whole write, or of a later one.
+
+        Term and vote are written with entries, or before them.
 
         See docs/reference/specification.md#33-term-and-vote-come-first.
         """
@@ -155,11 +165,11 @@ class ShadowLogs:
             if count >= whole:
                 allowed.append((state.term, state.voted_for))
         if (found.term, found.voted_for) in allowed:
-            return True  # Otherwise: a member with an entry of a term, if only in a snapshot, knows the term.
+            return True  # Otherwise: a member that has an entry of a term, even if only in a snapshot, knows the term.
         return found == replace(found, term=snapshot.term, voted_for=None) and allowed[0][0] < snapshot.term
 
     def _check_contents(self, log: LogStore, shadow: ShadowLog, first_index: int = 0) -> None:
-        """Log matching again, for what was read back: the same entries as when they were written."""
+        """Check log matching again for what was read back: it must be the entries that were written."""
         first_index = max(first_index, log.first_index)
         if first_index > log.last_index:
             return
@@ -170,7 +180,7 @@ class ShadowLogs:
 
 
 def expand(runs: Sequence[LogPosition], last_index: int) -> list[int]:
-    """Terms run by run → one per entry."""
+    """Turn runs of terms into one term per entry."""
     terms: list[int] = []
     for place, run in enumerate(runs):
         end = runs[place + 1].index if place + 1 < len(runs) else last_index + 1
@@ -179,7 +189,7 @@ def expand(runs: Sequence[LogPosition], last_index: int) -> list[int]:
 
 
 def is_behind(shadow: ShadowLog, snapshot: LogPosition) -> bool:
-    """True if the log ends before the snapshot or differs there: start drops all of it.
+    """True if the log ends before the snapshot or differs there. A start drops all of such a log.
 
     See docs/reference/specification.md#55-choice-at-start.
     """

@@ -1,6 +1,6 @@
 """The checks of one machine over all its processes: what each of them starts from, and what it must refuse.
 
-A damaged machine must notice its damage, at a start or while it runs; some damage no checksum can show.
+A damaged machine must notice its damage, at a start or while it runs. There is some damage that no checksum can show.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ READ_BACK = "a frame that had rotted was read back"
 
 
 class MachineChecker:
-    """Has the shadow logs of a machine, and makes the checker of each of its processes."""
+    """Holds the shadow logs of a machine, and makes the checker of each of its processes."""
 
     def __init__(self, world: CheckedWorld, node_id: str, commitment: CommitmentChecker) -> None:
         self._world, self._commitment = world, commitment
@@ -32,19 +32,19 @@ class MachineChecker:
         return MemberChecker(self._world, machine, opened, self._commitment)
 
     def refused(self, machine: MachineView, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
-        """It refuses to start, because it has found damage."""
+        """Check a machine that refuses to start because it has found damage."""
         check_refusal(self._world, machine, refusal)
 
     def damage_read(self, machine: MachineView, refusal: CorruptLog) -> None:
-        """While running, it has read what has rotted."""
+        """Check a machine whose running process has read rotten bytes."""
         check_damage_read(self._world, machine, refusal)
 
     def is_whole(self, machine: MachineView, opened: OpenedStorage) -> bool:
-        """It starts although damaged. False if it cannot know what it lost."""
+        """Check a damaged machine that starts. False if it cannot know what it lost."""
         return is_whole(self._world, machine, opened)
 
     def recovered(self, machine: MachineView, opened: OpenedStorage, snapshot: LogPosition) -> None:
-        """It starts from what recovery found, with this as its newest snapshot."""
+        """Check a start from what recovery found, with the position of the newest snapshot."""
         found = self.logs.recovered(opened.log, opened.hard_state, snapshot)
         if found:
             self._world.cover(found)
@@ -52,7 +52,10 @@ class MachineChecker:
 
 
 def check_refusal(world: World, member: MachineView, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
-    """The member has noticed its damage. For a rotten snapshot or sealed file its refusal must name the file."""
+    """Check the refusal of a member that has noticed its damage.
+
+    For a rotten snapshot or sealed file the refusal must name the file.
+    """
     rotten, is_log = member.proven.rotten_path, refusal.path.startswith(LOG_FOLDER)
     is_named = refusal.path == rotten or (is_log and rotten.startswith(LOG_FOLDER))
     require(is_named or (is_log and not rotten), "a refusal names the damage", member.node_id, rotten, repr(refusal))
@@ -61,7 +64,7 @@ def check_refusal(world: World, member: MachineView, refusal: CorruptLog | Corru
 
 
 def check_damage_read(world: World, member: MachineView, refusal: CorruptLog) -> None:
-    """A running member has read what has rotted: it must name the file, and end."""
+    """Check a running member that has read rotten bytes: it must name the file, and end."""
     rotten = member.proven.rotten_path
     require(refusal.path == rotten, "a refusal names the damage", member.node_id, rotten, repr(refusal))
     member.has_read_damage = True
@@ -69,9 +72,10 @@ def check_damage_read(world: World, member: MachineView, refusal: CorruptLog) ->
 
 
 def is_whole(world: World, member: MachineView, opened: OpenedStorage) -> bool:
-    """The member starts although damaged. False if it cannot know what it lost, which no checksum can show.
+    """Check a damaged member that starts. False if it cannot know what it lost, because no checksum can show it.
 
-    What rotted must then be unused, and damage that a later frame proves must have been noticed.
+    Whenever a damaged member starts, the rotten file must be unused, and there must be no damage that a later frame
+    proves.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
     """
@@ -79,7 +83,7 @@ def is_whole(world: World, member: MachineView, opened: OpenedStorage) -> bool:
     header = latest.header
     require(
         rotten not in SEALED_PATHS and not rotten.endswith(f"/{latest.name}"),
-        "what has rotted is never used",
+        "rotten data is never used",
         member.node_id,
         rotten,
     )
@@ -90,7 +94,7 @@ def is_whole(world: World, member: MachineView, opened: OpenedStorage) -> bool:
     position = LogPosition(header.index, header.term)
     if not rotten and not member.logs.are_all_in(opened.log, opened.hard_state, position):
         require(not member.proven.is_lie_proven, "a loss that later frames prove is noticed", member.node_id)
-        world.cover("no checksum can tell what a lying disk lost")
+        world.cover("no checksum can tell which writes a lying disk lost")
         return False
     if not member.image.is_lying and not warned:
         member.is_damaged = False

@@ -1,4 +1,4 @@
-"""The rules about one member, checked after every event, and on what its probes report.
+"""The rules about one member, checked after every event and when its probes report something.
 
 See docs/reference/specification.md#3-order-of-durability.
 """
@@ -42,11 +42,11 @@ from raft import (
 from storage import OpenedStorage
 
 HASH_EVERY_ENTRIES = 8
-"""States are compared after entries whose index this divides, after snapshots, and at the end."""
+"""States are compared after each entry whose index is a multiple of this, after snapshots, and at the end."""
 
 
 class MemberChecker:
-    """Checks one process of one machine. Everything costs the same per event, but for hashes of the state."""
+    """Checks one process of one machine. Every check has a constant cost per event, except for hashes of the state."""
 
     looks_every = HASH_EVERY_ENTRIES
 
@@ -73,7 +73,7 @@ class MemberChecker:
         self._lease_promises: LeasePromiseChecker
 
     def begins(self, node: NodeProbe) -> None:
-        """The node of this life is there."""
+        """The node of this life has been made."""
         self._lease_promises = LeasePromiseChecker(node.core, self._member.now())
         node.read_asked = self.read_asked
         node.proposed = self._proposal_ends.opened
@@ -102,7 +102,7 @@ class MemberChecker:
         self.leader_loss.connections_ended(peer_id)
 
     def sends(self, node: Node, receiver: str, message: Message) -> None:
-        """A message leaves: what it says is on the disk."""
+        """Check a message that leaves: what it says is on the disk."""
         check_promise(self._world, self._member, node, receiver, message)
 
     def received(self, core: RaftCore, sender: str, message: Message) -> None:
@@ -111,21 +111,24 @@ class MemberChecker:
         self._lease_promises.received(core, sender, message, now)
         self.leader_loss.received(core, sender, message, now)
         self._notices.received(message)
-        if core.role is Role.LEADER or core.term == self.leader.term:  # It may lead no more because of it.
+        if core.role is Role.LEADER or core.term == self.leader.term:  # The message may have ended its leadership.
             self.leader.received(core, sender, message, now)
 
     def voted(self, core: RaftCore, message: object) -> None:
-        """After an event: if it has voted, it was free to."""
+        """Check, after an event: if the member has voted, it was free to."""
         self._lease_promises.check(core, message, self._member.now(), self._world.safety.members.committed)
 
     @property
     def _halves(self) -> Halves:
-        """The sets of voters of which this member needs majorities, by its log."""
+        """The sets of voters whose majorities this member needs, according to its log."""
         history, log = self._world.safety.members, self._logs.memory
         return halves_of(history.in_force(log))
 
     def check(self, node: Node) -> None:
-        """After an event: nothing went back, and the marks are in order. Across members `SafetyChecker` looks."""
+        """Check, after an event, that nothing went back and that the marks are in order.
+
+        `SafetyChecker` has the rules across members.
+        """
         core, node_id = node.core, self._node_id
         if core.term != self.term:
             require(core.term > self.term, "terms never go back", node_id, self.term, core.term)
@@ -146,19 +149,18 @@ class MemberChecker:
         if core.durable_index > max(self._logs.durable.last_index, core.snapshot_index):
             broken("durable means synced", node_id, core.durable_index, self._logs.durable.last_index)
         if applied != self._applied_index:
-            broken("applied is what was applied", node_id, applied, self._applied_index)
+            broken("the applied entries are those that were committed", node_id, applied, self._applied_index)
         check_standing(self._world.safety.members, self._member, node)
 
     def stopped(self, core: RaftCore) -> None:
-        """The node ended in the middle of an event, applying what its build does not know."""
+        """The node ended in the middle of an event: it was applying an entry that its build does not know."""
         self._judge_step(core, is_last=True)
 
     def _judge_step(self, core: RaftCore, *, is_last: bool) -> None:
-        """Check what the member has committed, which configurations it has written, and what it told others in this
-        step.
+        """Check one step: what the member has committed, what configurations it has written, and what it told others.
 
-        In a step in which it ends, of whatever, it tells nobody; what it wrote before that may be on its disk, and is
-        judged by the mark of this life, for the next one has another.
+        In a step in which the member ends, for whatever reason, it tells nobody. What it wrote before its end may be on
+        its disk. That is judged by the commit index of this life, because the next life has another one.
         """
         commit = core.commit_index
         if commit != self._commit_index:
@@ -179,7 +181,10 @@ class MemberChecker:
             safety.members.check_fresh(self._node_id, self._logs.memory, commit_index, committed_term)
 
     def _check_low_watermark(self, core: RaftCore) -> None:
-        """A leader computes it over the members of that moment; the others repeat what a leader said."""
+        """Check the low-water mark of a member.
+
+        A leader computes it over the members of that moment. The others repeat what a leader said.
+        """
         mark, history = core.low_watermark, self._world.safety.members
         require(mark > self._low_watermark, "the low-water mark never falls", self._node_id, mark)
         self._low_watermark = mark
@@ -196,7 +201,7 @@ class MemberChecker:
             )
 
     def _check_votes(self, term: int) -> None:
-        """Raft §5.2: a leader has the votes of a majority, given in its own term."""
+        """Check that a leader has the votes of a majority, given in its own term (Raft §5.2)."""
         votes = self._world.safety.votes_for(self._node_id, term, self._world.plan.members)
         require(
             has_majorities(self._halves, votes),
@@ -283,18 +288,21 @@ class MemberChecker:
                 pass
 
     def _read_round(self, term: int, read_index: int) -> None:
-        """A leader lets reads wait for `read_index`: that must not be behind what earlier leaders committed (§6.4)."""
+        """Check the index that a leader lets reads wait for (§6.4).
+
+        `read_index` must not be below the last index that earlier leaders committed.
+        """
         committed = self._world.safety.last_committed_before(term)
         require(
             read_index >= committed,
-            "a read sees what was acknowledged before it",
+            "a read sees every write that was acknowledged before it",
             f"{self._node_id} reads at {read_index} in term {term}; up to {committed} was committed before",
         )
 
     # What the probes report.
 
     def applying(self, entry: Entry) -> None:
-        """Before an entry is applied: it is committed, it is the next one, and it is durable here.
+        """Check an entry before it is applied: it is committed, it is the next one, and it is durable here.
 
         See docs/reference/specification.md#32-copies-count-when-durable.
         """
@@ -312,7 +320,7 @@ class MemberChecker:
         )
 
     def applied(self, entry: Entry, results: Sequence[Any]) -> None:
-        """After it."""
+        """Check an entry after it was applied."""
         self._applied_index = entry.index
         self._member.applied_max = max(self._member.applied_max, entry.index)
         is_first = self._world.safety.applied(self._node_id, entry, results)
@@ -325,17 +333,17 @@ class MemberChecker:
         self._hash_state()
 
     def restored(self) -> None:
-        """A snapshot has replaced the state: that which is newest now."""
+        """The newest snapshot has replaced the state."""
         node = self._member.node
         if node is not None and node.core.commit_index > self._applied_index:
-            self._world.cover("a snapshot overtook what waited to be applied")
+            self._world.cover("a snapshot overtook entries that waited to be applied")
         self._applied_index = self._storage.snapshots.latest().header.index
         self._member.applied_max = max(self._member.applied_max, self._applied_index)
         if self._applied_index:
             self._hash_state()
 
     def restore_given_up(self) -> None:
-        """The log was faster than a snapshot that was being read."""
+        """The log has overtaken a snapshot that was being read."""
         self._world.cover("a snapshot that was being installed was overtaken by the log")
 
     def _hash_state(self) -> None:
@@ -344,14 +352,14 @@ class MemberChecker:
         self._world.safety.hashed(self._node_id, self._applied_index, machine.state_hash())
 
     def dropping(self, index: int) -> None:
-        """The log forgets entries below `index`: all of them must be in a durable snapshot.
+        """Check that all entries below `index`, which the log is about to forget, are in a durable snapshot.
 
         See docs/reference/specification.md#65-compaction.
         """
         info = self._storage.snapshots.latest()
         require(
             index - 1 <= info.header.index,
-            "only what a snapshot holds is forgotten",
+            "the log forgets only entries that a snapshot holds",
             f"{self._node_id} drops below {index}, its snapshot is {info.header.index}",
         )
         image, name = self._member.image, info.name.rpartition("/")[2]

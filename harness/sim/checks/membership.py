@@ -14,7 +14,7 @@ Halves = tuple[tuple[str, ...], ...]
 
 
 def halves_of(configuration: Configuration) -> Halves:
-    """The sets of voters of which majorities are needed."""
+    """The sets of voters whose majorities are needed."""
     voters = configuration.voter_ids
     return (voters, configuration.outgoing_ids) if configuration.is_joint else (voters,)
 
@@ -31,12 +31,12 @@ class ConfigurationHistory:
         self._founding, self._is_committed = founding, is_committed
         self._written: dict[tuple[int, int], Configuration] = {}  # By (index, term).
         self._newest_first: list[tuple[int, int]] = []
-        self.fresh: list[tuple[str, int, int]] = []  # (leader, index, term): appended, and not looked at yet.
+        self.fresh: list[tuple[str, int, int]] = []  # (leader, index, term): appended, and not checked yet.
         self.committed = founding  # The newest that any member has committed.
         self.promised_at = (
             0  # A member that has acknowledged this entry knows what it promises for leases, if there are any.
         )
-        self.low_watermark_max = 0  # Told by any leader.
+        self.low_watermark_max = 0  # The highest that any leader has told.
 
     @property
     def has_changes(self) -> bool:
@@ -52,12 +52,12 @@ class ConfigurationHistory:
 
     @property
     def ever(self) -> frozenset[str]:
-        """Everybody that any of them names."""
+        """The ids of all members that any configuration names."""
         everybody = (self._founding, *self._written.values())
         return frozenset(member.node_id for configuration in everybody for member in configuration.members)
 
     def that_may_be_in_force(self, commit_index: int) -> list[Configuration]:
-        """The one that is committed, and what was written behind it."""
+        """The configuration that is committed, and those that were written behind `commit_index`."""
         return [self.committed, *(made for (index, _), made in self._written.items() if index > commit_index)]
 
     def is_written(self, index: int, term: int) -> bool:
@@ -65,7 +65,7 @@ class ConfigurationHistory:
         return (index, term) in self._written
 
     def in_force(self, log: ShadowLog, last_index: int | None = None) -> Configuration:
-        """The newest one in `log`, or in its part up to `last_index`."""
+        """The newest configuration in `log`, or in its part up to `last_index`."""
         key = self._newest(log, log.last_index if last_index is None else last_index)
         return self._founding if key is None else self._written[key]
 
@@ -95,7 +95,10 @@ class ConfigurationHistory:
         self.fresh = [each for each in self.fresh if each[0] != node_id]
 
     def reached(self, index: int, term: int) -> None:
-        """The entry (index, term) is committed: configurations that follow each other share majorities (Raft §6)."""
+        """The entry (index, term) is committed. If it is a configuration, check it against the one before.
+
+        Configurations that follow each other share majorities (Raft §6).
+        """
         new = self._written.get((index, term))
         if new is None:
             return
@@ -114,14 +117,16 @@ class ConfigurationHistory:
 
 
 def check_standing(history: ConfigurationHistory, machine: MachineView, node: Node) -> None:
-    """A member that is certainly no voter neither campaigns nor leads; the configuration of the core is the one in its
-    log.
+    """Check the configuration and the role of a member.
+
+    The configuration of its core is the newest one in its log. A member that is certainly no voter neither campaigns
+    nor leads.
     """
     log = machine.logs.memory
     if not history.has_changes or node.failure is not None:  # It ends, perhaps in the middle of a step.
         return
     members = history.in_force(log)
-    if node.core.configuration != members:  # After every event, and the words take 80 µs.
+    if node.core.configuration != members:  # Not `require`: this runs after every event, and the words take 80 µs.
         broken(
             "the newest configuration in the log is in force",
             f"{machine.node_id} has {node.core.configuration}, its log {members}",
@@ -130,6 +135,6 @@ def check_standing(history: ConfigurationHistory, machine: MachineView, node: No
         certain = history.in_force(log, node.core.commit_index)
         require(
             certain.is_voter(machine.node_id),
-            "who is no voter for certain does not campaign, or lead",
+            "a member that is certainly no voter neither campaigns nor leads",
             f"{machine.node_id} is {node.core.role.value}, and the members are {certain}",
         )

@@ -1,4 +1,4 @@
-"""Whatever a message asserts is on the disk of its sender before it leaves.
+"""Checks that everything a message asserts is on the disk of its sender before the message leaves.
 
 See docs/reference/specification.md#31-messages-wait-for-the-disk.
 """
@@ -28,7 +28,7 @@ ANSWERS = (AppendAccepted, AppendRejected, InstallSnapshotProgress, PreVoteRespo
 def check_promise(world: CheckedWorld, member: MachineView, node: Node, receiver: str, message: Message) -> None:
     """Raise Violation if `message`, which now leaves `member` for `receiver`, says more than its disk holds.
 
-    What belongs to a term that is over (on that disk) is history: nobody counts it any more.
+    Assertions about a term that is over on that disk no longer matter: nobody counts them.
     """
     durable = member.logs.durable
     state = durable.hard_state
@@ -60,7 +60,7 @@ def check_promise(world: CheckedWorld, member: MachineView, node: Node, receiver
 
 
 def check_pin(world: CheckedWorld, member: MachineView, receiver: str) -> None:
-    """Nothing of a peer is used, let alone answered, before its pin is durable.
+    """Check that the pin of a peer is durable before anything of the peer is used, let alone answered.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -71,7 +71,7 @@ def check_pin(world: CheckedWorld, member: MachineView, receiver: str) -> None:
 
 
 def check_leads(world: CheckedWorld, member: MachineView, term: int, receiver: str) -> None:
-    """An append is acknowledged to the leader of its term only (Raft §5.1)."""
+    """Check that an append is acknowledged only to the leader of its term (Raft §5.1)."""
     leader = world.safety.leader_of(term)
     if receiver != leader:
         broken(
@@ -81,7 +81,7 @@ def check_leads(world: CheckedWorld, member: MachineView, term: int, receiver: s
 
 
 def check_vote(world: CheckedWorld, member: MachineView, term: int, candidate: str, is_current: bool) -> None:
-    """One vote per term, durable before it leaves."""
+    """Check that a member gives one vote per term, and that the vote is durable before it leaves."""
     world.safety.voted(member.node_id, term, candidate)
     state = member.logs.durable.hard_state
     if is_current and state.voted_for != candidate:
@@ -92,7 +92,7 @@ def check_vote(world: CheckedWorld, member: MachineView, term: int, candidate: s
 
 
 def check_acknowledgement(member: MachineView, node: Node, term: int, index: int) -> None:
-    """The log is durable up to what is acknowledged, and is the one that the member has in memory."""
+    """Check that the log is durable up to the acknowledged index, and is the log that the member has in memory."""
     durable = member.logs.durable
     held = member.logs.memory.term_at(index)
     is_other = node.core.term == term and held is not None and durable.term_at(index) != held
@@ -105,7 +105,10 @@ def check_acknowledgement(member: MachineView, node: Node, term: int, index: int
 
 
 def check_equality(world: CheckedWorld, member: MachineView, receiver: str, term: int, index: int) -> None:
-    """Raft §5.3: what is acknowledged is what the leader has, as long as it leads. It is counted as a copy of that."""
+    """Check that an acknowledged entry is the one that the leader has, as long as it leads (Raft §5.3).
+
+    The leader counts the entry as a copy of its own.
+    """
     leader = world.members[receiver]
     if leader.node is None or (leader.node.core.term, leader.node.core.role) != (term, Role.LEADER):
         return
@@ -113,14 +116,17 @@ def check_equality(world: CheckedWorld, member: MachineView, receiver: str, term
     expected = theirs.term_at(index)
     if index > theirs.last_index or (ours != expected and ours is not None and expected is not None):
         broken(
-            "an acknowledgement says what the leader has",
+            "an acknowledgement names entries that the leader has",
             f"{member.node_id} acknowledges ({index}, {ours}) in term {term},",
             f"the log of {receiver} ends at {theirs.last_index} and has term {expected} there",
         )
 
 
 def check_tail(member: MachineView, index: int, term: int) -> None:
-    """A log tail is durable before it leaves. While it waited for that, a snapshot that says more may have come."""
+    """Check that the end of the log that a message tells of is durable before the message leaves.
+
+    While the message waited for the disk, a snapshot of a higher index may have come.
+    """
     durable = member.logs.durable
     if index >= durable.base.index and durable.term_at(index) != term:
         broken(

@@ -1,7 +1,7 @@
-"""Events of a node against what the world knows: appends that do not fit or bring nothing, room and hangs of its disk.
+"""Checks events of a node against what the world knows.
 
-Nothing of the product rests on these events but counters, logs and whoever reads them: no other rule would see that
-one is untrue.
+The events are about appends that do not fit or bring nothing new, and about a disk that lacks room or hangs. In the
+product only counters, logs and their readers depend on these events, so no other rule would see that one is untrue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class NodeEventChecker:
 
     def __init__(self, world: CheckedWorld, member: MachineView) -> None:
         self._world, self._member = world, member
-        self._append: AppendEntries | None = None  # What the node was handed in this step.
+        self._append: AppendEntries | None = None  # The append that the node was handed in this step.
 
     def received(self, message: Message) -> None:
         """The node was handed a message."""
@@ -27,11 +27,11 @@ class NodeEventChecker:
             self._append = message
 
     def step_is_over(self) -> None:
-        """After all events of one step were told."""
+        """All events of one step have been told."""
         self._append = None
 
     def told(self, event: TraceEvent) -> None:
-        """The node says that it has noticed this."""
+        """Check an event that the node reports."""
         match event.name:
             case "append_rejected":
                 self._check_rejected(event.fields["prev_index"], event.fields["hint_index"], event.fields["hint_term"])
@@ -47,7 +47,11 @@ class NodeEventChecker:
                 pass
 
     def _check_rejected(self, prev_index: int, hint_index: int, hint_term: int) -> None:
-        """Raft §5.3: it has no such entry; what it names instead, it has, and the leader may go back to there."""
+        """Check an append that the node rejects (Raft §5.3).
+
+        The node does not have the entry before the append. It has the entry that it names instead, to which the leader
+        may go back.
+        """
         append, log = self._append, self._member.logs.memory
         if append is None or append.prev_index != prev_index or log.term_at(prev_index) == append.prev_term:
             broken(
@@ -62,12 +66,15 @@ class NodeEventChecker:
         )
 
     def _check_ignored(self) -> None:
-        """Raft §5.3: an append that brings nothing new brings nothing but what is here."""
+        """Check an append that brings nothing new: the log has all of its entries already (Raft §5.3)."""
         append, log = self._append, self._member.logs.memory
         entries = () if append is None else append.entries
         new = [each for each in entries if each.index > log.base.index and log.term_at(each.index) != each.term]
         if new or not entries:
-            broken("only what is held is ignored", f"{self._member.node_id} ignores {append}, and lacks {new}")
+            broken(
+                "a member ignores only entries that it holds",
+                f"{self._member.node_id} ignores {append}, and lacks {new}",
+            )
 
     def _check_full(self) -> None:
         files = self._member.files
@@ -75,7 +82,7 @@ class NodeEventChecker:
         require(files.has_lacked_room, "room is missed only where the disk has refused some", self._member.node_id)
 
     def _check_room(self) -> None:
-        """Then the ballast is whole again, and what the log was to get is there.
+        """Check that the ballast is whole again, and that the log has got everything that waited for room.
 
         See docs/reference/specification.md#412-full-disk.
         """
@@ -85,7 +92,7 @@ class NodeEventChecker:
         size_bytes, wanted_bytes = len(inode.current) if inode else 0, self._world.plan.storage.ballast_bytes
         require(
             size_bytes == wanted_bytes and not member.files.owes(LOG_FOLDER),
-            "who has room again has its ballast, and has written what waited for it",
+            "a member that has room again has its ballast and has written the waiting entries",
             f"{member.node_id}: the ballast has {size_bytes} of {wanted_bytes} bytes",
         )
         member.files.has_lacked_room = False

@@ -1,4 +1,4 @@
-"""Every proposal of a leadership that is over has ended `outcome_wait_ns` later.
+"""Checks that every proposal of a leadership has ended `outcome_wait_ns` after the end of that leadership.
 
 See docs/reference/specification.md#96-end-of-a-proposal.
 """
@@ -17,7 +17,7 @@ class ProposalChecker:
     def __init__(self, node_id: str, wait_ns: int) -> None:
         self._node_id, self._wait_ns = node_id, wait_ns
         self._leading_term: int | None = None
-        self._open: set[int] = set()  # Tickets of the leadership of now.
+        self._open: set[int] = set()  # Tickets of the present leadership.
         self._left: deque[tuple[int, set[int]]] = deque()  # (until when, tickets), of leaderships that are over.
 
     def opened(self, tickets: Sequence[int]) -> None:
@@ -25,7 +25,7 @@ class ProposalChecker:
         self._open.update(tickets)
 
     def ended(self, ticket: int) -> None:
-        """The end of a proposal, or of something else."""
+        """The proposal, or another call, with this ticket has ended."""
         self._open.discard(ticket)
         for _, tickets in self._left:
             tickets.discard(ticket)

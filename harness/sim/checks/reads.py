@@ -1,8 +1,8 @@
 """Checks the state that reads show, in every read mode, without trusting the member that answers.
 
 `CommitTimeline` knows when the cluster committed what. A linearizable read shows everything that was committed when the
-read was asked for, be it by a round, by lease, or on a follower; a read of bounded age shows everything that was
-committed so long ago.
+read was asked for, whether it goes by a round, by lease, or to a follower. A bounded read shows everything that was
+committed at least as long ago as the age that it states.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CommitTimeline:
         self._marks.append(index)
 
     def mark_at(self, time_ns: int) -> int:
-        """The committed index at a true moment."""
+        """Return the commit index of the cluster at a true moment."""
         place = bisect_right(self._times, time_ns)
         return self._marks[place - 1] if place else 0
 
@@ -40,10 +40,10 @@ class ReadChecker:
 
     def __init__(self, world: CheckedWorld, member: MachineView, timeline: CommitTimeline) -> None:
         self._world, self._member, self._timeline = world, member, timeline
-        self._marks: dict[int, int] = {}  # ticket → the mark of the cluster when it was asked for
+        self._marks: dict[int, int] = {}  # ticket → the mark of the cluster when the read was asked for
 
     def asked(self, ticket: int) -> None:
-        """A read was taken."""
+        """The node has taken a read."""
         self._marks[ticket] = self._world.safety.commit_index
 
     def ready(self, ticket: int, mode: ReadMode) -> None:
@@ -59,12 +59,16 @@ class ReadChecker:
                 return
         if node.core.last_applied < mark:
             is_bounded = mode is ReadMode.BOUNDED_STALENESS
-            rule = "a bounded read is no older than it says" if is_bounded else "a read sees what was told"
+            rule = (
+                "a bounded read is no older than it says"
+                if is_bounded
+                else "a read sees every write that was answered before it"
+            )
             broken(
                 rule,
                 f"{self._member.node_id} has applied {node.core.last_applied} and reads ({mode.value}), {mark} was due",
             )
 
     def refused(self, ticket: int) -> None:
-        """The end of a read, or of a command, whose ticket this is."""
+        """The read, or the command, with this ticket has ended."""
         self._marks.pop(ticket, None)

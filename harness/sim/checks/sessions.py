@@ -18,7 +18,7 @@ from kvstore import CommandKind, ResultCode
 
 @dataclass(slots=True)
 class Followed:
-    """One session. `kept`: the numbers above `floor` that were carried out."""
+    """One session. `kept`: the request numbers above `floor` that were carried out."""
 
     ttl_ns: int
     deadline: int
@@ -27,8 +27,9 @@ class Followed:
 
 
 class SessionChecker:
-    """All sessions of a run. `results_max` bounds the results that each may keep; `cover` is called with coverage
-    points.
+    """Checks all sessions of a run.
+
+    `results_max` bounds the results that each session may keep. `cover` is called with coverage points.
     """
 
     def __init__(self, results_max: int, cover: Callable[[str], None]) -> None:
@@ -37,7 +38,7 @@ class SessionChecker:
         self._last_id = 0
 
     def applied(self, leader_time: int, commands: Sequence[Any], results: Sequence[Any]) -> None:
-        """The next batch of the log. Its commands find the sessions that live at `leader_time`."""
+        """Check the next batch of the log. Its commands find the sessions that are alive at `leader_time`."""
         for command, result in zip(commands, results, strict=True):
             if command[0]:
                 self._under_a_session(leader_time, command, result)
@@ -74,7 +75,7 @@ class SessionChecker:
         session_id, request_no = command[:2]
         require(
             (request_no <= session.floor) == (result[0] == ResultCode.REQUEST_CLOSED),
-            "what was acknowledged is closed, and nothing else is",
+            "an acknowledged number is closed, and no other is",
             f"request {request_no} of session {session_id}: {session}, and the answer is {result}",
         )
         if request_no <= session.floor:

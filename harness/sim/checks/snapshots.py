@@ -10,7 +10,7 @@ from storage import OpenedStorage
 
 
 def check_built(safety: SafetyChecker, member: MachineView, storage: OpenedStorage) -> None:
-    """A snapshot is the state at its index, however long it took and whatever was applied meanwhile.
+    """Check that a snapshot is the state at its index, however long it took and whatever was applied meanwhile.
 
     See docs/reference/specification.md#51-state-at-an-index.
     """
@@ -21,8 +21,8 @@ def check_built(safety: SafetyChecker, member: MachineView, storage: OpenedStora
     members = safety.members.in_force(member.logs.memory, index)
     require(info.header.configuration == members, "a snapshot has the members as of its index", who, index, members)
     image = member.image
-    machine = KvMachine(levels=member.levels)  # Of the build that wrote it.
-    to_fail, image.fails_read_of = image.fails_read_of, None  # What follows are our reads.
+    machine = KvMachine(levels=member.levels)  # The levels of the build that wrote it.
+    to_fail, image.fails_read_of = image.fails_read_of, None  # The reads below are the checker's own.
     machine.restore(info.header.machine, storage.snapshots.chunks(info))
     image.fails_read_of = to_fail
     safety.hashed(who, index, machine.state_hash())

@@ -1,4 +1,4 @@
-"""Draws the end of a run as a space-time diagram: a line per process, messages as arrows. One page of HTML."""
+"""Draws the end of a run as a space-time diagram, on one page of HTML: a line per process, an arrow per message."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ROLES = {
     "follower": "#2563eb",
     "": "#6b7280",
 }
-"""Colours. What has no role is a client."""
+"""Colours by role. Only clients have no role."""
 
 ARROW, LOST, FAULT, DOWN, VIOLATION = "#9aa4b2", "#b91c1c", "#f59e0b", "#d1d5db", "#dc2626"
 
 
 def draw_lamport(picture: Picture) -> str:
-    """The page."""
+    """Return the page as HTML."""
     page = Template(files("harness.sim.diagram").joinpath("lamport_page.html").read_text(encoding="utf-8"))
     verdict = f"<b>{escape(picture.violation)}</b>" if picture.violation else "every rule held"
     named = [(role or "client", colour) for role, colour in ROLES.items()]
@@ -62,7 +62,7 @@ class Drawing:
         self._height = (self._heights[-1] if self._heights else TOP) + 90
 
     def draw(self) -> Element:
-        """The SVG."""
+        """Return the SVG element."""
         box = f"0 0 {self._width:.0f} {self._height:.0f}"
         size = {"width": f"{self._width:.0f}", "height": f"{self._height:.0f}"}
         svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "viewBox": box, **size})
@@ -82,7 +82,7 @@ class Drawing:
         return not place.startswith("c")
 
     def _place_rows(self) -> None:
-        """Each event has a row of its own; a long silence is a wider gap, but not a page."""
+        """Give each event a row of its own. A long silence becomes a wider gap, up to ROW_MAX."""
         y, before = TOP + 20.0, None
         for event in self._picture.events:
             gap = 0.0 if before is None else (event.time_ns - before) / NS_PER_PIXEL
@@ -93,7 +93,7 @@ class Drawing:
             self._heights.append(y)
 
     def _at(self, time_ns: int) -> float:
-        """Where a moment is, between the events around it."""
+        """Return the height of a moment, between the events around it."""
         place = bisect_right(self._times, time_ns)
         if place == 0:
             return float(TOP)
@@ -120,8 +120,9 @@ class Drawing:
                 told = y
 
     def _bars(self, svg: Element) -> None:
-        """Draw bars for members that are down and for faults on the line of their member; faults of all members are at
-        the left.
+        """Draw bars for members that are down, and for faults.
+
+        A bar is on the line of its member. Faults of all members are at the left.
         """
         first_ns = self._times[0] if self._times else 0
         healed_ns = next((at_ns for at_ns, words in self._picture.faults if words == "healed"), self._picture.end_ns)
@@ -150,7 +151,7 @@ class Drawing:
         sender = self._by_number.get(flight.sender)
         receiver = self._by_number.get(flight.received) if flight.received is not None else None
         if receiver is None and (sender is None or not flight.receiver or flight.received is not None):
-            return  # Before what is shown; and nobody knows where bytes of clients went that never came.
+            return  # It left or arrived before the part shown, or it is a client's bytes, whose receiver nobody knows.
         x2 = self._x[receiver.place if receiver else flight.receiver]
         y1 = self._y[sender.number] if sender else float(TOP)
         x1 = self._x[sender.place] if sender else x2 - 30
@@ -225,7 +226,7 @@ def line(
     end: str = "",
     dashes: str = "",
 ) -> Element:
-    """A line, with a head or dashes if wanted."""
+    """Add a line to `parent`, with a head or dashes if wanted."""
     ends = {"x1": f"{x1:.1f}", "y1": f"{y1:.1f}", "x2": f"{x2:.1f}", "y2": f"{y2:.1f}"}
     style = {"stroke": colour, "stroke-width": str(width)}
     more = {"marker-end": end, "stroke-dasharray": dashes}
@@ -233,7 +234,7 @@ def line(
 
 
 def text(parent: Element, x: float, y: float, words: str, colour: str, *, size: int = 10) -> Element:
-    """Some words."""
+    """Add some words to `parent`."""
     where = {"x": f"{x:.1f}", "y": f"{y:.1f}"}
     drawn = SubElement(parent, "text", {**where, "fill": colour, "font-size": str(size)})
     drawn.text = words

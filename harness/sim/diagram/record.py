@@ -1,7 +1,7 @@
-"""Records a run for a diagram: events on members and clients, and which bytes went from which event to which.
+"""Records a run for a diagram: events on members and clients, and the bytes that went from one event to another.
 
-Bytes are followed by identity: what is put into the queue on its way to somebody is the same object when it arrives.
-A run that is not drawn pays nothing for any of it (`harness.sim.recorded_run`).
+Bytes are followed by object identity: the object that is put into the queue is the one that arrives. A run that is not
+drawn pays nothing for this (`harness.sim.recorded_run`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from harness.sim.world.network import SimNetwork
 from raft import Effects, Node, decode_message
 
 FLIGHTS_MAX = 20_000
-"""How many messages are remembered, the newest; a picture of the end of a run needs no more."""
+"""How many of the newest messages are remembered. A picture of the end of a run needs no more."""
 
 UNLABELLED = ("commit_advanced", "low_watermark_advanced")
-"""Trace events that happen all the time: they have no label, only a line under the mouse."""
+"""Trace events that happen all the time. They have no label, and show only under the mouse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class DiagramEvent:
 
 @dataclass(slots=True, kw_only=True)
 class Flight:
-    """Bytes from one event to another. `due_ns` is None if they were lost at once; `received` if they never came."""
+    """Bytes from one event to another. `due_ns` is None if they were lost at once, `received` if they never arrived."""
 
     sender: int
     receiver: str
@@ -49,7 +49,11 @@ class Flight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """The end of a run. `faults`: (time in ns, words); `downs`: (member, from, to) in ns, to None if it stays."""
+    """The end of a run.
+
+    `faults`: (time in ns, words). `downs`: (member, from, to) with times in ns; the last is None if the member stays
+    down.
+    """
 
     title: str
     places: tuple[str, ...]
@@ -62,7 +66,7 @@ class Picture:
 
 
 class ObservedQueue(EventQueue):
-    """Reports to `scheduled` the bytes that are on their way."""
+    """An event queue that reports to `scheduled` the bytes that are in flight."""
 
     __slots__ = ("scheduled",)
 
@@ -77,31 +81,31 @@ class ObservedQueue(EventQueue):
 
 
 class Recorder:
-    """Remembers the last events of a run, and who sent what to whom. The run has to use its `queue`."""
+    """Remembers the last events of a run, and the bytes sent between them. The run has to use its `queue`."""
 
     def __init__(self, *, last: int) -> None:
         self._events: deque[DiagramEvent] = deque(maxlen=last)
         self._number = 0
-        self._flights: OrderedDict[int, Flight] = OrderedDict()  # By the identity of what flies.
+        self._flights: OrderedDict[int, Flight] = OrderedDict()  # By the identity of the bytes.
         self._all_flights: deque[Flight] = deque(maxlen=FLIGHTS_MAX)
         self._faults: list[tuple[int, str]] = []
         self._down_since: dict[str, int] = {}
         self._downs: list[tuple[str, int, int | None]] = []
         self._seen: dict[str, tuple[str, int, int]] = {}  # Role, term and mark when last seen.
-        self._receiver = ""  # Of what is being sent now.
+        self._receiver = ""  # The receiver of the frame that is being sent now.
         self.queue = ObservedQueue()
         self.queue.scheduled = self._scheduled
         self._members: Mapping[str, MachineView] = {}
 
     def follow(self, world: World, connections: ClientConnections | None) -> None:
-        """Look on at this run from now on. `connections`: those of its clients, if they have any."""
+        """Record this run from now on. `connections`: those of its clients, if they have any."""
         self._members = world.members
         self._observe_network(world.network)
         if connections is not None:
             self._observe_clients(connections)
 
     def picture(self, title: str, violation: str | None) -> Picture:
-        """What has been recorded, after the run."""
+        """Return what was recorded, after the run."""
         clients = sorted({event.place for event in self._events} - set(self._members))
         downs = [*self._downs, *((node_id, since, None) for node_id, since in self._down_since.items())]
         return Picture(
@@ -115,7 +119,7 @@ class Recorder:
             violation=violation,
         )
 
-    # -- what is looked on
+    # -- what is observed
 
     def note(
         self, member: MachineView, node: Node, what: str, content: bytes, message: object, effects: Effects
@@ -186,7 +190,7 @@ class Recorder:
         return flight
 
     def _scheduled(self, time_ns: int, content: bytes) -> None:
-        """Bytes are on their way. Bytes of clients are seen here first, and their receiver when they arrive."""
+        """Bytes are in flight. Bytes of clients are seen here first. Their receiver is known when they arrive."""
         flight = self._flights.get(id(content))
         if flight is None:
             flight = self._begin_flight("", content)
@@ -213,7 +217,7 @@ class Recorder:
 
 
 def label_of(flight: Flight) -> str:
-    """The kind of a message between members; nothing for bytes of clients."""
+    """The kind of a message between members; empty for bytes of clients."""
     if not flight.receiver:
         return ""
     return type(decode_message(flight.content)[1]).__name__

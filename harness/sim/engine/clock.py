@@ -1,7 +1,7 @@
-"""Monotonic clocks of simulated machines: each begins anywhere, runs at its own rate, jumps forwards, and stands still.
+"""Monotonic clocks of simulated machines, which may run at a wrong rate, jump forwards, and stand still.
 
-A clock never goes back while a process can look at it. The product reads no wall clock, so there is none here:
-`leader_time` comes from the leader's monotonic clock.
+Each clock begins at a random time. It never goes back while a process can look at it. The product reads no wall clock,
+so there is none here: `leader_time` comes from the leader's monotonic clock.
 
 See docs/reference/specification.md#812-leader-time.
 """
@@ -15,7 +15,7 @@ from harness.sim.engine.event_queue import EventQueue
 from harness.sim.engine.rng import stream
 
 FS_PER_NS: Final = 1_000_000
-"""Femtoseconds. The rate of a clock is what it shows more, in fs, per true nanosecond: a million if it is exact."""
+"""Femtoseconds. The rate of a clock is how many fs it advances per true nanosecond: a million if the clock is exact."""
 
 BEGINS_NS_MAX = 10**12
 
@@ -30,7 +30,7 @@ class Clock:
     ) -> None:
         self._queue, self._grain_ns = queue, grain_ns
         self._random = stream(seed, f"clock/{name}")
-        self._since = queue.now  # In the future while it stands still.
+        self._since = queue.now  # A true moment, in the future while the clock stands still.
         self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS  # At `_since`.
         place = 2 * self._random.random() - 1
         self.usual_rate = int(FS_PER_NS * spread ** (math.copysign(1, place) if at_edges else place))
@@ -73,6 +73,6 @@ class Clock:
         self.run_at(self.usual_rate)
 
     def begin_anew(self) -> None:
-        """The machine has lost its power: its clock begins anywhere, even before what it showed."""
+        """The machine has lost its power: its clock begins at a random time, even before the time that it showed."""
         self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS
         self._since, self._rate = self._queue.now, self.usual_rate

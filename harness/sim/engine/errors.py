@@ -1,4 +1,7 @@
-"""How a simulated run can fail. Errors keep fields and make their text late, so that they cross process borders."""
+"""How a simulated run can fail.
+
+Errors keep their fields and build their text only on demand, so that they can be sent to other processes.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,15 @@ def require(holds: bool, rule: str, *detail: object) -> None:
 
 
 def broken(rule: str, *detail: object) -> NoReturn:
-    """Raise `Violation(rule)`: where things are checked so often that the words must cost nothing while all is well."""
+    """Raise `Violation(rule)`. For checks so frequent that their words must cost nothing while the rule holds."""
     raise Violation(rule, " ".join(str(part) for part in detail))
 
 
 def escaped(error: Exception) -> Violation:
-    """An exception that came out of the production code: a finding too, with the last steps that led to it."""
+    """Return the Violation for an exception that came out of the production code, which is a finding too.
+
+    Its detail has the last steps that led to the exception.
+    """
     steps = traceback.extract_tb(error.__traceback__)[-8:]
     path = " < ".join(f"{step.filename.rpartition('/')[2]}:{step.lineno} {step.name}" for step in reversed(steps))
     return Violation("no exception leaves a node", f"{type(error).__name__}: {error} at {path}")

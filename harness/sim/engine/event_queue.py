@@ -10,7 +10,7 @@ Action = Callable[..., None]
 
 
 class EventQueue:
-    """The events to come, in order. Two events of one instant run in the order in which they were added."""
+    """The events to come, in order. Two events of one moment run in the order in which they were added."""
 
     __slots__ = ("_events", "_sequence", "done_count", "now")
 
@@ -30,7 +30,7 @@ class EventQueue:
         heappush(self._events, (time_ns, self._sequence, action, arguments))
 
     def after(self, delay_ns: int, action: Action, *arguments: Any) -> None:
-        """Call `action(*arguments)` in `delay_ns` from now."""
+        """Call `action(*arguments)` `delay_ns` from now."""
         self.at(self.now + delay_ns, action, *arguments)
 
     def next_time(self) -> int | None:

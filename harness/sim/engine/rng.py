@@ -17,5 +17,5 @@ def stream(seed: int, purpose: str) -> Random:
 
 
 def identifier(seed: int, purpose: str) -> bytes:
-    """16 bytes which stand for `purpose` in this seed (a cluster id, an incarnation)."""
+    """16 bytes that stand for `purpose` in this seed (a cluster id, an incarnation)."""
     return hashlib.sha256(f"{seed}/id/{purpose}".encode()).digest()[:16]

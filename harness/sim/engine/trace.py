@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 
 LINE_CHARACTERS_MAX = 600
-"""A line with a large value in it is cut: the seed has the rest."""
+"""A longer line, which has a large value in it, is cut. The seed determines the rest."""
 
 
 class Trace:
@@ -18,11 +18,11 @@ class Trace:
 
     @property
     def is_on(self) -> bool:
-        """True if lines are wanted: then the caller says what happened in words."""
+        """True if lines are wanted. Then the caller must say in words what happened."""
         return self._write is not None
 
     def event(self, stamp: str, content: bytes = b"") -> None:
-        """Count one event in: its time, place and kind as `stamp`, and the bytes that it carried."""
+        """Add one event to the hash: its time, place and kind as `stamp`, and the bytes that it carried."""
         self._hash.update(stamp.encode())
         if content:
             self._hash.update(content)

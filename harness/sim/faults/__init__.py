@@ -1,1 +1,1 @@
-"""The faults of a run: when they happen, whom they hit, and how they are healed."""
+"""The faults of a run: when they happen, which machines they hit, and how they are healed."""

@@ -15,8 +15,9 @@ from raft import Role
 
 
 class ClientFaults:
-    """Carries out CLIENT_KINDS. Programs that share a process with their member (`DirectLoad`) have no connections to
-    cut.
+    """Carries out CLIENT_KINDS.
+
+    Programs that share a process with their member (`DirectLoad`) have no connections to cut.
     """
 
     def __init__(self, world: FaultyWorld) -> None:
@@ -66,7 +67,7 @@ class ClientFaults:
 
 
 def minority(fault: Fault, target: str, members: Sequence[str], clients: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The members and the clients, at least one, on the target's side; the members are fewer than half."""
+    """Return the target's side of a cut: fewer than half of the members, and at least one client."""
     random = Random(int(fault.shape * 2**53))
     others = [member for member in members if member != target]
     random.shuffle(others)

@@ -36,7 +36,7 @@ class ClockFaults:
                 raise AssertionError(fault.kind)
 
     def heal(self) -> None:
-        """All clocks run at their usual rates. What they show is not taken back."""
+        """Let all clocks run at their usual rates. The times that they show are not corrected."""
         for member in self._world.members.values():
             member.clock.go_on()
             member.clock_changed()

@@ -1,4 +1,4 @@
-"""What faults may ask of the run, beyond what its machines and its checks may."""
+"""The part of the run that faults may use, beyond the parts that machines and checks may use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FaultyLoad(Protocol):
         """The connections of its clients; None if its programs share a process with their member."""
 
     def jump(self, whose: float, by_ns: int) -> None:
-        """The clock of one client jumps forwards. `whose` is a share of them, in order."""
+        """The clock of one client jumps forwards. `whose` names the client, as a share of all clients in order."""
 
     def on_down(self, member: MachineView) -> None:
         """A process is gone."""
@@ -32,7 +32,7 @@ class FaultyWorld(CheckedWorld, Protocol):
         """What its clients do."""
 
     def make_machine(self, node_id: str) -> MachineView:
-        """A machine that is in no list yet, with an empty disk and checks of its own."""
+        """Make a machine that is in no list yet, with an empty disk and checks of its own."""
 
     def inject(self, fault: Fault) -> None:
         """Carry out one fault now."""

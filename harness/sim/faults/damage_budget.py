@@ -6,11 +6,12 @@ from harness.sim.world.context import MachineView, World
 
 
 class DamageBudget:
-    """At most a minority of the members is damaged or lost, over the whole run, by all kinds of damage together.
+    """Lets only a minority of the members be damaged or lost, over the whole run and by all kinds of damage together.
 
-    A member counts from the moment of the damage, whether it has noticed or not: a copy acknowledged from a disk that
-    lied is no good copy. It stops counting once it has started from a disk that holds all it promised, because the
-    damaged bytes were then unused. A lost member counts for ever: to the others it is a machine that never comes back.
+    A member counts from the moment of the damage, whether it has noticed the damage or not: a copy acknowledged from a
+    disk that lied is no good copy. The member stops counting once it has started from a disk that holds all that it
+    promised, because the damaged bytes were then unused. A lost member counts for ever: to the others it is a machine
+    that never comes back.
     """
 
     def __init__(self, world: World) -> None:
@@ -19,7 +20,7 @@ class DamageBudget:
     def allows(self, member: MachineView) -> bool:
         """True if `member` may be damaged now. One damage at a time: a second one may hide the first."""
         if self._world.plan.founders:
-            return False  # A minority of which members? See `with_changes`, `with_losses`.
+            return False  # The members may change, and a minority with them. See `with_changes`, `with_losses`.
         members = self._world.members.values()
         spent = sum(other.is_damaged or other.is_lost for other in members)
         return not (member.is_damaged or member.is_lost) and spent < (len(members) - 1) // 2

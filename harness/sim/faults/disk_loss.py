@@ -1,13 +1,14 @@
-"""Members that lose their disk, with every file: the old id never works again, and a new member takes the place.
+"""Members that lose their disk, with every file: the old id never works again, and a new member takes their place.
 
 The process is started again as before, and refuses to start without files. If its command line says `--bootstrap`, it
 makes a new folder under the old id: another incarnation, which has forgotten its votes. All members that knew the first
-one refuse to hear it or to talk to it, and the first refusal ends it (`refusals.py`). Then an operator adds a spare
-machine and, once it has caught up, gives it the place of the lost one in one step, as docs/operations/guide.md says,
-while other faults go on.
+incarnation refuse to hear the second or to talk to it, and the first refusal ends it (`refusals.py`). Then an operator
+adds a spare machine. Once the spare has caught up, the operator gives it the place of the lost member in one step, as
+docs/operations/guide.md says. Other faults go on meanwhile.
 
-A member that has never met the first incarnation cannot tell it from the second one: `--bootstrap` says that it is new,
-and is believed. So no folder is made anew here before all that were ever members have met the first incarnation.
+A member that has never met the first incarnation cannot tell it from the second: `--bootstrap` says that the second is
+new, and the member believes it. So no folder is made anew here before all that were ever members have met the first
+incarnation.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -34,11 +35,11 @@ REBORN_SHARE = 0.5
 """Share of the members without a disk that are started with `--bootstrap`."""
 
 HASTY_SHARE = 0.25
-"""Share of losses in which the spare is added once the new incarnation was refused, before an operator reads its log.
+"""Share of losses in which the spare is added when the new incarnation was refused, before an operator reads its log.
 """
 
 REBORN_TIMEOUTS = 5
-"""How long a new incarnation runs, in the longest election time-outs, until an operator reads its log."""
+"""How long a new incarnation runs until an operator reads its log, in multiples of the longest election time-out."""
 
 
 class DiskLoss:
@@ -52,11 +53,11 @@ class DiskLoss:
         self._to_replace: list[str] = []
         self._spares: dict[str, str] = {}  # The spare of each lost member, from the first try on.
         self._reborn: MachineView | None = None  # At most one at a time.
-        self._is_refused = False  # And it knows: by the first one that refused it.
-        self._is_hasty = False  # The operator who replaces it.
+        self._is_refused = False  # The new incarnation was told so by the first member that refused it.
+        self._is_hasty = False  # The operator replaces it as soon as it was refused.
 
     def allows(self, member: MachineView) -> bool:
-        """True if a quorum keeps its disks, by every configuration that may be in force."""
+        """True if a quorum keeps its disks in every configuration that may be in force."""
         history = self._world.safety.members
         if self._world.plan.changes or member.is_lost or not history.committed.is_voter(member.node_id):
             return False
@@ -70,7 +71,10 @@ class DiskLoss:
         )
 
     def lose(self, fault: Fault, member: MachineView) -> None:
-        """All files are gone, and the process with them. After the fault's duration the process is started again."""
+        """Lose all files of a member, and the process with them.
+
+        The process is started again after the fault's duration.
+        """
         if not self.allows(member):
             return
         world = self._world
@@ -80,7 +84,7 @@ class DiskLoss:
         world.queue.after(fault.duration_ns, self._start_as_ever, member, fault)
 
     def stop(self) -> None:
-        """Nothing more is begun."""
+        """Begin nothing more."""
         self._operator.is_stopped = True
         self._end_reborn()
 
@@ -97,7 +101,7 @@ class DiskLoss:
             self._replace(member)
 
     def check_refuses(self, member: MachineView) -> None:
-        """A member with an empty folder refuses to start, and writes nothing there."""
+        """Check that a member with an empty folder refuses to start, and writes nothing there."""
         aside, random = Immediately(), stream(self._world.plan.seed, "aside")
         files = SimFiles(member.image, self._world.plan.disks[member.node_id], random, aside)
         outcome: list[OpenedStorage | BaseException] = []
@@ -117,7 +121,7 @@ class DiskLoss:
         self._world.cover("a member refused to start on an empty disk")
 
     def _is_known_to_all(self, member: MachineView) -> bool:
-        """True if all that were ever members have met it, and will know that it is another one."""
+        """True if all that were ever members have met it, so that they will know a second incarnation."""
         everybody = self._world.safety.members.ever
         others = [self._world.members[name] for name in sorted(everybody) if name != member.node_id]
         known = member.identity.incarnation_id
@@ -145,7 +149,7 @@ class DiskLoss:
             self._replace(member)
 
     def was_told(self, ghost: MachineView) -> None:
-        """The one made anew was refused by a member that knows the first folder."""
+        """A member that knows the first folder has refused the machine that was made anew."""
         if self._reborn is not ghost:
             return
         self._is_refused = True
@@ -168,7 +172,10 @@ class DiskLoss:
     # What it hears, and says.
 
     def deliver(self, reborn: MachineView, sender: str, frame: bytes) -> None:
-        """A frame for a new incarnation. Its sender reads its hello first, and is silent if it knows the former."""
+        """Deliver a frame to a new incarnation.
+
+        The sender reads the hello of the new incarnation first. It sends nothing if it knows the former incarnation.
+        """
         other = self._world.members[sender]
         if other.node is None:
             return
@@ -185,7 +192,7 @@ class DiskLoss:
         peer = self._world.members[peer_id]
         require(
             peer.says_it_is == peer.identity,
-            "who has lost its disk is heard by nobody who knew it",
+            "a new folder is ignored by every member that knew the lost one",
             f"{member.node_id} hears {peer_id}, which has forgotten what it said",
         )
 
@@ -197,7 +204,7 @@ class DiskLoss:
             self._go_on()
 
     def _go_on(self) -> None:
-        """One step, or one try at it; the next one a little later."""
+        """Take one step of a replacement, or try to. The next step follows a little later."""
         if self._operator.is_stopped or not self._to_replace:
             return
         lost = self._to_replace[0]
@@ -227,5 +234,5 @@ class DiskLoss:
         elif spare in now.learner_ids:
             change = MembershipChange(promote=(spare,), remove=(lost,))
         else:
-            return  # It is about to be done.
+            return  # The spare is a voter already: the change is about to be done.
         self._membership.propose(node, change)

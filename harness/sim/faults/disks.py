@@ -18,7 +18,10 @@ from storage import SyncFile, SyncFolder
 
 SLOW_FACTOR = 20
 LEADER_HANG_TIMEOUTS = 3
-"""Longest election time-outs, at least, and up to twice as many: a leader waits out two."""
+"""How long a leader's disk hangs, at least, in multiples of the longest election time-out. It may be twice as long.
+
+A leader waits for two of them before it hands over.
+"""
 
 ROOM_BYTES_MAX = 4_000
 ROT_IN_USE_SHARE = 0.3
@@ -32,7 +35,7 @@ FAILING_SYNCS = (
     SyncFile(""),
     SyncFolder(""),
 )
-"""Syncs of a file in a folder, or of the folder itself. At the top there are `meta` and `pins`."""
+"""Syncs of a file in a folder, or of the folder itself. The top folder has `meta` and `pins`."""
 
 FAILING_READS = (LOG_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER, "meta", "pins")
 
@@ -112,10 +115,11 @@ class DiskFaults:
                 member.files.lies_about = None
                 member.files.answer()
             if member.is_up and member.proven.rotten_path:
-                self._restart(member, "kill")  # No other member could send what has rotted to a member that is behind.
+                # It finds the rot when it reads the file again: later it might lead, and send from this file.
+                self._restart(member, "kill")
 
     def has_failed(self, member: MachineView) -> None:
-        """A process has seen a failed sync, and ends now. The power may go with it."""
+        """A process has seen a failed sync or read, and ends now. Its machine may lose power with it."""
         self._world.queue.after(0, self._take_down_failed, member, member.life)
 
     def _take_down_failed(self, member: MachineView, life: int) -> None:
@@ -126,7 +130,7 @@ class DiskFaults:
             self._processes.take_down([member], replace(fault, kind=kind, duration_ns=duration_ns))
 
     def _let_lie(self, member: MachineView, fault: Fault) -> None:
-        """The next sync of the log is a lie, if the budget still allows it then. A while later power is lost."""
+        """Let the next sync of the log lie, if the budget still allows it then. A while later power is lost."""
         files = member.files
         assert files is not None
 
@@ -145,7 +149,10 @@ class DiskFaults:
             self._restart(member, "lose power")
 
     def _rot_in_use(self, member: MachineView, fault: Fault) -> None:
-        """A bit of its newest snapshot changes, which it may be sending. After a while it starts anew, and notices."""
+        """Change a bit of the newest snapshot, or sometimes another, which the member may be sending.
+
+        After a while the member is started again, and must notice the damage.
+        """
         member.is_damaged = member.proven.rot_snapshot(self._rot_random)
         self._world.cover("a snapshot rotted in use")
         self._world.queue.after(fault.duration_ns, self._reread, member)

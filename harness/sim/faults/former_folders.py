@@ -1,7 +1,7 @@
 """Machines that were made anew while they waited to be added: some members have met their former folder.
 
-These members refuse the present folder until the configuration names it: the leader that makes the machine a voter
-names the folder which has acknowledged the log to it, and earlier pins give way.
+These members refuse the present folder until the configuration names it. The leader that makes the machine a voter
+names the folder that has acknowledged the log to this leader. Earlier pins then give way.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -26,10 +26,13 @@ class FormerFolders:
         self._met = dict(world.plan.former_folders)
 
     def introduce(self, member: MachineView) -> None:
-        """The first process of `member` runs, and hears no leader yet: it takes the hellos of strangers."""
+        """Introduce the former folders to the first process of `member`.
+
+        This process hears no leader yet, so it takes the hellos of strangers.
+        """
         for machine, met_by in self._met.items():
             if member.life == 1 and member.node_id in met_by and member.node is not None:
-                with suppress(PeerRefused):  # By its build, which may be behind.
+                with suppress(PeerRefused):  # A member whose build is behind may refuse.
                     self._upgrades.greet(member.node, member.machine, self._former(machine))
 
     def _former(self, machine: str) -> Identity:
@@ -37,7 +40,7 @@ class FormerFolders:
         return replace(self._world.members[machine].identity, incarnation_id=incarnation_id)
 
     def may_be_refused(self, machine: str, by: str) -> bool:
-        """True if `by` has met the former folder, and what it has of the configuration names no folder yet."""
+        """True if `by` has met the former folder, and its log has no configuration yet that names the present one."""
         if by not in self._met.get(machine, ()):
             return False
         members = self._world.safety.members.in_force(self._world.members[by].logs.memory)
@@ -45,9 +48,9 @@ class FormerFolders:
         return known is None or not known.incarnation_id
 
     def waits(self, machine: str) -> bool:
-        """True if this machine may never get further than to be a learner: its leader may have met the former folder.
+        """True if this machine may stay a learner for ever, because its leader may have met the former folder.
 
-        Nothing is asked of it until it is named.
+        No progress is asked of the machine until the configuration names its folder.
         """
         known = self._world.safety.members.committed.member(machine)
         return machine in self._met and known is not None and not known.incarnation_id

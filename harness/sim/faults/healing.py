@@ -21,7 +21,7 @@ EVER_NS = 1 << 62
 CUT_FOR_GOOD = 1 << 30
 
 CALM_ELECTION_TIMEOUTS = 3
-"""For so many of the longest election time-outs a quorum is watched before and after the dead come back."""
+"""How long a quorum is watched before and after the dead come back, in multiples of the longest election time-out."""
 
 
 class Healing:
@@ -32,7 +32,7 @@ class Healing:
     ) -> None:
         self._world, self._injector, self._processes = world, injector, processes
         self._former_folders = former_folders
-        self._dead: dict[str, str] = {}  # How a member is dead that could live.
+        self._dead: dict[str, str] = {}  # Members that are left dead, though they could live, and how.
         self._term_when_cut: dict[str, int] = {}
 
     @property
@@ -41,14 +41,17 @@ class Healing:
         return len(self._world.members) - len(self.living())
 
     def living(self) -> list[MachineView]:
-        """The members of which something is asked. Machines that are none yet, or no more, are not among them."""
+        """The members that must make progress.
+
+        Machines that are not members yet, or are no longer members, are not among them.
+        """
         members = self._world.safety.members.committed
         healed = [m for m in self._world.members.values() if not m.is_lost and m.node_id not in self._dead]
         former = self._former_folders
         return [m for m in healed if members.member(m.node_id) is not None and not former.waits(m.node_id)]
 
     def heal(self) -> None:
-        """All faults end, but for those that are chosen to stay dead."""
+        """End all faults, but leave the members dead that are chosen to stay dead."""
         world = self._world
         dead = self._choose()
         behind = {member.node_id for member in world.members.values() if member.is_paused or member.scheduler}
@@ -58,7 +61,7 @@ class Healing:
             world.cover(f"a member stayed dead: {kind}")
             self._leave(world.members[node_id], kind)
             member = world.members[node_id]
-            if kind == "cut off" and member.is_up and node_id not in behind:  # What it has not read, it hears.
+            if kind == "cut off" and member.is_up and node_id not in behind:  # If behind, it hears what had arrived.
                 self._term_when_cut[node_id] = member.current_term
         self._dead = dead
 
@@ -87,7 +90,7 @@ class Healing:
     # -- the dead come back
 
     def latest_term_of_the_dead(self) -> int:
-        """The latest term that one of them has written down; if it alone knows that term, it deposes a leader."""
+        """Return the latest term that a dead member has written down. A member that alone knows it deposes a leader."""
         dead = [self._world.members[node_id] for node_id in self._dead]
         return max((member.logs.memory.hard_state.term for member in dead), default=0)
 
@@ -112,13 +115,16 @@ class Healing:
         return self._world.plan.heal.returns and bool(self._dead)
 
     def _check_terms(self) -> None:
-        """Pre-vote: an isolated member may begin one election that it was allowed before the cut, and none after it."""
+        """Check pre-vote on the members that were cut off.
+
+        Such a member may begin one election, for which it was granted pre-votes before the cut, and no other.
+        """
         for node_id, term in self._term_when_cut.items():
             member = self._world.members[node_id]
             if member.is_up:
                 require(
                     member.current_term <= term + 1,
-                    "who hears nobody leaves its term alone",
+                    "a member that hears nobody keeps its term",
                     f"{node_id} was in term {term} when it was cut off, and is in {member.current_term}",
                 )
 

@@ -1,4 +1,4 @@
-"""Carries out the fault plan of a run: decides when, and which machine. Each family of faults says how."""
+"""Carries out the fault plan of a run: it decides when, and on which machine. Each family of faults decides how."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Injector:
             self._world.queue.at(fault.at_ns, self.inject, fault)
 
     def heal(self) -> None:
-        """Stop injecting, and end all faults: first of networks, clocks and disks, then processes start."""
+        """Stop injecting, and end all faults: first those of networks, clocks and disks. Then processes start."""
         self._is_stopped = True
         self._network.heal()
         self._clients.heal()

@@ -1,7 +1,8 @@
-"""Rot in the log of a running member: a bit changes, or another frame takes its place, before a frame is read back.
+"""Rot in the log of a running member: before a frame is read back, a bit of it changes or another frame replaces it.
 
-A start reads the whole log, so rot in a stopped process is found there. A running process reads back only the entries
-that its core has let go of: for a follower that is behind, and to apply what it had when it started.
+A start reads the whole log, so a start finds the rot of a stopped process. A running process reads back only the
+entries that its core no longer has in memory. It reads them for a follower that is behind, and to apply what it had
+when it started.
 """
 
 from __future__ import annotations
@@ -56,13 +57,16 @@ def rot_what_is_read_next(world: World, member: MachineView, random: Random) -> 
 
 
 def _replaced(frame: dict[str, Any], frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Earlier frames as long that begin at the same index: what it replaced."""
+    """Return earlier frames of the same length that begin at the same index: those that the frame replaced."""
     sort = frame["length"], frame["first_index"]
     return [each for each in frames[: frames.index(frame)] if (each["length"], each["first_index"]) == sort]
 
 
 def _read_next(member: MachineView) -> tuple[int, int] | None:
-    """The entries that are in memory no more, and of which it is known that they are needed: first and last index."""
+    """Return the entries that are certainly needed and no longer in memory, by first and last index.
+
+    None if there are none.
+    """
     node = member.node
     if node is None:
         return None

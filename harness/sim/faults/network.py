@@ -13,7 +13,7 @@ SLOW_LINK_NS_MIN = 20 * MILLISECOND_NS
 SLOW_LINK_TIMES_MAX = 10
 
 DROP_TOLD_NS_MAX = 5 * MILLISECOND_NS
-"""Each end notices so much later at most."""
+"""Each end notices at most so much later."""
 
 
 class NetworkFaults:
@@ -70,7 +70,7 @@ class NetworkFaults:
                 raise AssertionError(fault.kind)
 
     def _drop_connections(self, fault: Fault, member: MachineView) -> None:
-        """End all connections of one member: data under way is lost, and all members may call again at once."""
+        """End all connections of one member: data in flight is lost, and all members may call again at once."""
         random, queue = Random(int(fault.shape * 2**53)), self._world.queue
         for other in self._world.members.values():
             if other is member:
@@ -84,7 +84,7 @@ class NetworkFaults:
             self._world.network.slow_down(link, -extra_ns)
 
     def _reconnect(self, sender: MachineView, receiver: MachineView) -> None:
-        """Both learn that the connection was dead; the next one begins with a hello."""
+        """Tell both ends that the connection was dead. The next connection begins with a hello."""
         link = (sender.node_id, receiver.node_id)
         self._world.network.mend([link])
         self._world.network.reconnect(link)

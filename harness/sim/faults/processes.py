@@ -76,7 +76,7 @@ class ProcessFaults:
         self.take_down([member], replace(fault, kind="kill", duration_ns=0 if self._is_healed else fault.duration_ns))
 
     def is_stopping(self, member: MachineView) -> bool:
-        """True if its process was asked to stop, and runs on."""
+        """True if its process was asked to stop, and has not stopped yet."""
         return member.node_id in self._stopping
 
     def ends_when_stopped(self, member: MachineView, restart_ns: int | None) -> None:
@@ -92,7 +92,10 @@ class ProcessFaults:
             node.transfer_leadership(successor_id)
 
     def amid_an_install(self, member: MachineView) -> None:
-        """A snapshot that it received is durable, and the log that it has instead of its own is not."""
+        """Take a member down in the middle of an install, at the rate of the plan.
+
+        The received snapshot is durable, and the log that replaces the member's own is not yet.
+        """
         world = self._world
         if self._installs.random() < world.plan.install_death_rate:
             world.cover("died amid an install")
@@ -101,7 +104,7 @@ class ProcessFaults:
             world.queue.after(0, self._end_life, member, member.life, fault)
 
     def heal(self) -> None:
-        """End all faults and start members that are down. Members asked to stop still do, and start at once."""
+        """End all faults and start members that are down. Members asked to stop still stop, and start at once."""
         self._is_healed = True
         for member in self._world.members.values():
             member.scheduler.wake()
@@ -109,7 +112,10 @@ class ProcessFaults:
                 member.boot()
 
     def take_down(self, members: list[MachineView], fault: Fault) -> None:
-        """Their processes die, with their power unless the fault is a kill, and start again after its duration."""
+        """Crash these members. They lose their power too, unless the fault is a kill.
+
+        They start again one after the other, at intervals of the fault's duration.
+        """
         world = self._world
         for place, member in enumerate(members):
             if member.files is None:
@@ -122,7 +128,7 @@ class ProcessFaults:
                     delay = self._random.randrange(CONNECTION_LOSS_TOLD_NS_MAX)
                     ends = (
                         other.connections.lose if fault.kind == "kill" else other.lose_connection
-                    )  # Without power: silence.
+                    )  # A machine without power closes nothing.
                     world.queue.after(delay, ends, member.node_id)
             world.queue.after(fault.duration_ns * (place + 1), self._bring_up, member)
 

@@ -32,14 +32,14 @@ RESTART_NS = SECOND_NS // 5
 
 
 class Refusals:
-    """The refused hellos of a run."""
+    """Handles the refused hellos of a run."""
 
     def __init__(self, world: CheckedWorld, processes: ProcessFaults, disk_loss: DiskLoss) -> None:
         self._world, self._processes, self._disk_loss = world, processes, disk_loss
         self._random = stream(world.plan.seed, "refusals")
 
     def tell(self, caller: MachineView, peer_id: str, code: str) -> None:
-        """`peer_id` has not taken the hello of `caller`: the process that runs there hears it a little later."""
+        """`peer_id` has not taken the hello of `caller`. The process that runs there hears of it a little later."""
         process = caller.stand_in or caller
         if process.node is not None:
             delay_ns = self._world.plan.network.delay_ns

@@ -1,4 +1,4 @@
-"""Which machine a fault, or an operator, is about."""
+"""Chooses the machine that a fault, or an operator, is about."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from raft import Role
 
 
 def choose_target(world: World, target: float | None) -> str:
-    """A share of the members in order, or None for the leader: the newest one, if several take themselves for it."""
+    """Return the id of a machine. `target` is a share of the members in order, or None for the leader.
+
+    If several members take themselves for the leader, it is the newest of them; if none does, the first member.
+    """
     members = world.plan.members
     if target is not None:
         return members[int(target * len(members))]

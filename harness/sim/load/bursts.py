@@ -1,7 +1,8 @@
 """Bursts: the puts of many callers leave in one piece, as under load.
 
 Requests of one kind that arrive together take fast paths from the connection to the log and back: they are read,
-batched, applied and answered in runs. The usual workers of a seed are too few for that, and each has its own moment.
+batched, applied and answered in runs. The usual workers of a seed are too few for that, and each worker acts at a
+moment of its own.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from harness.workload.operation_generator import Planned
 from kvstore import Put
 
 EACH_EVERY_NS = 5 * MILLISECOND_NS
-"""At most one put in so long: a large burst comes less often."""
+"""On average at least so many ns pass per put, so that a large burst comes less often."""
 
 KEYS = [b"crowd-%02d" % number for number in range(20)]
-"""Keys of one length, with few callers each, so that an unknown outcome of one can be told from those of the others."""
+"""Keys of one length. Each has few callers, so that the check of a key has few unknown outcomes to combine."""
 
 
 class Caller(Protocol):
@@ -30,7 +31,10 @@ C = TypeVar("C", bound=Caller)
 
 
 class Burst(Generic[C]):
-    """The burst callers of one client. `write` begins a put of each in one piece; `ended` is to be called for each."""
+    """The burst callers of one client.
+
+    `write` begins a put of each caller, all in one piece. The owner must call `ended` for each caller.
+    """
 
     def __init__(self, callers: Sequence[C], write: Callable[[Sequence[tuple[C, Planned]]], None]) -> None:
         self._write = write

@@ -17,12 +17,14 @@ FLUSHES_IN_PLACE_MAX = 1_000
 """A machine that wants to be called again so often without time passing is stuck."""
 
 CONNECTIONS_MAX = 1 << 20
-"""Connections of one process: those of the next one have higher numbers, so that late data for the first finds nobody.
+"""The connections of one process, at most.
+
+Connections of the next process have higher numbers, so that late data for the first process finds no connection.
 """
 
 
 class SimClient:
-    """The host of one `ClientStateMachine`: dials, moves bytes, keeps time, hands out how calls ended."""
+    """The host of one `ClientStateMachine`: it dials, moves bytes, keeps time, and reports how calls ended."""
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class SimClient:
         self._last_ticket = 0
         self._timer_at: int | None = None
         self._flushes_in_place = 0
-        self._first_id = 0  # Of the connections of this process.
+        self._first_id = 0  # The numbers of this process's connections are above it.
 
     def _new_core(self, ttl_ns: int) -> ClientStateMachine:
         return ClientStateMachine(
@@ -59,7 +61,7 @@ class SimClient:
         self._begin_anew(ttl_ns=0)
 
     def leave(self, *, is_told: bool, ttl_ns: int) -> None:
-        """The program ends and is started again: open calls end. `is_told`: it closes its session in order."""
+        """The program ends and is started again, and its open calls end. `is_told`: it closes its session in order."""
         self._core.tick(self._clock.now())
         self._core.close()
         effects = self._core.take_effects()
@@ -136,7 +138,7 @@ class SimClient:
             self.flush()
 
     def flush(self) -> None:
-        """Let out what the core has to say."""
+        """Carry out the effects of the core."""
         effects = self._core.take_effects()
         for connection_id, address in effects.dial:
             self._connections.dial(self, self._first_id + connection_id, address)

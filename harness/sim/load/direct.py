@@ -44,7 +44,7 @@ AGES_NS = (0, 10_000_000, 50_000_000, 200_000_000, 2_000_000_000)
 
 @dataclass(slots=True)
 class LivenessProbe:
-    """The write that shows that a healed cluster works. `index`: where it was applied first."""
+    """The write that shows that a healed cluster works. `index`: the index at which it was applied first."""
 
     key: bytes
     index: int | None = None
@@ -58,7 +58,7 @@ class Open:
     life: int
     value: bytes
     acknowledged: int  # The greatest revision acknowledged or read by any client when this began.
-    is_bounded: bool = False  # A read that may show what is older.
+    is_bounded: bool = False  # A read that may show an older state.
 
 
 class DirectLoad:
@@ -89,14 +89,14 @@ class DirectLoad:
         self._stopped = True
 
     def jump(self, whose: float, by_ns: int) -> None:
-        """Such programs have the clock of their member."""
+        """Do nothing: such programs use the clock of their member."""
 
     def counts(self) -> dict[str, int]:
         """How operations ended."""
         return dict(self._counts)
 
     def probe(self, deadline: int) -> LivenessProbe:
-        """Try to write until it is applied, or until `deadline`."""
+        """Try again and again to write, until a write is applied or until `deadline` (true ns)."""
         self._probe = LivenessProbe(b"probe")
         self._try_probe(deadline)
         return self._probe
@@ -109,7 +109,7 @@ class DirectLoad:
 
     @property
     def is_finished(self) -> bool:
-        """The probe is all that the end waits for."""
+        """Always true: the end of a run waits for nothing but the probe."""
         return True
 
     def check_history(self) -> None:
@@ -174,7 +174,7 @@ class DirectLoad:
     # -- how calls end
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """See what became of the calls on this member."""
+        """Check the calls on this member that have ended."""
         for completion in flatten(effects.completions):
             call = self._open.get(completion.ticket)
             require(
@@ -187,7 +187,7 @@ class DirectLoad:
                 case Applied(ticket, index, result):
                     require(
                         self._applied.get(call.value) == index,
-                        "what is acknowledged is applied",
+                        "an acknowledged command is applied",
                         f"{call.value[:16]!r} at {index}: {result}, known at {self._applied.get(call.value)}",
                     )
                     self._acknowledged = max(self._acknowledged, result[1])
@@ -197,7 +197,7 @@ class DirectLoad:
                     assert member.machine is not None
                     require(
                         call.is_bounded or member.machine.revision >= call.acknowledged,
-                        "a read sees what was acknowledged before it",
+                        "a read sees every write that was acknowledged before it",
                         f"{member.node_id} reads at {member.machine.revision}, {call.acknowledged} was told",
                     )
                     self._acknowledged = max(self._acknowledged, member.machine.revision)
@@ -215,7 +215,7 @@ class DirectLoad:
         if call.value:
             require(
                 call.value not in self._applied,
-                "what was refused is never applied",
+                "a refused command is never applied",
                 f"{call.value[:16]!r} is refused ({error}), and was applied at {self._applied.get(call.value)}",
             )
             self._certain_not[call.value] = str(error)
@@ -225,7 +225,7 @@ class DirectLoad:
         self._open = {t: call for t, call in self._open.items() if call.member != member.node_id}
 
     def on_first_applied(self, entry: Entry, _results: Sequence[Any]) -> None:
-        """Every committed command comes by here once, in order."""
+        """Check the commands of a committed entry. Each entry is handed in once, in order."""
         if entry.kind is not EntryKind.COMMANDS:
             return
         for command in read_commands(entry.index, entry.payload)[1]:
@@ -234,7 +234,7 @@ class DirectLoad:
             key, value = command[4], command[5]
             require(
                 value not in self._certain_not,
-                "what was refused is never applied",
+                "a refused command is never applied",
                 f"{value[:20]!r} at {entry.index}, refused with: {self._certain_not.get(value)}",
             )
             require(value not in self._applied, "nothing is applied twice", value[:20], self._applied.get(value))

@@ -14,7 +14,7 @@ from harness.workload.operation_generator import Planned
 from kvstore import Compare, Comparison, Delete, Operation, Put, Range, Target, Txn
 
 COMPACTED, AHEAD = 1, 2**40
-"""Revisions at which nothing can be read behind a write: the first one is over by then, the other never comes."""
+"""Revisions that cannot be read behind a write: the first one is over by then, and the other never comes."""
 
 
 class ExtraOperations:
@@ -26,7 +26,7 @@ class ExtraOperations:
         self._written = 0
 
     def next(self) -> Planned | None:
-        """An operation to be done now, before the usual ones go on; None: these go on."""
+        """Return an extra operation that is to be done now; None if the usual operations go on."""
         draw = self._random.random()
         if draw < self._plan.failing_share:
             return Planned(self._failing())
@@ -35,7 +35,7 @@ class ExtraOperations:
         return None
 
     def _failing(self) -> Txn:
-        """Some writes, and behind them a page of a revision that cannot be had: none of them may stay.
+        """Return some writes and behind them a page of a revision that cannot be had. No write may stay.
 
         See docs/reference/specification.md#84-transactions.
         """

@@ -57,7 +57,10 @@ SEEN_TO_EXPIRE_NS_MAX = SECOND_NS
 """Sessions that live longer are not waited for at the end."""
 
 EXPIRY_LOOKS, EXPIRY_ELECTION_TIMEOUTS = 3, 40
-"""How often leaders may have to look for sessions to expire, and how long it may take to elect one."""
+"""How many times leaders may have to look for sessions to expire, and how long the election of a leader may take.
+
+The second number is in multiples of the longest election time-out.
+"""
 
 TOLD_SHARE = 0.7
 """Share of the leaving clients that close their sessions."""
@@ -103,7 +106,7 @@ class ServiceLoad:
         self._history = HistoryChecker(world.plan.seed, world.cover, trusts_clocks=world.plan.trusts_clocks)
         self._sessions = SessionChecker(world.plan.store.results_per_session_max, world.cover)
         self._probe: LivenessProbe | None = None
-        self._was_refused = False  # Something, since the last flush.
+        self._was_refused = False  # Some command was refused since the last flush.
         self._stopped = False
         self._final_reads_open = 0
         clients = [self._add_client(number) for number in range(self._plan.clients)]
@@ -161,7 +164,7 @@ class ServiceLoad:
         self.connections.is_calm = True
 
     def jump(self, whose: float, by_ns: int) -> None:
-        """The clock of one client jumps forwards. `whose`: a share of them, in order."""
+        """The clock of one client jumps forwards. `whose` names the client, as a share of all clients in order."""
         clients = self._clients()
         clients[int(whose * len(clients))].jump(by_ns)
 
@@ -230,7 +233,7 @@ class ServiceLoad:
             else:
                 self._take(worker, planned, deadline, burst.ended)
         for worker, _ in writes[:1]:
-            worker.client.flush()  # They share it.
+            worker.client.flush()  # All of them share this client.
 
     def _request(self, planned: Planned) -> Request:
         command = planned.command
@@ -244,7 +247,7 @@ class ServiceLoad:
         return command_request(command)
 
     def _any_way(self, command: Get | Range, member: int | None) -> Request:
-        """In any of the ways that there are, on any member or on this one."""
+        """Return a read of any consistency, on any member or on `member`."""
         ways = [each for each in Consistency if each is not Consistency.LEASE or self.world.plan.raft.lease_reads]
         way, age_ms = self._read_modes.choice(ways), self._read_modes.choice(AGES_NS) // 1_000_000
         is_anywhere = way not in (Consistency.LINEARIZABLE, Consistency.LEASE)
@@ -252,7 +255,7 @@ class ServiceLoad:
         return read_request(command, way, address, max_staleness_ms=age_ms)
 
     def _ended(self, worker: SimWorker, row: Row, planned: Planned, end: CallEnded) -> None:
-        words = str(end.error)  # A lost attempt before it makes a refusal an unknown outcome.
+        words = str(end.error)  # After a lost attempt a refusal is an unknown outcome.
         require(CLOSED_WORDS not in words, "an open request is never told that it is closed", worker.name, words)
         require(INVALID_WORDS not in words, "a client asks for nothing that is invalid", worker.name, words)
         if isinstance(end.error, OutcomeUnknown):
@@ -281,7 +284,7 @@ class ServiceLoad:
                 if item.value is not None:
                     self._view.saw(item.key, item.value, item.mod_revision)
 
-    # -- what the world tells
+    # -- what the world reports
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
         """A node was flushed: its service answers the waiting requests."""
@@ -301,7 +304,7 @@ class ServiceLoad:
         self.connections.member_down(member)
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:
-        """Every committed command comes by here once, in order."""
+        """Check the commands of a committed entry. Each entry is handed in once, in order."""
         if entry.kind is not EntryKind.COMMANDS:
             return
         leader_time, commands = read_commands(entry.index, entry.payload)
@@ -315,9 +318,10 @@ class ServiceLoad:
     # -- the end
 
     def probe(self, deadline: int) -> LivenessProbe:
-        """Writes of a new client, one after the other until one is answered, and behind it a read of every key.
+        """Let a new client write until one of its writes is answered, and then read every key.
 
-        Without a session, which a full store could refuse: whose outcome is unknown is followed by another.
+        The client has no session, because a full store could refuse one. A write whose outcome is unknown is followed
+        by another write.
         """
         self._probe = LivenessProbe(PROBE_VALUE)
         client = SimClient(self.world, self.connections, "probe", self._endpoints, ClientLimits(), 0)
@@ -356,7 +360,7 @@ class ServiceLoad:
         return self._final_reads_open == 0
 
     def check_history(self) -> None:
-        """The whole history, judged at once."""
+        """Check the whole history at once."""
         for row in self._history.rows[-len(self._all_keys) :]:
             require(row["status"] == "ok", "a healed cluster answers reads", row)
         self._history.check()
@@ -364,7 +368,7 @@ class ServiceLoad:
             self._see_sessions_expire()
 
     def _see_sessions_expire(self) -> None:
-        """All clients die and writes end: an idle leader closes their sessions.
+        """Let all clients die, so that writes end, and check that an idle leader closes their sessions.
 
         See docs/reference/specification.md#91-sessions.
         """
@@ -384,26 +388,32 @@ class ServiceLoad:
 
 
 def in_usual_order(command: Command) -> Request:
-    """A read that the leader answers, by a round of its own; anything else through the log."""
+    """Return the request for a command.
+
+    The leader answers a read by a round of its own. Anything else goes through the log.
+    """
     if isinstance(command, Get | Range):
         return read_request(command, Consistency.LINEARIZABLE)
     return command_request(command)
 
 
 def check_store(machine: KvMachine) -> None:
-    """Something was refused: that leaves no trace, least of all records that are newer than the revision."""
+    """Check that a refusal has left no trace in the store, least of all records that are newer than its revision."""
     try:
         machine.check()
     except AssertionError as error:
-        raise Violation("what is refused leaves no trace", repr(error)) from error
+        raise Violation("a refused request leaves no trace", repr(error)) from error
 
 
 def check_requests(service: Service) -> None:
-    """The firewall around requests caught nothing: what costs a client its connection is a bug all the same. And what
-    a connection has in flight is open: an answer that is lost would take a place of it for ever."""
+    """Check that no request met an unexpected error, and that everything in flight on a connection is open.
+
+    The service survives an unexpected error at the cost of one connection, but the error is a bug all the same. A lost
+    answer would take up a place of its connection for ever.
+    """
     errors = service.request_errors
     require(errors.total == 0, "no request meets an unexpected error", errors.places)
     try:
         service.check()
     except AssertionError as error:
-        raise Violation("what is in flight is open", repr(error)) from error
+        raise Violation("a request in flight is open", repr(error)) from error

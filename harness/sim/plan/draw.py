@@ -1,7 +1,7 @@
 """Draws the plan of a seed: cluster size, limits, network, disks, load and faults, before the run begins.
 
-Swarm testing: each seed turns whole families of faults on or off and moves the limits to extremes, because runs in
-which everything happens a little reach less than runs in which few things happen a lot.
+This is swarm testing: each seed turns whole families of faults on or off and moves the limits to extremes. Runs in
+which a few things happen often reach more than runs in which everything happens now and then.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ from raft import RaftConfig
 from storage import StorageLimits
 
 PROBE_ELECTION_TIMEOUTS_MAX = 40
-"""After everything is healed: within so many of the longest election time-outs a probe write is applied on all.
+"""How many of the longest election time-outs a probe write may take, after healing, until all have applied it.
 
-Most seeds need two; frames of up to a second's delay may still be under way, and each may cost an election.
+Most seeds need two. Frames with up to a second's delay may still be in flight, and each may cost an election.
 """
 
 COARSE_SHARE = 0.25
-"""Share of the seeds."""
+"""Share of the seeds that draw coarse clocks."""
 
 EXPIRY_SHARE = 0.8
-"""Share of the coarse seeds that nothing else bends."""
+"""Share that gets `expiry_at_command_time`, of the seeds with coarse clocks that nothing else bends."""
 
 GRAINS_NS = (MILLISECOND_NS, 10 * MILLISECOND_NS, 50 * MILLISECOND_NS)
-"""The grains of coarse clocks; each divides a second, as sessions live."""
+"""The grains of coarse clocks, in ns. Each divides a second, because sessions live for whole seconds."""
 
 OPERATIONS_MAX = 4_000
-"""A busier run ends sooner: what it did not find by then, ten others find in its time."""
+"""How many operations a run has at most. A busier run ends sooner, because ten other runs find more in its time."""
 
 
 def draw_plan(seed: int) -> Plan:
-    """The plan of a seed, the same everywhere and for ever (as long as this function does not change)."""
+    """Return the plan of a seed. It is the same everywhere and for ever, unless this function changes."""
     random, profile = stream(seed, "plan"), draw_profile(seed)
     count = random.choices(list(profile.members), weights=list(profile.members.values()))[0]
     members = tuple(f"n{number}" for number in range(1, count + 1))
@@ -102,9 +102,10 @@ def draw_plan(seed: int) -> Plan:
 
 
 def with_coarse_clocks(plan: Plan, random: Random) -> Plan:
-    """In some seeds without leases, which need finer ones, the clocks of members show multiples of some ms only.
+    """Give the members coarse clocks in some seeds: they show only multiples of some milliseconds.
 
-    A session then ends at the very time of a command, which no other clock would show.
+    A session can then end at exactly the time of a command, which finer clocks would never show. Seeds with leases are
+    left out, because leases need finer clocks.
     """
     is_coarse = random.random() < COARSE_SHARE
     plan, was_fine = replace(plan, clocks=replace(plan.clocks, grain_ns=random.choice(GRAINS_NS))), plan
@@ -131,9 +132,9 @@ def with_entry_bounds(plan: Plan, random: Random) -> Plan:
 
 
 def with_reads(plan: Plan, random: Random) -> Plan:
-    """In half of the seeds reads of every mode, in most of these by lease too; in some seeds members prefer a leader.
+    """Add reads of every mode to half of the seeds, most of these with leases, and election priorities to some seeds.
 
-    Leases trust clocks: with faults of clocks, or very bad ones, there are none; others lose these faults for them.
+    Leases trust clocks. So a seed with leases loses its clock faults, and its clocks keep to the bound on their drift.
     """
     has_ways, has_leases, has_priorities = random.random() < 0.5, random.random() < 0.8, random.random() < 0.2
     if has_priorities:
@@ -143,7 +144,7 @@ def with_reads(plan: Plan, random: Random) -> Plan:
     plan = replace(plan, load=replace(plan.load, read_modes=True, read_share=max(plan.load.read_share, 0.5)))
     if not has_leases:
         return plan
-    drift_ppm = random.choice((10_000, 300_000))  # Where clocks are very bad, a bound that is left out is seen.
+    drift_ppm = random.choice((10_000, 300_000))  # With very bad clocks, a bound that is left out shows.
     return replace(
         plan,
         faults=tuple(fault for fault in plan.faults if fault.kind not in CLOCK_KINDS),
@@ -153,14 +154,14 @@ def with_reads(plan: Plan, random: Random) -> Plan:
 
 
 def often(random: Random, share: float, low: int, high: int, usual: int) -> int:
-    """With probability `share` a number from low to high, small ones as likely as large ones; else the usual one."""
+    """Draw a number from low to high with probability `share`, small ones as likely as large ones; else `usual`."""
     tiny = random.random() < share
     drawn = int(low * (high / low) ** random.random())
     return drawn if tiny else usual
 
 
 def draw_raft(random: Random) -> RaftConfig:
-    """Bounds, from one of everything to what production uses."""
+    """Draw the bounds of a member, from one of everything to what production uses."""
     heartbeat_ns = random.choice((20, 50, 50, 100)) * MILLISECOND_NS
     shortest_ns = int(heartbeat_ns * (3 + 4 * random.random()))
     return RaftConfig(
@@ -187,7 +188,7 @@ def draw_raft(random: Random) -> RaftConfig:
 
 
 def draw_storage(random: Random) -> StorageLimits:
-    """Segments of a few hundred bytes in half of the seeds."""
+    """Draw the limits of storage. More than half of the seeds have small segments, from 300 bytes up."""
     return StorageLimits(
         segment_bytes_max=often(random, 0.6, 300, 10_000, 1024 * 1024),
         frame_bytes_max=often(random, 0.3, 1_024, 5_000, 64 * 1024 * 1024),
@@ -197,7 +198,7 @@ def draw_storage(random: Random) -> StorageLimits:
 
 
 def draw_network(random: Random) -> NetworkPlan:
-    """From a quiet LAN to one that loses a tenth of all frames, each on its own way."""
+    """Draw a network, from a quiet LAN to one that loses a tenth of all frames and reorders the others."""
     bad = random.random() < 0.6
     return NetworkPlan(
         delay_ns=int(100_000 * 30 ** random.random()),
@@ -213,13 +214,13 @@ def draw_network(random: Random) -> NetworkPlan:
 
 
 def draw_clocks(random: Random) -> ClockPlan:
-    """A hundredth fast or slow, as bad ones are; in a fifth of the seeds up to twice as fast, or half as fast."""
+    """Draw clocks that are up to a hundredth fast or slow, as bad ones are; in a fifth of the seeds, up to twice."""
     spreads = (2 ** random.random(), 2 ** random.random())
     return ClockPlan(spread=spreads[0], client_spread=spreads[1]) if random.random() < 0.2 else GOOD_CLOCKS
 
 
 def draw_load(random: Random) -> LoadPlan:
-    """A few clients on a few keys, so that they meet."""
+    """Draw a load of a few clients on a few keys, so that their operations conflict."""
     bad = random.random() < 0.6
     return LoadPlan(
         with_service=random.random() < 0.7,
@@ -251,13 +252,16 @@ def draw_load(random: Random) -> LoadPlan:
 
 
 def draw_stay(random: Random) -> int:
-    """In three of ten seeds programs come and go: the sessions of some are over while others go on."""
+    """Draw how long client programs run on average, in ns; 0: for ever.
+
+    In three of ten seeds programs come and go, so some sessions are over while others go on.
+    """
     comes_and_goes, seconds = random.random() < 0.3, 0.2 * 10 ** random.random()
     return int(seconds * SECOND_NS) if comes_and_goes else 0
 
 
 def draw_store(random: Random) -> StoreLimits:
-    """Replicated bounds, some of them so small that requests meet them."""
+    """Draw the replicated bounds, some of them so small that requests reach them."""
     return StoreLimits(
         quota_bytes=often(random, 0.15, 200, 5_000, 2**31),
         sessions_max=often(random, 0.15, 1, 6, 10_000),
@@ -269,15 +273,16 @@ def draw_store(random: Random) -> StoreLimits:
 
 
 def draw_faults(seed: int, until_ns: int) -> tuple[Fault, ...]:
-    """The steps of a seed. Each kind has its own stream and is on or off as a whole (swarm testing).
+    """Draw the faults of a seed. Each kind has its own stream and is on or off as a whole (swarm testing).
 
-    How many kinds are on differs from seed to seed: from hardly any, which show clearly what they do, to most.
+    The number of kinds that are on differs from seed to seed, from hardly any to most. Where few kinds are on, the
+    effect of each shows clearly.
     """
     on_share = 0.05 + 0.75 * stream(seed, "fault").random()
     faults: list[Fault] = []
     for kind, (rate_max, duration_max) in KINDS.items():
         if not rate_max:
-            continue  # Something else draws it.
+            continue  # Another function draws it.
         random = stream(seed, f"fault/{kind}")
         if random.random() >= on_share:
             continue
@@ -290,7 +295,7 @@ def draw_faults(seed: int, until_ns: int) -> tuple[Fault, ...]:
 
 
 def draw_fault(random: Random, kind: str, at_ns: int, duration_max: float) -> Fault:
-    """One step of `kind`: half of them aim at the leader, short ones are as likely as long ones."""
+    """Draw one fault of `kind`. Half of them aim at the leader, and short ones are as likely as long ones."""
     short = random.random() < 0.5
     span = duration_max * SECOND_NS * random.random() * (0.1 if short else 1.0)
     target = None if random.random() < 0.5 else random.random()
@@ -298,13 +303,14 @@ def draw_fault(random: Random, kind: str, at_ns: int, duration_max: float) -> Fa
 
 
 DEAD_MAX = 4
-"""More than a minority of the largest cluster: a member that is drawn twice counts once."""
+"""More than a minority of the largest cluster, because a member that is drawn twice counts once."""
 
 
 def draw_heal(seed: int) -> HealPlan:
-    """Everybody is healed in a third of the seeds; else one member stays dead, or as many as there may be.
+    """Draw the members that stay dead: none in a third of the seeds, else one, or as many as there may be.
 
-    Half of the time who leads is among them: then the others have to elect, from whatever the faults have left.
+    Half of the time the leader is among them. Then the others have to elect a new one, from whatever the faults have
+    left.
     """
     random = stream(seed, "heal")
     count = random.choice((0, 1, DEAD_MAX))
@@ -314,20 +320,20 @@ def draw_heal(seed: int) -> HealPlan:
 
 
 BURST_SHARE = 0.15
-"""Share of the seeds with a service and without a profile."""
+"""Share that has bursts, of the seeds with a service and without a profile."""
 
 SIZES = (5, 17, 20, 40)
 
 
 def with_bursts(plan: Plan, random: Random) -> Plan:
-    """The plan, with callers that write at the same moments, if its seed has any; and room for them in most."""
+    """Add callers that write at the same moments to a plan whose seed has any, and in most seeds room for them."""
     if random.random() >= BURST_SHARE or not plan.load.with_service or not plan.profile.startswith("as drawn"):
         return plan
     load = replace(plan.load, burst=random.choice(SIZES), clients=min(plan.load.clients, 2))
     connections = replace(load.connections, in_pieces=random.random() < 0.2)
     plan = replace(plan, load=replace(load, connections=connections))
     if random.random() < 0.2:
-        return plan  # With its small bounds, if it has any.
+        return plan  # It keeps its small bounds, if it has any.
     usual = ClientLimits()
     limits = replace(
         load.client_limits,
@@ -347,7 +353,7 @@ def with_bursts(plan: Plan, random: Random) -> Plan:
 
 
 def draw_extras(random: Random) -> ExtraPlan:
-    """In half of the seeds there is neither."""
+    """Draw the shares of the extra operations. Half of the seeds have none."""
     has_any, failing, listing = random.random() < 0.5, random.choice((0.05, 0.2)), random.choice((0.1, 0.4))
     return ExtraPlan(failing_share=failing, listing_share=listing) if has_any else NO_EXTRAS
 
@@ -367,8 +373,8 @@ STAGES: dict[str, Callable[[Plan, Random], Plan]] = {
     "plan/log rot": with_log_rot,
     "plan/coarse clocks": with_coarse_clocks,
 }
-"""What is put upon a plan that was drawn and bent, in this order; each stage has a random stream of its own.
+"""The stages that change a drawn and bent plan, in this order. Each has a random stream of its own.
 
-A stage leaves a plan alone whose seed has nothing of it, or that an earlier stage has made unfit for it. The names are
-those of the streams: to rename one is to change what every seed stands for.
+A stage leaves a plan alone if the seed has nothing of it, or if an earlier stage has made the plan unfit for it. The
+keys are the names of the streams, so renaming one changes what every seed stands for.
 """

@@ -34,7 +34,7 @@ from raft import MEMBERS_MAX
 
 
 def draw_disk(seed: int, machine: str) -> DiskPlan:
-    """From a fast drive to one that takes ten milliseconds per sync and stalls now and then."""
+    """Draw a disk, from a fast drive to one that takes ten milliseconds per sync and stalls now and then."""
     random = stream(seed, f"plan/disk/{machine}")
     return DiskPlan(
         sync_ns=int(50 * MICROSECOND_NS * 200 ** random.random()),
@@ -44,15 +44,15 @@ def draw_disk(seed: int, machine: str) -> DiskPlan:
 
 
 def disks_for(plan: Plan, machines: Iterable[str]) -> dict[str, DiskPlan]:
-    """A disk for each of these machines: that of the plan, or the one that its seed draws for the machine."""
+    """Return a disk for each machine: the one in the plan, or else the one that the seed draws for the machine."""
     return {machine: plan.disks.get(machine) or draw_disk(plan.seed, machine) for machine in machines}
 
 
 CHANGED_SHARE = 0.25
-"""Share of the seeds."""
+"""Share of the seeds with membership changes."""
 
 CUT_OFF_SHARE = 0.25
-"""Share of the changes."""
+"""Share of the changes that get their leader cut off once it has begun them."""
 
 SILENCED_SHARE = 0.4
 """Share of the removals of a follower in which it is cut off before it can hear of its removal."""
@@ -61,7 +61,7 @@ SILENCED_SHARE = 0.4
 def with_changes(plan: Plan, random: Random) -> Plan:
     """Add machines outside the configuration, and membership changes, to a plan whose seed has any.
 
-    Damage is left out of these runs: its budget is a minority of a cluster that has the same members for ever; and all
+    Damage is left out of these runs, because its budget is a minority of a cluster whose members never change. All
     members are healed, for the same reason.
     """
     if random.random() >= CHANGED_SHARE:
@@ -95,7 +95,7 @@ def with_changes(plan: Plan, random: Random) -> Plan:
 
 
 LOSSES_SHARE = 0.12
-"""Share of the seeds without other membership changes."""
+"""Share that loses disks, of the seeds without other membership changes."""
 
 VOTERS_MIN = 3
 
@@ -104,14 +104,14 @@ LOSSES_MAX = 3
 SPARES_MAX = 3
 
 LAST_LOSS_SHARE = 0.8
-"""Losses end at this share of the time in which faults happen: later there is no time left for a replacement."""
+"""Losses end at this share of the time in which faults happen. A later one would leave no time for a replacement."""
 
 
 def with_losses(plan: Plan, random: Random) -> Plan:
     """Add lost disks, and spare machines to take the place of their members, to a plan whose seed has any.
 
-    Other damage is left out, and all members are healed: all losses together must leave a quorum, and are counted in
-    one place only (`DiskLoss.allows`).
+    Other damage is left out, and all members are healed. All losses together must leave a quorum, and only one place
+    counts them (`DiskLoss.allows`).
     """
     founders = len(plan.members)
     if random.random() >= LOSSES_SHARE or plan.changes or founders < VOTERS_MIN:
@@ -139,10 +139,10 @@ def with_losses(plan: Plan, random: Random) -> Plan:
 
 
 UPGRADED_SHARE = 0.2
-"""Share of the seeds."""
+"""Share of the seeds with upgrades."""
 
 OBSERVED_SHARE = 0.5
-"""Share of the seeds with upgrades and without other machines in which one more machine joins, and stays a learner."""
+"""Share in which one more machine joins and stays a learner, of the seeds with upgrades and no other machines."""
 
 
 def with_upgrades(plan: Plan, random: Random) -> Plan:
@@ -161,8 +161,8 @@ def with_upgrades(plan: Plan, random: Random) -> Plan:
 def with_observer(plan: Plan, random: Random) -> Plan:
     """Add a learner that is never promoted, and that a roll-out may leave out, to a plan with upgrades.
 
-    The level is asked for behind the first of the builds that know more, and again. As in `with_changes` damage is left
-    out, and all members are healed.
+    After one roll-out of a newer build, the operator tries to raise the level twice. As in `with_changes`, damage is
+    left out and all members are healed.
     """
     founders = len(plan.members)
     if random.random() >= OBSERVED_SHARE or not plan.upgrades or plan.founders or founders == MEMBERS_MAX:
@@ -186,7 +186,9 @@ def with_observer(plan: Plan, random: Random) -> Plan:
 
 
 MADE_ANEW_SHARE = 0.6
-"""Share of the machines outside the first configuration, in seeds whose members change and whose new voters are named.
+"""Share of the machines outside the first configuration that were made anew.
+
+It counts only in seeds whose members change and whose new voters are named.
 """
 
 
@@ -204,7 +206,7 @@ def with_former_folders(plan: Plan, random: Random) -> Plan:
 
 
 LAST_VOTER_REMOVAL_SHARE = 0.06
-"""Share of the seeds without a profile, membership changes and upgrades."""
+"""Share that has a last voter removal, of the seeds without a profile, membership changes and upgrades."""
 
 
 LAST_VOTER_REMOVAL = "last voter removal"
@@ -222,11 +224,11 @@ FIRST, LAST = 0.4, 0.99
 
 
 def with_last_voter_removal(plan: Plan, random: Random) -> Plan:
-    """The leader of two removes itself, and the other one crashes in the moment in which it becomes the only voter.
+    """Let the leader of two voters remove itself, and crash the other one as it becomes the only voter.
 
-    From then on each of them would be a majority: the leader by what it has heard, the other one by itself. Only what
-    the other one promised before its crash keeps them apart. It is not alone for long: the next machine takes the place
-    of the leader.
+    From then on each of them would be a majority: the leader by the answers that it has heard, the other one by itself.
+    Only the promises that the other one made before its crash keep them apart. The other one is not alone for long: the
+    next machine takes the place of the leader.
     """
     if random.random() >= LAST_VOTER_REMOVAL_SHARE or plan.profile != AS_DRAWN or plan.changes or plan.upgrades:
         return plan
@@ -258,9 +260,10 @@ def with_last_voter_removal(plan: Plan, random: Random) -> Plan:
 
 
 def _dies(at_ns: int, target: float, random: Random) -> list[Fault]:
-    """Crash at best during the sync that makes it the only voter, and start again before any promise is over.
+    """Let the voter before `target` lead, and crash `target`, at best during the sync that makes it the only voter.
 
-    The machine that takes the leader's place leads from then on, so each leader's name is lower than the other's.
+    The crashed member starts again before any promise is over. The leader's name is always lower than the other one's,
+    because the change removes the first voter.
     """
     dies_ns = at_ns + int((2 + 5 * random.random()) * MILLISECOND_NS)
     kind, back_ns = random.choice(("kill", "kill", "lose power")), int((1 + 9 * random.random()) * MILLISECOND_NS)

@@ -21,7 +21,7 @@ MICROSECOND_NS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. `target` is a share of the members in order, or None for the leader; `shape` draws the rest."""
+    """One fault. `target` is a share of the members in order, or None for the leader; `shape` decides the rest."""
 
     at_ns: int
     kind: str  # One of KINDS.
@@ -31,11 +31,11 @@ class Fault:
 
 
 Kinds = dict[str, tuple[float, float]]
-"""kind: (greatest rate per simulated second, longest duration in seconds). Rate 0: it is not drawn with the others."""
+"""kind: (greatest rate per simulated second, longest duration in seconds). A kind of rate 0 is drawn elsewhere."""
 
 PROCESS_KINDS: Kinds = {
-    "kill": (0.6, 2.0),  # The process dies; what the operating system has taken survives.
-    "lose power": (0.6, 2.0),  # What was not synced is settled by a draw.
+    "kill": (0.6, 2.0),  # The process dies; everything that the operating system has taken survives.
+    "lose power": (0.6, 2.0),  # A draw decides which unsynced data survives.
     "lose power everywhere": (0.2, 1.0),
     "stop": (0.4, 1.0),  # The process is asked to end, as for a rolling restart: a leader hands over first.
     "transfer": (0.4, 1.0),  # A leader is asked to hand over, and stays.
@@ -45,7 +45,7 @@ PROCESS_KINDS: Kinds = {
 }
 
 CLOCK_KINDS: Kinds = {
-    "clock jumps": (0.3, 3.0),  # As where a suspended machine counts the time that it missed; by an hour now and then.
+    "clock jumps": (0.3, 3.0),  # As on a machine that counts the time of its suspension; by an hour now and then.
     "clock runs wild": (0.3, 3.0),  # At half to twice its rate.
     "suspend": (0.3, 1.5),  # The machine stands still with its clock: it cannot know that time has passed.
 }
@@ -55,32 +55,32 @@ NETWORK_KINDS: Kinds = {
     "cut off": (0.4, 3.0),  # One member is cut off from all others, in both directions.
     "cut one way": (0.4, 3.0),
     "bridge": (0.3, 3.0),  # Two halves that do not see each other, and one member between them that sees both.
-    "ring": (0.3, 3.0),  # Each member sees two neighbours only: everybody a majority, no two the same.
+    "ring": (0.3, 3.0),  # Each member sees only two neighbours: each sees a majority, and no two see the same one.
     "slow link": (0.4, 3.0),  # One direction between two members takes 20 to 200 ms more.
     "lose connection": (0.5, 0.0),
-    "drop connections": (0.4, 0.0),  # Of one member with all others, at both ends: a proxy between them is restarted.
-    "half-open": (0.4, 4.0),  # Nothing arrives on one connection any more, and neither end knows before its end.
+    "drop connections": (0.4, 0.0),  # Of one member with all others, at both ends, as when a proxy restarts.
+    "half-open": (0.4, 4.0),  # Nothing arrives on one connection any more, and neither end knows until the fault ends.
 }
 
 CLIENT_KINDS: Kinds = {
-    "cut clients off": (0.3, 3.0),  # One member from all clients: what they say waits, or what it answers, or both.
+    "cut clients off": (0.3, 3.0),  # One member from all clients: their requests wait, or its answers, or both.
     "cut a client off": (0.3, 3.0),  # One client from all members, likewise.
     "clients hang": (0.3, 0.0),  # The connections of one member carry nothing in one direction, and neither end knows.
-    "cut in two with clients": (0.4, 3.0),  # A minority, with some of the clients. Often it is the leader's.
-    "a client's clock jumps": (0.3, 3.0),  # Forwards, by an hour now and then: all that it waits for is over at once.
+    "cut in two with clients": (0.4, 3.0),  # A minority with some of the clients, often with the leader.
+    "a client's clock jumps": (0.3, 3.0),  # Forwards, by an hour now and then: all its deadlines pass at once.
 }
 
 DISK_KINDS: Kinds = {
     "slow disk": (0.3, 2.0),
-    "hanging disk": (0.2, 6.0),  # What it is asked for does not end for a while; reads do.
-    "leader's disk hangs": (0.3, 0.0),  # For so many of its election time-outs that it must hand over.
-    "fail a sync": (0.4, 2.0),  # The next one of some files or of a folder fails; the process must stop.
+    "hanging disk": (0.2, 6.0),  # Writes and syncs do not end for a while; reads do.
+    "leader's disk hangs": (0.3, 0.0),  # For so many election time-outs that it must hand over.
+    "fail a sync": (0.4, 2.0),  # The next sync of some files or of a folder fails; the process must stop.
     "fail a read": (0.2, 1.0),
-    "short reads": (0.3, 3.0),  # The system gives half of what it is asked for, again and again.
-    "full disk": (0.3, 3.0),  # No room for a while, or for a few bytes only.
-    "bit rot": (0.4, 1.0),  # Power is lost, and one bit of what must be noticed changes; or one of a snapshot in use.
-    "rotting log": (0.3, 2.0),  # A frame that is going to be read back changes, or another one stands in its place.
-    "lose a disk": (0.0, 0.5),  # With every file. Drawn by `with_losses` alone, with machines for new members.
+    "short reads": (0.3, 3.0),  # The system returns half of what is asked for, again and again.
+    "full disk": (0.3, 3.0),  # There is no room for a while, or only for a few bytes.
+    "bit rot": (0.4, 1.0),  # Power is lost, and a bit changes that the start must notice; or one of a snapshot in use.
+    "rotting log": (0.3, 2.0),  # A frame that is going to be read back changes, or another one takes its place.
+    "lose a disk": (0.0, 0.5),  # With every file. Only `with_losses` draws it, with machines for new members.
     "lying disk": (0.3, 3.0),  # A write of the log is lost or misdirected, and its sync succeeds; power is lost later.
 }
 
@@ -94,7 +94,7 @@ BOTH_WAYS = 2
 
 
 def cuts_both_ways(shape: float, clients: int) -> bool:
-    """True if a fault of this shape cuts one of so many clients off in both directions."""
+    """Return True if a fault of this shape cuts one of `clients` clients off in both directions."""
     random = Random(int(shape * 2**53))
     random.choice(range(clients))
     return random.choice(WAYS) == BOTH_WAYS
@@ -107,8 +107,8 @@ LOSS = "lose a disk"
 class ClockPlan:
     """How wrong clocks may be: each runs for ever at its own rate, from 1 / spread to spread.
 
-    `at_edges`: the clocks of members run at one of these two rates. `grain_ns`: they show multiples of it only, so that
-    times and deadlines meet exactly.
+    `at_edges`: the clocks of members run at one of these two rates. `grain_ns`: they show only multiples of it, so that
+    times and deadlines coincide exactly.
     """
 
     spread: float = 1.01
@@ -126,12 +126,12 @@ class NetworkPlan:
 
     delay_ns: int = 500_000
     jitter_ns: int = 1_000_000
-    late_rate: float = 0.0  # Frames that take `late_ns` at most instead: whole elections may pass meanwhile.
+    late_rate: float = 0.0  # Frames that take up to `late_ns` more: whole elections may pass meanwhile.
     late_ns: int = 1_000_000_000
     loss_rate: float = 0.0
     duplicate_rate: float = 0.0
     in_order: bool = True  # Like one TCP connection; otherwise each frame takes its own time.
-    slow_rate: float = 0.0  # Links whose frames take up to `slow_ns` more, for good: one line of a cluster is longer.
+    slow_rate: float = 0.0  # Links whose frames always take up to `slow_ns` more, like one longer line of a cluster.
     slow_ns: int = 0
 
 
@@ -149,11 +149,11 @@ class DiskPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionsPlan:
-    """How connections of clients behave. Rates are per piece of data. With `in_pieces` a quarter of the pieces arrive
-    in two.
+    """How connections of clients behave. Rates are per piece of data.
 
-    Late data takes up to `late_ns` more, and all that follows on its connection waits for it, as when TCP retransmits
-    later and later: by then the client may have given up and have been answered on another connection.
+    With `in_pieces`, a quarter of the pieces arrive in two parts. Late data takes up to `late_ns` more, and all data
+    behind it on its connection waits for it, as when TCP retransmits later and later. By then the client may have given
+    up, and may have been answered on another connection.
     """
 
     delay_ns: int = 500_000
@@ -177,7 +177,7 @@ NO_EXTRAS = ExtraPlan()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """What clients do. Each of their workers waits `think_ns` on average between its operations.
+    """The behaviour of clients. Each of their workers waits `think_ns` on average between its operations.
 
     `with_service`: over connections to the service, with retries and sessions; otherwise on the node itself.
     """
@@ -193,11 +193,11 @@ class LoadPlan:
     session_ttl_ns: int
     client_limits: ClientLimits
     connections: ConnectionsPlan
-    read_modes: bool = False  # Reads of every way, by lease, on followers and of bounded age too.
-    loyal: int = 0  # Without service: so many of the clients ask their own member, leader or not.
+    read_modes: bool = False  # Reads of every mode: by lease, on followers and of bounded age too.
+    loyal: int = 0  # Without service: how many of the clients ask their own member, leader or not.
     extras: ExtraPlan = NO_EXTRAS  # With service.
-    burst: int = 0  # With service: so many more callers of each client, whose puts leave together.
-    stay_ns: int = 0  # With service: for so long a client's program runs on average, then it is started again; 0: ever.
+    burst: int = 0  # With service: how many more callers each client has, whose puts leave together.
+    stay_ns: int = 0  # With service: how long a client's program runs on average until it is restarted; 0: for ever.
 
 
 DEAD_KINDS = ("kill", "lose power", "cut off", "pause")
@@ -206,8 +206,9 @@ DEAD_KINDS = ("kill", "lose power", "cut off", "pause")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dead:
-    """A member that is left dead, and how (DEAD_KINDS). `target` is a share of the members in order, or None for the
-    leader.
+    """A member that is left dead, and how (DEAD_KINDS).
+
+    `target` is a share of the members in order, or None for the leader.
     """
 
     kind: str
@@ -216,9 +217,10 @@ class Dead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealPlan:
-    """The members that stay dead when the rest is healed: with those lost for other reasons at most a minority.
+    """The members that stay dead when the rest is healed.
 
-    `dead` is in the order in which they are taken. `returns`: they come back when the quorum has shown that it works.
+    Together with the members that are lost for other reasons, they are at most a minority. `dead` is in the order in
+    which they are taken. `returns`: they come back when the quorum has shown that it works.
     """
 
     dead: tuple[Dead, ...] = ()
@@ -232,9 +234,9 @@ ADD, PROMOTE, REMOVE, REPLACE = "add", "promote", "remove", "replace"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeStep:
-    """One membership change that an operator tries. `shape` draws the members that it is about.
+    """One membership change that an operator tries. `shape` decides which members it concerns.
 
-    `cut_off_ns`: for so long the leader is cut off once it has begun, so that others may cut what it has written.
+    `cut_off_ns`: how long the leader is cut off once it has begun the change. Meanwhile others may replace its entries.
     """
 
     at_ns: int
@@ -248,7 +250,7 @@ NAMED_SHARE = 0.5
 
 
 def names_new_voters(seed: int) -> bool:
-    """True if new voters of this seed are named with their data folders."""
+    """Return True if new voters of this seed are named with their data folders."""
     return stream(seed, "changes/named").random() < NAMED_SHARE
 
 
@@ -259,7 +261,7 @@ ROLL, RAISE, BACK = "roll", "raise", "back"
 class UpgradeStep:
     """One step of an operator: `roll` out a build with one level more, `raise` the level, or take one member `back`.
 
-    `shape` draws how fast, or which member.
+    `shape` decides how fast, which level, or which member.
     """
 
     at_ns: int
@@ -272,9 +274,10 @@ class Plan:
     """A whole run. `until_ns`: when the faults end and the healing begins.
 
     `turn_ns`: how long a member takes for one slice of the entries to apply, if nothing else wakes it.
-    `install_death_rate`: of the installs that drop a log, the share during which the member crashes. `silenced_rate`:
-    of the removed members, the share that is cut off until their leader has let them go. `former_folders`: machines
-    that were made anew before they were added, and the members that have met their former folder.
+    `install_death_rate`: the share of installs during which the member crashes, of those that drop a log.
+    `silenced_rate`: the share of removed members that are cut off until their leader no longer tells them of it.
+    `former_folders`: the machines that were made anew before they were added, each with the members that have met its
+    former folder.
     """
 
     seed: int
@@ -296,14 +299,14 @@ class Plan:
     priorities: dict[str, int] = field(default_factory=dict)  # In elections; 0 for members that are not named.
     patience: dict[str, int] = field(default_factory=dict)  # Factors by which time-outs are longer than `raft` says.
     leaseless: tuple[str, ...] = ()  # Members that do not read by lease when they lead, whatever `raft` says.
-    founders: int = 0  # So many of the machines are voters at first; 0: all.
+    founders: int = 0  # How many of the machines are voters at first; 0: all.
     changes: tuple[ChangeStep, ...] = ()
     upgrades: tuple[UpgradeStep, ...] = ()
     former_folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def trusts_clocks(self) -> bool:
-        """True if all clocks keep to what leases and proofs of age rest on."""
+        """True if all clocks keep to the bounds that leases and proofs of age rely on."""
         drift, spread = self.raft.clock_drift_ppm_max / 1_000_000, self.clocks.spread
         is_bounded = spread <= 1 + drift and 1 / spread >= 1 - drift and self.clocks.grain_ns == 1
         return is_bounded and not any(fault.kind in CLOCK_KINDS for fault in self.faults)
@@ -321,7 +324,7 @@ class Plan:
 
     @property
     def election_timeout_max_ns(self) -> int:
-        """The longest of any member."""
+        """The longest election time-out of any member, in ns."""
         return max(self.patience.values(), default=1) * self.raft.election_timeout_max_ns
 
     @property

@@ -1,7 +1,8 @@
-"""A plan as a TOML file, readable by people, that plays the same run when the draws of seeds have changed.
+"""A plan as a readable TOML file, which plays the same run even when the draws of seeds have changed.
 
-Only what differs from the usual is written: the defaults of the fields of `Plan` and its parts, and `USUAL` for fields
-without a default. Nothing here knows a field by name but `USUAL`, so fields that are added later are in the file.
+The file holds only values that differ from the usual ones: from the defaults of the fields of `Plan` and its parts, and
+from `USUAL` for fields without a default. Only `USUAL` knows fields by name, so the file also has fields that are added
+later.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from harness.sim.plan.plan import KINDS, DiskPlan, Plan
 from raft import RaftError
 
 Tree = dict[str, Any]
-"""A tree of TOML: nested tables of numbers, words, truth values and arrays."""
+"""A tree of TOML: nested tables of numbers, strings, booleans and arrays."""
 
 USUAL: Tree = {
     "profile": "as drawn",
@@ -45,7 +46,7 @@ USUAL: Tree = {
 """The values of an empty plan, for fields without a default of their own. Changing it changes every kept file."""
 
 SHARES = ("_rate", "_share", "target", "shape")
-"""Fields whose names end so are numbers from 0 to 1."""
+"""Fields whose names end in one of these are numbers from 0 to 1."""
 
 
 def write_plan(plan: Plan, path: Path, comment: str) -> None:
@@ -54,14 +55,14 @@ def write_plan(plan: Plan, path: Path, comment: str) -> None:
 
 
 def plan_text(plan: Plan, comment: str = "") -> str:
-    """The file: `read_plan` makes an equal plan of it."""
+    """Return the text of the file. `read_plan` makes an equal plan of it."""
     tree = differing(to_tree(plan), usual_tree(plan.members) | {"members": USUAL["members"]})
     lines = [f"# {line}".rstrip() + "\n" for line in comment.splitlines()]
     return "".join(lines) + tomli_w.dumps({"seed": plan.seed, **tree})
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in a file. Raises BadInput, which names file, key and value."""
+    """Return the plan in a file. Raises BadInput, which names file, key and value."""
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -82,7 +83,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def plan_of(tree: Tree) -> Plan:
-    """The plan that a whole tree says. Raises BadInput."""
+    """Return the plan that a complete tree describes. Raises BadInput."""
     plan = PlanReader(Path("plan")).value(Plan, tree, "")
     assert isinstance(plan, Plan)
     return plan
@@ -92,7 +93,7 @@ def plan_of(tree: Tree) -> Plan:
 
 
 def to_tree(value: Any) -> Any:
-    """A dataclass, with all that is in it, as TOML says it. What is None is left out."""
+    """Return a dataclass and everything in it as a tree of TOML. Fields that are None are left out."""
     if is_dataclass(value):
         pairs = ((field.name, getattr(value, field.name)) for field in fields(value))
         return {name: to_tree(part) for name, part in pairs if part is not None}
@@ -104,7 +105,7 @@ def to_tree(value: Any) -> Any:
 
 
 def usual_tree(members: tuple[str, ...]) -> Tree:
-    """The plan of a file that says nothing but its members."""
+    """Return the tree of a plan whose file names nothing but its members."""
     tree = merged(defaults_of(Plan), USUAL)
     return tree | {"members": list(members), "disks": {member: defaults_of(DiskPlan) for member in members}}
 
@@ -138,7 +139,7 @@ def differing(tree: Tree, usual: Tree) -> Tree:
 
 
 def merged(usual: Tree, tree: Tree) -> Tree:
-    """`usual`, with what `tree` says put upon it."""
+    """Return `usual` with the values of `tree` in place of its own."""
     both = dict(usual)
     for name, value in tree.items():
         under = both.get(name)
@@ -160,7 +161,7 @@ class PlanReader:
         return BadInput(f"{self._path}: {key} = {value!r} cannot be played", hint)
 
     def value(self, kind: Any, tree: Any, key: str) -> Any:
-        """`tree`, which stands at `key`, as a value of type `kind`."""
+        """Return the subtree at `key` as a value of type `kind`. Raises BadInput."""
         if is_dataclass(kind):
             return self._dataclass(kind, tree, key)
         origin, parts = get_origin(kind), get_args(kind)

@@ -1,6 +1,6 @@
 """Profiles: half of the seeds are bent towards a corner that independent draws seldom reach.
 
-Drawing each bound by itself seldom gives short elections *and* a log that forgets *and* a busy load, and most bugs of
+Drawing each bound by itself seldom gives short elections *and* a log that forgets *and* a busy load. Most bugs of
 consensus need such a coincidence. A profile is a few traits, applied one after the other; a trait leaves the rest of
 the plan as the seed drew it. Runs with a profile are shorter, because more happens in them.
 
@@ -43,7 +43,10 @@ QUORATE = {3: 6, 4: 1, 5: 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """`weight`: how often it is drawn. `members`: the weight of each cluster size. `traits` are applied in order."""
+    """A named bias of plans. `weight`: how often it is drawn. `members`: the weight of each cluster size.
+
+    `traits` are applied in order.
+    """
 
     name: str
     weight: int
@@ -151,7 +154,7 @@ def aggressive_compaction(plan: Plan, random: Random) -> Plan:
 
 
 def short_sessions(plan: Plan, random: Random) -> Plan:
-    """Clients give an attempt up early and its bytes arrive late; sessions end while clients still retry."""
+    """Clients give up an attempt early and its bytes arrive late; sessions end while clients still retry."""
     connections = replace(
         plan.load.connections,
         break_rate=random.choice((0.0, 0.03)),
@@ -258,7 +261,7 @@ def snapshot_catch_up(plan: Plan, random: Random) -> Plan:
 
 
 def power_failures(plan: Plan, random: Random) -> Plan:
-    """Power fails again and again, on slow disks, amid frames of many sectors."""
+    """Power fails again and again, on slow disks, in the middle of frames of many sectors."""
     return replace(
         plan,
         faults=tuple(
@@ -291,7 +294,7 @@ def crash_during_recovery(plan: Plan, random: Random) -> Plan:
 
 
 def delayed_frames(plan: Plan, random: Random) -> Plan:
-    """Frames that arrive when whole elections have passed, out of order, and some of them twice."""
+    """Frames arrive out of order, some of them twice, and some only after whole elections have passed."""
     return replace(
         plan,
         network=replace(
@@ -339,16 +342,17 @@ def production_limits(plan: Plan, _: Random) -> Plan:
 def lease_faults(plan: Plan, random: Random) -> Plan:
     """A leader reads by lease, on clocks as bad as it allows for, under the faults that would expose a wrong lease.
 
-    Frames and syncs take a few milliseconds, promises many times as long: somebody else may lead while a lease goes on.
+    Frames and syncs take a few milliseconds, and promises last many times as long. So another member may come to lead
+    while a lease goes on.
     """
     promise_ns = random.choice((80, 120)) * MILLISECOND_NS
     drift_ppm = random.choice((10_000, 450_000))
     until_ns = int((2 + random.random()) * SECOND_NS)
     is_quiet = False
     groups: tuple[FaultGroup, ...] = (_a_follower_forgets, _a_transfer_unheard, _late_answers)
-    if drift_ppm > 10_000:  # Leases are short then; what is left out of them is long.
+    if drift_ppm > 10_000:  # Leases are then short, and the margin that they leave is long.
         groups = (_a_cut, _a_cut, _a_transfer_unheard)
-    elif random.random() < 0.5:  # Without writes: a member that misses the leader misses no entry, and can be elected.
+    elif random.random() < 0.5:  # Without writes, a member that misses the leader misses no entry, and can be elected.
         is_quiet, groups = True, (_a_follower_forgets,)
     struck_at = range(3 * promise_ns, until_ns, 3 * promise_ns)
     faults = [fault for at_ns in struck_at for fault in random.choice(groups)(at_ns, promise_ns, random)]
@@ -386,9 +390,9 @@ def lease_faults(plan: Plan, random: Random) -> Plan:
 
 
 def _a_cut(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """The others elect a new leader, whose writes the old leader does not hear of.
+    """The leader is cut off: the others elect a new one, and the old leader does not hear of its writes.
 
-    Who has the quickest clock is elected most often; so anybody takes over before, the slowest one, too.
+    The member with the quickest clock is elected most often. So any member may take over first, even the slowest one.
     """
     handover = _fault_ns("take over", at_ns - promise_ns, 0, 0.0, target=random.random())
     return [handover, _fault_ns("cut off", at_ns, promise_ns * 3 // 2, 0.0)]
@@ -404,7 +408,7 @@ def _a_transfer_unheard(at_ns: int, promise_ns: int, random: Random) -> list[Fau
 
 
 def _a_follower_forgets(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """A follower misses the leader for most of a time-out; then the leader is cut off, and the other one dies."""
+    """A follower misses the leader for most of a time-out. Then the leader is cut off, and the other follower dies."""
     cut_at, other = at_ns + int(promise_ns * (0.3 + 0.6 * random.random())), random.random()
     return [
         _fault_ns("bridge", at_ns, promise_ns * 3 // 2, 0.0, target=other),
@@ -414,7 +418,7 @@ def _a_follower_forgets(at_ns: int, promise_ns: int, random: Random) -> list[Fau
 
 
 def _late_answers(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """Responses reach the leader so late that they may be older than its last heartbeat that was heard."""
+    """Responses reach the leader so late that they may be older than the last of its heartbeats that was heard."""
     slow = [_fault_ns("slow link", at_ns, 3 * promise_ns, random.random()) for _ in range(4)]
     return [*slow, _fault_ns("cut one way", at_ns + promise_ns, 2 * promise_ns, 0.1)]
 
@@ -424,7 +428,7 @@ def _fault_ns(kind: str, at_ns: int, duration_ns: int, shape: float, *, target: 
 
 
 def syncing_in(sync_ns: int, plan: Plan) -> dict[str, DiskPlan]:
-    """The same disks, with syncs of this length that never stall."""
+    """Return the disks of the plan, with syncs of this length that never stall."""
     return {member: replace(disk, sync_ns=sync_ns, stall_rate=0.0) for member, disk in plan.disks.items()}
 
 
@@ -477,10 +481,10 @@ PROFILES = (
 
 
 COINCIDENCE_SHARE = 0.3
-"""Share of the seeds without a profile."""
+"""Share that has a coincidence, of the seeds without a profile."""
 
 LEADER_AFTER_SNAPSHOT_SHARE = 0.08
-"""Share of the seeds that have neither a profile nor a coincidence."""
+"""Share that gets `leader_after_snapshot`, of the seeds with neither a profile nor a coincidence."""
 
 QUICK = RaftConfig(
     heartbeat_interval_ns=20 * MILLISECOND_NS,
@@ -513,7 +517,7 @@ def _with_leader_after_snapshot(plan: Plan, random: Random) -> Plan:
 def hung_disk_during_partition(plan: Plan, random: Random) -> Plan:
     """The leader's disk hangs while the leader is cut off, and still hangs when it hears of its successor.
 
-    So what it was writing is cut from its log, and replaced, before the disk says that it is written.
+    So the entries that it was writing are cut from its log and replaced before the disk says that they are written.
     """
     faults: list[Fault] = []
     until_ns, at_ms = 4 * SECOND_NS, 400
@@ -551,7 +555,7 @@ def disks_full(plan: Plan, random: Random) -> Plan:
 
 
 def divergent_log_rewrite(plan: Plan, random: Random) -> Plan:
-    """An old leader that wrote on while cut off has its tail replaced at once, in frames of a KiB; then it crashes."""
+    """The tail of an old leader that wrote while cut off is replaced at once, in frames of a KiB; then it crashes."""
     until_ns, place = 4 * SECOND_NS, random.randrange(len(plan.members))
     target = (place + 0.5) / len(plan.members)
     faults: list[Fault] = []
@@ -633,9 +637,9 @@ def leader_after_snapshot(plan: Plan, random: Random) -> Plan:
 
 
 def expiry_at_command_time(plan: Plan, random: Random) -> Plan:
-    """Sessions expire at the very time of a command, while members catch up on entries of one put each.
+    """Sessions expire at exactly the time of a command, while members catch up on entries of one put each.
 
-    On coarse clocks (`plan.with_coarse_clocks`). Programs come and go, and half of them leave their sessions open.
+    Clocks are coarse (`draw.with_coarse_clocks`). Programs come and go, and some of them leave their sessions open.
     """
     until_ns, faults = 5 * SECOND_NS, list[Fault]()
     for at_ms in range(300, until_ns // MILLISECOND_NS, 350):
@@ -670,7 +674,7 @@ COINCIDENCES: dict[str, Callable[[Plan, Random], Plan]] = {
 
 
 def busy(plan: Plan, random: Random) -> Plan:
-    """Programs read and write all the time, most of them on their own member, whoever leads."""
+    """Programs read and write all the time, most of them on their own member, leader or not."""
     load = replace(plan.load, with_service=False, clients=8, loyal=6, think_ns=random.choice((3, 10)) * MILLISECOND_NS)
     network = replace(
         plan.network, delay_ns=MILLISECOND_NS, jitter_ns=MILLISECOND_NS, late_rate=0.0, loss_rate=0.0, slow_rate=0.0
@@ -685,11 +689,11 @@ def _aimed_at_leader(kind: str, at_ms: int, duration_ms: int, random: Random) ->
 
 
 ROT_SHARE = 0.15
-"""Share of the seeds in which leaders keep little of the log in memory and feed returning followers from disk."""
+"""Share of the seeds in which leaders keep little of the log in memory, and read it back for returning followers."""
 
 
 def with_log_rot(plan: Plan, random: Random) -> Plan:
-    """In ROT_SHARE of the seeds the leader's log rots each time before a follower comes back."""
+    """Let the leader's log rot each time before a follower comes back, in ROT_SHARE of the seeds."""
     if random.random() >= ROT_SHARE or plan.profile != AS_DRAWN or plan.founders or len(plan.members) < 3:
         return plan
     if random.random() < 0.5:
@@ -708,10 +712,11 @@ def with_log_rot(plan: Plan, random: Random) -> Plan:
 
 
 def _rot_after_rewrite(plan: Plan, random: Random) -> Plan:
-    """One member leads, writes on while cut off, has its tail replaced, crashes, and reads all of its log again.
+    """One member leads, goes on writing while cut off, has its tail replaced, crashes, and reads all of its log again.
 
-    Entry by entry, with values of many sizes: now and then a frame is as long as the one which it replaces, though it
-    has a hard state besides. That one may then take its place. What is read is applied slowly, so that much is left.
+    Entries come one by one, with values of many sizes. So now and then a frame is as long as the frame that it
+    replaces, although it holds a hard state too. The rot may then put the old frame in its place. Entries are applied
+    slowly, so that much of the log is still to be read.
     """
     until_ns, target = 4 * SECOND_NS, (random.randrange(len(plan.members)) + 0.5) / len(plan.members)
     faults: list[Fault] = []
@@ -753,12 +758,12 @@ LEASE_FAULTS = "lease faults"
 
 
 def with_heterogeneous_settings(plan: Plan, random: Random) -> Plan:
-    """Where leaders read by lease, half of the seeds have members with different settings, as amid a rolling change.
+    """Give members different settings in half of the seeds with leases, as during a rolling change of settings.
 
-    One patient member has election time-outs several times as long as the others, and some members do not read by
-    lease when they lead, though they promise what others need for it. In the profile of lease faults the patient one
-    is made the leader again and again, and cut off for longer than the others wait: if it takes its own settings for
-    what the others have promised, it reads on while another member leads.
+    One patient member has election time-outs several times as long as the others. Some members do not read by lease
+    when they lead, although they make the promises that others need for it. In the profile of lease faults, the patient
+    member is made the leader again and again, and cut off for longer than the others wait. If it relies on its own
+    settings and not on what the others have promised, it goes on reading while another member leads.
     """
     is_at_odds, place, times = random.random() < 0.5, random.randrange(len(plan.members)), random.choice(PATIENCE_TIMES)
     leaseless = [member for member in plan.members if random.random() < 0.3]

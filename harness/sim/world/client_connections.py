@@ -1,8 +1,8 @@
 """Connections between simulated clients and members: ordered bytes that may stop without notice, as with TCP.
 
-When a connection breaks, each end is told or not (half-open), and the bytes under way are lost. Bytes arrive in pieces
-of any size. Behind a cut they wait, in order, as TCP retransmits them; when the cut is mended they arrive, or the
-connection was given up meanwhile. The members use `network` among themselves; its partitions do not cut clients off.
+When a connection breaks, each end is told or not (half-open), and the bytes in flight are lost. Bytes arrive in pieces
+of any size. Behind a cut they wait in order, because TCP retransmits them. When the cut is mended they arrive, unless
+the connection was given up meanwhile. Members use `network` among themselves; its partitions do not cut clients off.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from harness.sim.world.network import BlockedLinks, Link
 from kvstore import Service
 
 GIVEN_UP_RATE = 0.3
-"""Share of the connections that are given up of those that had data waiting behind a cut."""
+"""Share of the connections that are given up, of those that had data waiting behind a cut."""
 
 
 class ClientEnd(Protocol):
-    """What a connection needs of the client that has dialed it."""
+    """The client that has dialed a connection, as the connection sees it."""
 
     name: str
 
@@ -44,7 +44,7 @@ Held = tuple[Action, tuple[Any, ...]]
 
 @dataclass(slots=True, eq=False)
 class ClientConnection:
-    """One connection. `server_id` and `life`: its name at the member, in that process."""
+    """One connection. `server_id` is its id at the member, in the process `life`."""
 
     client: ClientEnd
     connection_id: int
@@ -54,7 +54,7 @@ class ClientConnection:
     accepted: bool = False
     broken: bool = False
     arrives_at: list[int] = field(default_factory=lambda: [0, 0])  # Latest arrival at the member, at the client.
-    inbox: deque[bytes] = field(default_factory=deque)  # Arrived at the member, which does not want it yet.
+    inbox: deque[bytes] = field(default_factory=deque)  # Data arrived at the member, which does not want it yet.
     is_to_be_read: bool = False  # The member will look at it when it gets round to it.
     hangs: list[bool] = field(default_factory=lambda: [False, False])  # Nothing arrives at that side any more.
     held: tuple[deque[Held], deque[Held]] = field(default_factory=lambda: (deque(), deque()))  # Behind a cut.
@@ -73,9 +73,9 @@ class ClientConnections:
         self._random: dict[str, Random] = {}  # By client.
         self._connections: dict[tuple[str, int], ClientConnection] = {}  # By client and its connection id.
         self._at_member: dict[int, ClientConnection] = {}
-        self._full: dict[int, ClientConnection] = {}  # Have an inbox.
+        self._full: dict[int, ClientConnection] = {}  # Those with data in their inbox.
         self._blocked = BlockedLinks()  # How many faults cut this direction now.
-        self._holding: dict[int, ClientConnection] = {}  # On which something waits behind a cut.
+        self._holding: dict[int, ClientConnection] = {}  # Those with something that waits behind a cut.
         self._last_server_id = 0
         self.is_calm = False
 
@@ -92,7 +92,7 @@ class ClientConnections:
         self._carry(connection, 0, self._accept)
 
     def send(self, client: ClientEnd, connection_id: int, data: bytes) -> None:
-        """Bytes from the client."""
+        """Send bytes from the client."""
         connection = self._connections.get((client.name, connection_id))
         if connection is not None and not self._breaks(connection):
             for piece in self._pieces(connection, data):
@@ -113,7 +113,7 @@ class ClientConnections:
     # -- the member's side
 
     def flushed(self, member: MachineView, service: Service) -> None:
-        """After a flush: what the service wants to say leaves, and what it has room for is read."""
+        """After a flush: send the output of the service, and read the input that it has room for."""
         for server_id, data in service.take_output():
             connection = self._at_member.get(server_id)
             if connection is not None and not self._breaks(connection):
@@ -159,7 +159,7 @@ class ClientConnections:
             self._read(connection)
 
     def _read(self, connection: ClientConnection) -> None:
-        """The member reads one piece, when it gets round to it and if it still has room for it then."""
+        """Let the member read one piece, when it gets round to it and if it still has room for it then."""
         if not connection.is_to_be_read:
             connection.is_to_be_read = connection.member.scheduler.postpones(self._read_now, connection)
             if not connection.is_to_be_read:
@@ -210,7 +210,7 @@ class ClientConnections:
         self._blocked.add(links)
 
     def mend(self, links: Iterable[Link]) -> None:
-        """Undo one `cut` of each; those that have been healed meanwhile are left alone. What waited goes its way."""
+        """Undo one `cut` of each link that was not healed meanwhile. Data that waited behind them goes on its way."""
         self._blocked.remove(links)
         self._release()
 
@@ -241,7 +241,7 @@ class ClientConnections:
     # -- how connections behave
 
     def _carry(self, connection: ClientConnection, side: int, action: Action, *arguments: Any) -> None:
-        """Do this when it arrives at `side` (0: the member, 1: the client), after all that left before it."""
+        """Call `action` on arrival at `side` (0: the member, 1: the client), after everything that was sent before."""
         if connection.hangs[side]:
             self._world.cover("a client's connection hung")
         elif self._blocked and connection.link(side) in self._blocked:

@@ -1,8 +1,9 @@
-"""What the parts of a simulated run may ask of the run and of its machines.
+"""Protocols for what the parts of a simulated run may ask of the run and of its machines.
 
-The run (`harness.sim.simulation`) is made of all parts and each part needs something of the run; likewise a machine
-and its connections, its checks and the faults that hit it. So what they need is written down here, and handed in.
-Chapters above this one add to `World` what they bring along (`checks/context.py`, `faults/context.py`).
+The run (`harness.sim.simulation`) is made of all parts, and each part needs something of the run. The same holds for a
+machine and its connections, its checks and the faults that hit it. So these protocols state what they need of each
+other, and the objects are handed in. Later packages extend `World` with their own parts (`checks/context.py`,
+`faults/context.py`).
 """
 
 from __future__ import annotations
@@ -118,16 +119,16 @@ class MachineChecks(Protocol):
 
 
 class PeerConnectionsView(Protocol):
-    """What other machines, and faults, do with the peer connections of a machine."""
+    """The peer connections of a machine, as other machines and faults use them."""
 
     def waits_for(self, peer_id: str) -> bool:
-        """True while it pauses before the next call of this peer, which has refused it."""
+        """Return True while it pauses before it calls this peer again, which has refused it."""
 
     def was_taken_by(self, peer_id: str) -> None:
         """This peer has taken its hello."""
 
     def was_refused_by(self, peer_id: str) -> None:
-        """This peer has not taken its hello: the next call waits, and each pause is twice as long."""
+        """This peer has not taken its hello: the next call waits, and each pause is twice as long as the last."""
 
     def hung_up(self, peer_id: str) -> None:
         """The connection of this peer to the machine is gone."""
@@ -137,7 +138,7 @@ class PeerConnectionsView(Protocol):
 
 
 class MachineView(Protocol):
-    """A simulated machine. Its `life` counts processes; what belongs to an earlier life is discarded."""
+    """A simulated machine. Its `life` counts processes; events of an earlier life are discarded."""
 
     node_id: str
     identity: Identity
@@ -190,13 +191,13 @@ class MachineView(Protocol):
         """Start a process."""
 
     def crash(self, *, power: bool) -> None:
-        """The process dies, and with `power` everything that the disk had not synced is settled."""
+        """Kill the process. With `power`, the machine loses power too: un-synced data survives, or not, by chance."""
 
     def lose_disk(self) -> None:
-        """While it is down, every file goes."""
+        """Lose every file, while it is down."""
 
     def rot(self, random: Random) -> None:
-        """While it is down, one bit of its files changes."""
+        """Change one bit of its files, while it is down."""
 
     def clock_changed(self) -> None:
         """Its clock has jumped, or runs at another rate."""
@@ -211,13 +212,13 @@ class MachineView(Protocol):
         """A peer has refused the hello of process `life`."""
 
     def begin_stop(self, node: Node) -> None:
-        """Its process is asked to end."""
+        """Ask its process to end."""
 
     def call(self, what: str, action: Callable[[Node], None]) -> None:
-        """Have an action done on the node, then look at what follows."""
+        """Do an action on the node, then settle its effects."""
 
     def serve(self, life: int, what: str, action: Callable[[Service], None], content: bytes = b"") -> None:
-        """Have an event of a client's connection handled by the service of process `life`."""
+        """Let the service of process `life` handle an event of a client's connection."""
 
 
 class World(Protocol):
@@ -232,7 +233,7 @@ class World(Protocol):
     def members(self) -> Mapping[str, MachineView]:
         """All machines by name, whether they are members yet or not."""
 
-    # What is written down.
+    # What is recorded.
 
     def cover(self, name: str) -> None:
         """A coverage point is reached."""
@@ -240,13 +241,13 @@ class World(Protocol):
     def note(
         self, member: MachineView, node: Node, what: str, content: bytes, message: object, effects: Effects
     ) -> None:
-        """One event on one machine."""
+        """Record one event on one machine."""
 
     def note_client(self, name: str, content: bytes) -> None:
-        """A client was answered."""
+        """Record that a client was answered."""
 
     def note_world(self, what: str) -> None:
-        """Something that happened to the world."""
+        """Record something that happened to the world."""
 
     # What machines report, and leave to others.
 
@@ -257,13 +258,13 @@ class World(Protocol):
         """The node of a machine runs."""
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """The effects of a node are let out: its application looks at them."""
+        """The effects of a node are let out, and its application handles them."""
 
     def disk_failed(self, member: MachineView) -> None:
         """A process ends because a sync or a read has failed."""
 
     def install_began(self, member: MachineView) -> None:
-        """A received snapshot is durable, and the log that replaces the old one is not yet."""
+        """A received snapshot is durable, but the log that replaces the old one is not yet."""
 
     def process_stopped(self, member: MachineView) -> None:
         """A process that was asked to stop has stopped."""
@@ -272,7 +273,7 @@ class World(Protocol):
         """A process ends because its build does not know the feature level in force."""
 
     def folder_forgotten(self, member: MachineView) -> None:
-        """A process ends because its member is known with another data folder."""
+        """A process ends because other members know its member with another data folder."""
 
     # Connections between machines.
 
@@ -280,13 +281,13 @@ class World(Protocol):
         """One machine calls another, and each takes the other's hello. Raises PeerRefused."""
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
-        """True if `by` has a reason to refuse the hello of `sender` with this code."""
+        """Return True if `by` has a reason to refuse the hello of `sender` with this code."""
 
     def connection_lost(self, member: MachineView, peer_id: str) -> None:
         """The node of `member` is told that a connection is gone."""
 
     def send_refusal(self, caller: MachineView, peer_id: str, code: str) -> None:
-        """`peer_id` has refused the hello of `caller`, which hears of it a little later."""
+        """`peer_id` has refused the hello of `caller`. The caller hears of it a little later."""
 
     def refusal_read(self, member: MachineView, node: Node, peer_id: str, code: str) -> None:
         """The node of `member` has been told that `peer_id` refuses it."""

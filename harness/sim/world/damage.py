@@ -1,4 +1,4 @@
-"""What of a disk is proven to be durable, and the damage that a member must notice at its next start.
+"""Follows which bytes of a disk are proven durable, and does damage that a member must notice at its next start.
 
 See docs/reference/specification.md#48-torn-tail-and-damage.
 """
@@ -22,12 +22,15 @@ _ZEROES = bytes(_LOOK_BYTES)
 
 
 def written_bytes(content: bytes | bytearray) -> int:
-    """Where the zeroes begin that were written ahead of frames; inside of a frame that ends in zeroes, rarely."""
+    """Return where the zeroes begin that were written ahead of frames.
+
+    Rarely this is inside the last frame, if that one ends in zeroes.
+    """
     end = len(content)
     while end:
         start = max(0, end - _LOOK_BYTES)
         rest = content[start:end]
-        if rest != _ZEROES and (rest := rest.rstrip(b"\0")):  # To compare costs a thirtieth.
+        if rest != _ZEROES and (rest := rest.rstrip(b"\0")):  # Comparing costs a thirtieth of stripping.
             return start + len(rest)
         end = start
     return 0
@@ -36,9 +39,9 @@ def written_bytes(content: bytes | bytearray) -> int:
 class ProvenBytes:
     """The sizes of the segments of one member, known from outside, and the damage to its disk.
 
-    A frame says up to which batch it knew the log synced. So once a second sync has ended well, every byte that the
-    first one made durable is proven by what the second one wrote. A write that was lost by the *last* sync is proven by
-    nothing: no checksum can tell such a log from one that ends there.
+    Each frame states up to which batch the log was known to be synced. So once a second sync has succeeded, the frames
+    that it wrote prove every byte that the first sync made durable. Nothing proves a write that the *last* sync lost:
+    no checksum can tell such a log from one that ends there.
     """
 
     def __init__(self, image: DiskImage) -> None:
@@ -49,7 +52,7 @@ class ProvenBytes:
         self._rotten: tuple[str, Inode] | None = None
 
     def log_synced(self) -> None:
-        """A sync of the log has ended well."""
+        """A sync of the log has succeeded."""
         start, before = f"{LOG_FOLDER}/", self._synced
         segments = sorted(path for path, inode in self._image.names.items() if inode and path.startswith(start))
         self._proven, self._synced = before, {}
@@ -65,7 +68,7 @@ class ProvenBytes:
 
     @property
     def is_lie_proven(self) -> bool:
-        """True if a later sync, which was none, has written that the lie had been synced."""
+        """True if a later sync has written that the lying sync had succeeded."""
         return self._syncs_since_lie is not None and self._syncs_since_lie > 1
 
     @property
@@ -81,7 +84,7 @@ class ProvenBytes:
         self._syncs_since_lie = self._rotten = None
 
     def rot(self, random: Random) -> bool:
-        """Change one proven bit of the log, in the newest segment as often as in any other; False if there is none."""
+        """Change one proven bit of the log, half of the time in the newest segment. Returns False if there is none."""
         sizes = []
         for path in sorted(self._proven):
             inode = self._image.names.get(path)
@@ -109,7 +112,7 @@ class ProvenBytes:
         return self._rot(path, inode, len(inode.durable), random)
 
     def sizes(self) -> list[tuple[str, int]]:
-        """Each segment that is there, and how many of its bytes are proven."""
+        """Return the path of each segment with proven bytes, and how many of its bytes are proven."""
         found = []
         for path in sorted(self._proven):
             inode = self._image.names.get(path)
@@ -119,13 +122,13 @@ class ProvenBytes:
         return found
 
     def flip(self, path: str, offset: int, bit: int) -> None:
-        """This durable bit has changed."""
+        """Change this durable bit."""
         inode = self._image.file(path)
         inode.rot(offset, bit)
         self._rotten = path, inode
 
     def misplace(self, path: str, offset: int, source: int, length: int) -> None:
-        """The bytes at `source` of this file have been written at `offset` as well."""
+        """Write `length` bytes from `source` of this file also at `offset`."""
         inode = self._image.file(path)
         for content in (inode.durable, inode.current):
             content[offset : offset + length] = content[source : source + length]

@@ -1,7 +1,8 @@
 """`SimFiles`: the `Files` of storage over a disk image, in virtual time. One submission is one event.
 
-Nobody sees any part of a submission under way; when it is done all of it has happened. A crash in between draws how
-many of its operations, in order, were carried out: a sync under way may or may not have happened.
+Nobody sees any part of a submission under way; when it is done, all of it has happened. If the process crashes in
+between, a draw decides how many of its operations, in order, were carried out. A sync under way may or may not have
+happened.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ class SimFiles:
         self._queue: deque[tuple[tuple[Operation, ...], Done]] = deque()
         self._dead = False
         self.slow_factor = 1
-        self.hangs = False  # Then nothing ends; `answer` ends it.
-        self._is_due = False  # What is under way would have ended while it hung.
+        self.hangs = False  # While it does, no submission ends. `answer` stops it.
+        self._is_due = False  # The submission under way would have ended while the disk hung.
         self.accepted: set[str] = set()
         self.lies_about: str | None = None  # The next sync of bytes in this folder is a lie.
-        self.may_lie: Callable[[], bool] = lambda: True  # Asked when it would happen.
+        self.may_lie: Callable[[], bool] = lambda: True  # Asked when the lie would happen.
         self.on_lie: Callable[[str], None] = lambda _: None  # Told once, in words, when it has happened.
-        self.has_failed = False  # A sync on which something was to rest did.
-        self.has_erred = False  # A sync or a read did.
-        self.has_read_short = False  # The system gave less than it was asked for.
+        self.has_failed = False  # A sync on which something relies has failed.
+        self.has_erred = False  # A sync or a read has failed.
+        self.has_read_short = False  # The system returned less than it was asked for.
         self.on_start: Callable[[int], None] | None = None  # Told once, with its duration, when a submission begins.
-        self.has_lacked_room = False  # Something found no room, since the process has last said that there is some.
-        self._owed: set[str] = set()  # Folders that were to get something which found no room, and nothing since.
+        self.has_lacked_room = False  # Something found no room since the process last said that there is some.
+        self._owed: set[str] = set()  # Folders in which something found no room, and which have got nothing since.
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         """See storage.Files."""
@@ -71,10 +72,11 @@ class SimFiles:
         return self._image.children(folder)
 
     def is_synced(self, folder: str) -> bool:
-        """True if everything ever submitted that puts bytes or names into `folder` is carried out and synced.
+        """Return True if everything ever submitted that puts bytes or names into `folder` is carried out and synced.
 
-        Files of `accepted` do not count: leftovers of an earlier life, of which nothing is needed, and of what found no
-        room. That is owed until the folder takes something again: who says that it is written has written it anew.
+        Files of `accepted` do not count: they are leftovers of an earlier life, which nobody needs, or of operations
+        that found no room. Such an operation is owed until the folder takes something again, because a process that
+        says that it is written has then written it anew.
         """
         start = f"{folder}/"
         waiting = any(adds_to(operation, start) for operations, _ in self._queue for operation in operations)
@@ -86,11 +88,11 @@ class SimFiles:
         return bool(self._queue)
 
     def owes(self, folder: str) -> bool:
-        """True if `folder` was to get something which found no room, and has got nothing since."""
+        """Return True if something found no room in `folder`, and the folder has got nothing since."""
         return folder in self._owed
 
     def crash(self, random: Random) -> None:
-        """The process dies: the submission under way got some way, those behind it never began."""
+        """Kill the process: the submission under way was carried out in part, and those behind it never began."""
         self._dead = True
         if self._queue:
             operations, _ = self._queue[0]
@@ -191,14 +193,15 @@ class SimFiles:
 
 
 def is_relied_on(operation: Operation) -> bool:
-    """True if this operation puts something there that a sync behind it is to make durable: no mere deletion."""
+    """Return True if a later sync is to make this operation durable: it is no mere deletion, and not the ballast."""
     path = put_at(operation)
     return path is not None and path != BALLAST_PATH
 
 
 def steps_done(operations: Sequence[Operation], random: Random) -> int:
-    """How many operations are carried out when a crash comes: most often all before one of the syncs, which take the
-    time.
+    """Draw how many operations are carried out when a crash comes.
+
+    Most often these are all operations before one of the syncs, because the syncs take the time.
     """
     syncs = [place for place, operation in enumerate(operations) if isinstance(operation, SyncFile | SyncFolder)]
     if syncs and random.random() < 0.6:
@@ -207,7 +210,7 @@ def steps_done(operations: Sequence[Operation], random: Random) -> int:
 
 
 def put_at(operation: Operation) -> str | None:
-    """The path at which this operation puts bytes or a name; None if it is another one."""
+    """Return the path at which this operation puts bytes or a name; None if it puts neither."""
     match operation:
         case Write(path=path) | SetSize(path=path) | CreateFile(path=path) | Rename(new_path=path):
             return path
@@ -216,13 +219,13 @@ def put_at(operation: Operation) -> str | None:
 
 
 def adds_to(operation: Operation, start: str) -> bool:
-    """True if this operation puts bytes or a name below the folder whose path, with "/", is `start`."""
+    """Return True if this operation puts bytes or a name into the folder whose path, with "/", is `start`."""
     path = put_at(operation)
     return path is not None and path.startswith(start)
 
 
 class Immediately:
-    """A schedule without time, for work on an image aside: `run` carries out everything submitted, to the end."""
+    """A schedule without time, for work on an image outside the run. `run` carries out everything submitted."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
@@ -240,10 +243,10 @@ LOG_FOLDER_NAME = "log"
 
 
 def check_rename(image: DiskImage, rename: Rename) -> None:
-    """A segment gets its name when the names of all segments before it are durable; else a crash may leave a gap.
+    """Check that a segment gets its name only when the names of all segments before it are durable.
 
-    A crash may forget the older one of two names that are not synced. The gap looks like damage and is refused, and the
-    member never starts again.
+    Otherwise a crash may forget the older one of two names that are not synced, and leave a gap. The gap looks like
+    damage and is refused, and the member never starts again.
 
     See docs/reference/specification.md#413-names.
     """

@@ -1,14 +1,14 @@
-"""A disk that remembers only what was synced: current and durable contents, and what a crash makes of them.
+"""A disk that remembers only what was synced: its current and durable contents, and what a crash leaves of them.
 
 Bytes of a file are durable after `SyncFile`, its name after `SyncFolder` of its folder (storage/files/interface.py).
-Killing a process loses nothing that the operating system has taken; losing power settles everything un-synced by a
-seeded draw: nothing, everything, a prefix, or sector by sector with torn sectors and garbage. Bytes that were not being
-written are never harmed, unless they rot or are hit by a misdirected write.
+Killing a process loses nothing that the operating system has taken. When power is lost, a seeded draw settles all
+un-synced bytes: nothing survives, or everything, or a prefix, or some sectors, with torn sectors and garbage among
+them. Bytes that were not being written are never harmed, unless they rot or are hit by a misdirected write.
 
-After a failed sync the system takes the pages for clean: programs go on seeing them, and no later sync, though it
-succeeds, writes those that did not reach the platter. Names are in a journal: a failed sync of a folder has made some
-of them durable, in order, and the next sync that succeeds the rest. A disk that *lies* says that a sync succeeded while
-the bytes are nowhere, or elsewhere; nobody sees it until power is lost.
+After a failed sync the system takes the pages for clean. Programs go on seeing them, but no later sync writes the pages
+that did not reach the platter, even if it succeeds. Names are in a journal: a failed sync of a folder makes some of
+them durable, in order, and the next sync that succeeds makes the rest durable. A disk that *lies* says that a sync
+succeeded although the bytes are nowhere, or elsewhere. Nobody sees it until power is lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SetSize, 
 SECTOR_BYTES = 512
 
 NAME_BYTES = 32
-"""A new name in a folder takes room too, but only where there is hardly any: it is not counted while there is."""
+"""The room that a new name in a folder needs. A nearly full disk refuses it, but names are not counted as used room."""
 
 
 class Inode:
@@ -33,8 +33,8 @@ class Inode:
         self.current = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes] | int] = []  # (offset, data) of a write, or a new size.
-        self.has_failed = False  # A sync of it did: what is seen and what is durable may differ for good.
-        self.claimed: bytearray | None = None  # What the disk says is durable, since it has lied about this file.
+        self.has_failed = False  # A sync of it failed: the seen and the durable contents may differ for good.
+        self.claimed: bytearray | None = None  # What the disk says is durable, once it has lied about this file.
 
     def change(self, pending: tuple[int, bytes] | int) -> None:
         """Carry out one write or size change; it is not durable yet."""
@@ -51,7 +51,7 @@ class Inode:
 
     @property
     def has_lied(self) -> bool:
-        """True if the disk said that a sync succeeded, and bytes of this file are nowhere, or other bytes now."""
+        """True if the disk said that a sync succeeded, although bytes of this file were lost or overwritten."""
         return self.claimed is not None
 
     def sync(self) -> None:
@@ -68,7 +68,7 @@ class Inode:
             carry_out(self.claimed, change)
 
     def fail_sync(self, random: Random | None = None) -> None:
-        """A sync that fails: nothing of what was pending is written, with `random` some sectors; no later sync does."""
+        """Carry out a failing sync. It writes nothing, or with `random` some sectors; no later sync writes the rest."""
         if random is not None:
             for start, piece in self._pending_sectors():
                 if random.random() < 0.5:
@@ -77,7 +77,7 @@ class Inode:
         self.has_failed = True
 
     def lose_sync(self, random: Random) -> None:
-        """A sync that succeeds and has written nothing; the file may have grown by zeroes."""
+        """Carry out a sync that succeeds but writes nothing. The file may grow by zeroes."""
         claimed = self._claim()
         for pending in self.pending:
             carry_out(claimed, pending)
@@ -86,7 +86,7 @@ class Inode:
             self.durable.extend(bytes(len(self.current) - len(self.durable)))
 
     def misdirect_sync(self, victim: Inode, random: Random) -> None:
-        """A sync that succeeds and has written elsewhere: over durable sectors of `victim`, which may be itself."""
+        """Carry out a sync that succeeds but writes elsewhere: over durable sectors of `victim`, maybe of this file."""
         victim._claim()
         for start, piece in self._pending_sectors():
             place = start % SECTOR_BYTES + SECTOR_BYTES * random.randrange(len(victim.durable) // SECTOR_BYTES + 1)
@@ -95,7 +95,7 @@ class Inode:
         self.lose_sync(random)
 
     def _claim(self) -> bytearray:
-        """From here on what the disk says is durable is kept apart from what is."""
+        """Keep what the disk says is durable apart from what is durable, from here on. Returns the former."""
         if self.claimed is None:
             self.claimed = bytearray(self.durable)
         return self.claimed
@@ -111,7 +111,7 @@ class Inode:
         self.has_failed, self.claimed = False, None
 
     def rot(self, offset: int, bit: int) -> None:
-        """One durable bit has changed."""
+        """Change one durable bit."""
         for content in (self.durable, self.current, self.claimed):
             if content is not None and offset < len(content):
                 content[offset] ^= 1 << bit
@@ -132,20 +132,20 @@ def carry_out(content: bytearray, change: tuple[int, bytes] | int) -> None:
 
 
 Change = tuple[str, Inode | None, bool]
-"""One name: path, what it stands for (None: a folder), and whether it is there afterwards."""
+"""A change of one name: its path, its file (None: a folder), and whether the name is there afterwards."""
 
 
 class DiskImage:
-    """All files of one machine, by full path, in both views."""
+    """All files of one machine by full path, both as programs see them and as they are durable."""
 
     def __init__(self) -> None:
         self.names: dict[str, Inode | None] = {}
         self.durable_names: dict[str, Inode | None] = {}
         self.pending_names: dict[str, list[tuple[Change, ...]]] = {}  # Per folder, in order; each is atomic.
-        self.size_bytes_max: int | None = None  # All files together; None: there is room.
-        self.fails_sync: SyncFile | SyncFolder | None = None  # The next one of this folder (or in it) fails.
-        self.fails_read_of: str | None = None  # The next read of a file whose path begins so fails.
-        self.reads_are_short = False  # The system gives a part of what is asked for at a time.
+        self.size_bytes_max: int | None = None  # Of all files together; None: no bound.
+        self.fails_sync: SyncFile | SyncFolder | None = None  # The next sync of this folder (or in it) fails.
+        self.fails_read_of: str | None = None  # The next read of a file whose path begins like this fails.
+        self.reads_are_short = False  # The system returns only a part of what is asked for at a time.
 
     def file(self, path: str) -> Inode:
         """The file with this name as programs see it. Raises FileNotFoundError."""
@@ -162,7 +162,7 @@ class DiskImage:
         )
 
     def carry_out(self, operation: Operation) -> None:
-        """Do what a program asked for. Raises OSError like the real thing."""
+        """Carry out one operation of a program. Raises OSError like a real disk."""
         match operation:
             case Write(path, offset, buffers):
                 self._write(path, offset, b"".join(buffers))
@@ -229,7 +229,7 @@ class DiskImage:
         self.pending_names.setdefault(parent(changes[0][0]), []).append(changes)
 
     def fail_sync(self, operation: SyncFile | SyncFolder, random: Random) -> None:
-        """Carry out a sync that fails: some of it is durable, see `Inode.fail_sync` and the head of this file."""
+        """Carry out a sync that fails. Some of it may be durable: see `Inode.fail_sync` and the head of this file."""
         if isinstance(operation, SyncFile):
             self.file(operation.path).fail_sync(random if random.random() < 0.5 else None)
             return
@@ -238,9 +238,9 @@ class DiskImage:
             self._make_names_durable(pending.pop(0))
 
     def lie(self, path: str, random: Random) -> str:
-        """Carry out a sync of the file at `path` that succeeds and wrote nothing, or elsewhere. Returns how, in words.
+        """Carry out a sync of the file at `path` that succeeds but writes nothing, or elsewhere. Returns how, in words.
 
-        What it hits is a file of the same folder that is durable.
+        A misdirected write hits a durable file of the same folder.
         """
         inode, folder = self.file(path), parent(path)
         if random.random() < 0.5:
@@ -253,7 +253,7 @@ class DiskImage:
 
     @property
     def is_lying(self) -> bool:
-        """True if what programs see of a file, or would see of a deleted one, is not what the disk said it synced."""
+        """True if the disk has lied about a file, or about a file whose deletion is not durable yet."""
         inodes = (*self.names.values(), *self.durable_names.values())
         return any(inode.has_lied for inode in inodes if inode is not None)
 
@@ -261,9 +261,10 @@ class DiskImage:
         apply_names(self.durable_names, changes)
 
     def unsynced(self, folder: str) -> set[str]:
-        """The files of `folder` of which something that is seen may be gone after a crash: bytes, or the name.
+        """Return the files of `folder` that may lose something that programs see in a crash: bytes, or the name.
 
-        A deletion, or a cut, may be forgotten as well: then there is more than is seen now, never less.
+        A crash may also forget a deletion or a cut. Such files do not count, because there is then more than programs
+        see now, never less.
         """
         start = f"{folder}/"
         return {
@@ -275,7 +276,7 @@ class DiskImage:
         }
 
     def loose_names(self, folder: str) -> list[str]:
-        """The files of `folder` that may be gone after a crash, or be others, as their names are not synced."""
+        """Return the files of `folder` that a crash may remove or exchange, because their names are not synced."""
         start = f"{folder}/"
         return [
             path
@@ -284,13 +285,13 @@ class DiskImage:
         ]
 
     def is_durable(self, path: str) -> bool:
-        """True if the file at `path` would be there, as it is, after any crash."""
+        """Return True if the file at `path` would survive any crash as it is."""
         inode = self.names.get(path)
         is_synced = inode is not None and not inode.pending and inode.is_seen_durably
         return is_synced and self.durable_names.get(path) is inode
 
     def synced_copy(self) -> DiskImage:
-        """The image that is certain to be left if power goes now: only what was synced."""
+        """Return the image that is certain to survive a loss of power now: only what was synced."""
         copy = DiskImage()
         for path, inode in self.durable_names.items():
             if inode is None:
@@ -304,7 +305,7 @@ class DiskImage:
         return copy
 
     def lose_power(self, random: Random) -> set[str]:
-        """Settle everything un-synced by a draw from `random`; returns names of what happened."""
+        """Settle everything un-synced by a draw from `random`. Returns the coverage points of what happened."""
         happened: set[str] = set()
         for folder in sorted(self.pending_names):
             for changes in keep_some(self.pending_names[folder], random):
@@ -321,7 +322,7 @@ class DiskImage:
         return happened
 
     def drop_orphans(self) -> None:
-        """A file whose folder's own name was lost is lost with it."""
+        """Drop every file whose folder has lost its own name."""
         for path in sorted(self.durable_names):
             folder = parent(path)
             if folder and folder not in self.durable_names:
@@ -344,7 +345,7 @@ def apply_names(names: dict[str, Inode | None], changes: tuple[Change, ...]) -> 
 
 
 def keep_some(changes: list[tuple[Change, ...]], random: Random) -> list[tuple[Change, ...]]:
-    """Which un-synced changes of names survive: none, all, a prefix or any subset."""
+    """Return the un-synced changes of names that survive: none, all, a prefix or any subset."""
     match random.randrange(4):
         case 0:
             return []
@@ -357,7 +358,7 @@ def keep_some(changes: list[tuple[Change, ...]], random: Random) -> list[tuple[C
 
 
 def settle(inode: Inode, random: Random) -> str:
-    """Decide what of a file's un-synced bytes survives; returns how, in words."""
+    """Decide which un-synced bytes of a file survive. Returns what happened, in words."""
     draw = random.randrange(8)
     if draw < 2:
         how = "un-synced bytes lost"

@@ -1,5 +1,6 @@
-"""One machine of a simulated cluster: a disk that outlives its processes and, while a process is up, the production
-node.
+"""One machine of a simulated cluster.
+
+Its disk outlives its processes. While a process is up, the production node runs in it.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ EXPIRY_NS = 1_000_000_000
 """How often a service is asked to expire sessions, by its member's clock."""
 
 TICKS_IN_PLACE_MAX = 1_000
-"""A node that asks for so many ticks, and neither lets time pass nor applies anything, is stuck."""
+"""A node that asks for this many ticks, while no time passes and nothing is applied, is stuck."""
 
 
 class SimMember:
-    """A machine. Its `life` counts processes; whatever belongs to an earlier life is discarded.
+    """A simulated machine. Its `life` counts processes; events of an earlier life are discarded.
 
-    It reports to `checks` what happens, and knows nothing of what is checked.
+    It reports all events to `checks`, and does not know the rules.
     """
 
     def __init__(self, world: World, node_id: str, checks: MachineChecks) -> None:
@@ -54,9 +55,9 @@ class SimMember:
             node_id=node_id,
             incarnation_id=identifier(plan.seed, f"incarnation/{node_id}"),
         )
-        # In hellos: a machine that has lost its disk may come as another incarnation (faults/disk_loss.py),
+        # The identity in hellos. A machine that lost its disk may come as another incarnation (faults/disk_loss.py).
         self.says_it_is = self.identity
-        self.stand_in: MachineView | None = None  # and is then another process, with another disk.
+        self.stand_in: MachineView | None = None  # That incarnation: another process, with another disk.
         self.image = DiskImage()
         self.logs = checks.logs
         self.life = 0
@@ -65,7 +66,7 @@ class SimMember:
         self.machine: KvMachine | None = None
         self.service: Service | None = None
         self.files: SimFiles | None = None
-        self.levels: LevelRange  # What the build of its last process knows.
+        self.levels: LevelRange  # The feature levels that the build of its last process knows.
         self.scheduler = ProcessScheduler(world.queue)
         clocks = plan.clocks
         self.clock = Clock(
@@ -74,14 +75,14 @@ class SimMember:
         self.applied_max = 0  # Over all lives.
         self.is_damaged = False  # A bit has rotted, or its disk has lied (faults/damage_budget.py).
         self.has_read_damage = False  # In this life.
-        self.is_lost = False  # It has refused to start on that, or cannot know what it lost, or is removed; stays down.
+        self.is_lost = False  # It refused to start on that, or cannot know what it lost, or is removed. It stays down.
         self.is_blank = False  # The process that runs began with an empty log.
         self.proven = ProvenBytes(self.image)
         self._disk_random = stream(plan.seed, f"disk/{node_id}")
         self._crash_random = stream(plan.seed, f"crash/{node_id}")
         self._timer_at: int | None = None
         self._log: LogProbe  # Of the process that runs.
-        self._stops_by: int | None = None  # Set when it is asked to stop; in the time that its node is told.
+        self._stops_by: int | None = None  # Set when it is asked to stop, in the time that its node is told (ns).
         self._ticks_in_place = 0
         self._progress = (0, 0)
         self.connections = PeerConnections(world, self)
@@ -99,7 +100,7 @@ class SimMember:
         return self.scheduler.is_paused
 
     def initialize(self) -> None:
-        """Make the data folder, without time, and be sure that all of it is durable."""
+        """Make the data folder in no time, and keep only what is durable."""
         aside = Immediately()
         files = SimFiles(self.image, self.world.plan.disks[self.node_id], self._disk_random, aside)
         outcome: list[BaseException | None] = []
@@ -152,7 +153,7 @@ class SimMember:
         header = outcome.snapshots.latest().header
         if self.files.has_read_short:
             world.cover("a member started from short reads")
-        to_fail, self.image.fails_read_of = self.image.fails_read_of, None  # What follows are our reads.
+        to_fail, self.image.fails_read_of = self.image.fails_read_of, None  # The reads that follow are ours.
         if self.is_damaged and not self.checks.is_whole(self, outcome):
             self.lose("its disk has lost what it said was synced")
             return
@@ -174,7 +175,7 @@ class SimMember:
         self.settle("start")
 
     def _run(self, outcome: OpenedStorage) -> None:
-        """Make the node and what stands on it."""
+        """Make the node, its state machine and the service on top of it."""
         world = self.world
         if outcome.torn_bytes:
             world.cover("a torn tail was cut")
@@ -210,14 +211,14 @@ class SimMember:
         self.checks.damage_read(self, refusal)
 
     def lose(self, reason: str) -> None:
-        """The process ends, and is never started again."""
+        """End the process, and never start it again."""
         self.world.note_world(f"{self.node_id} is lost for good: {reason}")
         self.world.cover("a member is lost for good")
         self.crash(power=False)
         self.is_lost = True
 
     def crash(self, *, power: bool) -> None:
-        """The process dies, and with `power` everything that the disk had not synced is settled."""
+        """Kill the process. With `power`, the machine loses power too: un-synced data survives, or not, by chance."""
         if self.files is None:
             return
         self.files.crash(self._crash_random)
@@ -232,20 +233,20 @@ class SimMember:
         self.life += 1
 
     def lose_disk(self) -> None:
-        """While it is down, every file goes. What it had promised others rely on all the same."""
+        """Lose every file, while it is down. Others still rely on its earlier promises."""
         self.image = DiskImage()
         self.proven = ProvenBytes(self.image)
         self.is_damaged = self.is_lost = True
 
     def rot(self, random: Random) -> None:
-        """While it is down, one bit changes of what its log has proven to be durable, or of another file."""
+        """Change one bit, while it is down: of the part of its log that is proven durable, or of another file."""
         rot = self.proven.rot if random.random() < 0.6 else self.proven.rot_elsewhere
         self.is_damaged = rot(random)
         if self.is_damaged:
             self.world.cover("a bit rotted")
 
     def _is_synced(self, folder: str) -> bool:
-        """A sync of the log has ended well: is it so?"""
+        """Return True if a sync of the log that the disk calls successful has really synced it."""
         assert self.files is not None
         self.checker.sync_ended()
         is_synced = self.files.is_synced(folder)
@@ -325,13 +326,13 @@ class SimMember:
         self.settle(f"refused by {peer_id}: {code}")
 
     def begin_stop(self, node: Node) -> None:
-        """Its process is asked to end."""
+        """Ask its process to end."""
         node.begin_stop()
         if self._stops_by is None:
             self._stops_by = self.checker.now + self.world.plan.raft.outcome_wait_ns
 
     def call(self, what: str, action: Callable[[Node], None]) -> None:
-        """Have a client's action done on the node, then look at what follows."""
+        """Do a client's action on the node, then settle its effects."""
         assert self.node is not None
         if self.scheduler.postpones(self.call, what, action):
             return
@@ -340,7 +341,7 @@ class SimMember:
         self.settle(what)
 
     def serve(self, life: int, what: str, action: Callable[[Service], None], content: bytes = b"") -> None:
-        """Have a connection's event handled by the service of process `life`, then look at what follows."""
+        """Let the service of process `life` handle an event of a connection, then settle the effects."""
         if life != self.life or self.scheduler.postpones(self.serve, life, what, action, content):
             return
         if self.service is not None:
@@ -349,7 +350,7 @@ class SimMember:
             self.settle(what, content)
 
     def _expire_later(self) -> None:
-        """Expire sessions as the host of a service does: a leader without writes looks for sessions that are due."""
+        """Schedule the next expiry, as the host of a service does: a leader without writes looks for due sessions."""
         self.world.queue.at(self.clock.due(self.now() + EXPIRY_NS), self._expire, self.life)
 
     def _expire(self, life: int) -> None:
@@ -424,11 +425,11 @@ class SimMember:
         if self.node is node and effects.failure is None:
             if node.is_stopped and node.failure is None:
                 world.process_stopped(self)
-            else:  # It may have failed since its effects were taken: the next ones tell.
+            else:  # It may have failed since its effects were taken; the next effects say so.
                 self._arm()
 
     def _check_stop(self, node: Node) -> None:
-        """Once the time for open requests is over, a node that stops waits for its disk alone.
+        """Check that a stopping node waits only for its disk, once the time for open requests is over.
 
         See docs/reference/specification.md#96-end-of-a-proposal.
         """
@@ -441,20 +442,21 @@ class SimMember:
         )
 
     def _check_failure(self, effects: Effects) -> None:
-        """After a failed sync a node stops by itself, and promises nothing any more.
+        """Check that a node stops by itself after a failed sync, and promises nothing any more.
 
-        It may do so after a failed read, or a failed sync on which nothing rests (deletions, the ballast); else never.
+        It may also stop after a failed read, or after a failed sync on which nothing relies (deletions, the ballast).
+        It never stops by itself for any other reason.
 
         See docs/reference/specification.md#37-failed-sync.
         """
         assert self.files is not None
         if effects.failure is None:
             require(not self.files.has_failed, "a node stops after a failed sync", self.node_id)
-            require(not self.has_read_damage, "a node stops after it has read what has rotted", self.node_id)
+            require(not self.has_read_damage, "a node stops after it has read rotten data", self.node_id)
             return
         require(not effects.send, "after a failure no promise leaves", self.node_id, effects.send)
         if self.has_read_damage:
-            self.world.queue.after(0, self._lose_process, self.life, str(effects.failure))  # It tells its end first.
+            self.world.queue.after(0, self._lose_process, self.life, str(effects.failure))  # It reports its end first.
             return
         if isinstance(effects.failure.__cause__, IncarnationReplaced):
             self.world.folder_forgotten(self)

@@ -26,12 +26,12 @@ class BlockedLinks:
         return bool(self._count)
 
     def add(self, links: Iterable[Link], count: int = 1) -> None:
-        """Cut these; `count` of them need as many calls of `remove`."""
+        """Cut each of these links `count` times. Each cut needs its own call of `remove`."""
         for link in links:
             self._count[link] = self._count.get(link, 0) + count
 
     def remove(self, links: Iterable[Link]) -> None:
-        """Undo one cut of each; those that have been healed meanwhile are left alone."""
+        """Undo one cut of each link. Links that were healed meanwhile are left alone."""
         for link in links:
             left = self._count.get(link, 0) - 1
             if left > 0:
@@ -40,7 +40,7 @@ class BlockedLinks:
                 self._count.pop(link, None)
 
     def clear(self) -> None:
-        """End all."""
+        """End all cuts."""
         self._count.clear()
 
 
@@ -56,12 +56,12 @@ class SimNetwork:
         self._random: dict[Link, Random] = {}
         self._last_arrival: dict[Link, int] = {}
         self._blocked = BlockedLinks()  # How many partitions cut this direction now.
-        self._extra_ns: dict[Link, int] = {}  # What slow links take more.
-        self._connections: dict[Link, int] = {}  # How often each was made anew.
+        self._extra_ns: dict[Link, int] = {}  # How much longer slow links take.
+        self._connections: dict[Link, int] = {}  # How often each connection was made anew.
         self.covered: set[str] = set()
 
     def send(self, sender: str, receiver: str, frame: bytes) -> None:
-        """Give one frame to the network; it may arrive never, once, or twice."""
+        """Send one frame, which may arrive never, once or twice."""
         link = (sender, receiver)
         random = self._random.get(link)
         if random is None:
@@ -79,7 +79,7 @@ class SimNetwork:
             self._carry(link, frame, draws[2], draws[3] / plan.duplicate_rate, in_order=False)
 
     def _open(self, link: Link) -> Random:
-        """The first frame of a link: what is drawn for it."""
+        """Draw what is fixed for a link, at its first frame. Returns the link's random stream."""
         random = stream(self._seed, f"net/{link[0]}>{link[1]}")
         self._random[link] = random
         slow = stream(self._seed, f"net/slow/{link[0]}>{link[1]}")
@@ -113,11 +113,11 @@ class SimNetwork:
         self._deliver(link[0], link[1], frame)
 
     def cut(self, links: Iterable[Link], count: int = 1) -> None:
-        """Let nothing pass on these directed links. Cuts add up: `count` of them need as many calls of `mend`."""
+        """Let nothing pass on these directed links. Cuts add up: each of the `count` cuts needs a call of `mend`."""
         self._blocked.add(links, count)
 
     def mend(self, links: Iterable[Link]) -> None:
-        """Undo one `cut` of each of these links; those that have been healed meanwhile are left alone."""
+        """Undo one `cut` of each of these links. Links that were healed meanwhile are left alone."""
         self._blocked.remove(links)
 
     def is_cut(self, sender: str, receiver: str) -> bool:
@@ -125,12 +125,12 @@ class SimNetwork:
         return (sender, receiver) in self._blocked
 
     def reconnect(self, link: Link) -> None:
-        """The connection of this direction is made anew: what is under way on the old one never arrives."""
+        """Make the connection of this direction anew. Frames in flight on the old one never arrive."""
         self._connections[link] = self._connections.get(link, 0) + 1
         self._last_arrival.pop(link, None)
 
     def slow_down(self, link: Link, extra_ns: int) -> None:
-        """Each frame on this link takes so much more. It adds up, and a negative number takes it back."""
+        """Let each frame on this link take `extra_ns` more. Calls add up, and a negative number takes time back."""
         left = self._extra_ns.get(link, 0) + extra_ns
         if left > 0:
             self._extra_ns[link] = left
@@ -138,7 +138,7 @@ class SimNetwork:
             self._extra_ns.pop(link, None)
 
     def heal(self) -> None:
-        """End all cuts and faults; frames that are under way still arrive, however late."""
+        """End all cuts and faults. Frames in flight still arrive, however late."""
         self._blocked.clear()
         self._extra_ns.clear()
         self.plan = CALM

@@ -1,8 +1,9 @@
 """The connections of one simulated machine with others, as its transport would make them (`raft.runtime`).
 
-Frames leave to the peers that the node wants, and to strangers that have called here and were taken. Two hellos come
-before the first frame of a connection; if either end refuses the other's, the caller tries again after a pause. A peer
-that the node no longer wants is hung up on in both directions, and what is under way to it is lost.
+Frames leave for the peers that the node wants, and for strangers that have called here and were accepted. Two hellos
+come before the first frame of a connection. If either end refuses the other's hello, the caller tries again after a
+pause. When the node no longer wants a peer, both connections with it are closed, and the frames in flight to it are
+lost.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from harness.sim.world.context import MachineView, World
 from raft import Node, PeerRefused
 
 PAUSE_NS_MIN, PAUSE_NS_MAX = 50_000_000, 1_000_000_000
-"""Between two calls of a peer that refuses them; each pause is twice as long as the one before."""
+"""Shortest and longest pause between two calls of a peer that refuses them. Each pause is twice as long as the last."""
 
-HUNG_UP = "who is wanted no more was hung up on"
-NO_WAY = "there was no way to whom a member would answer"
+HUNG_UP = "a connection to a former peer was closed"
+NO_WAY = "a member had no connection for its answer"
 PAUSED = "a call waited, since the last one was refused"
 
 
@@ -27,20 +28,20 @@ class PeerConnections:
         self.begin()
 
     def begin(self) -> None:
-        """A new process: it has no connections yet."""
+        """Begin with a new process, which has no connections yet."""
         self._wanted: frozenset[str] = frozenset()
-        self._callers: set[str] = set()  # Whose connections to this member stand.
+        self._callers: set[str] = set()  # The members whose connections to this member stand.
         self._pauses: dict[str, tuple[int, int]] = {}  # By called peer: until when, and how long the next one is.
 
     def lead_to(self, peer_id: str) -> bool:
-        """True if a frame for this peer leaves."""
+        """Return True if a frame for this peer leaves."""
         if peer_id in self._wanted or peer_id in self._callers:
             return True
         self._world.cover(NO_WAY)
         return False
 
     def take(self, caller: MachineView) -> bool:
-        """True if a frame of `caller` that has come here is heard. Raises Violation if one refuses without a reason."""
+        """Return True if a frame that came from `caller` is heard. Raises Violation for a refusal without a reason."""
         own_id, world = self._member.node_id, self._world
         if caller.node_id in self._callers:
             return True
@@ -54,7 +55,7 @@ class PeerConnections:
                 raise Violation("peers understand each other", f"{caller.node_id} → {own_id}: {refused}") from refused
             world.cover(f"a hello was refused: {refused.code}")
             caller.connections.was_refused_by(own_id)
-            if refused.peer_id == own_id:  # By the caller: until then this member knew it to be there.
+            if refused.peer_id == own_id:  # Refused by the caller, which this member knew to be there until then.
                 self._hurry(caller.node_id)
             else:  # A caller reads the reason; a refusal in place of a message is only logged.
                 world.send_refusal(caller, own_id, refused.code)
@@ -65,11 +66,11 @@ class PeerConnections:
         return True
 
     def hung_up(self, peer_id: str) -> None:
-        """The connection of this peer to here is gone: its next one begins with a hello."""
+        """The connection from this peer is gone; its next one begins with a hello."""
         self._callers.discard(peer_id)
 
     def lose(self, peer_id: str) -> None:
-        """Both connections with a peer end, and the peer, or something between the two, has ended them."""
+        """End both connections with a peer, as if the peer or something between the two had ended them."""
         member = self._member
 
         def tell(node: Node) -> None:
@@ -101,7 +102,7 @@ class PeerConnections:
         return caller.node_id if refused_id == self._member.node_id else self._member.node_id
 
     def waits_for(self, peer_id: str) -> bool:
-        """True while it pauses before the next call of this peer, which has refused it."""
+        """Return True while this member pauses before it calls this peer again, which has refused it."""
         return peer_id in self._pauses and self._world.queue.now < self._pauses[peer_id][0]
 
     def was_taken_by(self, peer_id: str) -> None:
@@ -109,11 +110,11 @@ class PeerConnections:
         self._pauses.pop(peer_id, None)
 
     def was_refused_by(self, peer_id: str) -> None:
-        """This peer has not taken its hello: the next call waits, and each pause is twice as long."""
+        """This peer has not taken its hello: the next call waits, and each pause is twice as long as the last."""
         _, pause_ns = self._pauses.get(peer_id, (0, PAUSE_NS_MIN))
         self._pauses[peer_id] = (self._world.queue.now + pause_ns, min(2 * pause_ns, PAUSE_NS_MAX))
 
     def _hurry(self, peer_id: str) -> None:
-        """That peer has called, so it is there: no pause keeps this member from calling it."""
+        """End the pause before the next call of this peer: it has called, so it is there."""
         if peer_id in self._pauses:
             self._pauses[peer_id] = (0, self._pauses[peer_id][1])

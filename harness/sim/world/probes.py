@@ -153,7 +153,7 @@ class NodeProbe(Node):
         self.proposed((ticket,))
 
     def read_all(self, tickets: Sequence[int], mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """See raft.Node; `read` comes by here too."""
+        """See raft.Node. `read` calls this method too."""
         super().read_all(tickets, mode, age_ns_max=age_ns_max)
         for ticket in tickets:
             self.read_asked(ticket)
@@ -168,16 +168,16 @@ class MachineWatcher(Protocol):
         """This entry is about to be applied."""
 
     def applied(self, entry: Entry, results: Sequence[Any]) -> None:
-        """It was."""
+        """This entry was applied."""
 
     def snapshot_taken(self) -> None:
-        """A picture was taken."""
+        """A snapshot of the state was taken."""
 
     def restored(self) -> None:
         """The state was replaced by a snapshot's."""
 
     def restore_given_up(self) -> None:
-        """It was not, after all."""
+        """The state was not replaced after all."""
 
 
 class RestoreProbe:
@@ -206,12 +206,12 @@ class RestoreProbe:
 
 
 class StoreProbe(KvMachine):
-    """A KvMachine that covers a point when its fast loop for entries of one put each has carried several out."""
+    """A KvMachine that covers a point when its fast loop, for entries of one put each, has carried out several."""
 
     def __init__(self, cover: Callable[[str], None] = lambda _: None, **options: Any) -> None:
         super().__init__(**options)
         self._cover = cover
-        self._left = 0  # To the loop that can do everything, of what the quick one was given.
+        self._left = 0  # How many of the fast loop's entries were left to the loop that can do everything.
 
     def _apply_single_puts(self, rows: Sequence[Any]) -> list[list[Any]]:
         self._left = 0
@@ -249,7 +249,7 @@ class MachineProbe:
         return results
 
     def apply_batch(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
-        """See raft.node.apply; in runs that end where the watcher looks at the state."""
+        """See raft.node.apply. The entries are applied in runs, which end where the watcher looks at the state."""
         results: list[Sequence[Any]] = []
         first = 0
         for end, entry in enumerate(entries, start=1):

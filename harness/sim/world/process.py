@@ -1,4 +1,4 @@
-"""When a process handles an event: at once, after a pause, or one by one if it is starved of processor time."""
+"""Decides when a process handles an event: at once, after a pause, or one by one if it is starved of processor time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.sim.engine.event_queue import Action, EventQueue
 class ProcessScheduler:
     """The scheduler of one process. Waiting events are handled in the order in which they came.
 
-    A pause holds everything until its end; then all of it is there at once. A process that is starved of processor time
+    A pause holds all events until its end; then they are handled at once. A process that is starved of processor time
     takes `service_ns` for each event, so that faster arrivals wait longer and longer.
     """
 
@@ -22,7 +22,7 @@ class ProcessScheduler:
         self.paused_until = 0
         self.service_ns = 0
         self._waiting: deque[tuple[Action, tuple[Any, ...]]] = deque()
-        self._turn = 0  # The number of the turn that counts; others were called off.
+        self._turn = 0  # The number of the turn that counts; other turns are cancelled.
         self._is_on_turn = False
 
     def __len__(self) -> int:
@@ -34,7 +34,7 @@ class ProcessScheduler:
         return self.paused_until > self._queue.now
 
     def postpones(self, action: Action, *arguments: Any) -> bool:
-        """True if `action(*arguments)` has to wait for its turn, and will be called then; then this says False."""
+        """Return True if `action(*arguments)` has to wait. It is called in its turn, and this then returns False."""
         if self._is_on_turn or not (self._waiting or self.service_ns or self.paused_until > self._queue.now):
             return False
         self._waiting.append((action, arguments))
@@ -43,7 +43,7 @@ class ProcessScheduler:
         return True
 
     def pause(self, until: int) -> None:
-        """Stand still until then, or longer if it does so already."""
+        """Stand still until `until`, or longer if an earlier pause lasts longer."""
         self.paused_until = max(self.paused_until, until)
 
     def quicken(self) -> None:
@@ -58,7 +58,7 @@ class ProcessScheduler:
         self.quicken()
 
     def forget(self) -> None:
-        """The process is gone, and what waited for it too."""
+        """Drop all waiting events: the process is gone."""
         self._waiting.clear()
         self._turn += 1
         self.paused_until = self.service_ns = 0

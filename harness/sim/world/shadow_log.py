@@ -23,7 +23,7 @@ class ShadowLog:
         return self.base.index + len(self.terms)
 
     def term_at(self, index: int) -> int | None:
-        """The term of the entry at `index`; None where the log does not say."""
+        """The term of the entry at `index`; None if the log does not hold it."""
         place = index - self.base.index
         if place > 0:
             return self.terms[place - 1] if place <= len(self.terms) else None

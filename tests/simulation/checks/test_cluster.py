@@ -169,7 +169,7 @@ def test_a_wrong_recovery_is_seen(what: str) -> None:
     count, state = RECOVERED[what]
     log = MemoryLog(LogPosition(0, 0), tuple(an_entry(index, 2) for index in range(1, count + 1)), state)
 
-    with pytest.raises(Violation, match="recovery finds what was promised"):
+    with pytest.raises(Violation, match="recovery finds everything that was promised"):
         a_copy().recovered(log, state, LogPosition(0, 0))
 
 

@@ -112,16 +112,16 @@ WRONG: dict[str, list[Callable[[Client], object]]] = {
         lambda _: read_commands(1, b"\x82\x00\x00"),
         lambda _: read_commands(1, cbor2.dumps([5, list(PUT_IN_LOG[:-1])])),
     ],
-    "what failed for certain is never carried out": [
+    "a request that failed for certain is never carried out": [
         Client.is_carried_out_after_it_failed,
         Client.fails_after_it_was_carried_out,
     ],
-    "an answer is not older than what was told before it was asked for": [
+    "an answer is not older than any answer given before its request": [
         Client.reads_what_is_out_of_date,
         lambda client: client.reads_what_is_out_of_date(Consistency.LEASE),
     ],
     "a bounded read is no older than it says": [lambda client: client.reads_within_a_bound(age_ms=4)],
-    "what clients saw is linearizable": [Client.reads_that_nothing_is_there],
+    "the history of the clients is linearizable": [Client.reads_that_nothing_is_there],
 }
 
 
@@ -194,13 +194,16 @@ WRONG_TO_PROGRAMS: dict[str, list[list[Step]]] = {
         [lambda p: p.load.on_flush(p.follower, Effects(completions=[FULL]))],
         [Program.refuses, Program.refuses],
     ],
-    "what is acknowledged is applied": [
+    "an acknowledged command is applied": [
         [lambda p: p.told(Applied(901, 900, (0, 2)))],
         [Program.is_applied, lambda p: p.told(Applied(901, 901, (0, 2)))],
     ],
-    "what was refused is never applied": [[Program.refuses, Program.is_applied], [Program.is_applied, Program.refuses]],
+    "a refused command is never applied": [
+        [Program.refuses, Program.is_applied],
+        [Program.is_applied, Program.refuses],
+    ],
     "nothing is applied twice": [[Program.is_applied, Program.is_applied]],
-    "a read sees what was acknowledged before it": [[lambda p: p.told(ReadReady(902))]],
+    "a read sees every write that was acknowledged before it": [[lambda p: p.told(ReadReady(902))]],
 }
 
 
@@ -301,9 +304,9 @@ WRONG_ENDS: dict[str, list[Callable[[Stage], object]]] = {
     "a healed cluster takes a write": [takes_no_write],
     "a member that is asked to stop stops": [never_stops],
     "sessions that are over are closed": [leaves_sessions_open],
-    "what is refused leaves no trace": [leaves_what_it_refused],
+    "a refused request leaves no trace": [leaves_what_it_refused],
     "no request meets an unexpected error": [trips_over_a_request],
-    "what is in flight is open": [loses_an_answer],
+    "a request in flight is open": [loses_an_answer],
     "a run comes to an end": [has_no_end],
 }
 

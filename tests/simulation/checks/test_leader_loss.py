@@ -28,7 +28,7 @@ from tests.simulation.support.stage import Stage
 CONFIG = RaftConfig(heartbeat_interval_ns=10, election_timeout_min_ns=100, election_timeout_max_ns=200)
 THREE = Configuration.of([Member("s1"), Member("s2"), Member("s3")])
 HEARD = 1_000
-GRANTS = "who hears a leader grants no pre-vote"
+GRANTS = "a member that hears a leader grants no pre-vote"
 STANDS = "a candidate has the pre-votes of a majority"
 LEASE = "where leaders read by lease no hint is heeded"
 OFTEN = "at most one hint is heeded per election time-out"

@@ -14,7 +14,7 @@ from raft import AppendEntries, Configuration, Member, Message, RaftCore, Timeou
 
 THREE = Configuration.of([Member("s1"), Member("s2"), Member("s3")])
 ALONE = Configuration.of([Member("s1")])
-RULE = "who has promised a leader its silence votes for nobody else"
+RULE = "a member that promised a lease votes for no other leader"
 ASKED_FOR = "a campaign that breaks promises is one that a leader asked for"
 STARTED, PROMISE_NS = 50, 1_000
 HEARD = STARTED + PROMISE_NS  # When the silence of its start is over.

@@ -25,7 +25,7 @@ WRONG: dict[str, list[Act]] = {
     "terms never go back": [lambda s: s.show(s.follower, term=s.term - 1), Stage.recovers_an_older_term],
     "the mark never falls in a life": [lambda s: s.show(s.follower, commit_index=s.index - 1)],
     "applied never falls": [lambda s: s.show(s.follower, last_applied=s.index - 1)],
-    "applied is what was applied": [lambda s: s.forgets_that_it_applied(s.follower)],
+    "the applied entries are those that were committed": [lambda s: s.forgets_that_it_applied(s.follower)],
     "order of the marks": [
         lambda s: s.show(s.follower, first_index=s.index + 2),
         lambda s: s.show(s.follower, snapshot_index=s.index + 1),
@@ -37,7 +37,7 @@ WRONG: dict[str, list[Act]] = {
     "election safety": [lambda s: s.show(s.follower, role=Role.LEADER)],
     "a leader has the votes of a majority": [lambda s: s.show(s.follower, term=s.term + 1, role=Role.LEADER)],
     "leader completeness": [Stage.leads_without_the_last, Stage.commits_without_a_later_leader],
-    "only what it has is committed": [lambda s: s.commit(s.leader)],
+    "a member commits only entries that it has": [lambda s: s.commit(s.leader)],
     "a leader commits only behind an entry of its own term": [
         lambda s: s.commits_what_is(term=s.term - 1, durable=True)
     ],
@@ -46,15 +46,15 @@ WRONG: dict[str, list[Act]] = {
         lambda s: s.world.commitment._recover_aside(s.follower, s.index + 1, s.term),
         lambda s: s.world.commitment._recover_aside(s.follower, s.index, s.term + 1),
     ],
-    "what is durable can be recovered": [Stage.loses_its_disk],
+    "durable entries can be recovered": [Stage.loses_its_disk],
     "entries are applied in order": [
         lambda s: s.applies(s.index, s.term),
         lambda s: s.applies(s.index + 2, s.term),
     ],
     "applied only when durable here": [lambda s: s.applies(s.index + 1, s.term)],
-    "only what a snapshot holds is forgotten": [lambda s: s.drops(s.index + 2)],
+    "the log forgets only entries that a snapshot holds": [lambda s: s.drops(s.index + 2)],
     "a snapshot is durable before the log is cut": [Stage.drops_before_the_snapshot_is_durable],
-    "a read sees what was acknowledged before it": [Stage.reads_behind],
+    "a read sees every write that was acknowledged before it": [Stage.reads_behind],
 }
 
 
@@ -165,7 +165,7 @@ def test_an_acknowledgement_of_what_the_leader_does_not_have_is_seen(*, has_anot
         stage.has(stage.leader, stage.index + 1, stage.term, durable=False)
 
     stage.say(stage.leader, replace(ACCEPTED, term=stage.term, match_index=stage.index))
-    with broken_rule("an acknowledgement says what the leader has"):
+    with broken_rule("an acknowledgement names entries that the leader has"):
         stage.say(stage.leader, replace(ACCEPTED, term=stage.term, match_index=stage.index + 1))
 
 

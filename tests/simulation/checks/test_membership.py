@@ -146,7 +146,7 @@ def test_a_campaign_of_who_is_no_voter_is_seen() -> None:
     stands(stage.index)
     with pytest.raises(Violation) as caught:
         stands(stage.index + 1)
-    assert caught.value.rule == "who is no voter for certain does not campaign, or lead"
+    assert caught.value.rule == "a member that is certainly no voter neither campaigns nor leads"
 
 
 def test_a_snapshot_with_other_members_is_seen() -> None:

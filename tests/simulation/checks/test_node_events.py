@@ -13,10 +13,10 @@ from tests.simulation.support.stage import APPEND, Stage, broken_rule
 
 REJECTED = "an append is rejected only where the logs differ"
 NAMED = "a rejection names a position of the log"
-IGNORED = "only what is held is ignored"
+IGNORED = "a member ignores only entries that it holds"
 LACKS = "room is missed only where the disk has refused some"
 HANGS = "a disk hangs while it has something to do"
-HAS_ROOM = "who has room again has its ballast, and has written what waited for it"
+HAS_ROOM = "a member that has room again has its ballast and has written the waiting entries"
 
 
 class Noticed:

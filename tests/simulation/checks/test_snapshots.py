@@ -83,7 +83,7 @@ def test_what_a_session_may_go_through_is_no_violation() -> None:
 
 
 LIVES = "a session lives for its time after each of its commands, and no longer"
-IS_CLOSED = "what was acknowledged is closed, and nothing else is"
+IS_CLOSED = "an acknowledged number is closed, and no other is"
 
 WRONG: dict[str, tuple[str, Callable[[Log], None]]] = {
     "an id is given again": ("a session id is given once", lambda log: log.register(REGISTERED)),

@@ -109,7 +109,7 @@ def test_a_member_that_comes_to_new_terms_without_being_heard_is_found(monkeypat
     """Thesis §9.6: its term would depose a leader that works, as soon as it is heard again."""
     pre_votes_move_the_term(monkeypatch)
 
-    assert rule_broken_with("cut off") == "who hears nobody leaves its term alone"
+    assert rule_broken_with("cut off") == "a member that hears nobody keeps its term"
 
 
 def test_a_member_that_disturbs_when_it_comes_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_a_member_that_disturbs_when_it_comes_back_is_found(monkeypatch: pytest.
 
     monkeypatch.setattr(raft.core.elections.Elections, "__init__", hasty)
 
-    assert rule_broken_with("kill") == "who comes back disturbs nobody"
+    assert rule_broken_with("kill") == "a member that comes back disturbs no quorum"
 
 
 def test_a_quorum_that_needs_everybody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

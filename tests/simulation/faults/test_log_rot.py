@@ -32,7 +32,7 @@ def test_an_entry_that_is_read_back_is_compared_with_the_one_that_was_written(ch
     with pytest.raises(Violation) as broken:
         logs.was_read([replace(entry, **change)])  # type: ignore[arg-type]
 
-    assert broken.value.rule == "what is read back is what was written"
+    assert broken.value.rule == "an entry that is read back is the one that was written"
 
 
 def test_who_has_read_what_has_rotted_ends() -> None:
@@ -42,7 +42,7 @@ def test_who_has_read_what_has_rotted_ends() -> None:
     with pytest.raises(Violation) as broken:
         stage.follower._check_failure(Effects())
 
-    assert broken.value.rule == "a node stops after it has read what has rotted"
+    assert broken.value.rule == "a node stops after it has read rotten data"
 
 
 def test_who_reads_what_has_rotted_names_the_file() -> None:

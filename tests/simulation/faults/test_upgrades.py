@@ -64,7 +64,7 @@ def test_a_member_that_applies_what_its_build_does_not_know_is_seen() -> None:
     with pytest.raises(Violation) as caught:
         stage.upgrades.applied(stage.follower)
 
-    assert rule_of(caught) == "nobody applies what its build does not know"
+    assert rule_of(caught) == "no member applies an entry of a level that its build lacks"
 
 
 def test_a_level_that_is_raised_though_a_lost_member_has_not_said_that_it_knows_it_is_seen() -> None:
@@ -97,7 +97,7 @@ def test_a_member_that_stops_though_it_never_knew_the_level_is_seen() -> None:
     error = UnsupportedFeatureLevel(2, LevelRange(1, 1))
     with pytest.raises(Violation) as caught:
         stage.upgrades.has_stopped(stage.follower, error)
-    assert rule_of(caught) == "nobody is led where its build cannot go"
+    assert rule_of(caught) == "no member is led to a level that its build never knew"
 
     stage.upgrades._asked.append((2, frozenset({stage.leader.node_id})))
     stage.upgrades.has_stopped(stage.follower, error)
@@ -126,7 +126,7 @@ def test_a_hello_that_should_be_refused_is_seen() -> None:
     with pytest.raises(Violation) as caught:
         stage.upgrades.greet(node, machine, stage.follower.identity)
 
-    assert rule_of(caught) == "who does not know the level in force is heard by nobody who does"
+    assert rule_of(caught) == "a member hears no build that lacks the level in force"
 
 
 def test_a_rolled_out_build_lets_the_level_be_raised() -> None:
