@@ -1,8 +1,8 @@
 """`hwm-harness`: break a cluster on purpose, and remember what clients saw.
 
-Exit codes: 0 the run ended as it must (and, with --audit, its history is linearizable); 3 it did not: an acknowledged
-write lost, states that differ, a violation; 4 the audit is undecided; 2 bad input; 1 the harness could not go on; 74 as
-0, but the result could not be written to stdout.
+Exit codes: 0: the run ended as it must (and, with --audit, its history is linearizable); 3: it did not (an acknowledged
+write was lost, states differ, or there was a violation); 4: the audit is undecided; 2: bad input; 1: the harness could
+not go on; 74: as 0, but the result could not be written to stdout.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from harness.runs.soak import Soak, run_soak, show_soak
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 from kvstore import end_with_true_exit_code
 
-_PIPE_WIDTH = 132  # Where there is no terminal that has a width.
+_PIPE_WIDTH = 132  # The width of the output if it does not go to a terminal.
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_VIOLATION = 1, 2, 3
 
 _out = click.option("--out", type=click.Path(path_type=Path), required=True, help="A new or empty folder for the run.")
@@ -70,7 +70,7 @@ _rate = click.option("--rate", type=float, default=0.0, help="Operations per sec
 
 
 class LazyGroup(click.Group):
-    """Loads the simulator's commands only when they are asked for."""
+    """Imports the commands that run the core in this process only when they are used."""
 
     lazy: dict[str, str] = {  # noqa: RUF012 - click's own style
         "simulate": "harness.sim.cli:simulate",
@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         for name in self.lazy:
-            self.get_command(ctx, name)  # So that a typo is compared with its name, too.
+            self.get_command(ctx, name)  # So that a mistyped name is compared with the names of these commands, too.
         return super().resolve_command(ctx, args)
 
 

@@ -1,4 +1,4 @@
-"""Errors of the harness itself, as opposed to the cluster under test. Their messages say what to do."""
+"""Errors of the harness itself, as opposed to the cluster under test. Their messages tell the user what to do."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load what runs a member when it is first asked for."""
+    """Load a part that runs a member, at the first use of its name."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -29,7 +29,7 @@ from storage import StorageLimits
 check_not_shadowed()
 
 IN_PROCESS_ADDRESS = "in-process:0"
-"""Stands for the member in this program; no socket of the network is behind it."""
+"""An address that stands for the member in this program. It belongs to no network socket."""
 
 
 class EmbeddedStore(Client):
@@ -54,7 +54,7 @@ class EmbeddedStore(Client):
 
     @property
     def peer_address(self) -> str:
-        """Where its peers reach it; empty if it has none."""
+        """Where its peers reach this member; empty if it has no peer port."""
         return self._member.peer_address
 
     async def _dial_here_or_there(self, address: str) -> trio.abc.Stream:
@@ -68,17 +68,19 @@ class EmbeddedStore(Client):
 class open_node:  # noqa: N801 (used like a function)
     """Run a member in this program while the block runs; `async with open_node(...) as store`.
 
-    `members`: the whole cluster, given alike to all its members; None for a folder that exists (it says so itself), or
-    for a new store of one node. `bootstrap`: make the folder if there is no member in it; without it a missing folder
-    is an error, because a member that lost its disk must not come back empty. `join`: client addresses of members of a
-    running cluster, of which this is a new member if there is none in the folder; then `members` is this one alone, and
-    somebody adds it (`Client.add_member`, before or after). `listen_client`: `host:port` to serve
-    other programs too; a store of one node listens nowhere unless this is given.
+    `members`: all members of the cluster, the same list for each of them; None for a folder that exists (it contains
+    the list), or for a new store of one node. `bootstrap`: make the folder if there is no member in it; without
+    `bootstrap` a missing folder is an error, because a member that lost its disk must not come back empty. `join`:
+    client addresses of members of a running cluster; if there is no member in the folder, a new member of that cluster
+    is made there. Then `members` has this member alone, and somebody adds it to the cluster (`Client.add_member`),
+    before or after. `listen_client`: `host:port` to serve other programs too; a store of one node listens nowhere
+    unless this is given.
 
     Raises, before the block runs: StorageError (locked, damaged, another cluster's, not initialised), CannotServe,
-    ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused. If the node fails later the block is cancelled and
-    NodeStopped is raised, or NewerConfiguration or NewerFormat if only a newer build knows what it was sent; if it is
-    removed from its cluster, MemberRemoved.
+    ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused.
+
+    If the node fails later, the block is cancelled. Then NodeStopped is raised; or NewerConfiguration or NewerFormat if
+    the node has received something that only a newer build knows; or MemberRemoved if its cluster has removed it.
     """
 
     def __init__(
@@ -156,7 +158,7 @@ class open_node:  # noqa: N801 (used like a function)
         return bool(absorbed)
 
     async def _run(self, *, task_status: trio.TaskStatus[RunningMember | None]) -> None:
-        """Run the member; what it fails with is kept, so that it comes out as itself and in no group."""
+        """Run the member. Its exception is kept in `_failure`, to be raised as it is and not in an exception group."""
         started = False
 
         class Status:

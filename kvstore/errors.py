@@ -1,4 +1,4 @@
-"""How an operation on the store can end badly, by what the caller may conclude.
+"""The errors of operations on the store, classified by what the caller may conclude from them.
 
 `OperationFailed` is certain: the operation had no effect and never will. `OutcomeUnknown` is not: the operation may
 have taken effect. Nothing else is raised for an operation.
@@ -7,9 +7,9 @@ A `KvError` is the answer of the replicated store itself, and certain too. In a 
 field...)` with the fields in the order of its constructor. Only codes and numbers are replicated, never prose, so that
 two builds which word an error differently still hold the same state.
 
-Eight classes have the name of an error of `raft`. Those of `raft` are raised inside a member. These are what a client
-learns of them: each is an `OperationFailed`, with the fields that travelled, in the units and words of the wire (a
-newer member may have a reason that this build's enums lack), and with a hint for the user of the store.
+Eight classes have the name of an error of `raft`. The errors of `raft` are raised inside a member; the classes here
+report them to a client. Each of these is an `OperationFailed`. Its fields have the units and the names of the wire (a
+newer member may send a reason that this build's enums lack), and it has a hint for the user of the store.
 
 Fields are the positional arguments, so every error pickles, and travels on the wire as its code and fields.
 
@@ -34,7 +34,7 @@ class StoreError(Exception):
 
     @property
     def hint(self) -> str:
-        """A remedy in a few words; empty if the text says it already."""
+        """A short remedy; empty if the text of the error contains it already."""
         return ""
 
 
@@ -58,8 +58,9 @@ class OutcomeUnknown(StoreError):
 
 
 class Unavailable(OperationFailed):
-    """No member took the operation within its deadline, or a read got no answer. `remedy`: what to do, where more is
-    known than that."""
+    """No member accepted the operation within its deadline, or a read got no answer.
+
+    `remedy`: a hint that fits better than the general one; empty if there is none."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason, remedy)
@@ -90,7 +91,7 @@ class Busy(OperationFailed):
 
 
 ADDRESS_CHARACTERS_SHOWN_MAX = 300
-"""Characters of a refused address in the text: more than the longest valid address has."""
+"""How many characters of a refused address the text shows: more than the longest valid address has."""
 
 
 class InvalidAddress(OperationFailed, ValueError):
@@ -133,7 +134,7 @@ class Unsupported(OperationFailed):
 
 
 class TransferRefused(OperationFailed):
-    """Leadership was not handed over: its holder leads on. `reason`: not_a_peer, not_ready, under_way or too_late."""
+    """Leadership was not handed over: the leader stays. `reason`: not_a_peer, not_ready, under_way or too_late."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(reason, text)
@@ -147,8 +148,8 @@ class ChangeRefused(OperationFailed):
     """The members were not changed. `reason` is a stable word (the values of `raft.ChangeRefusal`): pending, not_ready,
     last_voter, duplicate, unknown_member, used_id, behind, no_quorum, too_many, nothing, invalid, unreachable.
 
-    `lag`: entries that a learner lacks, where that is the reason (`behind`); else None. `remedy`: what to do, where the
-    reason alone does not say it.
+    `lag`: how many entries a learner lacks, if the reason is `behind`; else None. `remedy`: what to do, if that depends
+    on more than the reason; else empty.
     """
 
     def __init__(self, reason: str, text: str, lag: int | None = None, remedy: str = "") -> None:
@@ -164,7 +165,7 @@ class ChangeRefused(OperationFailed):
 
     @property
     def is_passing(self) -> bool:
-        """True if the same change may be taken in a while, with nothing done but waiting."""
+        """True if the same change may be accepted later, without any other action."""
         return self.reason in ("pending", "not_ready", "behind", "no_quorum")
 
 
@@ -178,7 +179,7 @@ _CHANGE_HINTS = {
 
 
 class LimitsRefused(OperationFailed):
-    """The replicated limits were not changed. `remedy`: "force" if that would do."""
+    """The replicated limits were not changed. `remedy`: "force" if the change is possible with `force`; else empty."""
 
     def __init__(self, text: str, remedy: str = "") -> None:
         super().__init__(text, remedy)
@@ -210,9 +211,9 @@ class LevelRefused(OperationFailed):
 
 
 class InternalError(OperationFailed):
-    """A member met an unexpected error while it judged the request, which it certainly did not carry out.
+    """A member met an unexpected error before it carried out the request, and certainly did not carry it out.
 
-    It is not tried on other members: what trips one of them trips all.
+    The request is not sent to other members, because the same error is expected on all of them.
     """
 
     def __init__(self, node_id: str, reason: str) -> None:
@@ -228,9 +229,9 @@ class InternalError(OperationFailed):
 
 
 class TooStale(OperationFailed):
-    """A bounded read found no member that could prove its state to be of that age, and none that could ask a leader.
+    """A bounded read found no member that could prove its state to be recent enough, and none that heard a leader.
 
-    `age_ms`: how old the state of the last one may have been; None if it knew nothing of that.
+    `age_ms`: the greatest age that the state of the member asked last may have had; None if that member knew no bound.
     """
 
     def __init__(self, age_ms: int | None, max_staleness_ms: int) -> None:
@@ -243,7 +244,7 @@ class TooStale(OperationFailed):
 
 
 class NotCommitted(OperationFailed):
-    """`read_log` was asked for an index above the high-water mark, which is never shown.
+    """`read_log` was called for an index above the high-water mark. Entries above it are never shown.
 
     See docs/reference/specification.md#66-reading-the-log.
     """
@@ -257,7 +258,7 @@ class NotCommitted(OperationFailed):
 
 
 class Compacted(OperationFailed):
-    """`read_log` was asked for an index that the log has forgotten."""
+    """`read_log` was called for an index that the log no longer contains."""
 
     def __init__(self, index: int, first_index: int) -> None:
         super().__init__(index, first_index)
@@ -275,9 +276,9 @@ class ClientClosed(OperationFailed):
 
 
 class WrongContext(OperationFailed, RuntimeError):
-    """A client is used where it cannot work: outside of its trio loop, in a forked process, or entered once more.
+    """A client is used where it cannot work: outside of its trio loop, in a forked process, or entered a second time.
 
-    Nothing was sent. It is a mistake of the program; `reason` says which, and what to do instead.
+    Nothing was sent. This is a mistake in the program; `reason` states the mistake, and what to do instead.
     """
 
     def __init__(self, reason: str) -> None:
@@ -311,7 +312,7 @@ class Reason(enum.StrEnum):
     KEY_WRITTEN_TWICE = "key_written_twice"
     OUT_OF_RANGE = "out_of_range"
     SESSION_REQUIRED = "session_required"
-    # The rest are found at admission only, from the configuration of the member that was asked.
+    # The rest are found only at admission, by the configured limits of the member that received the request.
     KEY_TOO_LONG = "key_too_long"
     VALUE_TOO_LONG = "value_too_long"
     TOO_MANY_OPERATIONS = "too_many_operations"
@@ -333,7 +334,7 @@ _REASON_TEXTS = {
 
 
 class KvError(OperationFailed):
-    """Base of every error that the store answers with. The request certainly had no effect."""
+    """Base of every error that the replicated store itself returns. The request certainly had no effect."""
 
     code: ClassVar[ResultCode]
 
@@ -341,7 +342,7 @@ class KvError(OperationFailed):
 class InvalidRequest(KvError):
     """The request cannot be carried out as it is. Found at admission where possible, else at apply.
 
-    `size` and `size_max` say by how much a bound is passed; None where the reason is no bound.
+    If the reason is a bound, `size` is the size of the request and `size_max` the bound; otherwise both are None.
     """
 
     code = ResultCode.INVALID_REQUEST
@@ -362,7 +363,7 @@ class QuotaExceeded(KvError):
 
     def __init__(self, stored_bytes: int, quota_bytes: int) -> None:
         super().__init__(stored_bytes, quota_bytes)
-        self.stored_bytes, self.quota_bytes = stored_bytes, quota_bytes  # stored_bytes: as they would have become.
+        self.stored_bytes, self.quota_bytes = stored_bytes, quota_bytes  # stored_bytes: with this write.
 
     def __str__(self) -> str:
         return (
@@ -414,7 +415,7 @@ class RequestClosed(KvError):
 
 
 class RevisionCompacted(KvError):
-    """A page names a revision whose versions are gone. Start the listing again."""
+    """A page was requested at a revision whose versions are no longer kept. Start the listing again."""
 
     code = ResultCode.REVISION_COMPACTED
 
@@ -430,7 +431,7 @@ class RevisionCompacted(KvError):
 
 
 class RevisionAhead(KvError):
-    """A page names a revision that this member has not reached. Ask another, or later."""
+    """A page was requested at a revision that this member has not reached. Ask another member, or ask later."""
 
     code = ResultCode.REVISION_AHEAD
 
@@ -468,9 +469,9 @@ REFUSALS: dict[ResultCode, type[KvError]] = {
         ResponseTooLarge,
     )
 }
-"""Which error a code stands for; each is built from the fields that follow (code, revision) in a result."""
+"""The error class of each code. An error is built from the fields that follow (code, revision) in a result."""
 
 
 def refusal_of(code: int, fields: Sequence[object]) -> KvError:
-    """Build the error that a result describes. ValueError or TypeError if it is not one."""
+    """Build the error that a result describes. Raises ValueError or TypeError if the result describes no error."""
     return REFUSALS[ResultCode(code)](*fields)

@@ -1,6 +1,6 @@
 """The switch of the store's fast paths; docs/internals/fast-paths.md lists them.
 
-It stands here as well as in `raft.runtime`, because a program with only a client loads no runtime.
+It is defined here as well as in `raft.runtime`, because a program with only a client does not load `raft.runtime`.
 """
 
 from __future__ import annotations

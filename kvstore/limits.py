@@ -21,19 +21,20 @@ MIB = 1024 * KIB
 SECOND_NS = 1_000_000_000
 
 TIME_NS_MAX = 2**62
-"""The greatest time and time-to-live, so that a deadline is an int64 too. It is 146 years after the first leader."""
+"""The greatest time and time-to-live, so that a deadline, their sum, is an int64, too. The replicated clock reaches it
+after 146 years of leadership."""
 
 FEATURE_LEVEL_MIN = 1
 FEATURE_LEVEL_MAX = 1
-"""The levels that this build can apply (docs/reference/versions.md): shapes of commands, results and snapshots. The
-level in force is replicated state; `raise_feature_level` puts another one in force.
+"""The levels that this build can apply (docs/reference/versions.md). A level fixes the layouts of commands, results and
+snapshots. The level in force is replicated state; `raise_feature_level` puts another one in force.
 """
 
 FEATURE_LEVELS = LevelRange(FEATURE_LEVEL_MIN, FEATURE_LEVEL_MAX)
 
 FEATURE_LEVEL_INITIAL = 1
-"""Where every new store begins, whatever its first members' builds know: these may differ, and their first states must
-not. A constant for ever."""
+"""The level at which every new store begins. It does not depend on the builds of the first members, because the builds
+may differ, but the members' first states must be equal. This constant never changes."""
 
 RECORD_OVERHEAD_BYTES = 64
 """The cost of a record in the quota besides its key and value."""
@@ -42,13 +43,15 @@ ITEM_OVERHEAD_BYTES = 64
 """The cost of a record, or a result, in the bounds on responses and kept results, besides its keys and values."""
 
 RESPONSE_BYTES_MAX = 3 * MIB
-"""A constant of the protocol: the results of one command. A client frame of 4 MiB holds them with all their numbers.
+"""A constant of the protocol: the size of the results of one command. A client frame of 4 MiB holds results of this
+size with all their numbers.
 
-Replicated state depends on it (kept results, and transactions that are refused for it), so it is no setting.
+Replicated state depends on this bound (kept results, and transactions that are refused because of it), so it is no
+setting.
 """
 
 PAGE_BYTES_MAX = MIB
-"""A constant of the protocol: what one `range` answers at most, unless its first item alone is larger."""
+"""A constant of the protocol: the size of the response to one `range`, unless its first item alone is larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ class StoreLimits:
     results_bytes_per_session_max: int = 8 * MIB  # So that one client cannot use up the bound of all.
     results_bytes_max: int = (
         256 * MIB
-    )  # Kept results of all sessions. Each bytes bound is passed by one result at most.
+    )  # Kept results of all sessions. Both bounds in bytes may be exceeded, by one result.
     deletions_max: int = 100_000  # Deleted keys whose revision is remembered exactly.
 
     def __post_init__(self) -> None:
@@ -96,9 +99,9 @@ class AdmissionLimits:
     value_bytes_max: int = MIB
     txn_operations_max: int = 128  # Comparisons, and operations of both branches, counted together.
     txn_bytes_max: int = 3 * MIB // 2  # Keys, values and operands, counted together.
-    session_ttl_ns_min: int = SECOND_NS  # Below it a client on a busy machine loses its session all the time.
-    session_ttl_ns_max: int = 300 * SECOND_NS  # So long a client that is gone holds a place of `sessions_max`, and its
-    # results. Five times what the clients of this package ask for; `hwm serve --session-ttl-max` for those that sleep.
+    session_ttl_ns_min: int = SECOND_NS  # With less, a client on a busy machine keeps losing its session.
+    session_ttl_ns_max: int = 300 * SECOND_NS  # For this long a client that is gone holds a place of `sessions_max`,
+    # and its results. Five times the TTL that this package's client requests; `hwm serve --session-ttl-max` changes it.
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -114,14 +117,14 @@ class AdmissionLimits:
 class ServiceLimits:
     """Bounds of the client side of one member."""
 
-    connections_max: int = 1_000  # Fewer where the process may not open so many files (`resources.descriptor_budget`).
+    connections_max: int = 1_000  # Fewer if the limit on open files is lower (`resources.descriptor_budget`).
     operator_connections_max: int = 8  # Beyond `connections_max`, for `hwm status` (`resources.connection_places`).
-    closing_connections_max: int = 32  # Given a moment to read why; beyond it the oldest of them is closed at once.
+    closing_connections_max: int = 32  # Refused clients get a moment to read why; beyond this, the oldest gets none.
     in_flight_max: int = 4_096  # Unanswered requests per connection; further ones wait in their socket.
-    unsent_bytes_max: int = 8 * MIB  # Responses that a connection has not taken yet; no more are made, or read for.
-    incomplete_bytes_total_max: int = 128 * MIB  # Half frames of all connections: 32 of the largest (4 MiB) at once.
+    unsent_bytes_max: int = 8 * MIB  # Responses that a client has not read; at the bound none are made.
+    incomplete_bytes_total_max: int = 128 * MIB  # Incomplete frames of all connections: 32 of 4 MiB, the maximum.
     unsent_bytes_total_max: int = (
         256 * MIB
-    )  # All connections together: 32 that take nothing, each at `unsent_bytes_max`.
-    log_bytes_max: int = 8 * 1024  # Entries in one `read_log` response: 1 ms; more only if the first is larger.
+    )  # All connections together: 32 clients that read nothing, each at `unsent_bytes_max`.
+    log_bytes_max: int = 8 * 1024  # Entries of one `read_log` response (1 ms of work), unless the first is larger.
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)

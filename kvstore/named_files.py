@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LINKS_MAX = 40
-"""The limit of the kernel."""
+"""How many links are followed: the limit of the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class WriteTarget:
 
 
 def find_target(path: Path) -> WriteTarget:
-    """How `path` is written. Raises OSError, with that path and a sentence, if it cannot be."""
+    """How `path` is to be written. Raises OSError, with `path` and the reason, if it cannot be."""
     place, mode = _follow(path)
     if mode is None or place.is_written_in_place or stat.S_ISREG(mode):
         return place
@@ -37,9 +37,10 @@ def find_target(path: Path) -> WriteTarget:
 
 
 def _follow(path: Path) -> tuple[WriteTarget, int | None]:
-    """Where the links lead, and the mode of what is there; None if nothing is.
+    """The target of the links, and the mode of the file there; None as the mode if there is no file.
 
-    They end at a name of a descriptor that is open already: what that one leads to is not to be replaced under it.
+    A name of an open descriptor (in `/proc/`) counts as the target, although it is a link: the file behind an open
+    descriptor must not be replaced.
     """
     named = path
     for _ in range(LINKS_MAX):
@@ -56,7 +57,7 @@ def _follow(path: Path) -> tuple[WriteTarget, int | None]:
 
 
 def is_standard_output(path: Path) -> bool:
-    """True if `path` names a descriptor of this process that leads where standard output leads: `/dev/stdout`."""
+    """True if `path` names a descriptor of this process for the same file as standard output, as `/dev/stdout` does."""
     try:
         number = _own_descriptor(find_target(path).path)
         return number is not None and os.path.samestat(os.fstat(number), os.fstat(1))
@@ -65,15 +66,16 @@ def is_standard_output(path: Path) -> bool:
 
 
 def _own_descriptor(path: Path) -> int | None:
-    """The number in `/proc/self/fd/NUMBER`."""
+    """The number in `/proc/self/fd/NUMBER`; None for any other path."""
     is_own = os.path.realpath(path.parent) == f"/proc/{os.getpid()}/fd"
     return int(path.name) if is_own and path.name.isdigit() else None
 
 
 def open_in_place(path: Path) -> int:
-    """A descriptor to write to `path`, which is there. Raises OSError, also for a pipe that nobody reads.
+    """Return a descriptor to write to `path`, which exists. Raises OSError, also for a pipe that nobody reads.
 
-    A descriptor of this process is duplicated: a socket, or what another user has opened, could not be opened anew.
+    If `path` names a descriptor of this process, that descriptor is duplicated: a socket, or a file that another user
+    has opened, could not be opened again.
     """
     if (number := _own_descriptor(path)) is not None:
         return os.dup(number)
@@ -88,9 +90,9 @@ def open_in_place(path: Path) -> int:
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor to read the file `path`. Raises OSError: what is none could make its reader wait for ever.
+    """Return a descriptor to read the file `path`. Raises OSError for a pipe or device, which could block for ever.
 
-    A descriptor that is open already may be named, whatever it is: somebody writes to that.
+    The name of an open descriptor is accepted for any kind but a folder: a program that passes a pipe writes to it.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode

@@ -1,6 +1,7 @@
-"""Addresses as `host:port` texts: the parts of one. Which hosts are good for what is decided by the callers.
+"""Splitting addresses of the form `host:port` into their parts. The callers decide which hosts they accept.
 
-`raft.runtime` dials peers with it, and `kvstore` checks with it what goes into a member list and what a client dials.
+`raft.runtime` uses it to dial peers. `kvstore` checks with it the addresses of a member list, and those that a client
+dials.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ class AddressParts(NamedTuple):
 
     host: str
     port: int
-    is_bracketed: bool  # As an IPv6 address is, whose own colons would otherwise look like that of the port.
+    is_bracketed: bool  # Like an IPv6 address, whose own colons would otherwise look like the one before the port.
 
 
 def split_address(text: str, *, port_digits_max: int = PORT_DIGITS_MAX) -> AddressParts:
     """Split `host:port` or `[host]:port` at the last colon. The host can be any text.
 
-    `port_digits_max`: digits of the port, zeros in front included. Raises ValueError, whose text is the reason.
+    `port_digits_max`: the maximum number of digits of the port, leading zeros included.
+
+    Raises ValueError, whose text is the reason.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not host:

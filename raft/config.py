@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 def fast_paths_wanted(environment: Mapping[str, str]) -> bool:
     """Whether a process with this environment takes its fast paths: False under `HWM_FAST_PATHS=0`.
 
-    Whoever chooses between a fast path and the general one asks this, with its own `os.environ`: the core reads none.
+    Code that chooses between a fast path and the general one passes its own `os.environ`: the core reads none.
     """
     return environment.get("HWM_FAST_PATHS", "1") != "0"
 
@@ -28,35 +28,35 @@ class RaftConfig:
     """Timers in integer nanoseconds, bounds in bytes. The defaults suit a LAN and a busy two-core machine."""
 
     heartbeat_interval_ns: int = 50 * MILLISECOND_NS
-    election_timeout_min_ns: int = 300 * MILLISECOND_NS  # Six heartbeats: one lost or late one elects nobody.
+    election_timeout_min_ns: int = 300 * MILLISECOND_NS  # Six heartbeats: one that is lost or late starts no election.
     election_timeout_max_ns: int = 600 * MILLISECOND_NS  # Spread: split votes are rare among up to nine members.
 
     batch_bytes_max: int = MIB  # Commands of one entry; larger only if a single command is.
     pending_bytes_max: int = 32 * MIB  # Commands waiting to be proposed.
     uncommitted_bytes_max: int = 64 * MIB  # The leader's tail above the high-water mark.
-    unapplied_bytes_max: int = 64 * MIB  # A follower's tail above last_applied; more is not taken.
+    unapplied_bytes_max: int = 64 * MIB  # A follower's tail above last_applied; more is not accepted.
     log_cache_bytes_max: int = 64 * MIB  # Recent entries kept in memory; older ones are read from the log.
     append_bytes_max: int = MIB  # Entries in one append request; larger only if a single entry is.
-    append_entries_max: int = 128  # The same in entries: decoded and appended in 1 ms, however small they are.
+    append_entries_max: int = 128  # The same in entries, however small: decoding and appending them takes 1 ms.
     window_messages_max: int = 64  # Unanswered append requests per peer.
     window_bytes_max: int = 8 * MIB  # The same in bytes.
-    window_entries_max: int = 1_024  # And in entries: what a leader encodes, or a peer writes, in one go. 1 ms.
-    apply_bytes_max: int = MIB // 4  # Applied, and read for that, before other events get their turn.
-    apply_commands_max: int = 1_024  # The same in commands, 1 ms; an entry is as long as eight, besides its own.
+    window_entries_max: int = 1_024  # The same in entries: a leader encodes them, or a peer writes them, in 1 ms.
+    apply_bytes_max: int = MIB // 4  # Read and applied before other events get their turn.
+    apply_commands_max: int = 1_024  # The same in commands: 1 ms. Each entry counts as eight more commands.
     reads_pending_max: int = 100_000  # Linearizable reads that wait for their round.
     proposals_pending_max: int = 100_000  # Proposals whose outcome is open, in commands.
 
-    # A new snapshot at the latest once the log behind the last one has grown by this; earlier where the state is small.
+    # A snapshot is built once the log has grown by this since the last one, and earlier if the state is small.
     snapshot_log_bytes: int = 64 * MIB
     snapshot_chunk_bytes: int = 256 * 1024  # One InstallSnapshot message.
-    snapshot_bytes_per_second: int = 32 * MIB  # Built, sent (to all peers together), installed: each at most so fast.
+    snapshot_bytes_per_second: int = 32 * MIB  # Limits building, sending (to all peers together) and installing.
     # How much log is kept for a slow member (docs/reference/specification.md#65-compaction).
     retention_bytes_max: int = 256 * MIB
-    room_search_ns: int = 2_000 * MILLISECOND_NS  # How often a full disk is asked for room: it costs a MiB of writing.
+    room_search_ns: int = 2_000 * MILLISECOND_NS  # The pause between checks of a full disk. Each check writes a MiB.
     lease_reads: bool = False  # A leader may answer reads while its lease holds, without asking the others.
     clock_drift_ppm_max: int = 10_000  # Of each clock against true time. NTP keeps clocks within 600.
     leader_loss_hint: bool = True  # A follower whose connections with its leader end campaigns soon after.
-    election_priority: int = 0  # 0 to PRIORITY_MAX: a member with more campaigns earlier, and is handed the leadership.
+    election_priority: int = 0  # 0 to PRIORITY_MAX. A member with a higher one campaigns earlier and is made leader.
 
     outcome_wait_ns: int = 600 * MILLISECOND_NS  # After a step-down: how long open proposals wait to become certain.
 

@@ -1,4 +1,4 @@
-"""What comes out of a node: completions of requests, messages to send, events to log."""
+"""The output of a node: completions of requests, messages to send, events to log."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Unknown:
 class AppliedBatch:
     """`Applied` for the commands of one entry: `tickets`, with their results in the same order in `results`.
 
-    There is one object per batch, not per command: to make one costs as much as to apply a small command.
+    There is one object per batch, not per command: making an object costs as much as applying a small command.
     """
 
     tickets: Sequence[int]
@@ -100,7 +100,7 @@ class Effects:
     completions: list[CompletionBatch] = field(default_factory=list)  # In order.
     events: list[TraceEvent] = field(default_factory=list)
     failure: NodeStopped | None = None
-    peers_changed: bool = False  # `Node.peers` are others, or have other addresses: connect to them, before `send`.
+    peers_changed: bool = False  # `Node.peers` or their addresses have changed: connect to them, before `send`.
 
     @property
     def is_empty(self) -> bool:

@@ -1,4 +1,4 @@
-"""The errors of the engine. Fields are kept and the text is made late, so that errors pickle."""
+"""The errors of the engine. They keep their fields and make their text on demand, so that they can be pickled."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class NewerBuildNeeded(Exception):
     """Base of errors about something that only newer builds know, in a file or sent by a peer.
 
     The data is sound, so a repetition does not help. The member promises nothing more and ends, and the newer build
-    continues from the same folder. New forms are sent only where the feature level has them
-    (docs/reference/versions.md).
+    continues from the same folder. New forms are sent only once the feature level in force has
+    them (docs/reference/versions.md).
     """
 
 
@@ -56,7 +56,7 @@ class ValidationFault(ProtocolError):
 
 
 class NotLeader(RaftError):
-    """This member cannot take the request now: it certainly had no effect here. `leader_id` is a hint, or None."""
+    """This member cannot take the request now; the request had no effect here. `leader_id` is a hint, or None."""
 
     def __init__(self, node_id: str, leader_id: str | None) -> None:
         super().__init__(node_id, leader_id)
@@ -94,9 +94,9 @@ class DiskFull(Busy):
 
 
 class NoDescriptors(DiskFull):
-    """As `DiskFull`, but for want of a file descriptor: the log needs another file, and cannot open it.
+    """The write was refused because no file descriptor is left: the log needs another file, and cannot open it.
 
-    `words` are the system's message, with the limit if it is this process's own.
+    `words`: the system's message, with the limit if this process's own limit was reached.
     """
 
     def __init__(self, node_id: str, words: str) -> None:
@@ -143,10 +143,10 @@ class ChangeRefusal(enum.Enum):
     """The leader has committed nothing in its term yet: its log may hold an unfinished older change."""
     LAST_VOTER = "last_voter"
     DUPLICATE = "duplicate"
-    """The new member is there already, or something is named twice."""
+    """The new member or voter is one already, or an id or an address is named twice."""
     UNKNOWN_MEMBER = "unknown_member"
     USED_ID = "used_id"
-    """A removed member had this id; it may have voted, and every member remembers it.
+    """A removed member had this id. That member may have voted, and every member remembers the id.
 
     See docs/reference/specification.md#14-removed-ids.
     """
@@ -165,7 +165,7 @@ class ChangeRefusal(enum.Enum):
 class ChangeRefused(RaftError):
     """A membership change was not begun, and nothing has changed. `text` says what prevents it.
 
-    `lag`: entries that a learner lacks, where that is the reason (BEHIND).
+    `lag`: how many entries a learner lacks, if the reason is BEHIND.
     """
 
     def __init__(self, reason: ChangeRefusal, text: str, lag: int | None = None) -> None:
@@ -188,10 +188,10 @@ class TooLarge(RaftError):
 
 
 class TooStale(RaftError):
-    """A read of bounded staleness was not served: no leader could be asked, and the own state may be older than the
-    bound.
+    """A read of bounded staleness was not served: no leader could be asked, and this member's state may be older than
+    the bound.
 
-    `age_ns`: the maximum age of the own state; None if nothing is known.
+    `age_ns`: the maximum age of this member's state; None if nothing is known.
     """
 
     def __init__(self, node_id: str, age_ns: int | None, age_ns_max: int) -> None:

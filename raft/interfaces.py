@@ -23,7 +23,7 @@ class LogWrite:
 
     Carried out in this order: hard state; then `reset` (the log is dropped and begins after that position), or
     `replace_from` (entries from this index on are cut); then `entries`. A truncation and the replacing entries are
-    never apart.
+    always in the same write.
 
     See docs/reference/specification.md#34-cut-and-replacement.
     """
@@ -53,7 +53,7 @@ class LogStore(Protocol):
 
     @property
     def has_unproven_batch(self) -> bool:
-        """True if no later `durable_batch` covers the last frame on disk: an idle node syncs once more."""
+        """True if no later `durable_batch` covers the last frame on disk: an idle node then syncs once more."""
         ...
 
     @property
@@ -204,8 +204,8 @@ def _nothing() -> None:
 class StateSnapshot:
     """A consistent snapshot of a state machine at the moment it was taken, however late its chunks are read.
 
-    The owner reads the chunks to the end or calls `close`, once or more often. Until then the machine may have to keep
-    old values. No chunk is read after that.
+    The owner reads the chunks to the end, or calls `close`, which may be repeated. Until then the machine may have to
+    keep old values. No chunk is read after `close`.
     """
 
     header: Mapping[str, Any]
@@ -214,7 +214,7 @@ class StateSnapshot:
 
 
 class StateRestore(Protocol):
-    """A state that is read aside, slice by slice, while the machine keeps its own until all of it is there."""
+    """A new state that is read slice by slice. The machine keeps its own state until the new one is complete."""
 
     @property
     def is_restored(self) -> bool:
@@ -222,7 +222,7 @@ class StateRestore(Protocol):
         ...
 
     def step(self) -> bool:
-        """Do one slice of a few ms at most; False if nothing is left to do. Raises if the chunks are impossible."""
+        """Do one slice of a few ms at most; False if nothing is left to do. Raises if the chunks are invalid."""
         ...
 
     def give_up(self) -> None:
@@ -252,7 +252,7 @@ class StateMachine(Protocol):
         ...
 
     def snapshot(self) -> StateSnapshot:
-        """Take a snapshot, in a time that does not grow with the state: the caller has an election time-out to keep."""
+        """Take a snapshot, in a time that does not grow with the state: a long call would cause an election."""
         ...
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:

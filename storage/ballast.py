@@ -15,10 +15,10 @@ _BLOCK = bytes(64 * 1024)
 
 
 class _Submission(NamedTuple):
-    """One `Ballast.submit`, passed to each callback.
+    """One call of `Ballast.submit`: its arguments, which each callback passes to the next.
 
-    Closures that refer to each other would keep the written buffers until a garbage collection, 100 MiB and more under
-    load."""
+    Callbacks that held the arguments as closures would refer to each other, and so keep the written buffers in memory
+    until a garbage collection: 100 MiB and more under load."""
 
     operations: Sequence[Operation]
     done: Done
@@ -29,8 +29,8 @@ class _Submission(NamedTuple):
 class Ballast:
     """The spare room of one data folder: released when the disk is full, and made again once there is room.
 
-    While `restore` is under way, the disk may be full only because of it: operations that fail meanwhile are tried
-    again after it.
+    While `restore` writes the file, the disk may be full only because of that write. Operations that fail during it
+    are therefore tried again afterwards.
     """
 
     def __init__(self, files: Files, size_bytes: int) -> None:
@@ -39,13 +39,13 @@ class Ballast:
         self._is_released = False
         self._lacks_descriptors = ""
         self.on_shortage: Callable[[bool], None] = _nobody
-        """Called with True when room or descriptors run out, and with False when both are available again. Meanwhile,
-        data that nothing depends on yet should not be written."""
+        """Called with True when room or descriptors run out, and with False when both are available again. Between the
+        two calls, data that nothing depends on yet should not be written."""
         self._is_restoring = False
-        self._retries = 0  # How many are under way. Each deletes the file first.
-        self._waiting: list[_Submission] = []  # No room even without the ballast: `look_for_room` tries them again.
+        self._retries = 0  # How many submissions are under way that retry operations, or only delete the file.
+        self._waiting: list[_Submission] = []  # They failed even when retried: `look_for_room` tries them again.
         self.may_wait = False  # Set once the owner calls `look_for_room` at intervals.
-        self._file_too_large: OSError | None = None  # Making it again ended so: no room would cure that.
+        self._file_too_large: OSError | None = None  # Set if a limit on file sizes forbids to make the file.
 
     @property
     def is_released(self) -> bool:
@@ -73,7 +73,7 @@ class Ballast:
 
     @property
     def snapshot_bytes_max(self) -> int:
-        """The size that a snapshot may have on a full disk: two at once leave half of the ballast's room for votes."""
+        """The largest size of a snapshot on a full disk: two of this size leave half of the ballast's room to votes."""
         return self._size_bytes // 4
 
     def is_present(self) -> bool:
@@ -84,7 +84,7 @@ class Ballast:
             return self._size_bytes == 0
 
     def restore(self, done: Done) -> None:
-        """Make the file if it does not exist. A disk without room for it is no error, and sets `is_released`."""
+        """Make the file unless it is there in full. A disk without room for it is no error, and sets `is_released`."""
         assert not self._is_restoring, "one search for room at a time"
         if self.is_present():
             self.is_released = False
@@ -103,7 +103,9 @@ class Ballast:
                 done(None)
                 return
             self.is_released = True
-            self._retries += 1  # The deletion below. The file may have its size without room, so it must not be found.
+            # Count the deletion below: until it is done, `look_for_room` must not find the file, which may have its
+            # full size and yet no room on the disk.
+            self._retries += 1
             ended_with = None if is_disk_full(error) else error
             self._files.submit([Delete(BALLAST_PATH)], lambda failed: self._given_back(done, ended_with or failed))
 
@@ -111,8 +113,8 @@ class Ballast:
         self._files.submit(operations, restored)
 
     def look_for_room(self) -> None:
-        """Try the waiting operations again; if there are none, try to make the file again. No effect while either is
-        under way.
+        """Try the waiting operations again; if there are none, try to make the file again. No effect while such an
+        attempt is under way.
 
         Raises OSError (EFBIG) if a limit on file sizes forbids to make the file: more room would never help.
         """
@@ -127,7 +129,10 @@ class Ballast:
             self.restore(self._restored)
 
     def _restored(self, error: BaseException | None) -> None:
-        """After any error `is_released` is set, and `restore` is tried again, unless no file may grow so far."""
+        """Remember an error that more room cannot cure: a limit on file sizes below the size of the ballast.
+
+        After any other error `is_released` is set, so `look_for_room` will call `restore` again.
+        """
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
             self._file_too_large = OSError(errno.EFBIG, error.strerror, BALLAST_PATH)
 
@@ -138,9 +143,11 @@ class Ballast:
 
         `again` returns the operations of a further attempt, which must not depend on anything that a failed attempt may
         have left. With `again`, operations that still find no room wait for `look_for_room` (unless the folder is just
-        being opened). Operations that find no descriptor wait, too; the room of the ballast would not help them.
+        being opened). Operations that find no descriptor wait, too, but do not release the ballast, because more room
+        would not help them.
         """
-        # Operations that fail together are tried again together.
+        # Whether a failure is retried depends on the state now, not at the failure: if several operations under way
+        # find no room, the first failure releases the ballast, and all of them are tried again.
         submission = _Submission(operations, done, again, not self.is_released or self._is_restoring)
         self._files.submit(operations, partial(self._tried, submission))
 
@@ -172,20 +179,21 @@ class Ballast:
             return
         self._waiting.append(submission)
         if is_disk_full(error):
-            self.is_released = True  # Set again, in case it was cleared meanwhile: otherwise no one looks for room.
+            self.is_released = True  # It may have been cleared since; then `look_for_room` would do nothing.
         else:
             assert isinstance(error, OSError), error
             self.lacks_descriptors = (error.strerror or str(error)).lower()
 
     def submit_snapshot(self, operations: Sequence[Operation], done: Done, size_bytes: int) -> None:
-        """`submit` for a snapshot that becomes `size_bytes` large. Beyond `snapshot_bytes_max` it gets no room of the
-        ballast.
+        """Like `submit`, for a snapshot that is `size_bytes` large after these operations. If that is more than
+        `snapshot_bytes_max`, the snapshot gets no room of the ballast.
 
-        Without room it ends with an OSError, as on any full disk: nothing depends on a snapshot yet, but the cluster
-        depends on votes.
+        Without room the operations end with an OSError, as on any full disk: nothing depends on a snapshot yet, but the
+        cluster depends on votes.
 
-        A sync is never tried again. Some file systems notice only then that they have no room, drop the written bytes,
-        and succeed at the next sync. Another snapshot may use the room that is released.
+        Operations with a sync are never tried again: some file systems notice only at a sync that they have no room,
+        drop the written bytes, and let the next sync succeed. The ballast is released all the same, and another
+        snapshot may use its room.
         """
         if size_bytes <= self.snapshot_bytes_max and any(isinstance(each, SyncFile) for each in operations):
             self._files.submit(operations, partial(self._snapshot_synced, done))
@@ -200,7 +208,7 @@ class Ballast:
     def _snapshot_synced(self, done: Done, error: BaseException | None) -> None:
         if is_disk_full(error) and not self.is_released and not self._is_restoring:
             self.is_released = True
-            self._retries += 1  # The deletion below: until it is done, the file must not be found.
+            self._retries += 1  # Count the deletion below: until it is done, `look_for_room` must not find the file.
             self._files.submit([Delete(BALLAST_PATH), SyncFolder("")], lambda _: self._given_back(done, error))
         else:
             done(error)

@@ -24,7 +24,7 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 def in_folder(error: _Error, folder: str) -> _Error:
-    """The same error with the whole path, if it knows only the path within the data folder."""
+    """Return the error with the whole path, if it is one that knows only the path within the data folder."""
     match error:
         case NewerFormat() | CorruptMeta() | CorruptLog() | CorruptSnapshot():
             where = f"{folder}/{error.path}"
@@ -92,7 +92,7 @@ class WrongNode(StorageError):
 
 
 class FolderLocked(StorageError):
-    """Another process has the folder open. `pid` is its process id as written there; None if it could not be read."""
+    """Another process has the folder open. `pid` is its process id, read from `LOCK`; None if it could not be read."""
 
     def __init__(self, folder: str, pid: int | None) -> None:
         super().__init__(folder, pid)
@@ -141,7 +141,7 @@ class NotCarriedOut(OSError):
 class NewerFormat(StorageError, NewerBuildNeeded):
     """A file was written by a newer build: it is valid, but this build does not know all of its content.
 
-    `what` has number `found`; `supported` is the highest that this build knows.
+    `found` is the number of `what` in the file; `supported` is the highest number that this build knows.
     """
 
     def __init__(self, path: str, found: int, supported: int, what: str = "format version") -> None:
@@ -225,7 +225,7 @@ class DiskFull(StorageError):
 
 
 class LogFailed(StorageError, StoreFailed):
-    """A sync failed, so the log takes nothing more in this life. Only a restart helps.
+    """A sync failed, so the log takes no more writes until its process ends. Only a restart helps.
 
     See docs/reference/specification.md#37-failed-sync.
     """
@@ -254,5 +254,5 @@ def is_short_of_descriptors(error: BaseException | None) -> bool:
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """True if room or descriptors ran out. This ends by itself or when an operator acts, so the log waits."""
+    """True if room or descriptors ran out. The shortage ends by itself or when an operator acts, so the log waits."""
     return is_disk_full(error) or is_short_of_descriptors(error)

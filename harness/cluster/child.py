@@ -15,8 +15,8 @@ import threading
 import time
 from pathlib import Path
 
-CLOCK_SHIFT = "--clock-shift"  # Seconds by which its monotonic clock is ahead, as after a boot at another time.
-DESCRIPTORS = "--descriptors"  # Its limit of open files, soft and hard.
+CLOCK_SHIFT = "--clock-shift"  # Seconds by which the member's monotonic clock is ahead, as if booted at another time.
+DESCRIPTORS = "--descriptors"  # The member's limit of open files, soft and hard.
 TAMPERED = "--tampered"  # The file of the controls that inject faults (`harness.cluster.os_faults`).
 _PR_SET_PDEATHSIG = 1
 _LOOK_INTERVAL_SECONDS = 0.25

@@ -68,7 +68,7 @@ class Cluster:
             self.members[node_id] = self.member_options.process(self.folder, node_id, [*arguments, BOOTSTRAP])
 
     def forbid_bootstrap(self) -> None:
-        """Drop BOOTSTRAP from later starts: now a member that loses its folder must report it, and not begin anew."""
+        """Drop BOOTSTRAP from later starts: a member that loses its folder must then report the loss."""
         for member in self.members.values():
             member.arguments = tuple(each for each in member.arguments if each != BOOTSTRAP)
 
@@ -147,9 +147,10 @@ class Cluster:
                 raise NodeDied(member.node_id, exit_code, member.log_path, member.tail())
 
     async def wait_ready(self, ready_seconds: float = READY_SECONDS) -> None:
-        """Return once every member answers, all name one leader of one term, and all have applied what it committed.
+        """Return once every member answers, all agree on leader and term, and all have applied nearly the same entries.
 
-        Raises NotReady after `ready_seconds`, NodeDied if a member ends meanwhile.
+        All must have applied up to the same index, or (under load) nearly up to the highest commit index. Raises
+        NotReady after `ready_seconds`, and NodeDied if a member ends before that.
         """
         views: dict[str, MemberStatus] = {}
         with trio.move_on_after(ready_seconds):
@@ -197,7 +198,7 @@ async def running_cluster(
 ) -> AsyncIterator[Cluster]:
     """Make data folders and logs under `folder`, start `nodes` members, and yield once they are ready.
 
-    Whatever happens in the block, no process is left at the end. `proxied`: every connection between members goes
+    No process is left at the end, even if the block fails. `proxied`: every connection between members goes
     through a proxy of the harness (`Cluster.network`). Raises NotReady, NodeDied, VolumeFailed.
     """
     for attempt in range(1, _START_ATTEMPTS_MAX + 1):
@@ -223,7 +224,7 @@ async def running_cluster(
 
 
 async def _started(cluster: Cluster, ready_seconds: float, *, may_lose_race: bool) -> bool:
-    """Start all members and wait until they are ready. False if another process took the port of one."""
+    """Start all members and wait until they are ready. False if another process took the port of a member."""
     await trio.Path(cluster.folder).mkdir(parents=True, exist_ok=True)
     await cluster.make_founders()
     cluster.start_all()
@@ -259,6 +260,6 @@ def _agree(views: dict[str, MemberStatus]) -> bool:
 
 
 def _close(views: dict[str, MemberStatus]) -> bool:
-    """True if all members have nearly applied the highest commit index: under load they are never at one index."""
+    """True if all members have nearly applied the highest commit index: under load they never apply to one index."""
     mark = max(view.commit_index for view in views.values())
     return all(mark - view.last_applied <= 100 for view in views.values())

@@ -44,8 +44,8 @@ def shut_down(folder: int, *, lose_unsynced: bool) -> None:
 def enter_private_mounts() -> None:
     """Give this thread, and the processes that it starts, a mount namespace of their own.
 
-    No other process sees what they mount from now on, and these mounts end with the last of them. Call it before there
-    are other threads. Raises OSError if this user may not do that.
+    Mounts that they make from now on are invisible to all other processes, and end with the last process of the
+    namespace. Call this function before there are other threads. Raises OSError if this user may not do that.
     """
     _call("unshare", _NEW_MOUNTS)
     _call("mount", b"none", b"/", None, _RECURSIVELY_PRIVATE, None)

@@ -14,7 +14,7 @@ from harness.cluster.volumes import SMALL_BYTES, USUAL_BYTES, FileSystem, Volume
 class MemberAddress:
     """The ports on which a member listens, on 127.0.0.1.
 
-    `proxy_port`: the port at which its peers reach it, through a proxy; 0: they reach it at `peer_port`.
+    `proxy_port`: the port of a proxy, through which peers reach the member; 0: peers use `peer_port`.
     `metrics_port`: the port of its metrics and probes; 0: it has none.
     """
 
@@ -34,7 +34,7 @@ class MemberAddress:
 
 
 BOOTSTRAP = "--bootstrap"
-"""Only for the first start: later, a member whose folder is lost would begin anew instead of reporting the loss."""
+"""The option of a first start. A later start with it would hide a lost folder: the member would make a new one."""
 
 LEASE_READS = "--lease-reads"
 
@@ -42,7 +42,8 @@ NO_LEADER_LOSS_HINT = "--no-leader-loss-hint"
 
 USUAL_STORAGE: tuple[str, ...] = ()
 SMALL_STORAGE = ("--snapshot-log-bytes=32768", "--segment-bytes=16384", "--retention-bytes=65536")
-"""So small that within seconds segments are deleted, and snapshots are written and sent to members that fell behind."""
+"""Small limits: within seconds, segments are deleted, and snapshots are written and sent to members that fell behind.
+"""
 
 
 def serve_arguments(
@@ -78,10 +79,10 @@ def _listening(address: MemberAddress) -> list[str]:
 class MemberOptions:
     """The options with which all members of a cluster are started, besides their names.
 
-    `file_system`: that of a volume for each member; None: a plain folder for each. `faketime`: the path of libfaketime,
-    if wall clocks are to be faked. `tampered`: faults can be injected into disks and clocks
+    `file_system`: the file system of the volume that each member gets; None: each gets a plain folder. `faketime`: the
+    path of libfaketime, if wall clocks are to be faked. `tampered`: faults can be injected into disks and clocks
     (`harness.cluster.os_faults`), which costs a little time. `has_metrics`: each member has a port for metrics and
-    probes. `descriptors_max`: the limit of open files of each member, soft and hard; None: that of the harness.
+    probes. `descriptors_max`: the limit of open files of each member, soft and hard; None: the limit of the harness.
     """
 
     small_storage: bool = False

@@ -22,7 +22,7 @@ class ResourcePeaks:
     descriptors: dict[str, int] = field(default_factory=dict)
 
     async def watch(self, cluster: Cluster, writer: RunWriter) -> None:
-        """Look twice a second until cancelled, then record an event `resource_peaks`."""
+        """Measure twice a second until cancelled, then record an event `resource_peaks`."""
         try:
             while True:
                 for node_id, member in cluster.members.items():
@@ -38,6 +38,6 @@ class ResourcePeaks:
             # The size of this folder is the number of descriptors. Listing 800 of them would stop all clients for 7 ms.
             descriptors = os.stat(process / "fd").st_size or len(os.listdir(process / "fd"))  # noqa: PTH116, PTH208
         except OSError:
-            return  # It has just ended, or this system has no /proc.
+            return  # The process has just ended, or this system has no /proc.
         self.rss_bytes[node_id] = max(rss_bytes, self.rss_bytes.get(node_id, 0))
         self.descriptors[node_id] = max(descriptors, self.descriptors.get(node_id, 0))

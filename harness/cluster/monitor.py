@@ -93,7 +93,7 @@ class Monitor:
             await trio.sleep(POLL_SECONDS)
 
     def _note_leader(self, view: MemberStatus, writer: RunWriter) -> None:
-        """Record a leader of a higher term. A deposed leader that does not know it yet is no change."""
+        """Record a leader of a higher term. A deposed leader that still claims to lead is no change."""
         if view.role != "leader" or (self._last_leader is not None and view.term <= self._last_leader[0]):
             return
         if self._last_leader is not None:

@@ -1,8 +1,8 @@
 """Faults between a member and its operating system: the disk of its log fails or lies, and its clock jumps.
 
-`tamper_with` replaces a few functions of `os` and `time` before anything of the product is imported. They call the
-system unless a fault is asked for. Harness and member share `Controls`, a few numbers in a file. This needs no
-privileges and no special kernel. It cannot imitate what the kernel itself does after an error.
+`tamper_with` replaces a few functions of `os` and `time` before anything of the product is imported. The replacements
+call the system unless a fault is requested. Harness and member share `Controls`, a few numbers in a file. This approach
+needs no privileges and no special kernel. It cannot imitate what the kernel itself does after an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FAILS, _FAILED, _LIES, _SHIFT_NS = range(_CELLS)
 _CODES: dict[Operation, int] = {"write": 1, "sync": 2}
 _WRITES, _SYNCS = ("pwrite", "pwritev", "write", "writev"), ("fdatasync", "fsync")
 _CLOCKS = {"perf_counter": 1e-9, "monotonic": 1e-9, "perf_counter_ns": 1, "monotonic_ns": 1}
-_LOG = "/log/"  # In the path of each file of a log (docs/reference/specification.md#15-data-folder).
+_LOG = "/log/"  # A part of the path of every log file (docs/reference/specification.md#15-data-folder).
 
 
 class Controls:
@@ -40,7 +40,7 @@ class Controls:
         return cls(path)
 
     def reset(self) -> None:
-        """Ask for no fault any more: a new process begins with a sound disk and clock."""
+        """Withdraw all requests for faults: a new process begins with a sound disk and clock."""
         for cell in range(_CELLS):
             self._cells[cell] = 0
 
@@ -65,7 +65,7 @@ class Controls:
     # Used in the member's process.
 
     def is_to_fail(self, operation: Operation) -> bool:
-        """True if the next such operation on a log must fail."""
+        """True if the next operation of this kind on a log must fail."""
         return self._cells[_FAILS] == _CODES[operation]
 
     def has_failed(self) -> None:
@@ -110,7 +110,7 @@ def _failing(call: Callable[..., Any], *, operation: Operation, controls: Contro
 
 def _is_of_a_log(descriptor: int) -> bool:
     try:
-        return _LOG in os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - no path: a name of the kernel's.
+        return _LOG in os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - the kernel's name, not a path.
     except OSError:
         return False
 

@@ -16,9 +16,10 @@ _ATTEMPTS_MAX = 2_000
 def free_ports(count: int) -> list[int]:
     """Return `count` distinct ports that are free now.
 
-    They are below the range that the system gives to outgoing connections. While its server is down, a port *inside*
-    that range (as binding to 0 gives) could be taken by any outgoing connection, and could even connect to itself.
-    Another process can still take one of the ports first; then the caller must try again with others.
+    They are below the range from which the system takes the local ports of outgoing connections. Binding to port 0
+    would give a port *inside* that range. While its server is down, any outgoing connection could take such a port. A
+    client that dials the port could even get the same port as its own, and so connect to itself. Another process can
+    still take one of the returned ports first; then the caller must try again with others.
     """
     random = SystemRandom()  # Not seeded by the run: two runs at once must not choose the same ports.
     ports: list[int] = []

@@ -1,4 +1,4 @@
-"""One member's operating-system process: start, kill, pause, reap. Always by its own pid."""
+"""One member's operating-system process: start, kill, pause, reap. Signals go to its own pid only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READY = b"ready node="  # `hwm serve` logs this once it serves.
 
 
 class MemberProcess:
-    """The `hwm` process of one member. It should live from `start` to `kill` or `stop`; `died()` tells if it did not.
+    """The `hwm` process of one member. It should live from `start` to `kill` or `stop`; `died` reports an earlier end.
 
     `arguments`, `clock_shift_seconds` (of its monotonic clock) and `environment` take effect at the next start.
     """
@@ -30,13 +30,13 @@ class MemberProcess:
         self.node_id, self.log_path = node_id, log_path
         self.arguments = tuple(arguments)
         self.clock_shift_seconds = 0
-        self.descriptors_max: int | None = None  # Its limit of open files; None: that of the harness.
-        self.environment: dict[str, str] = {}  # Added to that of the harness.
+        self.descriptors_max: int | None = None  # Its limit of open files; None: the limit of the harness.
+        self.environment: dict[str, str] = {}  # Added to the environment of the harness.
         self._controls: Controls | None = None
-        self.may_end = False  # A fault may make it end, so that its end is no finding. Cleared by `start`.
-        self.is_joining = False  # It may end because no member answers it; then it is started again.
+        self.may_end = False  # A fault may make the process end, so its end is no finding. Cleared by `start`.
+        self.is_joining = False  # A joining process may end because no member answers it; then it is started again.
         self._popen: subprocess.Popen[bytes] | None = None
-        self._unseen: int | None = None  # The exit code if it had ended by itself, first noticed by `kill`.
+        self._unseen: int | None = None  # The exit code of a process that had ended by itself before `kill`.
         self._log_start = 0  # The offset at which the log of this life begins.
         self.paused = False
 
@@ -116,7 +116,8 @@ class MemberProcess:
     def wrong_end(self) -> int | None:
         """The exit code if it ended by itself and no fault allows that; else None.
 
-        This includes the end of an earlier life, so that a fault that kills it cannot hide it.
+        The end of an earlier process counts too. Otherwise a fault that kills the member would hide that its process
+        had already ended.
         """
         if self._unseen is not None:
             return self._unseen

@@ -36,8 +36,8 @@ class Flow:
         self.delay_seconds = 0.0
         self.frames_passed = 0
         self.frames_dropped = 0
-        self._blocks = 0  # How many faults block it now: two may overlap.
-        self._may_end = trio.Event()  # Not set: a connection whose other end is gone is kept open.
+        self._blocks = 0  # How many faults block this flow now; faults may overlap.
+        self._may_end = trio.Event()  # While not set, a connection whose other end is gone is kept open.
         self._may_end.set()
 
     @property
@@ -181,7 +181,7 @@ class _DelayLine:
             try:
                 await self._target.send_all(first.data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return  # The reading side of this connection sees it too, and ends it.
+                return  # The reading side of this connection sees the end too, and closes both sides.
             async with self._changed:
                 self._held.popleft()
                 self.pending_bytes -= len(first.data)

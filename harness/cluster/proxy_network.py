@@ -58,7 +58,7 @@ class ProxyNetwork:
             scope.cancel()
 
     def keep_open(self, node_id: str) -> None:
-        """Leave the connections of this member half-open: when it ends, the others do not see that they ended."""
+        """Leave the connections of this member half-open: when it ends, its peers do not see this."""
         for flow in self.between([node_id], "both"):
             flow.keep_open()
 

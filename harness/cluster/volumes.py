@@ -1,7 +1,8 @@
 """A small file system for each member's folder, so that the disk of one member can be full, fail, hang or lose power.
 
-It is an ext4 in a file, on a loop device. Where that cannot be mounted, it is a tmpfs, which can only be full. All
-calls here block for some tens of milliseconds, and on a frozen file system until it is thawed. Call them from a thread.
+It is an ext4 in a file, on a loop device. If an ext4 cannot be mounted, it is a tmpfs, and then the only possible fault
+is a full disk. All calls here block for some tens of milliseconds, or on a frozen file system until it is thawed. So
+call them from a thread.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from harness.errors import VolumeFailed
 FileSystem = Literal["ext4", "tmpfs"]
 
 _MIB = 1024 * 1024
-SMALL_BYTES, USUAL_BYTES = 96 * _MIB, 2048 * _MIB  # Of a sparse file: only written blocks take room.
+SMALL_BYTES, USUAL_BYTES = 96 * _MIB, 2048 * _MIB  # Sizes of a sparse file: only written blocks take room.
 _FILLING = "filling"
 _COMMAND_SECONDS = 20.0
-_THAW_GRACE_SECONDS = 5  # How much later than the harness the watchdog thaws.
+_THAW_GRACE_SECONDS = 5  # How much longer than `seconds_max` the watchdog waits.
 _PIECES = (_MIB, 64 * 1024, 4096)  # Room is taken in pieces, in the end in single blocks.
 
 
@@ -54,7 +55,7 @@ class Volume:
         self._mount()
 
     def close(self) -> None:
-        """Unmount the file system, whatever its state, and remove it."""
+        """Unmount the file system in any state, and remove it."""
         self.thaw()
         if self._is_mounted:
             self._unmount()
@@ -83,7 +84,7 @@ class Volume:
         self._filling.unlink(missing_ok=True)
 
     def freeze(self, seconds_max: float) -> None:
-        """Make every write and sync wait until `thaw`. A watchdog thaws some time after `seconds_max` at the latest."""
+        """Make every write and sync wait until `thaw`. A watchdog thaws if the harness does not do so in `seconds_max`."""
         assert self._guard is None, self._mountpoint
         where = shlex.quote(str(self._mountpoint.absolute()))
         wait = f"sleep {seconds_max + _THAW_GRACE_SECONDS:.1f}; exec fsfreeze --unfreeze {where}"
@@ -98,7 +99,7 @@ class Volume:
             freeze(folder)
 
     def thaw(self) -> None:
-        """Undo `freeze`, if there is anything to undo."""
+        """Undo `freeze`; do nothing if the file system is not frozen."""
         if self._guard is None:
             return
         with self._opened() as folder, contextlib.suppress(OSError):
@@ -147,7 +148,7 @@ class Volume:
         try:
             _run("umount", str(self._mountpoint))
         except VolumeFailed:
-            _run("umount", "--lazy", str(self._mountpoint))  # A process has a file open: the mount ends with it.
+            _run("umount", "--lazy", str(self._mountpoint))  # A process has a file open: its end ends the mount.
         self._is_mounted = False
 
 

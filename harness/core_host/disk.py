@@ -34,7 +34,7 @@ class Image:
 
 
 class Disk:
-    """A `LogStore` without a snapshot. Writes become durable one by one, when `sync_oldest` says so."""
+    """A `LogStore` without a snapshot. Writes become durable one by one, by calls of `sync_oldest`."""
 
     def __init__(self, durable: Image) -> None:
         self.durable = durable
@@ -43,7 +43,7 @@ class Disk:
 
     @property
     def first_index(self) -> int:
-        """Nothing is ever compacted here."""
+        """Always 1: nothing is ever compacted here."""
         return 1
 
     @property
@@ -53,7 +53,7 @@ class Disk:
 
     @property
     def has_unproven_batch(self) -> bool:
-        """This disk needs no proof."""
+        """Always false: this disk needs no proof."""
         return False
 
     @property
@@ -63,12 +63,12 @@ class Disk:
 
     @property
     def is_disk_full(self) -> bool:
-        """There is always room."""
+        """Always false: there is always room."""
         return False
 
     @property
     def lacks_descriptors(self) -> str:
-        """No file is opened."""
+        """Always empty: no file is opened."""
         return ""
 
     def term_runs(self) -> Sequence[LogPosition]:
@@ -81,7 +81,7 @@ class Disk:
         ]
 
     def configuration_indexes(self) -> Sequence[int]:
-        """None: nobody changes the members."""
+        """Return no index: the members never change here."""
         return ()
 
     def append(self, write: LogWrite) -> None:
@@ -90,11 +90,11 @@ class Disk:
         self.appended = self.appended.after(write)
 
     def sync(self, commit_hint: int, done: Done) -> None:
-        """The core never asks; its driver decides when `sync_oldest` happens."""
+        """Fail: a core never syncs its log. Its driver makes writes durable by calls of `sync_oldest`."""
         raise AssertionError(f"a core syncs nothing itself: {commit_hint}, {done}")
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Entries first..last: at least one, then as many as fit."""
+        """Return entries from `first_index` to `last_index`: at least one, then as many as fit into `bytes_max`."""
         assert 1 <= first_index <= last_index <= self.last_index, (first_index, last_index)
         found: list[Entry] = []
         for entry in self.appended.entries[first_index - 1 : last_index]:
@@ -108,7 +108,7 @@ class Disk:
         """There is always room."""
 
     def drop_before(self, index: int) -> None:
-        """Never asked for, as there are no snapshots here."""
+        """Fail: there are no snapshots here, so nothing can be dropped."""
         raise AssertionError(f"there is no snapshot that would cover what is before {index}")
 
     def sync_oldest(self) -> int:
@@ -125,5 +125,5 @@ class Disk:
         return Disk(durable)
 
     def count_from(self, sequence: int) -> None:
-        """Number the unsynced writes anew: those up to `sequence` are done, and forgotten."""
+        """Lower the numbers of the unsynced writes by `sequence`: the writes up to this number are durable and gone."""
         self.unsynced = tuple(replace(write, sequence=write.sequence - sequence) for write in self.unsynced)

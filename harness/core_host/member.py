@@ -40,7 +40,7 @@ class NoSpread(Random):
 class CoreHost:
     """Carries out all that a core asks for, in the order that `Ready` states.
 
-    Committed entries are applied as soon as they are handed out; writes are durable when `sync` says so.
+    Committed entries are applied as soon as they are handed out. Writes become durable by `sync` and `sync_oldest`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CoreHost:
         self.flush()
 
     def lose_leader(self) -> None:
-        """End the connections of its leader, and let it campaign because of that."""
+        """Tell the core that its leader's connections have ended, and let it campaign because of that."""
         assert self.core.leader_id is not None
         self.core.leader_connection_lost(self.core.leader_id)
         self.flush()
@@ -101,7 +101,7 @@ class CoreHost:
         self.flush()
 
     def sync(self) -> None:
-        """Make every write durable, also those that follow from that."""
+        """Make every write durable, including the writes that this causes."""
         while self.disk.unsynced:
             self.sync_oldest()
 

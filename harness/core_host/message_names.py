@@ -57,7 +57,7 @@ class HeldMessage:
 
 
 def describe(message: Message) -> str:
-    """One message in words."""
+    """Return the description of a message, for people."""
     term = f"term {message.term}"
     match message:
         case AppendEntries():

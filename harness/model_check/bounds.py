@@ -16,20 +16,20 @@ class Bounds:
     terms: int = 2
     entries: int = 2
     crashes: int = 1
-    in_flight: int = 2  # Messages on their way; when there would be more, some are lost: every choice is explored.
-    duplicates: int = 0  # Messages that stay on their way after they arrived.
-    reads: int = 0  # Linearizable reads that are asked for.
+    in_flight: int = 2  # The most messages on their way. Any more are lost, and every choice of them is explored.
+    duplicates: int = 0  # How often a message arrives and still stays on its way, to arrive again.
+    reads: int = 0  # Linearizable reads.
     depth: int | None = None  # Events on a path.
     seconds: float | None = None
     states: int | None = None
-    hints: int = 0  # How often a follower is told that its leader's connections have ended, which may be true or not.
-    heartbeats: int = 0  # Heartbeats of leaders, which send again what was lost.
-    pre_votes: bool = False  # As messages; otherwise they are granted at once.
+    hints: int = 0  # How often a follower hears, rightly or not, that its leader's connections have ended.
+    heartbeats: int = 0  # Heartbeats of leaders. Each sends lost entries again.
+    pre_votes: bool = False  # Pre-votes travel as messages; otherwise they are granted at once.
     elected: bool = False  # Begin with a leader of term 1 whose first entry is committed everywhere.
     symmetry: bool = True
 
     def words(self) -> str:
-        """One line."""
+        """Return the bounds as one line of text."""
         counts = ("members", "terms", "entries", "crashes", "in_flight", "heartbeats", "duplicates", "reads", "hints")
         words = ", ".join(f"{getattr(self, name)} {name.replace('_', ' ')}" for name in counts)
         return words + (", begun with a settled leader of term 1" if self.elected else "")

@@ -1,4 +1,4 @@
-"""`hwm-harness explore`: tries every order of events in a small world, and reports what it found."""
+"""`hwm-harness explore`: tries every order of events in a small world, and reports the result."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Ghost state: what the rules need to remember of a path besides the present state of the cluster.
 
-It says who led, who voted, what was committed, and what may still happen. Ghost states are numbered like everything
-else, and each step from one to the next is computed once.
+It records which members led, how they voted, what was committed, and which events may still happen. Ghost states are
+numbered, as local states and messages are, and each step from one ghost state to the next is computed once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.sim.engine.errors import Violation, require
 
 @dataclass(frozen=True, slots=True)
 class GhostState:
-    """One ghost state. `leaders` and `votes` give the place of a member by term (and voter); -1 is nobody."""
+    """One ghost state. `leaders` (by term) and `votes` (by voter and term) are places of members; -1: nobody."""
 
     crashes_left: int
     entries_left: int
@@ -27,7 +27,7 @@ class GhostState:
     leaders: tuple[int, ...]  # By term, from 1.
     votes: tuple[int, ...]  # By voter and term: the candidate that was given the vote.
     committed: tuple[tuple[int, int], ...] = ()  # By index, from 1: (term of the entry, term in which it committed).
-    reads: tuple[tuple[int, int], ...] = ()  # Open ones: (ticket, how much was committed when it was asked for).
+    reads: tuple[tuple[int, int], ...] = ()  # Open reads: (ticket, entries committed when the read began).
 
     def renamed(self, places: tuple[int, ...]) -> GhostState:
         """Return the same ghost state with members renamed."""

@@ -1,4 +1,4 @@
-"""The rules that hold in every state of the cluster, whatever happened before (Raft Figure 3).
+"""The rules that must hold in every state of the cluster, after any events (Raft Figure 3).
 
 See docs/reference/specification.md#3-order-of-durability.
 """

@@ -1,8 +1,8 @@
 """Every local state of a member, every message and every local step, each computed once by the production core.
 
-A step touches one member only, and members get into far fewer states than clusters do. So states of members and
-messages are numbered, and the core carries out one step for each (state, event). A step of the cluster is then a table
-look-up. Of several states that differ only by a renaming, the core runs one, and the others follow from it.
+A step touches one member only, and a member has far fewer states than a cluster. So states of members and messages are
+numbered, and the core carries out one step for each (state, event). A step of the cluster is then a table look-up. If
+states differ only by a renaming of the members, the core runs one of them, and the steps of the others follow.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class LocalStates:
     def __init__(self, bounds: Bounds) -> None:
         self.renamings = Renamings(bounds.members, symmetry=bounds.symmetry)
         self._with_pre_votes = bounds.pre_votes
-        self.place: list[int] = []  # Of the member that is in this state.
+        self.place: list[int] = []  # By state: the place of the member that is in it.
         self.facts: list[Facts] = []
-        self.images: list[tuple[int, ...]] = []  # By renaming.
-        self.orbit: list[int] = []  # The least number among the images: the same for all of them.
+        self.images: list[tuple[int, ...]] = []  # By state: the state that each renaming turns it into.
+        self.orbit: list[int] = []  # By state: the least number among its images, all of which share it.
         self.letters: list[Envelope] = []
         self.letter_images: list[tuple[int, ...]] = []
-        self.steps_run = 0  # By the production core.
+        self.steps_run = 0  # How many steps the production core has carried out.
         self._numbers: dict[StateKey, int] = {}
         self._stored: list[bytes | None] = []  # The pickled member, for one state of each orbit.
         self._origin: list[tuple[int, int]] = []  # (a stored state, the renaming that makes it this one)
@@ -110,7 +110,7 @@ class LocalStates:
         sent = tuple(self.letter_images[letter][renaming] for letter in outcome.sent)
         return Outcome(self.images[outcome.state][renaming], sent, notes, outcome.violation)
 
-    # The production core, for real
+    # Steps of the production core
 
     def _run(self, state: int, stored: bytes, kind: int, argument: int) -> Outcome:
         self.steps_run += 1
@@ -187,7 +187,10 @@ class LocalStates:
         return notes
 
     def _broken(self, before: Facts, after: Facts, kind: int) -> tuple[str, str] | None:
-        """Return the rule about this member alone that is broken, beyond those that the core asserts itself."""
+        """Return the rule about this member alone that the event broke, as (rule, detail); None if all rules hold.
+
+        The core asserts further rules itself.
+        """
         crashed = kind == CRASH
         if kind == LOSE_LEADER and self._with_pre_votes and after.term != before.term:
             return "the loss of a leader's connection moves no term", f"{before.term}, then {after.term}"
@@ -258,7 +261,7 @@ class LocalStates:
 
 
 def _link_images(renamings: Renamings, numbers: list[int], images: list[tuple[int, ...]]) -> None:
-    """Fill in what each state becomes by each renaming. `numbers[p]` is what the first one becomes by renaming p."""
+    """Fill in the image of each state under each renaming. `numbers[p]`: the image of the first state under p."""
     for first, number in enumerate(numbers):
         back = renamings.inverse[first]
         images[number] = tuple(numbers[renamings.after(again, first)] for again in range(len(numbers)))

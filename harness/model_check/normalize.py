@@ -1,10 +1,10 @@
-"""Resets numbers that only ever grow; otherwise no two moments of a member would be equal.
+"""Resets numbers that only ever grow; otherwise a member would never be in the same state twice.
 
 Time-outs are events in this world, so it only matters *that* a timer fires, not when. The clock of each member stands
-at 0 between events. No member has heard a leader so recently that it would ignore a campaign; such a member acts as if
-the message were lost, and losses are explored. Sequences of writes are counted from the last durable one. All this
-changes private fields of the core, so it is kept in this one file. It is neutral, because the core only compares these
-numbers with each other.
+at 0 between events. No member has heard a leader so recently that it would ignore a campaign: to ignore a message is
+the same as to lose it, and losses are explored. Sequences of writes are counted from the last durable one. These resets
+change private fields of the core, so they are kept in this one file. They change no behaviour, because the core only
+compares these numbers with each other.
 """
 
 from __future__ import annotations

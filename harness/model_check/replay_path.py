@@ -1,4 +1,4 @@
-"""Replays a path that a search has found, without any table, and describes it line by line.
+"""Replays a path that a search has found, without the tables of the search, and describes it line by line.
 
 The search renames members, numbers states and runs each local step once. Here the path is carried out on fresh
 production cores from the start, under one set of names, so that what is printed has really happened.
@@ -29,12 +29,12 @@ from harness.model_check.state_key import StateKey, state_key
 from raft import ProtocolError
 
 Key = tuple[int, int, StateKey]
-"""A message as the search knows it. Messages that differ only in fields that decide nothing are one message."""
+"""A message as the search knows it. Two messages that differ only in fields without effect are the same message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
-    """One event: which member, what came, what it did, and the state of the member after it."""
+    """One event as text: the member, the event, the messages that the member sent, and its state afterwards."""
 
     node_id: str
     event: str

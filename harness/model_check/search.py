@@ -1,7 +1,7 @@
 """Breadth-first search through all states of the small world, so that every finding comes with a shortest path.
 
 A state of the cluster is a row of numbers: one for the local state of each member, one for the ghost state, then the
-messages in flight in order. Of several states that differ only by a renaming, the least row stands for all.
+messages in flight in order. The least row stands for all states that differ only by a renaming of members.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from raft import (
 Row = bytes  # array("I")
 
 CHECKED_EVERY = 256
-"""States between two looks at the clock."""
+"""How many states are expanded between two checks of the time limit."""
 
 
 class ModelEvent(NamedTuple):
@@ -81,7 +81,7 @@ class Found:
 
 
 class Search:
-    """One search. `run` yields now and then, for a display; `found` is complete when it ends."""
+    """One search. `run` yields now and then, for a display; `found` is complete when `run` ends."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -142,7 +142,7 @@ class Search:
     # The first state
 
     def _beginning(self) -> Row:
-        """Return the first state: all members at their very first start, or with a settled leader if asked for."""
+        """Return the first state: all members at their very first start, or with a leader if the bounds ask for one."""
         members, history, letters = self.states.first_states(), self.histories.first, list[int]()
         if not self.bounds.elected:
             return self._least(members, history, ())[0]
@@ -237,7 +237,7 @@ class Search:
         if outcome.state == state and not outcome.notes and not (set(outcome.sent) - set(under_way)):
             if outcome.violation is not None:
                 yield ModelEvent(place, kind, argument, under_way), outcome
-            return  # It changes nothing: delivering such a message is the same as losing it.
+            return  # The event changes nothing: delivering such a message is the same as losing it.
         present = list(row[: self.bounds.members])
         present[place] = outcome.state
         letters = sorted({*under_way, *outcome.sent})
@@ -272,8 +272,8 @@ class Search:
     def _is_dead(self, letter: int, state: int) -> bool:
         """Return True if this message can no longer do anything: its receiver no longer waits for such an answer.
 
-        The receiver's term has to be durable, because a crash may take back any other term. The code also has to ignore
-        the message now.
+        The receiver's term has to be durable, because a crash may take back any other term. The core also has to ignore
+        the message when it arrives now.
         """
         known = self._dead.get((letter, state))
         if known is None:

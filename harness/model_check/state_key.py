@@ -22,9 +22,9 @@ LEFT_OUT: dict[str, frozenset[str]] = {
         {
             "config", "random",  # The same for all, for ever, like the members:
             "configuration", "configurations", "configured_at", "quorum", "peer_ids", "voting_peer_ids", "is_alone",
-            "now", "compacted_leader_time", "open_proposals",  # Stands still; nothing is compacted; outcomes only.
-            "low_watermark",  # Tells what may be compacted, and nothing is.
-            "staleness", "yielded_count", "yielded_at",  # Nobody asks for an age, or prefers a leader.
+            "now", "compacted_leader_time", "open_proposals",  # Time stands still, no compaction, outcomes only.
+            "low_watermark",  # Limits compaction, and nothing is compacted.
+            "staleness", "yielded_count", "yielded_at",  # No read states an age, and no leader is preferred.
         }
     ),
     "RaftLog": frozenset({"_cache", "_cache_bytes", "_cache_bytes_max", "_sizes", "_sizes_from", "_run_starts"}),
@@ -33,17 +33,17 @@ LEFT_OUT: dict[str, frozenset[str]] = {
             "has_pending_sends",  # No message waits after a flush.
             "membership",  # Nobody changes the members.
             "lease",  # Nobody reads by lease.
-            "_last_append", "_last_append_bytes",  # A cache: used only where the same message would be made anew.
+            "_last_append", "_last_append_bytes",  # A cache of a message that would be made in the same way.
         }
     ),
-    "Progress": frozenset({"last_applied", "heard_at"}),  # For the low-water mark; stands still.
-    "Disk": frozenset({"appended"}),  # Follows from the other two.
+    "Progress": frozenset({"last_applied", "heard_at"}),  # For the low-water mark; time stands still.
+    "Disk": frozenset({"appended"}),  # Follows from the two other fields.
     "AppendEntries": frozenset({"low_watermark"}),
     "AppendAccepted": frozenset({"last_applied"}),
     "AppendRejected": frozenset({"last_applied"}),
 }  # fmt: skip
 
-UNORDERED = {("Outbox", "_waiting")}  # Messages to different peers; two to one peer differ in kind or in write.
+UNORDERED = {("Outbox", "_waiting")}  # To different peers; two messages to a peer differ in kind or in write.
 
 _fields: dict[type, tuple[str, ...]] = {}
 
@@ -68,7 +68,7 @@ def _draw(thing: Any, seen: set[int]) -> StateKey:
     if isinstance(thing, Enum):
         return thing.name
     if isinstance(thing, Entry):
-        return thing.index, thing.term, int(thing.kind)  # One (index, term) is one entry: that is checked.
+        return thing.index, thing.term, int(thing.kind)  # One (index, term) stands for one entry: a rule checks it.
     if isinstance(thing, tuple | list | deque):
         return tuple([_draw(part, seen) for part in thing])
     if isinstance(thing, dict):
@@ -78,7 +78,7 @@ def _draw(thing: Any, seen: set[int]) -> StateKey:
     if dataclasses.is_dataclass(thing):
         return _draw_fields(thing, seen)
     if id(thing) in seen:
-        return type(thing).__name__  # The core's parts share their state: it is drawn once, then only named.
+        return type(thing).__name__  # The core's parts share this state: the key holds it once.
     seen.add(id(thing))
     return _draw_fields(thing, seen)
 

@@ -39,7 +39,7 @@ class Renamings:
         return found
 
     def _find_sorting(self, pattern: tuple[int, ...]) -> list[int]:
-        """Equal ranks share the places from that rank on, in every order."""
+        """Return the renamings that sort members by rank. Members of equal rank come in every order."""
         groups = [[place for place, key in enumerate(pattern) if key == rank] for rank in sorted(set(pattern))]
         found = []
         for orders in product(*(permutations(group) for group in groups)):

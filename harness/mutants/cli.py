@@ -1,6 +1,6 @@
 """`hwm-harness mutants`: measures how good the rules are, by the seed that catches each mutant of the catalogue.
 
-Exit codes: 0: all are killed; 3: some survive; 1: one no longer applies or does not run, or the unchanged code fails.
+Exit codes: 0: all are killed; 3: some survive; 1: a mutant does not apply or does not run, or the unchanged code fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harness.mutants.process import Workers
 from harness.mutants.sandbox import Copies
 
 EXIT_ERROR, EXIT_SURVIVORS = 1, 3
-_PIPE_WIDTH = 160  # Where there is no terminal to ask.
+_PIPE_WIDTH = 160  # The width of the output if it does not go to a terminal.
 _SHOWN_LIVING = 6
 
 
@@ -66,7 +66,7 @@ def mutants(
 
 
 def choose(catalogue: Sequence[Mutant], only: Sequence[str]) -> list[Mutant]:
-    """Return the mutants with one of the texts in their name, or all. Raises BadInput for a text in no name."""
+    """Return the mutants with one of the texts in their name; all if `only` is empty. Raises BadInput for no match."""
     for text in only:
         if not any(text in mutant.name for mutant in catalogue):
             names = [mutant.name for mutant in catalogue]
@@ -77,7 +77,7 @@ def choose(catalogue: Sequence[Mutant], only: Sequence[str]) -> list[Mutant]:
 
 
 def search(chosen: Sequence[Mutant], *, seeds_max: int, first_seed: int, jobs: int) -> list[HuntResult]:
-    """Search for all of them, with a live picture on stderr; results in the order of the catalogue."""
+    """Search for all chosen mutants, with a live table on stderr. Returns the results in the order of the catalogue."""
     console = Console(stderr=True, width=None if sys.stderr.isatty() else _PIPE_WIDTH)
     with ended_in_order(), tempfile.TemporaryDirectory(prefix="hwm-mutants-") as folder:
         copies = Copies(Path(folder).resolve())
@@ -92,7 +92,7 @@ def search(chosen: Sequence[Mutant], *, seeds_max: int, first_seed: int, jobs: i
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """SIGTERM ends the search like Ctrl-C: processes are ended and copies removed. Only from the main thread."""
+    """Let SIGTERM end the search like Ctrl-C: processes end and copies are removed. Call it from the main thread."""
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         yield
@@ -101,7 +101,7 @@ def ended_in_order() -> Iterator[None]:
 
 
 def one_line(result: HuntResult) -> str:
-    """Return one result as a line, for when it becomes known."""
+    """Return one result as a line, to print as soon as the result is known."""
     if result.error:
         return f"error     {result.name}: {result.error}"
     if result.caught is None:

@@ -6,7 +6,7 @@ from harness.errors import HarnessError
 
 
 class BadCatalogue(HarnessError):
-    """A file of the catalogue does not say what a mutant is."""
+    """A file of the catalogue does not describe a mutant correctly."""
 
     def __init__(self, place: str, problem: str) -> None:
         self.place, self.problem = place, problem
@@ -47,7 +47,7 @@ class CleanCodeFails(HarnessError):
 
 
 class WorkerFailed(HarnessError):
-    """The process that ran seeds on a copy ended before it had run one."""
+    """The process that ran seeds on a copy ended before it had run any seed."""
 
     def __init__(self, exit_code: int, tail: str) -> None:
         self.exit_code, self.tail = exit_code, tail

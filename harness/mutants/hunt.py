@@ -18,20 +18,20 @@ FIRST_LOOK_SEEDS = 4
 """How many seeds the first look at a mutant takes."""
 
 REPLAYED_SEEDS = 2
-"""How many of these seeds run again, if none catches the mutant, in a process that hashes strings differently."""
+"""How many seeds of a first look without a catch run again, in a process that hashes strings differently."""
 
 CHUNK_SEEDS_MAX = 160
-"""A process runs twice as many seeds as the one before it, up to this many, so its start soon costs little."""
+"""The most seeds of one process. Each process runs twice as many as the one before: starts soon cost little."""
 
 _HASH_SEEDS = (307, 288)
-"""PYTHONHASHSEED of the processes that are compared: a set of member ids has opposite orders under these two."""
+"""PYTHONHASHSEED of two processes whose traces are compared: a set of member ids has opposite orders in them."""
 
 _STILLBORN = "every seed crashes before anything is committed: it must be caught by a run. The first: "
 
 
 @dataclass(slots=True)
 class _Search:
-    """The search for one mutant. Chunks of seeds are handed out in order; more than one may be under way."""
+    """The search for one mutant. Chunks of seeds are handed out in order; several chunks may be under way."""
 
     mutant: Mutant
     root: Path
@@ -43,7 +43,7 @@ class _Search:
     seconds: float = 0.0
     caught: SeedOutcome | None = None
     error: str | None = None
-    outcomes: list[SeedOutcome] = field(default_factory=list)  # Of the first look.
+    outcomes: list[SeedOutcome] = field(default_factory=list)  # The outcomes of the first look.
 
     @property
     def wants_more(self) -> bool:
@@ -77,7 +77,7 @@ class Hunt:
 
     @property
     def under_way(self) -> dict[str, int]:
-        """Mutants that live, with the seeds that they have survived."""
+        """The mutants whose search goes on, each with the number of seeds that have run on it so far."""
         return {search.mutant.name: search.seeds_run for search in self._searches}
 
     def run(self) -> Iterator[HuntResult | None]:
@@ -113,7 +113,7 @@ class Hunt:
             _require_clean(outcome)
 
     def first_look(self, root: Path, first_seed: int, count: int) -> list[SeedOutcome]:
-        """Run seeds. If nothing is caught, run some again with another hash seed and compare (one seed is one run)."""
+        """Run seeds. If nothing is caught, run some again with another hash seed, and compare the traces."""
         outcomes = self._look(root, first_seed, count)
         if any(outcome.is_catch for outcome in outcomes):
             return outcomes
@@ -132,15 +132,15 @@ class Hunt:
         return outcomes
 
     def _confirm(self, seed: int) -> None:
-        """Check that the seed caught the mutant: without it, the same seed passes. Raises CleanCodeFails."""
+        """Check that the seed passes on the unchanged code, so that it has caught the mutant. Raises CleanCodeFails."""
         if seed not in self._clean:
             for outcome in self._workers.run_seeds(self._copies.clean, seed, 1, hash_seed=_HASH_SEEDS[0]):
                 self._clean[seed] = outcome
-        if seed in self._clean:  # Not if the search was stopped meanwhile.
+        if seed in self._clean:  # A stopped search leaves no outcome.
             _require_clean(self._clean[seed])
 
     def _next_search(self) -> _Search | None:
-        """Return the search to go on with: without a process if there is one, and with the fewest seeds of those."""
+        """Return the search that gets the next chunk, preferably one without a process, then the least advanced one."""
         waiting = [search for search in self._searches if search.wants_more]
         return min(waiting, key=lambda search: (search.under_way > 0, search.next_seed), default=None)
 

@@ -16,7 +16,7 @@ HANGS = "a run comes to an end"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedOutcome:
-    """One seed. `rule` None: every rule held. `commits`: how many entries were committed before it ended."""
+    """One seed. `rule`: None if every rule held. `commits`: how many entries were committed before the run ended."""
 
     seed: int
     seconds: float
@@ -28,7 +28,7 @@ class SeedOutcome:
 
     @property
     def is_stillborn(self) -> bool:
-        """True if it crashed before it committed anything: a rule need not catch code that does not run.
+        """True if the run crashed before it committed anything: a rule need not catch code that does not run.
 
         An assertion that fails is a rule like any other, however early.
         """

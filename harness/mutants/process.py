@@ -83,7 +83,7 @@ class Workers:
             process.wait()
         finally:
             timer.cancel()
-            process.kill()  # For when this ends early; it does nothing to a process that has ended.
+            process.kill()  # In case of an early exit; it does nothing to a process that has ended.
             process.wait()
             listener.join()
             process.stdout.close()

@@ -1,7 +1,7 @@
 """Runs seeds on one copy of the packages: `python -m harness.mutants.worker ROOT FIRST_SEED COUNT`.
 
-It writes one line of JSON per seed, until one breaks a rule or COUNT have passed. It runs inside the copy, and checks
-that first.
+It writes one line of JSON per seed, until a seed breaks a rule or COUNT seeds have passed. It must run inside the copy,
+and checks that first.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_one(seed: int) -> SeedOutcome:
 
 
 def main() -> None:
-    """See the module."""
+    """Run the seeds that the command line names. See the module."""
     root, first_seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     check_origin(root)
     for seed in range(first_seed, first_seed + count):

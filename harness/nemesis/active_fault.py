@@ -38,7 +38,7 @@ class Victims(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class FaultRecord:
-    """One fault as it was carried out. `stopped_ns` is None while it lasts; for a kill it is the restart's time."""
+    """One fault as it was carried out. `stopped_ns`: the end, None until then; the restart ends a kill."""
 
     number: int
     kind: Kind
@@ -51,7 +51,7 @@ class FaultRecord:
     outcome: dict[str, object] = field(default_factory=dict)  # Facts that are known only at its end.
 
     def to_json(self) -> dict[str, object]:
-        """Return the fields of its event `fault_started`. `kind` is that of the event; the fault's own is `fault`."""
+        """Return the fields of the event `fault_started`. An event has a `kind`, so the fault's kind is `fault`."""
         fields = asdict(self)
         del fields["outcome"]
         return {"fault": fields.pop("kind"), **fields}

@@ -40,14 +40,15 @@ CONDITIONS: dict[Kind, str] = {"clock-jump": " where nobody reads by lease (`run
 class Capabilities:
     """What this machine can do for faults. `unavailable`: the requested faults that cannot be made here, and why."""
 
-    file_system: FileSystem | None = None  # That of a volume for each member; None: there can be no volumes.
+    file_system: FileSystem | None = None  # For a volume of each member; None: no volume can be made.
     faketime: Path | None = None  # The library that gives a process a wall clock of its own.
     unavailable: dict[Kind, str] = field(default_factory=dict)
 
     def usable(self, kinds: Iterable[Kind], *, each_was_named: bool) -> tuple[Kind, ...]:
         """Return those of `kinds` that this machine can make.
 
-        Raises BadInput if some cannot be made and each was named: `all` means all that can be made.
+        `each_was_named`: a user listed the kinds, and did not just write `all`. Raises BadInput if the user listed a
+        kind that cannot be made.
         """
         kinds = tuple(kinds)
         missing = [kind for kind in kinds if kind in self.unavailable]
@@ -64,8 +65,8 @@ ANY_MACHINE = Capabilities()
 def detect_capabilities(kinds: Iterable[Kind]) -> Capabilities:
     """Try what `kinds` need, and return the result.
 
-    For faults of disks, this process gets a mount namespace of its own from here on, where that is allowed. Call it
-    before there are other threads.
+    If `kinds` has faults of disks, this process gets a mount namespace of its own, if the system allows that. So call
+    this function before there are other threads.
     """
     kinds = tuple(kinds)
     unavailable: dict[Kind, str] = {}

@@ -37,8 +37,8 @@ async def full(active: ActiveFault) -> AsyncIterator[None]:
 async def failing(active: ActiveFault) -> AsyncIterator[None]:
     """Every operation on the disk fails (EIO); data written before is kept. A member must then end itself.
 
-    At the end the disk works and the member is started again. `exit_codes`: that of each member; None: it did not end
-    by itself, and was killed.
+    At the end the disk works and the member is started again. `exit_codes`: the exit code of each member; None if
+    the member did not end by itself and was killed.
     """
     members, volumes = active.members, active.volumes
     exit_codes: dict[str, int | None] = {}
@@ -68,7 +68,7 @@ async def failing_once(active: ActiveFault) -> AsyncIterator[None]:
     """One write to the log, or one sync of it, fails (EIO); all others succeed. At the end the member is started again.
 
     A member that has met the error must end itself, because it cannot know which part of the log is on its disk.
-    `exit_codes`: those of the members that have met it.
+    `exit_codes`: the exit codes of the members that have met the error.
     """
     members, operation = active.members, active.random.choice(_ONCE)
     exit_codes: dict[str, int | None] = {}
@@ -101,7 +101,7 @@ async def _ended(who: Callable[[], Sequence[MemberProcess]]) -> None:
 
 
 async def _have_all_write(endpoints: Sequence[str]) -> None:
-    """Have every log written, in case the load writes nothing: delete a missing key, which changes nothing."""
+    """Make every member write to its log, even without a load: delete a key that does not exist."""
     while True:
         await trio.sleep(_ASK_SECONDS)
         with suppress(StoreError):
@@ -160,7 +160,7 @@ async def without_power(active: ActiveFault) -> AsyncIterator[None]:
 
 
 async def _each(volumes: Sequence[Volume], act: Callable[[Volume], object]) -> None:
-    """Run `act` on all volumes at once, in threads. Not cancellable: half of it could leave a disk broken for good."""
+    """Run `act` on all volumes at once, in threads. Not cancellable: half a change could break a disk for good."""
     with trio.CancelScope(shield=True):
         async with trio.open_nursery() as nursery:
             for volume in volumes:

@@ -10,19 +10,19 @@ STOPPED_AS_ASKED, REFUSED, NO_ANSWER, STOPPED_ITSELF, WAS_REMOVED = 0, 3, 5, 6, 
 _BEFORE_IT_LISTENS = -15  # SIGTERM while Python is still loading: the system's default ends the process.
 
 Codes = frozenset[int | None]
-"""Exit codes; None: it did not end by itself, and was killed."""
+"""A set of exit codes. None stands for a member that did not end by itself and was killed."""
 
 WHILE_JOINING: Codes = frozenset({REFUSED, NO_ANSWER})
 """A joining member may end by itself: no member answers it, or another fault keeps it from starting."""
 
 
 def if_its_disk_fails(active: ActiveFault) -> dict[str, Codes]:
-    """Return how each victim may end once its disk fails. Call it before the fault: the victim's state counts."""
+    """Return how each victim may end once its disk fails. Call it before the fault: it looks at the victims' states."""
     return _allowed(active, {STOPPED_ITSELF}, starting={REFUSED}, joining={*WHILE_JOINING, None})
 
 
 def if_asked_to_stop(active: ActiveFault) -> dict[str, Codes]:
-    """Return how each victim may end after a SIGTERM. Call it before the fault, too."""
+    """Return how each victim may end after a SIGTERM. Call it before the SIGTERM."""
     return _allowed(
         active,
         {STOPPED_AS_ASKED},

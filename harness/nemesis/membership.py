@@ -17,7 +17,7 @@ from raft import MEMBERS_MAX, Member
 
 MEMBERS_MIN = 3  # A smaller cluster could not afford to lose a member.
 ADDED_TO_MAX = MEMBERS_MAX - 2
-"""Room for one successor that joins before the old member leaves (changes share one lane), and for one more."""
+"""The fault `add` is skipped at this size: a successor, which joins before the old member leaves, needs room too."""
 _CHANGE_SECONDS_MAX = 90.0  # All other faults are over within a few seconds.
 _TRY_SECONDS = 20.0
 _PAUSE_SECONDS = 0.2
@@ -81,7 +81,7 @@ async def lied_to(active: ActiveFault) -> AsyncIterator[None]:
     """A member's disk confirms syncs that it did not do; then the power fails, and a new member takes its place.
 
     The old member is never started again, because it cannot know what it has forgotten. `check`: the output of
-    `hwm check` on its folder. A log that only ends too early looks sound to it.
+    `hwm check` on its folder. That command cannot tell that a log ends too early.
     """
     cluster = active.cluster
     if len(cluster.members) < MEMBERS_MIN or not active.record.victims:
@@ -120,9 +120,9 @@ async def _replace(active: ActiveFault, old_id: str) -> None:
 
 @asynccontextmanager
 async def _looked_after(active: ActiveFault, new: Member) -> AsyncIterator[None]:
-    """Start a joining member again whenever it ends: while other faults go on, it may find no member that answers.
+    """Start a joining member again whenever it ends: during other faults it may find no member that answers.
 
-    `exit_codes`: how it ended before it was a member, if it did.
+    `exit_codes`: its exit codes from before it was a member, if it ended then.
     """
     process = active.cluster.members[new.node_id]
     exit_codes: list[int] = []

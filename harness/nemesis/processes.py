@@ -74,7 +74,7 @@ async def booted_at_another_time(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def told_another_date(active: ActiveFault) -> AsyncIterator[None]:
-    """The wall clock of a running process jumps by up to ten years, ahead or back; at the end it jumps home."""
+    """The wall clock of a running process jumps by up to ten years, ahead or back; at the end it jumps back."""
     limit = _WALL_SHIFT_SECONDS_MAX
     shifts = {member.node_id: active.random.randrange(-limit, limit) for member in active.members}
     active.record.outcome["wall_shift_seconds"] = shifts
@@ -92,7 +92,7 @@ async def told_another_date(active: ActiveFault) -> AsyncIterator[None]:
 async def jumped_ahead(active: ActiveFault) -> AsyncIterator[None]:
     """The monotonic clock of a running process jumps ahead by up to half a minute, and goes on from there.
 
-    No lease is safe under this fault, because the clock of the member that made a promise decides how long it lasts.
+    No lease is safe under this fault, because a promise lasts by the clock of the member that made it.
     """
     jumps = {member.node_id: active.random.randrange(_JUMP_NS_MAX) for member in active.members}
     active.record.outcome["jumped_ahead_seconds"] = {node_id: round(ns / 1e9, 3) for node_id, ns in jumps.items()}

@@ -38,7 +38,7 @@ Kind = Literal[
     "remove",
 ]
 Target = Literal["leader", "minority", "random", "eldest", "all"]
-"""`eldest`: the one that has been a member for the longest, so that in time every member is hit."""
+"""`eldest`: the victim is the member that joined first, so that in time every member is hit."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-slow", "power-loss", "disk-lies")
@@ -148,8 +148,8 @@ def plan_faults(
 ) -> tuple[PlannedFault, ...]:
     """Draw the faults of a run of `seconds`, in order of time.
 
-    Each fault begins after the end of the previous one in its lane, about `interval_seconds` after that one began
-    (membership changes: twice that). Every kind comes once before any kind comes twice, and so does every choice
+    Each fault begins after the end of the previous one in its lane, about `interval_seconds` after the previous one
+    began (membership changes: twice that). Every kind comes once before any kind comes twice, and so does every choice
     (leader, minority, random; both directions or one) of a kind. Membership changes come in a fixed order, so that each
     add is followed by a remove, and the number of members returns to its start. All faults end within the run, except
     membership changes, which end when they are done.

@@ -1,8 +1,9 @@
 """Falsifies a copy of a run: a checker that has never reported a violation proves nothing.
 
 One linearizable read is rewritten so that it shows an older value. That value must *certainly* be stale, or a correct
-audit would find an order that explains it. So the write `first` wrote it, and was acknowledged before `second` was
-called; the write `second` replaced it, and was acknowledged before the read was called; values are unique.
+audit would find an order that explains it. So two writes are needed: `first` wrote the older value, and was
+acknowledged before `second` was called; `second` replaced this value, and was acknowledged before the read was called.
+All values are unique.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from harness.recording.clock import RunClock
 
 Row = dict[str, object]
 
-RUN_FORMAT = 1  # Of a run folder; if run.json names none, it is this one. The audit has its own number.
+RUN_FORMAT = 1  # The format of a run folder, also if run.json names none. The audit has its own number.
 WRITES = frozenset({"put", "delete", "cas", "txn"})
-UNFLUSHED_ROWS_MAX = 500  # Lost if the harness is killed; but writes that a recorded read saw are in calls.jsonl.
+UNFLUSHED_ROWS_MAX = 500  # A killed harness loses these; writes that a recorded read saw are in calls.jsonl.
 PARQUET_ROWS_MAX = 20_000  # Rows per file: bounds the memory, and the rows that are lost if the harness is killed.
 
 
@@ -108,7 +108,7 @@ class RunWriter:
         self._write_about()
 
     def call(self, row: Row) -> int:
-        """Note that an operation is about to be sent. `row`: all fields known before. Returns its op_id."""
+        """Note that an operation is about to be sent. `row`: all fields that are known by then. Returns its op_id."""
         op_id = self._next_op_id
         self._next_op_id += 1
         row |= {"run_id": self.run_id, "op_id": op_id, "clock_id": self.clock.clock_id}
@@ -213,7 +213,7 @@ def read_events(folder: Path) -> list[Row]:
 def close_unfinished_run(folder: Path) -> int:
     """Make the run of a killed harness auditable: add calls without a row as `unknown`. Returns how many.
 
-    Each gets a client value of its own, because an unknown operation stays open for ever.
+    Each added row gets a `client` of its own, because an unknown operation stays open for ever.
     """
     about, calls_path = read_about(folder), folder / "calls.jsonl"
     if about.get("finished") or not calls_path.exists():

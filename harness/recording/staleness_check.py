@@ -1,7 +1,7 @@
 """Checks that `bounded` reads were no older than their stated age. The audit does not know ages and cannot check this.
 
-A `bounded` answer shows every write that was acknowledged by the time of the call less the stated age. So its revision
-is not below that of any operation that had returned by then.
+A `bounded` answer shows every write that was acknowledged by a certain time: the time of the call less the stated age.
+So the revision of the answer is not below the revision of any operation that had returned by that time.
 
 See docs/reference/specification.md#811-consistency-of-reads.
 """

@@ -82,9 +82,9 @@ class FaultEffect:
 
     `unavailable_seconds`: from the fault until the first acknowledgement of a write that was *called* after it; None
     if there was none. (The last message of a dead leader may acknowledge a write that was already in flight.)
-    `longest_silence_seconds`: the longest time without any acknowledged write, from the fault until the next one (after
-    a membership change: until the next change). `outcome`: facts that were known only at its end. `skipped`: why it was
-    not carried out; None if it was. Both times of a skipped fault are None.
+    `longest_silence_seconds`: the longest time without any acknowledged write, between this fault and the next fault
+    (after a membership change: the next change). `outcome`: facts that were known only at the fault's end. `skipped`:
+    why the fault was not carried out; None if it was. Both times of a skipped fault are None.
     """
 
     number: int
@@ -113,7 +113,7 @@ class Report:
     keys: int | None
     load_seconds: float
     operations: int
-    acknowledged: int  # Of the load, without the final reads.
+    acknowledged: int  # Operations of the load, without the final reads.
     by_status: dict[str, int]
     by_operation: dict[str, dict[str, int]]
     errors: dict[str, int]
@@ -127,7 +127,7 @@ class Report:
     kills: int
     faults_planned: int
     faults_carried_out: int
-    faults_skipped: int  # The rest of the plan was never begun, because the load was over.
+    faults_skipped: int  # Further planned faults may never have begun, because the load was over.
     faults: tuple[FaultEffect, ...]
     unavailability: tuple[Unavailability, ...]
     unavailable_faults: dict[str, str]
@@ -137,7 +137,7 @@ class Report:
     state_hashes_agree: bool | None
     state_hashes: dict[str, str]
     state_hash_index: int | None
-    exit_codes: dict[str, int] | None  # Of the members, asked to stop at the very end; None: unknown.
+    exit_codes: dict[str, int] | None  # How members ended when asked to stop at the end; None: unknown.
     finished: bool
 
     @property

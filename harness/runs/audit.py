@@ -50,8 +50,8 @@ class AuditResult:
 def audit(folders: Sequence[Path], *, as_json: bool = False, engine: str = "auto") -> AuditResult:
     """Check runs and wait for the verdict.
 
-    `engine`: Spark, one process, or the one that suits the size (`hwm-audit check --help`). Raises ExtraMissing without
-    pyspark.
+    `engine`: Spark, one process, or a choice of these two by the size of the runs (`hwm-audit check --help`). Raises
+    ExtraMissing without pyspark.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise ExtraMissing("pyspark", "the audit")

@@ -52,7 +52,7 @@ def run_demo(out: Path, *, seed: int, seconds: float, console: Console) -> None:
         plan=_two_dead_leaders(seconds),
         clients=CLIENTS,
         operations_per_second=OPERATIONS_PER_SECOND,
-        hasty_share=0.0,  # Patient clients, to show that they need not notice more than a pause.
+        hasty_share=0.0,  # Patient clients, which notice the kills only as a pause.
         small_storage=False,
     )
     _headline(

@@ -32,8 +32,8 @@ _CALM_SECONDS = (0.3, 0.8)  # Before a kill. Random, so that kills meet heartbea
 class Series:
     """The kills of one cluster.
 
-    `unavailable_ms`: for each, the time from kill -9 of the leader to the first acknowledgement of a write that was
-    called after it.
+    `unavailable_ms`: for each kill, the time from kill -9 of the leader to the first acknowledgement of a write that
+    was called after the kill.
     """
 
     unavailable_ms: tuple[float, ...]
@@ -74,7 +74,7 @@ class FailoverResult:
         return self.with_hint.median_ms / self.without_hint.median_ms
 
     def to_json(self) -> dict[str, object]:
-        """The result for JSON, with the members' time-outs: without a hint these are most of the time."""
+        """The result for JSON, with the members' time-outs: without a hint, the time-outs make up most of the times."""
         return {
             "nodes": self.nodes,
             "kills": len(self.with_hint.unavailable_ms),

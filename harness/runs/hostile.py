@@ -1,9 +1,10 @@
-"""A cluster among strangers: one run in which they come and go, and a comparison of the times with and without them.
+"""A cluster among strangers, which come and go during one run, and a comparison of latencies with and without them.
 
 Quiet windows and windows with strangers take turns. Members, clients, rate and kills are the same throughout, so that
 all other changes over time (the size of the log, the pace of the machine) affect both. The run passes if it ended well,
-nothing acknowledged was lost (the audit), no member ended by itself, operators got in, resident memory stayed below its
-bound, and the honest clients' 99th percentile among strangers is at most P99_RATIO_MAX times that of the quiet windows.
+nothing acknowledged was lost (the audit), no member ended by itself, members answered their operators, resident memory
+stayed below its bound, and the honest clients' 99th percentile of latency among strangers is at most P99_RATIO_MAX
+times their percentile in the quiet windows.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ from harness.runs.signals import run_until_signal
 from harness.strangers.crowd import KINDS
 
 P99_RATIO_MAX = 3.0
-"""The bound on the honest operations' 99th percentile among strangers, as a multiple of that without strangers."""
+"""The bound on the honest operations' 99th percentile among strangers, divided by the percentile without strangers."""
 
 RSS_BYTES_MAX = 768 * 2**20
-"""Of one member. The sum of its size without a load (60 MiB), the bounds on all incomplete frames and all unread
-answers, and the log and the answers in flight."""
+"""The bound on one member's resident memory. It is the sum of the size without a load (60 MiB), the bounds on all
+incomplete frames and all unread answers, and the log and the answers in flight."""
 
 DESCRIPTORS_MAX = 1_024
-"""Of each member: the usual soft limit of shells and service managers, here also the hard limit."""
+"""The limit of open files of each member: the usual soft limit of shells and service managers, here the hard one too.
+"""
 
 _MEMBERS, _KEYS = 3, 24
 _OPERATIONS_PER_SECOND = 150.0
@@ -277,9 +279,9 @@ def _settings(
 
 
 def _kills(seconds: float, seed: int) -> tuple[PlannedFault, ...]:
-    """Plan kills of leaders, and every third time of any member.
+    """Plan kills of leaders; every third kill hits a random member.
 
-    All members are never killed at once: that outage alone would be the slowest hundredth.
+    All members are never killed at once: operations during that outage alone would be the slowest hundredth.
     """
     random = Random(f"kills {seed}")
     return tuple(

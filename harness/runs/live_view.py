@@ -98,7 +98,7 @@ def _line(progress: Progress, rate: _Rate) -> str:
 
 
 async def run_shown(settings: RunSettings, console: Console) -> Report:
-    """Record a run and show it on `console` meanwhile. Raises what `record_run` raises."""
+    """Record a run, and show it on `console` while it lasts. Raises the errors of `record_run`."""
     progress = Progress(settings)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(show_live, progress, console)

@@ -1,4 +1,4 @@
-"""Checks that operators and orchestrators get in during a run: asks each member for a fresh `status`, and probes it."""
+"""Checks during a run that members still answer their operators: requests a fresh `status` and `livez` of each member."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OperatorChecks:
         if address.metrics_port:
             outcomes["livez"] = await _is_alive(address.metrics_port)
         if self._settled_process(cluster, node_id) != pid:
-            return  # A fault hit it meanwhile, so it did not have to answer.
+            return  # A fault hit the member during the check, so it did not have to answer.
         self.worst_ms = max(self.worst_ms, took_ms)
         for name, why_not in outcomes.items():
             self.counts[f"{name} {'failed' if why_not else 'ok'}"] += 1

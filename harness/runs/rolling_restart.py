@@ -58,7 +58,7 @@ async def measure_rolling(*, rounds: int, nodes: int, out: Path | None, console:
             for _ in range(rounds):
                 left = set(cluster.members)
                 while left:
-                    leader_id = await _leader_id(cluster)  # It may have changed meanwhile, on a busy machine.
+                    leader_id = await _leader_id(cluster)  # Another member may lead by now, on a busy machine.
                     node_id = min(left - {leader_id}, default=leader_id)
                     restarts.append(await _one_restart(cluster, writers, node_id))
                     console.print(_words(restarts[-1]), highlight=False)

@@ -24,9 +24,9 @@ from harness.workload.workers import Workload
 
 Phase = Literal["starting", "under load", "healing", "reading everything", "done"]
 
-_FLUSH_SECONDS = 0.2  # At most this much is lost if the harness is killed; the journal of calls covers part of it.
+_FLUSH_SECONDS = 0.2  # A killed harness loses the history of this time; the journal of calls has part of it.
 _WATCH_SECONDS = 0.1
-_HASH_SECONDS = 15.0  # For all members to reach one index and answer with their hashes.
+_HASH_SECONDS = 15.0  # The time in which all members must reach one index and answer with their hashes.
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from raft import MEMBERS_MAX
 
 SECONDS_MAX = 24 * 3600.0
 CLIENTS_MAX = 500  # All of them live in this one process.
-IN_FLIGHT_MAX = 1_024  # Of one client, which would not send more (`kvstore.ClientLimits.in_flight_max`).
+IN_FLIGHT_MAX = 1_024  # Of one client, which never sends more (`kvstore.ClientLimits.in_flight_max`).
 FORMATS = ("jsonl", "parquet")
 
 
@@ -46,7 +46,7 @@ class RunSettings:
     strangers: tuple[str, ...] = ()  # Kinds (`harness.strangers.crowd.KINDS`) that call at all ports in their windows.
     stranger_windows: tuple[tuple[float, float], ...] = ()  # When they are there: (from, until) in seconds of the load.
     is_inspected: bool = False  # Watch the resources of members, and whether operators get in.
-    descriptors_max: int | None = None  # The limit of open files of each member; None: that of the harness.
+    descriptors_max: int | None = None  # The limit of open files of each member; None: the harness's own.
 
     def __post_init__(self) -> None:
         for name, value, low, high in (

@@ -67,7 +67,7 @@ class Soak:
 
 @dataclass(slots=True)
 class SoakTotal:
-    """All runs, and the audit of all of them together (None if it was not asked for)."""
+    """All runs, and the audit of all of them together (None if no audit was requested)."""
 
     reports: list[Report] = field(default_factory=list)
     verdict: AuditResult | None = None

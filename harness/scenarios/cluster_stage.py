@@ -30,7 +30,7 @@ class Spread(Random):
         self._share = share
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """The point at this member's share of the range."""
+        """Return the point at this member's share of the range."""
         return start if stop is None else start + int((stop - start) * self._share) // step * step
 
 

@@ -34,7 +34,7 @@ class Totals:
     is_interrupted: bool = False
 
     def add(self, result: SeedResult) -> None:
-        """Count one seed in."""
+        """Add the result of one seed."""
         self.seeds += 1
         self.events += result.events
         self.simulated_ns += result.simulated_ns

@@ -12,7 +12,7 @@ from raft import Effects, Node
 
 
 class RecordedSimulation(Simulation):
-    """A run that remembers its last events. It is the same as without recording, event for event."""
+    """A run that remembers its last events. The recording does not change the run."""
 
     def __init__(self, plan: Plan, write_line: Callable[[str], None] | None = None, *, last: int) -> None:
         self._recorder = Recorder(last=last)

@@ -29,7 +29,7 @@ def progress(totals: Totals, seeds: int | None) -> Table:
 
 
 def report(totals: Totals, commands: Mapping[int, str], *, is_campaign: bool) -> None:
-    """Print the tables at the end: figures, marks, and for each failure the command that replays it."""
+    """Print the tables at the end: figures, coverage points, and for each failure the command that replays it."""
     console = Console()
     figures = Table(title="simulated runs", show_header=False)
     figures.add_row("seeds", f"{totals.seeds:,}")
@@ -53,7 +53,7 @@ def report(totals: Totals, commands: Mapping[int, str], *, is_campaign: bool) ->
 
 
 def mark_table(totals: Totals, *, with_wanted: bool) -> Table:
-    """Return a table of how many seeds hit each mark, and how many should."""
+    """Return a table of how many seeds hit each coverage point, and how many should."""
     table = Table("mark", "seeds", "wanted in", title="what happened at least once")
     names = {*totals.covered, *(WANTED if with_wanted else ())}
     for name in sorted(names, key=lambda name: (-totals.covered[name], name)):

@@ -2,8 +2,8 @@
 
 First, delta debugging removes faults from the list (Zeller and Hildebrandt, "Simplifying and Isolating
 Failure-Inducing Input", 2002). Then members are removed, times and the load get smaller, and everything else goes back
-to its usual value, section by section and field by field. This repeats until nothing more can be removed. It works
-because each purpose has a random stream of its own.
+to its usual value, section by section and field by field. This repeats until nothing more can be removed. A change to
+one part leaves the draws of all other parts alone, because each purpose has a random stream of its own.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class OutOfRuns(Exception):
 
 
 class Shrinker:
-    """The search for the smallest plan. Every step takes a smaller plan that fails in the same way as the first."""
+    """The search for the smallest plan. Every step takes a smaller plan with the same failure as the first plan."""
 
     def __init__(
         self, plan: Plan, *, play: Play = play, tell: Tell, runs_max: int = RUNS_MAX, seconds_max: float = SECONDS_MAX
@@ -130,7 +130,7 @@ class Shrinker:
                 return
 
     def _take_while_any(self, candidates: Callable[[], Iterator[Plan]]) -> None:
-        """Take the first candidate that still fails, and ask for candidates of that one."""
+        """Take the first candidate that still fails, and continue with its candidates until none fails."""
         while any(self._take(candidate) for candidate in candidates()):
             pass
 

@@ -102,7 +102,7 @@ class Simulation:
             self._carry_out()
         except Violation as found:
             violation = found
-        except Exception as error:  # Whatever comes out of the production code is a finding.
+        except Exception as error:  # Any exception out of the production code is a finding.
             violation = escaped(error)
         if violation is not None:
             self.trace.line(self.queue.now, "", "", f"VIOLATION {violation}")
@@ -190,7 +190,7 @@ class Simulation:
         return is_in_time and all(disk.stall_rate == 0 for disk in self.plan.disks.values())
 
     def _check_changes(self) -> None:
-        """Liveness: learners are promoted, and a level that every build knows can be raised."""
+        """Check liveness: learners are promoted, and the level can be raised to one that every build knows."""
         if self.membership.living_learners():
             self.membership.promote_the_living()
             done = self._run_while_it_shrinks(lambda: not self.membership.living_learners())
@@ -227,12 +227,12 @@ class Simulation:
         """
         limit_ns = PROBE_ELECTION_TIMEOUTS_MAX * self.plan.election_timeout_max_ns + 4 * self.plan.network.late_ns
         limit_ns += self.healing.dead_count * ClientLimits().attempt_timeout_ns
-        return int(limit_ns * max(self.plan.clocks.spread, self.plan.clocks.client_spread))  # By the slowest clock.
+        return int(limit_ns * max(self.plan.clocks.spread, self.plan.clocks.client_spread))  # The slowest clock counts.
 
     def _run_while_it_shrinks(self, is_done: Callable[[], bool]) -> bool:
-        """Run until `is_done`, within the limit. The limit begins anew as long as a backlog shrinks.
+        """Run until `is_done`, within the limit. The limit starts again as long as a backlog shrinks.
 
-        There are at most BACKLOG_LIMITS_MAX limits. Returns False if it was not done by then.
+        It starts at most BACKLOG_LIMITS_MAX times. Returns False if `is_done` does not hold at the end.
         """
         done, before = is_done(), (-1, -1)
         for _ in range(BACKLOG_LIMITS_MAX):
@@ -321,7 +321,7 @@ class Simulation:
         assert called.node is not None
         self.upgrades.greet(called.node, called.machine, caller.says_it_is)
         self.disk_loss.greeted(called, caller.node_id)
-        if caller.node is not None:  # Otherwise only what it sent before it stopped arrives.
+        if caller.node is not None:  # Otherwise it has stopped, and only its earlier frames arrive.
             self.upgrades.greet(caller.node, caller.machine, called.says_it_is)
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:

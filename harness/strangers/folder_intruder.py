@@ -18,7 +18,7 @@ _SETTLED_SECONDS = 3.0
 
 @dataclass(slots=True)
 class FolderIntruder:
-    """Counts attempts that were `refused`, as they must be, or `let in`; those on a dead member are counted apart."""
+    """Counts attempts that were `refused`, as they must be, or `let in`; attempts on dead members are counted apart."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -35,8 +35,8 @@ class FolderIntruder:
     async def _try(self, cluster: Cluster, node_id: str) -> None:
         """Open a member's folder, as `hwm serve` does first.
 
-        This happens in this process: another process could still hold the folder of a member that is killed meanwhile
-        when that member is started again.
+        The attempt runs in this process. A process of its own could still hold the folder when a member that was killed
+        during the attempt is started again.
         """
         member = cluster.members.get(node_id)
         if member is None or not member.running:
@@ -44,7 +44,7 @@ class FolderIntruder:
         pid = member.pid
         await trio.sleep(_SETTLED_SECONDS)
         if not member.running or member.pid != pid:
-            return  # It was started again meanwhile, and may not hold its folder yet.
+            return  # The member was started again during the attempt, and may not hold its folder yet.
         folder = Path(member.arguments[1])
         (folder / "LOCK").unlink(missing_ok=True)
         try:

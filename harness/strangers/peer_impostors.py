@@ -1,7 +1,7 @@
 """Strangers on the peer port that claim to be a member, with facts about the members that any client can learn.
 
-Then they send messages that no honest member sends. Without certificates a member cannot notice a well-formed lie of a
-well-informed impostor; no such lies are sent here.
+Then they send messages that no honest member sends. Without certificates a member cannot recognize a well-formed false
+message of a well-informed impostor; no such messages are sent here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ async def say_changed_hellos(stranger: Stranger) -> None:
 
 
 async def _known_members(stranger: Stranger) -> tuple[bytes, dict[str, bytes]] | None:
-    """Return the cluster id and each member's incarnation, as a member tells them to clients; None if it does not."""
+    """Return the cluster id and each member's incarnation, as a member reports them to clients; None if it does not."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + wire.frame([1, 9, False]))
         hello, *answers = await wire.read_frames(stream, 2, _PATIENCE_SECONDS) or [None]

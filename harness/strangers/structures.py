@@ -7,7 +7,7 @@ from random import Random
 import cbor2
 
 Item = object
-"""Whatever `cbor2.dumps` takes: integers, floats, bytes, text, lists, maps, booleans, None, undefined, tags."""
+"""A value that `cbor2.dumps` takes: integers, floats, bytes, text, lists, maps, booleans, None, undefined, tags."""
 
 INTEGERS = (
     0, 1, 2, 3, 5, 7, 23, 24, 100, 255, 256, 1_000, 65_535, 65_536, 2**31 - 1, 2**31, 2**32, 2**40, 2**53,

@@ -1,8 +1,8 @@
 """The fastest load that leaves a history: puts and gets in bulks (`Client.put_many`, `get_many`), a row for each.
 
-In the history, the call of an operation is the time when the client takes it up, and its return is that of its whole
-bulk. This is later than its true return. A longer operation can hide a violation, but never make one up. The revisions,
-which the audit compares, are exact.
+In the history, an operation is called when the client takes it from the bulk, and it returns when the whole bulk
+returns, which is later than its true return. A recorded time that is too long can hide a violation, but never cause a
+false one. The revisions are exact, and the audit compares these too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.workload.row_fields import answered, asked
 from harness.workload.tally import Tally, Worker
 from kvstore import Client, Get, GetResult, OperationFailed, OutcomeUnknown, Put, PutResult
 
-_PUT_SHARE = 0.5  # Of the bulks.
+_PUT_SHARE = 0.5  # The share of bulks that are puts.
 _REFUSED_PAUSE_SECONDS = 0.02  # After a bulk in which no operation ended `ok`.
 
 Ended = PutResult | GetResult | OperationFailed | OutcomeUnknown

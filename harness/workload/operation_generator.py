@@ -10,7 +10,7 @@ from harness.workload.read_modes import BY_ROUND, PlannedRead, ReadModes
 from kvstore import Command, Compare, CompareAndSet, Comparison, Delete, Get, Operation, Put, Range, Target, Txn
 
 KEYS_MAX = 10_000
-LOCAL_READ_SHARE = 0.2  # Of the gets, where no read modes are given.
+LOCAL_READ_SHARE = 0.2  # The share of local gets, if there are no read modes.
 _HOT_SHARE = 0.5  # Half of all operations go to a quarter of the keys, because contention finds bugs.
 _WEIGHTS = {"put": 30, "get": 38, "delete": 5, "cas": 15, "range": 4, "txn": 8}
 _KINDS, _CUMULATIVE = (
@@ -60,7 +60,7 @@ class View:
 class Planned:
     """One operation to carry out.
 
-    `mode`: how a read is asked for, if the stream has read modes. `local_of`: without modes, the one member that
+    `mode`: how a read is requested, if the stream has read modes. `local_of`: without modes, the one member that
     answers a local read (a number, modulo members); None: the read is not local.
     """
 
@@ -72,7 +72,7 @@ class Planned:
 class OperationSource:
     """The operations of one worker. All choices depend on (seed, worker) alone, and expected values on `view`.
 
-    `modes`: how its reads are asked for; None: by a round, except for a fifth of the gets, which are local.
+    `modes`: how its reads are requested; None: by a round, except for a fifth of the gets, which are local.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How the clients of a run ask for their reads: a share of the gets and ranges per mode, the rest linearizable.
+"""How the clients of a run request their reads: a share of the gets and ranges per mode, the rest linearizable.
 
 The history records the consistency with which a read was *answered*, which may be stronger than the requested one: a
 `lease` read without a lease in force is linearizable, and a leader answers a `follower` read as one of its own.
@@ -15,15 +15,15 @@ from harness.errors import BadInput
 from kvstore import Consistency, Get, Range
 
 _WORDS = ("lease", "follower", "bounded", "local")
-_USUAL_SHARE = 0.15  # Of a mode that is named without one.
+_USUAL_SHARE = 0.15  # The share of a mode that is named without a share.
 _AGES_MS = (20, 150, 1_000)  # Less than a heartbeat, less than an election, more than both.
-_ON_ONE_MEMBER_SHARE = 0.6  # Of the reads that any member may answer: one member is asked, even one that is cut off.
+_ON_ONE_MEMBER_SHARE = 0.6  # Of the reads that any member may answer: only one is asked, even if it is cut off.
 _ONE_PICKED_OF = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """How one read is asked for. `member`: the only member to ask (a number, modulo members); None: any that can."""
+    """How one read is requested. `member`: the only member to ask (a number, modulo members); None: any that can."""
 
     consistency: Consistency = Consistency.LINEARIZABLE
     member: int | None = None
@@ -71,7 +71,7 @@ class ReadModes:
         return ",".join(f"{word}={getattr(self, word):g}" for word in _WORDS if getattr(self, word)) or "none"
 
     def next(self, command: Get | Range, random: Random) -> PlannedRead:
-        """Draw how the next read is asked for."""
+        """Draw how the next read is requested."""
         drawn, age_ms, pick = random.random(), random.choice(_AGES_MS), random.randrange(_ONE_PICKED_OF)
         on_one = pick if random.random() < _ON_ONE_MEMBER_SHARE else None
         for word in _WORDS:

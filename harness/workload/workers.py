@@ -35,14 +35,14 @@ from kvstore import (
     Result,
 )
 
-FINAL_CLIENT = "final"  # Of the reads after everything is healed.
-PATIENCE_SECONDS = 5.0  # Longer than an election: most operations outlive a fault by retrying.
+FINAL_CLIENT = "final"  # The client of the reads after everything is healed.
+PATIENCE_SECONDS = 5.0  # Longer than an election: with retries, most operations outlive a fault.
 HASTE_SECONDS = 0.3  # Shorter than an election: some must give up, or no history would hold an unknown outcome.
 HASTY_SHARE = 0.2
 _REFUSED_PAUSE_SECONDS = 0.02  # After a `fail`: refusals come at once, and must not lead to a busy loop.
 _RESTLESS_EVERY = 3  # Every third worker becomes a new client again and again. If all clients stayed with a leader
 _RESTLESS_SECONDS = (0.2, 1.0)  # that hangs, all would wait together, and none would see two leaders at a time.
-_ONE_MEMBER_SECONDS = 0.5  # For a read that only one member is asked for: it may be down, and no other will answer.
+_ONE_MEMBER_SECONDS = 0.5  # The limit of a read that only one member may answer: it may be down.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Workload:
 
     `bulk`: if it is not 0, clients work in bulks of this size instead of lanes. `operations_per_second` 0: as fast as
     the answers come. `hasty_share`: the share of operations that wait only for HASTE_SECONDS, and so may end unknown.
-    `read_modes`: how reads are asked for, except in bulks.
+    `read_modes`: how reads are requested, except in bulks.
     """
 
     writer: RunWriter
@@ -152,7 +152,7 @@ class Workload:
                 await trio.sleep(_REFUSED_PAUSE_SECONDS)
 
     async def _perform(self, worker: Worker, planned: Planned, patience_seconds: float) -> Row:
-        """Do one operation and record it, whatever its outcome."""
+        """Do one operation and record it with its outcome."""
         clock = self.writer.clock
         called = clock.now_ns()
         op_id = self.writer.call({"client": worker.client, **asked(planned.command), "call_ns": called})

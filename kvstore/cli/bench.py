@@ -1,8 +1,8 @@
 """`hwm bench`: throughput and latency of this cluster, measured by this process.
 
-The load is some clients, with some tasks on each, which put and get until the time is over. Closed loop: a task asks
-again as soon as it is answered. Open loop (`rate`): operations are due at fixed moments, and their latency counts from
-when they were due, so that waiting behind others shows.
+Several clients, each with several tasks, put and get until the time is over. In a closed loop, a task begins its next
+operation as soon as the last one has ended. In an open loop (`rate`), operations are due at fixed times. Their latency
+counts from the time at which they were due, so it includes the time for which they waited behind other operations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECONDS_MAX = 86_400
 GROWTH = 1.01
 _STEPS = math.ceil(math.log(SECONDS_MAX / 1e-6) / math.log(GROWTH))
 BOUNDS_SECONDS = tuple(1e-6 * GROWTH**step for step in range(_STEPS + 1))
-"""Bounds of latencies, from 1 µs to the longest run: percentiles are too high by at most 1 %."""
+"""Bounds of the histogram of latencies, from 1 µs to the longest run: percentiles are too high by at most 1 %."""
 
 REFRESH_SECONDS = 0.25
 ROWS = {
@@ -157,7 +157,7 @@ def _print(result: Bench) -> None:
 
 
 def _failure(result: Bench, last_error: StoreError) -> Failure:
-    """Some operations did not succeed: the worst that can be said of any of them."""
+    """The Failure for a run with operations that did not succeed; its exit code is that of the worst outcome."""
     failed = sum(result.errors.values())
     if "outcome_unknown" in result.errors:
         code = ExitCode.UNKNOWN
@@ -186,17 +186,17 @@ class BenchSpec:
     rate: float
 
     def key(self, number: int) -> bytes:
-        """The name of one of its keys."""
+        """The key with this number."""
         return b"%b%08d" % (self.prefix, number)
 
 
 @dataclass(slots=True)
 class Bench:
-    """One run and what is known of it so far."""
+    """One run and its results so far."""
 
     spec: BenchSpec
     latencies: Histogram = field(default_factory=partial(Histogram, BOUNDS_SECONDS))  # Operations that succeeded.
-    errors: Counter[str] = field(default_factory=Counter)  # By the stable word of each kind.
+    errors: Counter[str] = field(default_factory=Counter)  # By `StoreError.word`.
     last_error: StoreError | None = None
     elapsed_seconds: float = 0.0
     cpu_seconds: float = 0.0  # CPU time of this process, within `elapsed_seconds`.
@@ -215,7 +215,7 @@ class Bench:
             ]
             for client in clients:
                 self.has_written = client is not clients[0]
-                await client.put(spec.key(0), os.urandom(spec.value_bytes))  # Connected, and with a session.
+                await client.put(spec.key(0), os.urandom(spec.value_bytes))  # Now it is connected, with a session.
             self.has_written = True
             if spec.reads:
                 self.phase = "filling"
@@ -259,7 +259,7 @@ class Bench:
         self.cpu_seconds = time.process_time() - cpu
 
     async def _ask_until(self, end: float, client: Client, random: Random) -> None:
-        """One task. It waits for operations that began before the end: slow ones count, too."""
+        """Run one task of the load. It waits even at the end until its operation has ended, so slow ones count, too."""
         spec = self.spec
         value = random.randbytes(spec.value_bytes)
         while (began := time.perf_counter()) < end:
@@ -282,7 +282,7 @@ class Bench:
                 self.latencies.observe(round((time.perf_counter() - began) * 1e9))
 
     async def clean_up(self) -> None:
-        """Delete what it may have written. Raises StoreError."""
+        """Delete all keys that the run may have written. Raises StoreError."""
         spec, numbers = self.spec, iter(range(0, self.spec.keys, DELETES_PER_TXN))
         self.phase = "cleaning up"
 

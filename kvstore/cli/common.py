@@ -31,7 +31,7 @@ from raft import FRAME_BYTES_MAX_CLIENT, InvalidConfiguration, Member
 
 ENDPOINTS_DEFAULT = "127.0.0.1:7101"
 SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # Bounds of a deadline: a command line does not wait longer than a day.
-HAS_PRINTED = "kvstore.has_printed"  # In `Context.meta`: there is a JSON value on stdout.
+HAS_PRINTED = "kvstore.has_printed"  # Set in `Context.meta` once a JSON value was printed to stdout.
 ResultT = TypeVar("ResultT")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -52,9 +52,9 @@ class ExitCode(enum.IntEnum):
 
 
 class Failure(click.ClickException):
-    """An error in one line, with what to do in another; with `--json` also as an object, for programs.
+    """An error as one line, with a hint as a second line; with `--json` also as an object, for programs.
 
-    `error`: the store's own, which has a word, and may have a reason and a lag.
+    `error`: the error of the store behind it, if any; the object contains its name, and its reason and lag.
     """
 
     def __init__(self, message: str, code: ExitCode, hint: str = "", error: StoreError | None = None) -> None:
@@ -65,11 +65,11 @@ class Failure(click.ClickException):
         refusal = error if isinstance(error, ChangeRefused | TransferRefused | LevelRefused) else None
         self._reason = refusal.reason if refusal else None
         self._lag = refusal.lag if isinstance(refusal, ChangeRefused) else None
-        context = click.get_current_context(silent=True)  # None where `show` comes.
+        context = click.get_current_context(silent=True)  # There is none when `show` runs.
         self._is_in_json = context is not None and context.params.get("as_json") and not context.meta.get(HAS_PRINTED)
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - As click declares it.
-        """The words to stderr; stdout is for data, and for one JSON value, this one if there is no other."""
+        """Print the error to stderr. With `--json`, print it to stdout, too, unless a JSON value was printed before."""
         say(f"error: {self.format_message()}")
         if self.hint:
             say(f"hint: {self.hint}")
@@ -77,7 +77,7 @@ class Failure(click.ClickException):
             print_json({"error": self.as_json()})
 
     def as_json(self) -> dict[str, object]:
-        """For programs: `code` and `reason` are stable words."""
+        """The error as an object for programs: `code` and `reason` are stable names."""
         return {
             "code": self._word,
             "text": self.message,
@@ -89,7 +89,7 @@ class Failure(click.ClickException):
 
 
 def failure_of(error: StoreError) -> Failure:
-    """Which exit code an error of the store stands for."""
+    """The Failure for an error of the store, with its exit code."""
     match error:
         case OutcomeUnknown():
             code = ExitCode.UNKNOWN
@@ -106,12 +106,12 @@ if TYPE_CHECKING:
     BytesParamType = click.ParamType[bytes]
     SecondsParamType = click.ParamType[float]
     MemberParamType = click.ParamType[Member]
-else:  # Before click 8.4 it takes no parameter.
+else:  # Before click 8.4 `ParamType` takes no type parameter.
     BytesParamType = SecondsParamType = MemberParamType = click.ParamType
 
 
 class Data(BytesParamType):
-    """A key or value: text, or `base64:…`; as a value `-` means standard input, byte for byte."""
+    """A key or value: text, or `base64:…`; with `stdin`, `-` means the bytes of standard input."""
 
     name = "text"
 
@@ -145,7 +145,7 @@ def read_stdin() -> bytes:
 
 
 class Seconds(SecondsParamType):
-    """A time that can be waited for: Python also reads `nan` and `inf` as numbers."""
+    """A number of seconds within bounds; so it is neither `nan` nor `inf`, which `float` accepts."""
 
     name = "seconds"
 
@@ -161,7 +161,7 @@ class Seconds(SecondsParamType):
 
 
 class Number(click.FloatRange):
-    """A number within bounds. To click `nan` is within all bounds."""
+    """A number within bounds. `nan` is refused here, because `click.FloatRange` accepts it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Called by click."""
@@ -231,10 +231,10 @@ def run_with_client(endpoints: str, deadline_seconds: float, work: Callable[[Cli
 
 
 def run_operation(operation: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Run the operation of a command to its result; `OPERATION` knows how far it has come.
+    """Run the operation of a command and return its result. `OPERATION` records the progress.
 
-    Once there is a result nothing takes it back, such as a connection that cannot be closed in order.
-    Raises Failure for errors of the store and of the system.
+    Raises Failure for errors of the store and of the system. Once there is a result, an error of the system is ignored:
+    it may be that of a connection which cannot be closed in order.
     """
     results: list[ResultT] = []
 
@@ -254,7 +254,10 @@ def run_operation(operation: Callable[[], Awaitable[ResultT]]) -> ResultT:
 
 
 def failure_of_system(error: OSError, *, has_begun: bool) -> Failure:
-    """What the operating system refused to a command that is not done. `has_begun`: something may have been sent."""
+    """The Failure for an error of the operating system before a command is done.
+
+    `has_begun`: a request may have been sent, so the outcome is unknown.
+    """
     what = (error.strerror or str(error)).lower()
     message = what if error.filename is None else f"{error.filename}: {what}"
     if has_begun:
@@ -268,7 +271,7 @@ def failure_of_system(error: OSError, *, has_begun: bool) -> Failure:
 
 
 def print_json(value: Any) -> None:
-    """One object on one line; bytes as text."""
+    """Print one value as JSON, on one line; bytes become text."""
     if (context := click.get_current_context(silent=True)) is not None:
         context.meta[HAS_PRINTED] = True
     show(escape_controls_in_json(json.dumps(value, ensure_ascii=False, default=_json_default)))
@@ -281,7 +284,7 @@ def _json_default(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on a terminal; elsewhere lines with tabs, without the head. Control characters in cells are escaped."""
+    """Print a table on a terminal; elsewhere lines with tabs, without titles. Control characters are escaped."""
     if not sys.stdout.isatty():
         for row in rows:
             show_bytes("\t".join(escape_controls(str(cell)) for cell in row).encode() + b"\n")

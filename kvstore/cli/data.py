@@ -154,7 +154,10 @@ def get(
 
 
 def _show_value(value: bytes) -> None:
-    """One value is all there is on stdout, so its line ends and tabs are unambiguous there. A terminal obeys others."""
+    """Print one value. Line ends and tabs are printed as they are: nothing else is on stdout with which they could mix.
+
+    A terminal would obey other control characters, so there a value with such characters is printed as `base64:…`.
+    """
     text = to_text(value)
     if sys.stdout.isatty() and escape_controls(text.translate(_HARMLESS)) != text.translate(_HARMLESS):
         text = to_shown_text(value)

@@ -1,11 +1,11 @@
-"""`hwm`: run a member, and talk to a cluster. Data goes to stdout, words to stderr.
+"""`hwm`: run a member, and talk to a cluster. Data goes to stdout, messages to stderr.
 
 Exit codes: 0 done; 1 the key is not there, or a comparison is false; 2 wrong usage; 3 certainly not carried out (or the
 server refused to start); 4 the outcome is unknown; 5 unavailable, certainly not carried out; 6 the server stopped
 itself; 7 it was removed from its cluster; 70 a mistake in this program; 74 carried out, but the answer could not be
 written to stdout; 130 interrupted.
 
-What cannot be written changes no exit code but 0, which becomes 74: every other one says more than the answer would.
+If the answer cannot be written, exit code 0 becomes 74. Any other exit code stays: it tells more than the lost answer.
 """
 
 from __future__ import annotations
@@ -61,14 +61,17 @@ ALIASES = {
     "fsck": "check",
     "help": "--help",
 }
-"""What people type who know other stores: answered with our word for it, not carried out."""
+"""Names of commands in other stores, with the name used here. They are not carried out: an error suggests this name."""
 
 
 class Commands(click.Group):
-    """Loads a command when it is used: `hwm get` needs no server. An unknown one is answered with the nearest."""
+    """Loads the module of a command only when it is used: `hwm get` needs no server.
+
+    For an unknown command, the error suggests the nearest known one.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """In the order in which a newcomer needs them."""
+        """The commands, in the order in which a newcomer needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -81,7 +84,7 @@ class Commands(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Called by click. An option that stands before its command is told where it belongs."""
+        """Called by click. If an option comes before its command, the error states where the option belongs."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -128,7 +131,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    """The exit code that the command has earned, whatever became of its words."""
+    """Run the command and return its exit code, whether or not its output could be written."""
     OPERATION.forget()
     try:
         code = cli.main(prog_name="hwm", standalone_mode=False)
@@ -152,7 +155,7 @@ def _run() -> int:
 
 
 def _exit_code_of(error: Exception) -> int:
-    """Say what a command ended with that nobody below knew what to say of."""
+    """Report an unexpected exception of a command, and return the exit code."""
     what = f"{type(error).__name__}: {error}".splitlines()[0]
     if OPERATION.is_done:
         say(f"error: the answer could not be shown: {what}")

@@ -1,4 +1,4 @@
-"""`hwm member`, `hwm transfer`, `hwm upgrade`: the members, who of them leads, and the feature level they share."""
+"""`hwm member`, `hwm transfer`, `hwm upgrade`: the members, which of them leads, and the feature level in force."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ID = click.argument("node_id", metavar="ID")
 
 
 def _waiting(function: FunctionT) -> FunctionT:
-    """`--wait`, and what every command of a client has."""
+    """Add `--wait` and the options that every client command has."""
     wait = click.option(
         "--wait",
         "wait_seconds",
@@ -161,7 +161,7 @@ def update(new: Member, wait_seconds: float, endpoints: str, deadline_seconds: f
 def change_members(
     work: Callable[[Client], Awaitable[Membership]], endpoints: str, deadline_seconds: float, as_json: bool
 ) -> None:
-    """Carry `work` out and print who the members are then. Raises Failure, which says what to do."""
+    """Carry out `work` and print the members that there are afterwards. Raises Failure, with a hint what to do."""
 
     async def change(client: Client) -> Membership:
         try:
@@ -179,7 +179,7 @@ def change_members(
 
 
 def _is_by_leader(now: Membership) -> bool:
-    return any(each.is_heard is not None for each in now.members)  # It hears itself.
+    return any(each.is_heard is not None for each in now.members)  # Only a leader reports this.
 
 
 def _cells(view: MemberView) -> list[object]:
@@ -191,7 +191,7 @@ def _cells(view: MemberView) -> list[object]:
 def _as_json(now: Membership) -> dict[str, Any]:
     members = [{**asdict(each), "incarnation_id": each.incarnation_id.hex()} for each in now.members]
     fields = {**asdict(now), "cluster_id": now.cluster_id.hex(), "members": members}
-    del fields["incarnation_id"]  # Of an id that nobody has asked about.
+    del fields["incarnation_id"]  # Empty: it was requested for no id.
     return fields
 
 

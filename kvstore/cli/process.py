@@ -44,14 +44,14 @@ REPLACE = (
     "nothing acknowledged is lost while a majority of the others is well: put a new member in its place, `hwm member "
     "replace --endpoints HOST:PORT,… OLD_ID NEW_ID=PEER/CLIENT`; a store of one is restored from a saved snapshot"
 )
-"""What helps a member whose folder is damaged."""
+"""The hint for a member whose folder is damaged."""
 
 FORGOTTEN = (
     "bring the old folder back, itself and no older copy; or put a new member in its place, under a new id, with `hwm "
     "member replace`, and leave out --bootstrap; if no member of this cluster ever held anything, empty all of their "
     "folders and start anew"
 )
-"""What helps a member whose folder was lost and made anew."""
+"""The hint for a member whose folder was lost and then made again."""
 
 TOO_MANY_FILES = (
     "too many files are open, and nothing acknowledged is lost: raise the limit (`ulimit -n`, systemd's "
@@ -68,7 +68,7 @@ FILES_TOO_SMALL = (
     "nothing acknowledged is lost: a file may not become larger, by the limit on the size of files (`ulimit -f`, "
     "`LimitFSIZE=` of a systemd unit) or by what its file system takes; raise that limit, and start it again"
 )
-"""What helps where a file was refused its size: it is no matter of room."""
+"""The hint where a limit forbids a file of this size: more room on the disk would not help."""
 
 
 def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
@@ -87,7 +87,7 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
         )
     ready_place = None if ready_file is None else _ready_place(ready_file)
     wait_for_no_reader_of_words()
-    os.environ["RUST_BACKTRACE"] = "0"  # `cbor2` panics where it gets no memory; the end of this member says so itself.
+    os.environ["RUST_BACKTRACE"] = "0"  # `cbor2` panics if it gets no memory: this member reports that itself.
     try:
         trio.run(_serve, config, ready_file, ready_place)
     except KeyboardInterrupt:
@@ -97,7 +97,7 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
 
 
 def _ready_place(path: Path) -> WriteTarget:
-    """Where the ready line goes. Raises Failure if it cannot, before anything is made."""
+    """The target of the ready line. Raises Failure, before anything is created, if it cannot be written there."""
     try:
         place = find_target(path)
         is_folder_there = place.path.parent.is_dir()
@@ -140,7 +140,7 @@ async def _serve(config: MemberConfig, ready_file: Path | None, ready_place: Wri
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGXCPU", "SIGPWR") if hasattr(signal, name)
 )
-"""They end the member in order. The last two: a limit on its CPU time is reached, the power is about to fail."""
+"""The signals that end the member in order. SIGXCPU: a limit on CPU time is reached. SIGPWR: the power will fail."""
 
 IGNORED_SIGNALS = (
     *(
@@ -150,14 +150,15 @@ IGNORED_SIGNALS = (
     ),
     *(range(signal.SIGRTMIN, signal.SIGRTMAX + 1) if hasattr(signal, "SIGRTMIN") else ()),
 )
-"""They mean nothing here, and by themselves would end the process without a hand-over."""
+"""Signals that mean nothing here. Unhandled, each of them would end the process without a hand-over of leadership."""
 
 
 def _signal_receiver() -> AbstractContextManager[AsyncIterator[int]]:
-    """Of all signals that a member knows what to do about.
+    """A receiver of all signals that a member handles.
 
-    SIGHUP where the process has a terminal says that this has gone: it is among the signals that stop. Without one it
-    is what unit files send to have options read anew, which there is no need to end for. `nohup` is left as it is.
+    If the process has a terminal, SIGHUP means that the terminal is gone, and the member stops. Without a terminal,
+    unit files send SIGHUP to have options read again, and the member goes on. A SIGHUP that is ignored from the start
+    (`nohup`) stays ignored.
     """
     numbers = {*STOP_SIGNALS, *IGNORED_SIGNALS}
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -174,7 +175,11 @@ def _has_terminal() -> bool:
 
 
 async def _obey(signals: AsyncIterator[int], running: list[RunningMember], everything: trio.CancelScope) -> None:
-    """First signal: finish what was written, then stop. Second, or one before it is up: stop now; nothing is lost."""
+    """Stop the member at a stop signal, and log other signals once.
+
+    At the first stop signal the member stops in order. At a second one, or at one before the member is up, it stops at
+    once; nothing acknowledged is lost.
+    """
     stops = {*STOP_SIGNALS, signal.SIGHUP} if _has_terminal() else {*STOP_SIGNALS}
     told: set[int] = set()
     async for number in signals:
@@ -223,11 +228,11 @@ def _announce(member: RunningMember, place: WriteTarget | None) -> None:
 
 
 def failure_of_member(error: BaseException, folder: Path) -> Failure:
-    """One line, a hint and an exit code for whatever ended a member or kept it from starting."""
+    """The Failure (one line, a hint, an exit code) for an error that ended a member or kept it from starting."""
     if is_out_of_memory(error):
         return Failure("this member stopped itself: it ran out of memory", ExitCode.STOPPED, OUT_OF_MEMORY)
     if isinstance(error, NotCarriedOut) or isinstance(error.__cause__, NotCarriedOut):
-        return _mistake(error, folder)  # It came as a failure of the disk, with which nothing may be wrong.
+        return _mistake(error, folder)  # Treated as a failure of the disk, but a bug of this program.
     match error:
         case Failure():
             return error
@@ -249,7 +254,7 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             return Failure(str(error), ExitCode.USAGE, hint)
         case MemberRemoved():
             return Failure(str(error), ExitCode.REMOVED, error.hint)
-        case Unavailable():  # The cluster that it is to join: a supervisor tries again.
+        case Unavailable():  # The cluster that it is to join did not answer: a supervisor tries again.
             return Failure(str(error), ExitCode.UNAVAILABLE, error.hint)
         case StoreError():
             return Failure(str(error), ExitCode.FAILED, error.hint)
@@ -274,7 +279,7 @@ def _mistake(error: BaseException, folder: Path) -> Failure:
 
 
 def _remedy_of_system(error: OSError, folder: Path) -> str:
-    """What the operating system refused is seldom about this program: say what to look at."""
+    """The hint for an error of the operating system: what to check, since the cause is seldom this program."""
     if is_disk_full(error):
         return "the disk is full: make room on it, and start again; nothing acknowledged is lost"
     match error.errno:
@@ -293,7 +298,10 @@ def _remedy_of_system(error: OSError, folder: Path) -> str:
 
 
 def _keep_traceback(error: BaseException, folder: Path) -> str:
-    """Where the details are: people do not want them on the terminal, whoever repairs it needs them."""
+    """Write the traceback to a file in `folder`, not to the terminal. Return the file's path for the error's hint.
+
+    If the file cannot be written, return a phrase that asks for a description instead.
+    """
     path = folder / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     try:
         path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`hwm snapshot`: save a running cluster to a file, look at such a file, begin a new cluster with it."""
+"""`hwm snapshot`: save a running cluster to a file, verify such a file, begin a new cluster with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from storage import SNAPSHOT_FORMAT
 
 
 def _file_or_standard_stream(ctx: click.Context, param: click.Parameter, value: str) -> Path | None:  # noqa: ARG001
-    """None for `-`; a file of that name is `./-`, which as a path is no different."""
+    """None for `-`. A file of this name is given as `./-`, which is distinguished here: as a path it equals `-`."""
     return None if value == "-" else Path(value)
 
 
@@ -77,7 +77,7 @@ def save(
     in time); 5 no member could be reached, or there is no majority.
     """
     if file is not None and is_standard_output(file):
-        file = None  # What is said of it would stand behind it, or over its beginning.
+        file = None  # Otherwise the message on stdout would follow the snapshot, or overwrite its beginning.
     if file is None and (as_json or sys.stdout.isatty()):
         what = "a terminal" if sys.stdout.isatty() else "the object of --json"
         raise click.UsageError(f"standard output is {what}: name a FILE")
@@ -95,7 +95,7 @@ def save(
             )
         except Unavailable as error:
             if existing and member is not None:
-                raise  # That was the last way.
+                raise  # The hint below would suggest the same again.
             failure = failure_of(error)
             failure.hint += "; for what one member has by itself: --existing --member HOST:PORT"
             raise failure from error
@@ -207,7 +207,7 @@ def _of_member(saved: SavedSnapshot) -> dict[str, object]:
 
 
 def _what_may_lack(saved: SavedSnapshot) -> list[str]:
-    """What is not in the file, or may not be, in words; nothing but with --existing."""
+    """Messages about writes that are not in the file, or may not be; there are some only with `--existing`."""
     if saved.member is None:
         return []
     who, words = saved.node_id, []

@@ -1,9 +1,9 @@
 """Standard output and standard error of a command: a failed write to them never looks like a failed command.
 
-The reader may have gone, its disk may be full, or the descriptor may be closed from the start. An OSError of such a
-write that rose through a command would look like a failure of its work. So no write raises one: the stream keeps the
-failure, and `StandardStreams.exit_code` reports it once, at the end. `spark_audit` has a copy of this file, because it
-imports no other package of this project; a test keeps the two equal.
+The reader may have gone, the disk may be full, or the descriptor may be closed from the start. If such a write raised
+OSError, the command would seem to have failed in its work. So no write raises OSError: the stream keeps the failure,
+and `StandardStreams.exit_code` reports it once, at the end. `spark_audit` has a copy of this file, because it imports
+no other package of this project; a test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class OutputDescriptor(io.RawIOBase):
         return self._descriptor
 
     def isatty(self) -> bool:
-        """True if it is a terminal."""
+        """True if the descriptor is a terminal."""
         return self._descriptor is not None and os.isatty(self._descriptor)
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """All of `data` counts as written if writing it fails."""
+        """Write some of `data`; return how many bytes. If the write fails, all bytes count as written."""
         view = memoryview(data).cast("B")
         if self.failure is not None and self._keeps_order:
             return len(view)
@@ -91,15 +91,16 @@ class StandardStreams:
     words: OutputDescriptor
 
     def exit_code(self, earned: int) -> int:
-        """The exit code of a command that has earned this one: 74 instead of 0 if its data was lost, else `earned`.
+        """The exit code of a command whose work ended with `earned`: 74 if `earned` is 0 and its data was lost.
 
-        Another code than 0 is more important than the loss of the data. Lost words change nothing.
+        Any other `earned` is returned unchanged, because it is more important than the loss of the data. The loss of
+        messages changes nothing.
         """
         sys.stdout.flush()
         failure = self.output.failure
         if failure is None or earned != 0:
             return earned
-        if not isinstance(failure, BrokenPipeError):  # With that the reader wanted no more: `hwm range | head`.
+        if not isinstance(failure, BrokenPipeError):  # Then the reader wanted no more: `hwm range | head`.
             print(f"error: the answer could not be written: {failure.strerror or failure}", file=sys.stderr)
             print("hint: the command was carried out; only what it had to say is lost", file=sys.stderr)
         return EXIT_OUTPUT_LOST
@@ -150,7 +151,7 @@ def end_with_true_exit_code(command: Callable[[], object]) -> NoReturn:
 def wait_for_no_reader_of_words() -> None:
     """From now on, drop the bytes that the reader of standard error does not take at once.
 
-    For a server: a reader of its log that stands still must not stop it.
+    For a server, which must not stop because the reader of its log has stopped reading.
     """
     descriptor = getattr(getattr(sys.stderr, "buffer", None), "raw", None)
     if isinstance(descriptor, OutputDescriptor):

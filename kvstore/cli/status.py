@@ -1,4 +1,4 @@
-"""`hwm status`: how every member is."""
+"""`hwm status`: the state of every member."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: b
 
 
 def could_be_raised(members: list[MemberStatus | StoreError]) -> int | None:
-    """The feature level that all could go to, if that is above the one in force, and all have answered."""
+    """The highest feature level that every member knows, if it is above the level in force; None otherwise.
+
+    Also None if a member has not answered.
+    """
     found = [each for each in members if isinstance(each, MemberStatus)]
     level = min((each.feature_level_max for each in found), default=0)
     is_higher = len(found) == len(members) and level > max((each.feature_level for each in found), default=0)
@@ -68,7 +71,7 @@ def could_be_raised(members: list[MemberStatus | StoreError]) -> int | None:
 
 
 def of_its_disk(found: MemberStatus) -> list[str]:
-    """What is wrong with it, in words."""
+    """Messages about problems of one member: its failure, its disk, its descriptors, its places for clients."""
     words = []
     if found.failure is not None:
         words.append(f"has stopped: {found.failure}")
@@ -88,7 +91,7 @@ def of_its_disk(found: MemberStatus) -> list[str]:
 
 
 def of_its_peers(found: MemberStatus) -> list[str]:
-    """Which members it knows to run more than once, in words."""
+    """Messages about the members of which, as this member has found, two processes run."""
     return [
         f"it is called by two processes that both run as {peer_id}, with copies of one data folder: stop one of them"
         for peer_id in found.duplicate_members
@@ -96,7 +99,7 @@ def of_its_peers(found: MemberStatus) -> list[str]:
 
 
 def of_its_marks(found: MemberStatus) -> list[str]:
-    """What holds the marks back, in words; the leader alone knows, and only what is held is told."""
+    """Messages about what holds the marks back, which only the leader knows. A mark that moves freely gets none."""
     words = []
     if found.commit_held_by:
         waits = ", ".join(found.commit_held_by)
@@ -110,7 +113,7 @@ def of_its_marks(found: MemberStatus) -> list[str]:
 
 
 def _of_its_log(found: MemberStatus) -> list[str]:
-    """For whom it is kept: not for those who lack what came before it."""
+    """Messages about the members for which the log is kept, and about those that lack entries before its beginning."""
     first = found.first_index
     late = {peer.node_id for peer in found.peers if peer.state == "snapshot" or peer.next_index < first}
     kept_for = [node_id for node_id in found.low_watermark_held_by if node_id not in late]
@@ -124,7 +127,10 @@ def _of_its_log(found: MemberStatus) -> list[str]:
 
 
 def role_and_part(found: MemberStatus) -> str:
-    """What it does now, and what it is where that is more than a voter. Who knows of no part says its role alone."""
+    """The member's role, and its part in the membership, unless that is `voter` or not known.
+
+    A learner whose role is `follower` is shown as `learner` alone.
+    """
     if found.part == LEARNER and found.role == "follower":
         return LEARNER
     return found.role if found.part in ("", VOTER) else f"{found.role} ({found.part})"

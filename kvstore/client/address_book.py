@@ -1,4 +1,4 @@
-"""The client addresses of the members, and which of them is asked next. Pure: time and randomness come in."""
+"""The client addresses of the members, and which of them is asked next. Pure: time and randomness are passed in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from random import Random
 from kvstore.errors import InvalidAddress
 
 MEMBERS_LEARNED_MAX = 16
-"""A cluster has at most nine members; a few more are believed, so that a list cannot grow the book without end."""
+"""How many learned addresses are kept, so that a wrong list cannot make the book grow without end. A cluster has at
+most nine members."""
 
 
 class AddressBook:
@@ -29,11 +30,11 @@ class AddressBook:
 
     @property
     def addresses(self) -> list[str]:
-        """Given endpoints first, then what members told, without repeats."""
+        """All addresses, without repeats: first the given endpoints, then those that members reported."""
         return list(dict.fromkeys([*self._endpoints, *self._learned]))
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """A member listed these client addresses; they replace what was learned before."""
+        """Take the client addresses that a member listed. They replace the addresses learned before."""
         self._learned = [address for address in addresses if address][:MEMBERS_LEARNED_MAX]
         kept = set(self.addresses)
         for book in (self._failures, self._paused_until, self._silent_until):
@@ -41,35 +42,42 @@ class AddressBook:
                 del book[address]
 
     def suggest(self, address: str | None) -> None:
-        """A member said who leads: that address is next, unless it was silent."""
+        """Take the leader's address as a member reported it. It is the next candidate, unless it was silent."""
         self._hint = address or None
 
     def silent(self, address: str, until: int) -> None:
-        """It takes connections and answers nothing (paused, or cut off): leave it alone even if others name it."""
+        """Do not ask `address` before `until`, even if members name it: it accepts connections but answers nothing."""
         self._silent_until[address] = until
 
     def failed(self, address: str, now: int) -> None:
-        """No connection, or no answer: leave it alone for a while, longer each time, never in step with others."""
+        """Do not ask `address` for a while: there was no connection, or no answer.
+
+        The pause is longer after each failure in a row, and partly random, so that clients do not retry in step.
+        """
         failures = min(self._failures.get(address, 0) + 1, 20)
         self._failures[address] = failures
         pause = min(self._pause_max_ns, self._pause_min_ns << (failures - 1))
         self._paused_until[address] = now + pause // 2 + self._random.randrange(pause // 2 + 1)
 
     def may_follow(self, address: str, now: int) -> bool:
-        """May it be asked because somebody names it? One that refused a moment ago may be back; a silent one costs."""
+        """True if `address` may be asked when a member names it as the leader's.
+
+        After a failed connection it may, because the member may be back. While it is silent it may not, because an
+        attempt would cost a time-out.
+        """
         return self._silent_until.get(address, 0) <= now
 
     def _may_try(self, address: str, now: int) -> bool:
         return max(self._paused_until.get(address, 0), self._silent_until.get(address, 0)) <= now
 
     def answered(self, address: str) -> None:
-        """It works: forget its failures."""
+        """Forget the failures of `address`: it has answered."""
         self._failures.pop(address, None)
         self._paused_until.pop(address, None)
         self._silent_until.pop(address, None)
 
     def next_candidate(self, now: int) -> str | None:
-        """The leader somebody named, else the next in turn; None if all are paused (until `earliest()`)."""
+        """The leader's address as a member named it, else the next in turn; None (until `earliest()`) if all pause."""
         hint, self._hint = self._hint, None
         if hint is not None and self.may_follow(hint, now):
             return hint

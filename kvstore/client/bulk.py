@@ -1,4 +1,4 @@
-"""Many operations under one await: the open ones, and the result of each, in the order in which they were given.
+"""Many operations under one await: those that are open, and the results of all, in the order of the operations.
 
 Each operation is a call of its own, with its own request number, retries and outcome; only the waiting is shared.
 
@@ -36,7 +36,7 @@ class BulkCall(Generic[ResultT]):
     """
 
     def __init__(self, items: Iterable[Item], read: Callable[[Response], ResultT], patience_ns: int) -> None:
-        self.patience_ns = patience_ns  # The timeout of each operation, from when it is taken up.
+        self.patience_ns = patience_ns  # The timeout of each operation, from when it is submitted.
         self.open: dict[int, tuple[int, bytes | None]] = {}  # By ticket: position in `results`, key.
         self.results: list[ResultT | CallError] = []
         self.wants_more = True
@@ -65,14 +65,14 @@ class BulkCall(Generic[ResultT]):
         return None
 
     def begun(self, ticket: int) -> None:
-        """The request that `next_request` returned is open."""
+        """Take note that the request from `next_request` was submitted under `ticket`."""
         self.open[ticket] = (len(self.results), self._key)
         if self._key is not None:
             self._keys.add(self._key)
         self.results.append(_NOT_YET)
 
     def ended(self, end: CallEnded) -> None:
-        """One of the open calls has ended."""
+        """Take note that one of the open calls has ended."""
         place, key = self.open.pop(end.ticket)
         if key is not None:
             self._keys.discard(key)

@@ -64,10 +64,10 @@ MILLISECOND_NS = 1_000_000
 class ClientLimits:
     """Timers of a client in ns, and its bounds."""
 
-    attempt_timeout_ns: int = 1_000 * MILLISECOND_NS  # A member with open requests is silent: ask another one.
+    attempt_timeout_ns: int = 1_000 * MILLISECOND_NS  # How long a member with open requests may be silent.
     pause_min_ns: int = 20 * MILLISECOND_NS  # After a failure; doubles up to the maximum, with jitter.
     pause_max_ns: int = 500 * MILLISECOND_NS
-    search_pause_max_ns: int = 100 * MILLISECOND_NS  # In the search for a leader. Short, because an election is.
+    search_pause_max_ns: int = 100 * MILLISECOND_NS  # Of the search for a leader: short, as elections are.
     members_refresh_ns: int = 30_000 * MILLISECOND_NS  # How often the leader is asked for the current members.
     calls_max: int = 8192  # Open operations of one client; callers with more have to wait.
     in_flight_max: int = 1024  # Unanswered requests on one connection; a member takes a few times as many.
@@ -150,7 +150,7 @@ class DeadlineQueue:
             heapq.heappush(self._heap, (moment, self._serial, call))
 
     def first_moment(self) -> int | None:
-        """The earliest deadline of an open call."""
+        """The earliest deadline of an open call; None if there is none."""
         first = self._first()
         return None if first is None else first[0]
 
@@ -204,7 +204,7 @@ class CallQueue:
         self._calls.append(call)
 
     def put_back(self, call: Call) -> None:
-        """Add a call in front: it has had its turn before, and goes before the others."""
+        """Add a call in front, because it was in a queue before the others."""
         self._calls.appendleft(call)
 
 
@@ -222,7 +222,7 @@ class CallQueues:
         return self.anywhere if call.request.anywhere else self.reads
 
     def pause(self, call: Call, until: int) -> None:
-        """Keep `call` in a pause until then (monotonic ns)."""
+        """Keep `call` in a pause until the time `until` (monotonic ns)."""
         self._paused.push(until, call)
 
     def end_pauses(self, now: int) -> None:
@@ -231,7 +231,7 @@ class CallQueues:
             self.queue_of(call).put_back(call)
 
     def next_moment(self) -> int | None:
-        """When the next pause is over."""
+        """When the next pause is over; None if no call is in a pause."""
         return self._paused.first_moment()
 
     def needs_leader(self) -> bool:

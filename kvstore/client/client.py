@@ -154,10 +154,12 @@ class Client(MemberCalls):
         """Write many values, pipelined. Returns, in the order of `items`, the result of each write or its error, which
         is not raised.
 
-        Each write is an operation of its own; its deadline counts from when it is taken up, and `items` is read as room
-        becomes free. Writes to the same key take effect in the order of `items`. `atomic`: all writes are one
-        transaction, within its bounds: all or nothing, with one revision, and an error is raised. If the call is
-        cancelled, the outcome of each open write is unknown.
+        Each write is an operation of its own, and its deadline counts from when it is submitted. `items` is read as
+        room becomes free. Writes to the same key take effect in the order of `items`. If the call is cancelled, the
+        outcome of each open write is unknown.
+
+        With `atomic`, all writes are one transaction, within the bounds of a transaction. All of them or none take
+        effect, at one revision, and an error is raised.
         """
         pairs = items.items() if isinstance(items, Mapping) else items
         if atomic:
@@ -179,7 +181,8 @@ class Client(MemberCalls):
     async def compare_and_set(
         self, key: Text, value: Text, expected: Text | int | None, *, deadline_seconds: float | None = None
     ) -> CompareAndSetResult:
-        """Write `value` if the key is as `expected`: with this value (text) or mod_revision (int), or absent (None)."""
+        """Write `value` if the key has the value `expected` (bytes or str), or this mod_revision (int), or is absent
+        (None)."""
         wanted = 0 if expected is None else expected if isinstance(expected, int) else _bytes(expected)
         command = CompareAndSet(_bytes(key), _bytes(value), wanted)
         return await self._write(command, CompareAndSetResult, deadline_seconds)
@@ -207,9 +210,10 @@ class Client(MemberCalls):
     ) -> GetResult:
         """Read one key. `member`: the node id or client address of the member that answers; by default the leader does.
 
-        `max_staleness_ms`: any member answers that can prove that its state is no older. Raises TooStale if none can.
+        `max_staleness_ms`: any member may answer that can prove that its state is no older than this. Raises TooStale
+        if no member can.
         """
-        if consistency is Consistency.LINEARIZABLE and member is None and max_staleness_ms is None:  # Usual, 3 µs less.
+        if consistency is Consistency.LINEARIZABLE and member is None and max_staleness_ms is None:  # Saves 3 µs.
             request = _get(_key(key))
             response, _ = await self._pump.ask(request, self._seconds(deadline_seconds))
             return read_answer(response, _read_get, has_effect=request.has_effect)
@@ -291,7 +295,7 @@ class Client(MemberCalls):
             for item in page.items:
                 yield item
 
-    # Any operation, with all that is known about the answer.
+    # Any operation, with all details of the answer.
 
     async def execute(
         self,
@@ -302,7 +306,7 @@ class Client(MemberCalls):
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> Answer[Result]:
-        """Carry out any command. Gets and ranges do not go through the log; the other options are for these two.
+        """Carry out any command. Gets and ranges do not go through the log; only they use the read options.
 
         The client manages its session itself: commands about sessions are refused with Unsupported.
         """
@@ -337,7 +341,7 @@ class Client(MemberCalls):
     async def status(
         self, member: str | None = None, *, state_hash: bool = False, deadline_seconds: float | None = None
     ) -> MemberStatus:
-        """The status of a member (None: of any one)."""
+        """The status of `member`, or, if None, of any one member."""
         address = None if member is None else await self._address_of(member)
         request = status_request(address, with_hash=state_hash)
         return read_answer(await self.ask(request, deadline_seconds), _read_status, has_effect=request.has_effect)
@@ -345,7 +349,7 @@ class Client(MemberCalls):
     async def cluster_status(
         self, *, state_hash: bool = False, deadline_seconds: float | None = None
     ) -> dict[str, MemberStatus | StoreError]:
-        """By node id, the status of every member, or the error with which it gave none."""
+        """For each node id, the status of that member, or the error if the member did not report its status."""
         view = await self.members(deadline_seconds=deadline_seconds)
         found: dict[str, MemberStatus | StoreError] = {}
 
@@ -400,8 +404,8 @@ class Client(MemberCalls):
     ) -> bool:
         """Close the session of any client. False if it does not exist (any more), or, with `only_unused`, was used.
 
-        Its client registers another session. The outcome of a command that it has open is then unknown, if an attempt
-        was lost. The call can be repeated.
+        The client of that session registers another one. If the client has an open command of which an attempt was
+        lost, the outcome of that command is then unknown. This call can be repeated.
         """
         request = close_session_request(session_id, only_unused=only_unused)
         return decode_closed(await self.ask(request, deadline_seconds))
@@ -409,7 +413,7 @@ class Client(MemberCalls):
     async def close_sessions(
         self, session_ids: Iterable[int], *, only_unused: bool = False, deadline_seconds: float | None = None
     ) -> list[bool | OperationFailed | OutcomeUnknown]:
-        """`close_session` for each id, pipelined. Returns each result or error in order; errors are not raised."""
+        """Close many sessions, pipelined. Returns the result of `close_session` for each id, or its error, unraised."""
         requests = ((None, close_session_request(each, only_unused=only_unused)) for each in session_ids)
         return await self._ask_each(requests, decode_closed, deadline_seconds)
 
@@ -436,11 +440,11 @@ class Client(MemberCalls):
                 raise LimitsRefused(words, "force")
         await self.ask(SessionlessRequest(RequestKind.COMMAND, ChangeLimits(**limits)), deadline_seconds)
 
-    # Inside.
+    # Internal helpers.
 
     async def _write(self, command: Command, kind: type[ResultT], deadline_seconds: float | None) -> ResultT:
         answer = await self.execute(command, deadline_seconds=deadline_seconds)
-        assert isinstance(answer.result, kind), answer  # `_read_any` has looked.
+        assert isinstance(answer.result, kind), answer  # `_read_any` has checked it.
         return answer.result
 
     async def _ask_each(

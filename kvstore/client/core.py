@@ -97,7 +97,7 @@ class ClientStateMachine:
 
     @property
     def members(self) -> MembersView | None:
-        """The members as a member last reported them."""
+        """The members as a member last reported them; None before the first report."""
         return self._members
 
     @property
@@ -107,7 +107,7 @@ class ClientStateMachine:
 
     @property
     def is_full(self) -> bool:
-        """True if `submit` would refuse: `calls_max` are open."""
+        """True if `submit` would raise Busy, because `calls_max` calls are open."""
         return len(self._calls) >= self.limits.calls_max
 
     def submit(self, ticket: int, request: Request, deadline: int) -> None:
@@ -132,7 +132,7 @@ class ClientStateMachine:
             self._drop(call)
 
     def close(self) -> None:
-        """End every call, and close the session if the leader can be told at once. Then `is_closed` becomes true."""
+        """End every call. If a leader is connected, request to close the session. Then `is_closed` becomes true."""
         self._closed = True
         for call in list(self._calls.values()):
             if self._may_have_happened(call):
@@ -314,7 +314,7 @@ class ClientStateMachine:
         call = connection.in_flight.get(response.request_id)
         if call is None:
             raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
-        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all: needs no classification.
+        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all responses: not classified.
             del connection.in_flight[response.request_id]
             call.request_id = 0
             if connection is self._search.leader:
@@ -322,7 +322,7 @@ class ClientStateMachine:
             if not call.done:
                 self._finish(call, response=response)
             return
-        # A malformed response raises ProtocolError here, while its call is still in flight, so that it counts as lost.
+        # A malformed response raises ProtocolError here, while the call is still in flight: so the call counts as lost.
         outcome = classify(response)
         told = self._read_own(call, response) if call.ticket == INTERNAL_TICKET and response.code == 0 else None
         del connection.in_flight[response.request_id]
@@ -348,7 +348,7 @@ class ClientStateMachine:
                 self._finish(call, error=Unavailable(outcome.reason, outcome.remedy))  # No other member may answer it.
             case Redirected() | SessionGone():
                 (self._pause if call.request.anywhere else self._try_again)(call)
-            case Failed(error=TooStale()) if call.request.address is None:  # Another member may know more.
+            case Failed(error=TooStale()) if call.request.address is None:  # Another may be less stale.
                 call.last_error = outcome.error
                 self._pause(call)
             case Retryable():
@@ -418,7 +418,7 @@ class ClientStateMachine:
             self._finish(waiting, error=Unavailable(reason))
 
     def _lost_attempt(self, call: Call, reason: str) -> None:
-        """The outcome of an attempt that was sent is not known."""
+        """Continue after an attempt that was sent and whose outcome is unknown: try again, or end the call."""
         self._trouble = reason
         if call.request.has_effect:
             call.uncertain = True
@@ -470,7 +470,7 @@ class ClientStateMachine:
         self._effects.ended.append(CallEnded(call.ticket, response, error, session_id))
 
     def _drop(self, call: Call) -> None:
-        """The call has ended. It stays in flight until the member responds, because the member still works on it."""
+        """Mark the call as ended. It stays in flight until the member responds, since the member still works on it."""
         assert not call.done, call
         call.done = True
         del self._calls[call.ticket]

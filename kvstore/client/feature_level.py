@@ -13,8 +13,9 @@ from kvstore.protocol.status import MemberStatus
 async def raise_feature_level(
     client: Client, level: int | None = None, *, deadline_seconds: float | None = None
 ) -> int:
-    """Raise the feature level to `level`, or (None) as far as every member allows; returns the level then in force. It
-    never falls again.
+    """Raise the feature level to `level`; if None, to the highest level that every member knows.
+
+    Returns the level then in force. The level never falls again.
 
     Raises LevelRefused, with nothing changed, while a member does not know that level, or does not answer.
     """

@@ -39,7 +39,7 @@ class LeaderSearch:
             return
         self._forget(connection)
         if leader_address and leader_address not in self._followed and self._book.may_follow(leader_address, now):
-            self._followed.add(leader_address)  # Two members that name each other are asked once before a pause.
+            self._followed.add(leader_address)  # Members that name each other are each asked once before a pause.
             self._book.suggest(leader_address)
             self.not_before = now
             return
@@ -55,7 +55,7 @@ class LeaderSearch:
             self.not_before = now
 
     def membership_is_stale(self, now: int) -> bool:
-        """True, once, when the leader should be asked for the members again, because they may have changed."""
+        """True once per `members_refresh_ns`: the leader should be asked for the members, which may have changed."""
         if self._known_since is None:
             self._known_since = now
         if now - self._known_since < self._members_refresh_ns:

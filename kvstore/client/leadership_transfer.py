@@ -18,8 +18,9 @@ async def hand_over(
     to: str | None,
     deadline_seconds: float,
 ) -> str:
-    """Return the id of the new leader: `to`, or any other than the present one. Raises TransferRefused if the transfer
-    took too long.
+    """Request the transfer, and return the id of the new leader: `to`, or, if None, any member but the present leader.
+
+    Raises TransferRefused if the transfer took too long.
 
     The request is sent once, because a second one could undo the first. A lost request counts as too late.
     """

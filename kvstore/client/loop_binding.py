@@ -26,7 +26,7 @@ TWICE = "a client is entered once: make a new one"
 
 
 class LoopBinding:
-    """`bind` when the client is entered; then `check` before each use. Both raise WrongContext."""
+    """The loop of one client: `bind` when the client is entered, `check` before each use. Both raise WrongContext."""
 
     __slots__ = ("__weakref__", "_is_forked", "_token")
 

@@ -27,7 +27,7 @@ class ResponseReader:
         self._tail = b"\x00" + cbor2.dumps(node_id) + b"\x81\x01"
 
     def read(self, body: bytes) -> Response:
-        """`decode_response(body)`. Raises ProtocolError as it does."""
+        """Return the same response as `decode_response(body)`. Raises ProtocolError where that function does."""
         end = len(body) - len(self._tail)
         if not FAST_PATHS or end < 4 or body[0] != 0x86 or body[end:] != self._tail:
             return decode_response(body)
@@ -100,7 +100,7 @@ class MemberConnection:
         return out
 
     def silent_since(self) -> int | None:
-        """Since when the member has been silent while a response is outstanding; None if none is."""
+        """Since when the member has been silent while its greeting or a response is awaited; None if neither is."""
         if self.state is not ConnectionState.READY:
             return self.heard_at
         if not self.in_flight:

@@ -30,11 +30,11 @@ WAIT_SECONDS_DEFAULT = 60.0
 
 
 LOOK_SECONDS = 0.05
-"""The pause between two looks at the progress of a member."""
+"""The pause between two requests for the membership while a goal is not reached yet."""
 
 
 class MemberCalls:
-    """The operations of a `Client` on the membership. `ask` and `learn` are the client's own."""
+    """The operations of a `Client` on the membership. `Client` implements `ask` and `learn`."""
 
     @abstractmethod
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
@@ -56,7 +56,7 @@ class MemberCalls:
     ) -> Membership:
         """Everything about the members, as any one of them sees it; with `of_leader`, as the leader sees it.
 
-        `about`: a node id, of a member or not, for `Membership.incarnation_id`.
+        `about`: a node id, of a member or not; `Membership.incarnation_id` of the result then belongs to this id.
         """
         request = membership_request(of_leader=of_leader, about=about)
         found = read_answer(await self.ask(request, deadline_seconds), decode_membership, has_effect=request.has_effect)
@@ -64,9 +64,9 @@ class MemberCalls:
         return found
 
     async def change_members(self, change: MembershipChange, *, deadline_seconds: float | None = None) -> int:
-        """Change the members, all at once; returns the index of the change's last entry once that is committed.
+        """Change the members, all at once; returns the index of the change's last entry once that entry is committed.
 
-        Raises ChangeRefused (nothing has changed), OutcomeUnknown: then look at `membership`.
+        Raises ChangeRefused (nothing has changed), OutcomeUnknown (then `membership` shows the outcome).
         """
         request = change_request(change)
         return read_answer(await self.ask(request, deadline_seconds), _read_index, has_effect=request.has_effect)
@@ -76,8 +76,9 @@ class MemberCalls:
     ) -> Membership:
         """Add `member` as a learner; with `promote`, make it a voter once it has caught up. It need not run yet.
 
-        As with the other calls for a goal, a goal that is reached already is no error, and a change under way is waited
-        for, at most `wait_seconds`. Raises ChangeRefused, OutcomeUnknown, Unavailable.
+        This call and the next four state a goal. A goal that is reached already is no error. If another change is under
+        way, the call waits for its end. Each waits for at most `wait_seconds`. Raises ChangeRefused, OutcomeUnknown,
+        Unavailable.
         """
         found = await self._reach(_adding(member), wait_seconds)
         return await self.promote_member(member.node_id, wait_seconds=wait_seconds) if promote else found
@@ -88,12 +89,15 @@ class MemberCalls:
         return await self._reach(_Goal(change, lambda now: _is(now, node_id, VOTER)), wait_seconds)
 
     async def remove_member(self, node_id: str, *, wait_seconds: float = WAIT_SECONDS_DEFAULT) -> Membership:
-        """Remove a voter or learner, even the leader (then another one leads). It stops once it knows its removal."""
+        """Remove a voter or learner, even the leader (then another member leads).
+
+        The removed member stops once it knows of its removal.
+        """
         change = MembershipChange(remove=(node_id,))
         return await self._reach(_Goal(change, lambda now: node_id in now.removed), wait_seconds)
 
     async def update_member(self, member: Member, *, wait_seconds: float = WAIT_SECONDS_DEFAULT) -> Membership:
-        """Change the address of a member for all others. Call this before the member moves there."""
+        """Change the addresses under which all others know a member. Call this before the member moves."""
         return await self._reach(_Goal(MembershipChange(update=(member,)), lambda now: _has(now, member)), wait_seconds)
 
     async def replace_member(
@@ -103,7 +107,8 @@ class MemberCalls:
         remove the old member in one change.
 
         The cluster never has fewer voters than before. The call can be repeated if it was interrupted at any point.
-        Both members change at once, so no call leaves both as voters; ChangeRefused is raised if they are.
+        Promotion and removal are one change, so no call leaves both members as voters. If both are voters already,
+        ChangeRefused is raised.
         """
         if old_id == new.node_id:  # The id would be removed, and could not be used again.
             raise ChangeRefused("used_id", f"{old_id} cannot take its own place: an id is never used again")
@@ -121,8 +126,8 @@ class MemberCalls:
                 f"to remove {old_id} alone: `hwm member remove {old_id}`; to replace it, give the new member a new id",
             )
         await self._reach(_adding(new), wait_seconds)  # Refused if a member of this id has other addresses.
-        # A voter is removed by the change that promotes the new one. If it is gone and the new one is no voter, it was
-        # no voter either.
+        # The change that removes a voter also promotes the new member. So if the old member is gone and the new one is
+        # a learner, the old one was no voter.
         is_voter = old.part != LEARNER if old is not None else now.member(new.node_id) is None
         change = MembershipChange(promote=(new.node_id,) if is_voter else (), remove=(old_id,))
 
@@ -151,7 +156,8 @@ class MemberCalls:
                     error, is_certain = refused, was_certain
                     if not refused.is_passing and (is_certain or is_hopeless):
                         break
-                    is_hopeless = not refused.is_passing  # Look first: an earlier attempt may have succeeded.
+                    # Read the membership once more before giving up: an earlier attempt may have succeeded.
+                    is_hopeless = not refused.is_passing
                 except Unavailable as lost:
                     error, is_certain = lost, was_certain  # There is no leader for a moment.
                 except OutcomeUnknown as lost:

@@ -35,7 +35,7 @@ Dialer = Callable[[str], Awaitable[trio.abc.Stream]]
 
 
 _WRITES_AT_ONCE = os.name == "posix"
-"""On other systems a socket is not a file descriptor."""
+"""Whether `os.write` can write to a socket: on other systems a socket is not a file descriptor."""
 
 
 class _Connection:
@@ -51,12 +51,12 @@ class _Connection:
     def send(self, data: bytes) -> None:
         """Write the bytes that the socket takes at once; the writer sends the rest.
 
-        This avoids waking the writer in each turn: 7 µs instead of 35 µs. A client with few calls in flight pays this
-        for nearly every call.
+        This avoids waking the writer in each turn: 7 µs instead of 35 µs. A client with few calls in flight would pay
+        for a wake-up with nearly every call.
         """
         if self.socket is not None and not self.outbox and not self.is_writing:
             with suppress(OSError):  # Full or broken: the writer handles both.
-                data = data[os.write(self.socket.fileno(), data) :]  # A closed socket has -1.
+                data = data[os.write(self.socket.fileno(), data) :]  # OSError if it is closed (-1).
             if not data:
                 return
         self.outbox.append(data)
@@ -214,7 +214,7 @@ class ClientPump:
             self._flusher = None
 
     async def _keep_time(self) -> None:
-        """Flush at the machine's next deadline. It may wake too early, because a deadline that moves is not updated."""
+        """Flush at the machine's next deadline. It may wake too early: a deadline that becomes later is not updated."""
         while True:
             with trio.CancelScope(deadline=_trio_seconds(self._due)) as self._clock:
                 await trio.sleep_forever()
@@ -295,7 +295,7 @@ _NEVER_NS = 1 << 63
 
 
 def _trio_seconds(moment: int) -> float:
-    """A time of `now_ns` for trio, in seconds, rounded up a little: work that is due then must not be in the future."""
+    """A time of `now_ns` for trio, in seconds, rounded up a little, so that trio never wakes before the work is due."""
     return math.inf if moment == _NEVER_NS else (moment + 1) / 1e9
 
 

@@ -75,7 +75,7 @@ _SUCCEEDED = Succeeded()
 
 
 def classify(response: Response) -> ResponseClass:
-    """Judge a response. Raises ProtocolError for a code or fields that this build does not know."""
+    """Classify a response. Raises ProtocolError for a code or fields that this build does not know."""
     if response.code == 0:  # Code.OK
         return _SUCCEEDED
     try:

@@ -25,7 +25,7 @@ class SessionKeeper:
         self.registration: Call | None = None  # In flight.
         self.keep_alive: Call | None = None  # In flight.
         self.closing: Call | None = None  # In flight.
-        self.not_before = 0  # Monotonic ns: no further registration before, after one was refused.
+        self.not_before = 0  # Monotonic ns: after a refused registration, the next is not sent before this.
         self.refused = ""  # Why the last registration was refused; empty once one succeeds.
         self._used_at = 0
         self._open_max = limits.open_numbers_max

@@ -1,4 +1,4 @@
-"""One running member: its configuration, its data folder (made new, joined or restored), and the parts it runs.
+"""One running member: its configuration, its data folder (new, joined or restored), and the parts that it runs.
 
-This chapter puts the server, the monitoring and the engine together. `hwm serve` and `open_node` stand above it.
+This package puts the server, the monitoring and the engine together. `hwm serve` and `open_node` use it.
 """

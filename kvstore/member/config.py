@@ -1,4 +1,4 @@
-"""The configuration of one member, validated as far as it can be without its folder."""
+"""The configuration of one member, validated as far as possible without its data folder."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class NotAMember(StoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberConfig:
-    """The configuration with which one member is started.
+    """The configuration with which one member is started. Raises InvalidAddress.
 
-    `members`: the whole cluster as all members are given it, or None: what the folder says; for a new folder, a store
-    of one member. `bootstrap`: make the folder if there is no member in it. `joining`: make it that of a new member of
-    a running cluster instead; then there are no `members`, which are the founders. `listen_*`: `host:port` or None for
-    this member's own advertised address. `dial`: where peers are reached, if not at their advertised addresses.
-    Raises InvalidAddress.
+    `members`: the founders of the cluster, the same list for all of them. With None, the folder has the configuration;
+    a new folder is made for a store of one member. `bootstrap`: make the folder if it holds no member yet. `joining`:
+    if it holds none, make it the folder of a new member of a running cluster; `members` must then be None. `listen_*`:
+    `host:port`, or None for this member's own advertised address. `dial`: where peers are reached, if not at their
+    advertised addresses.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class MemberConfig:
     joining: JoinConfig | None = None
     listen_peer: str | None = None
     listen_client: str | None = None
-    metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: nothing is counted.
+    metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: no metrics.
     listen_when_alone: bool = True  # False: a store of one node opens no client port; in-process streams only.
     dial: Mapping[str, str] = field(default_factory=dict)
     insecure: bool = False
@@ -80,8 +80,8 @@ class MemberConfig:
 
 
 def _check_addresses(configuration: Configuration) -> None:
-    """The list is written into every folder for all time, so an address that cannot work is refused before that."""
-    is_alone = len(configuration.voters) == 1  # No peer needs to find it, so any port will do.
+    """Refuse addresses that cannot work, because the list is written into every folder for good."""
+    is_alone = len(configuration.voters) == 1  # No peer has to find this member, so any port will do.
     addresses = [each for member in configuration.voters for each in (member.peer_address, member.client_address)]
     for address in filter(None, addresses):
         is_any_port = parse_address(address)[1] == 0

@@ -12,13 +12,13 @@ from storage import DataFolder, NotInitialized, create_data_folder, open_data_fo
 
 
 def initialize_folder(config: MemberConfig) -> Identity:
-    """The explicit first start: make the data folder of a new member. Raises StorageError, InvalidConfiguration."""
+    """Make the data folder of a new member: its explicit first start. Raises StorageError, InvalidConfiguration."""
     configuration = config.configuration
     node_id = config.node_id or "s1"
     token: str | bytes = config.cluster_token
     if configuration is None:
-        configuration = Configuration.of([Member(node_id)])  # It tells clients where it listens, wherever that is.
-        token = config.cluster_token or uuid.uuid4().bytes  # A store of one: no other one may be taken for it.
+        configuration = Configuration.of([Member(node_id)])  # Without addresses: it reports where it listens.
+        token = config.cluster_token or uuid.uuid4().bytes  # No other store of one member may have this id.
     elif config.node_id is None:
         raise InvalidConfiguration("a member of a cluster is started with its own node id")
     identity = Identity(
@@ -32,7 +32,7 @@ def initialize_folder(config: MemberConfig) -> Identity:
 
 
 def open_or_bootstrap(config: MemberConfig) -> DataFolder:
-    """Open the folder, which must be of this cluster and this node; make it first if `bootstrap` says so."""
+    """Open the folder, which must belong to this cluster and node. With `bootstrap`, make it first if necessary."""
     configuration = config.configuration
     expected = None if configuration is None else derive_cluster_id(config.cluster_token, configuration)
     try:

@@ -1,14 +1,17 @@
-"""Joining a running cluster: the data folder of a new member is made, unless the member must not join.
+"""Joining a running cluster: makes the data folder of a new member, unless this member must not join.
 
-A new member begins with the newest snapshot of another member, and with the configuration in it. (An empty state at
-index 0 would be wrong for a cluster that was restored from a backup, or whose first state was made by another build.)
-In that configuration it is not a voter, so it neither campaigns nor founds a cluster of its own. Once it is a member
-the leader sends it the rest of the log; until then the others refuse it, and it tries again.
+A new member begins with the newest snapshot of the leader, and with the configuration in the snapshot. (An empty state
+at index 0 would be wrong for a cluster that was restored from a backup, or whose first state was made by another
+build.) In that configuration the new member is not a voter, so it neither campaigns nor founds a cluster of its own.
+Once the new member has been added to the cluster, the leader sends it the rest of the log. Until then the others refuse
+its connections, and it tries again.
 
 A member that has lost its disk has forgotten its votes. It cannot join under its old id: the cluster knows the id, and
-the peers have pinned its old incarnation. Some peers may also have pinned a member that only waited to be
-added, while there was no leader. Unless the leader has pinned it, such a member can be made anew: a new voter is named
-with its incarnation in the configuration, to which such pins give way.
+the peers have pinned its old incarnation.
+
+While there is no leader, some peers may pin a new member that only waits to be added. If the folder of such a member is
+made again, its incarnation is another one. This is possible unless the leader has pinned the first incarnation: the
+configuration names a new voter with its incarnation, and the configuration takes precedence over the pins of peers.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -30,14 +33,14 @@ from raft import Identity, InvalidConfiguration, LogPosition, Member, SnapshotHe
 from storage import DataFolder, NotInitialized, create_data_folder, open_data_folder
 
 ASK_SECONDS = 10.0
-"""The deadline of each request to the cluster; a leader may have to be elected first."""
+"""The time-out of each request to the cluster, within which a leader may have to be elected first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinConfig:
     """The input of a new member: its own advertised addresses, and the client addresses of some members.
 
-    `cluster_id`: the cluster that it must be, 16 bytes; none: whichever these addresses belong to.
+    `cluster_id`: the cluster that it must join, 16 bytes; empty: the cluster to which `endpoints` belong.
     """
 
     own: Member
@@ -46,7 +49,7 @@ class JoinConfig:
 
 
 class JoinRefused(StoreError):
-    """The new member must not join. Nothing was made. `remedy` says what to do instead."""
+    """The new member must not join. No folder was made. `remedy` describes what to do instead."""
 
     def __init__(self, node_id: str, reason: str, remedy: str) -> None:
         super().__init__(node_id, reason, remedy)
@@ -61,7 +64,7 @@ class JoinRefused(StoreError):
 
 
 class MemberRemoved(StoreError):
-    """This member was removed from its cluster: that is final."""
+    """This member was removed from its cluster, which is final."""
 
     def __init__(self, node_id: str) -> None:
         super().__init__(node_id)
@@ -85,7 +88,7 @@ def join_config_of(
     endpoints: Sequence[str] = (),
     cluster_id: bytes = b"",
 ) -> JoinConfig:
-    """Put together what a new member is told: `members` has itself, and may have others. InvalidConfiguration."""
+    """Make the `JoinConfig` of a new member. `members`: itself, and maybe others. Raises InvalidConfiguration."""
     own = [member for member in members if member.node_id == (node_id or member.node_id)]
     if len(own) != 1:
         who = f"no member of the list is {node_id}" if node_id else "it is not said which of the members it is"
@@ -99,9 +102,9 @@ def join_config_of(
 
 
 async def open_or_join(folder: Path, joining: JoinConfig) -> DataFolder:
-    """Open the folder of a member that has joined; if no member is in it yet, make it one that joins.
+    """Open the folder of a member that has joined. If the folder has no member yet, `make_joining_folder` makes it.
 
-    Raises StorageError, JoinRefused, BackupFailed, and what a client raises.
+    Raises StorageError, JoinRefused, BackupFailed, and the errors of a client.
     """
     expected, node_id = joining.cluster_id or None, joining.own.node_id
     try:
@@ -112,9 +115,9 @@ async def open_or_join(folder: Path, joining: JoinConfig) -> DataFolder:
 
 
 async def make_joining_folder(folder: Path, joining: JoinConfig) -> Identity:
-    """Ask the cluster who it is and how it stands, and make `folder` the data folder of a new member of it.
+    """Request the membership and a snapshot from the leader, and make `folder` the data folder of a new member.
 
-    Raises JoinRefused, StorageError, BackupFailed, and what a client raises.
+    Raises JoinRefused, StorageError, BackupFailed, and the errors of a client.
     """
     async with Client(joining.endpoints, session=False, deadline_seconds=ASK_SECONDS) as client:
         found = await client.membership(of_leader=True, about=joining.own.node_id)
@@ -137,7 +140,7 @@ async def make_joining_folder(folder: Path, joining: JoinConfig) -> Identity:
 
 
 def check_may_join(joining: JoinConfig, found: Membership) -> None:
-    """By what the leader knows. Raises JoinRefused."""
+    """Check by the leader's membership whether the new member may join. Raises JoinRefused if not."""
     own = joining.own
     if joining.cluster_id and found.cluster_id != joining.cluster_id:
         raise JoinRefused(
@@ -176,7 +179,8 @@ def _check_addresses_free(own: Member, found: Membership) -> None:
 
 
 def _check_never_met(node_id: str, found: Membership) -> None:
-    """The leader would refuse its hellos for ever: with a pin it cannot tell who only waited from who has voted."""
+    """Refuse if the leader has pinned another folder of this id. The leader would refuse all hellos of this one: a pin
+    does not show whether the member of the other folder has voted or only waited to be added."""
     if found.incarnation_id:
         raise JoinRefused(
             node_id,
@@ -201,7 +205,7 @@ def _lost_disk(node_id: str) -> JoinRefused:
 
 
 async def _newest_snapshot(client: Client, found: Membership) -> tuple[SnapshotHeader, list[bytes]]:
-    """The newest that the leader has, however old: the log tells the rest. Verified; in memory once."""
+    """Fetch and verify the leader's newest snapshot, held in memory once. It may be old: the log has the rest."""
     leader = next((member for member in found.members if member.node_id == found.node_id), None)
     address = leader.client_address if leader else ""
     if not address:
@@ -212,7 +216,7 @@ async def _newest_snapshot(client: Client, found: Membership) -> tuple[SnapshotH
         while offset < size_bytes:
             page = await client.ask(snapshot_request(address, name, offset=offset, bytes_max=PAGE_BYTES))
             if not is_page(page, offset):
-                break  # It was replaced by a newer one.
+                break  # A newer snapshot has replaced this one.
             name, size_bytes, data = page.fields[:3]
             chunks += verifier.feed(data)
             offset += len(data)

@@ -50,7 +50,7 @@ class ReachableByOthers(StoreError):
 
 @dataclass(slots=True)
 class Listeners:
-    """The sockets of one member, by who connects."""
+    """The listening sockets of one member, by purpose."""
 
     clients: list[trio.SocketListener] = field(default_factory=list)
     peers: list[trio.SocketListener] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Listeners:
 
 
 async def open_listeners(config: MemberConfig, own: Member, *, has_peers: bool) -> Listeners:
-    """All of them, or none."""
+    """Open all listeners of a member, or none. Raises CannotServe, ReachableByOthers."""
     listeners = Listeners()
     try:
         if has_peers or config.listen_when_alone:
@@ -81,7 +81,7 @@ async def _listen(purpose: str, address: str, config: MemberConfig) -> list[trio
         listeners = await trio.open_tcp_listeners(number, host=host)
     except OSError as error:
         raise CannotServe(purpose, address, (error.strerror or str(error)).lower()) from error
-    except ValueError as error:  # UnicodeError among them: a name that the resolver of this system cannot be given.
+    except ValueError as error:  # Such as UnicodeError, for a name that cannot be passed to this system's resolver.
         raise CannotServe(purpose, address, f"its host cannot be looked up: {error}") from error
     await _close(listeners[1:] if number == 0 else [])  # A name with several addresses would get several ports.
     return listeners[:1] if number == 0 else listeners

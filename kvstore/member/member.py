@@ -1,4 +1,4 @@
-"""One running member: its folder, its node, its ports. `hwm serve` and `open_node` both run this."""
+"""One running member: its folder, its node and its ports. Both `hwm serve` and `open_node` run it."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kvstore.member")
 
 STOP_SECONDS_MAX = 5.0
-"""A member that is asked to stop and cannot finish its last sync in this time stops anyway: nothing durable is lost."""
+"""If a member has to stop and cannot finish its last sync in this time, it stops anyway: nothing durable is lost."""
 
 
 class RunningMember:
-    """A member that serves. `client_address` and the others are where it listens; empty if nowhere."""
+    """A member that serves. `client_address`, `peer_address`, `metrics_address`: where it listens; empty if nowhere."""
 
     def __init__(self, driver: Driver, port: ClientListener, listeners: Listeners) -> None:
         self.node = driver.node
@@ -58,11 +58,11 @@ class RunningMember:
 
     @property
     def node_id(self) -> str:
-        """Its id in the cluster."""
+        """The id of this member in the cluster."""
         return self.node.identity.node_id
 
     def request_stop(self) -> None:
-        """Take no more requests, finish what was written, and let `run_member` return."""
+        """Stop taking requests, finish the writes under way, and let `run_member` return."""
         self.is_stopping = True
         self._driver.request_stop()
 
@@ -70,14 +70,14 @@ class RunningMember:
 async def run_member(
     config: MemberConfig, *, task_status: trio.TaskStatus[RunningMember] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run one member until it is cancelled or `request_stop` is done; started with the running member.
+    """Run one member until it is cancelled or has stopped after `request_stop`; `task_status` gets the running member.
 
-    The soft limit on open files of the process is raised (`descriptor_budget`), and bounds its clients.
+    The process's soft limit on open files is raised (`descriptor_budget`), and bounds the number of clients.
 
-    Raises TooFewDescriptors, StorageError, CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember,
-    MetricsNotInstalled, and what `open_or_join` raises, before anything is served; NodeStopped when the node can
-    promise no more, or what a peer sent and only newer builds know (NewerBuildNeeded); MemberRemoved when it is no
-    member of its cluster any more.
+    Before anything is served, raises TooFewDescriptors, StorageError, CannotServe, ReachableByOthers,
+    InvalidConfiguration, NotAMember, MetricsNotInstalled, and the errors of `open_or_join`. Later, raises NodeStopped
+    if the node cannot make promises any more, NewerBuildNeeded if a peer sent data that only newer builds know, and
+    MemberRemoved if this member was removed from its cluster.
     """
     config = replace(config, service=budget_descriptors(config.service))
     joining = config.joining
@@ -94,7 +94,7 @@ async def run_member(
 
 
 async def _open(config: MemberConfig, files: Files, identity: Identity, completions: CompletionQueue) -> OpenedStorage:
-    """Recovery: nothing is handed out before all of it is durable (docs/reference/specification.md#35-recovery)."""
+    """Recover the storage; return it once all of it is durable (docs/reference/specification.md#35-recovery)."""
     opened: list[OpenedStorage | BaseException] = []
     open_storage(files, identity=identity, limits=config.storage, done=opened.append)
     await completions.run_until(lambda: bool(opened))
@@ -168,11 +168,12 @@ async def _run(
 
 
 def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners: Listeners) -> Callable[[], str]:
-    """Where this member says that others find it. `own`: as its folder knew it when it was opened.
+    """Return a function that returns the peer address which this member reports to others as its own.
 
-    Who listens at the address that the folder knew is there as long as it lives, though a move may be told already.
-    Who was given another place to listen at is reached by its advertised address, or has moved there before its folder
-    knows: the configuration says which address that is, as soon as it has caught up.
+    `own`: this member, as its folder knew it at the start. A member that listens at the address in its folder reports
+    this address until it ends, even if the configuration has a new one already. A member with another `listen_peer` is
+    either reached at its advertised address, or has moved before its folder has the new address. In both cases it
+    reports the address in the configuration, which is the right one as soon as the member has caught up.
     """
     at_start = own.peer_address or address_of(listeners.peers)
     if config.listen_peer in (None, at_start):
@@ -186,7 +187,7 @@ def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners
 
 
 def _metrics_server(config: MemberConfig, files: RealFiles, identity: Identity) -> MetricsServer:
-    from kvstore.monitoring.metrics_http import MetricsServer  # A member that is not watched does without.
+    from kvstore.monitoring.metrics_http import MetricsServer  # Not loaded without metrics.
 
     return MetricsServer(config.raft, files, identity.group_id)
 
@@ -216,6 +217,6 @@ async def _serve(
         task_status.started(member)
     if failure is not None:
         cause = failure.__cause__
-        raise cause if isinstance(cause, NewerBuildNeeded) else failure  # Which has its own remedy.
+        raise cause if isinstance(cause, NewerBuildNeeded) else failure  # The cause has a remedy of its own.
     if member.node.is_removed and not member.is_stopping:
         raise MemberRemoved(member.node_id)

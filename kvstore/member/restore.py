@@ -1,10 +1,10 @@
 """Restoring a saved snapshot as the beginning of a new cluster (`hwm snapshot restore`).
 
-Each member is made from the same file: its state at index 0 is the snapshot, where `hwm init` makes the empty store.
+Each member is made from the same file. Its state at index 0 is the snapshot; with `hwm init`, it is the empty store.
 
-The cluster id is new, and follows from no token alone: it covers the token, the member list and the restored state. So
-members of the old cluster refuse the new one; members that were restored from different files refuse each other; and an
-empty folder made with `hwm init`, which would lack the restored keys, can never join.
+The cluster id is new. It does not follow from the token alone, but from the token, the member list and the restored
+state. So members of the old cluster refuse members of the new one, and members that were restored from different files
+refuse each other. An empty folder made with `hwm init`, which lacks the restored keys, can never join the cluster.
 
 Sessions and their kept results are dropped, and their ids are not used again: see docs/operations/guide.md.
 """
@@ -36,14 +36,15 @@ from raft import INT64_MAX, Configuration, Identity, InvalidConfiguration, Membe
 from storage import create_data_folder
 
 SESSION_LEAP = 1 << 32
-"""Sessions that the old cluster may have opened since the snapshot: none of their ids is ever given to another."""
+"""New session ids begin this far above those in the snapshot, so ids of later sessions of the old cluster are not
+used again."""
 
 REVISION_LEAP_MAX = 1 << 48
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredMember:
-    """The member that was made: `facts` of the file, and the `revision` at which the new cluster begins."""
+    """A member that was made: the `facts` of the file, its identity, and the `revision` at which the cluster begins."""
 
     facts: SnapshotFacts
     identity: Identity
@@ -52,7 +53,7 @@ class RestoredMember:
 
 @dataclass(frozen=True, slots=True)
 class InitialState:
-    """The state with which a member begins; the same on all members that are made from the same file."""
+    """The state with which a member begins. It is the same on all members that are made from the same file."""
 
     header: Mapping[str, Any]
     chunks: list[bytes]
@@ -61,7 +62,7 @@ class InitialState:
 
     @property
     def digest(self) -> bytes:
-        """32 bytes over all of it."""
+        """A SHA-256 hash of the header and all chunks."""
         digest = hashlib.sha256(cbor2.dumps(dict(self.header), canonical=True))
         for chunk in self.chunks:
             digest.update(len(chunk).to_bytes(4, "big") + chunk)
@@ -69,9 +70,9 @@ class InitialState:
 
 
 def read_initial_state(path: Path | None, revision_leap: int = 0) -> InitialState:
-    """Read and verify a file (None: standard input), rows and all. Raises BackupFailed.
+    """Read and verify a file (None: standard input), including all rows. Raises BackupFailed.
 
-    Cost: O(n) in time, and the state is in memory twice.
+    Cost: O(n) in time. The state is in memory twice.
     """
     name = str(path or "standard input")
     with BackupReader(path) as backup:
@@ -79,7 +80,7 @@ def read_initial_state(path: Path | None, revision_leap: int = 0) -> InitialStat
         try:
             limits = read_header(header)
             store, sessions = read_state(header, chunks)
-            for _ in chunks:  # To the end, whatever the rows said.
+            for _ in chunks:  # Verify the file up to its end, too.
                 pass
         except InvalidSnapshot as error:
             raise BackupDamaged(name, 0, error.reason) from error
@@ -98,10 +99,10 @@ def read_initial_state(path: Path | None, revision_leap: int = 0) -> InitialStat
 
 
 def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int = 0) -> RestoredMember:
-    """Make `config.folder` the data folder of a member of a new cluster that begins with what is in the file `path`.
+    """Make `config.folder` the data folder of a member of a new cluster that begins with the state in the file `path`.
 
-    `config` as for `initialize_folder`; a cluster of several needs a token. All members are made from the same file,
-    with the same token, list and leap. `revision_leap`: so much is added to the store's revision.
+    `config` as for `initialize_folder`; a cluster of several members needs a token. All members are made from the same
+    file, with the same token, list and leap. `revision_leap` is added to the store's revision.
     Raises BackupFailed, InvalidConfiguration, NotAMember, StorageError, OSError; then nothing was made.
     """
     configuration, node_id = config.configuration, config.node_id or "s1"

@@ -1,4 +1,4 @@
 """Monitoring of one member: health probes, metrics, and the format of its log.
 
-The parts count and look; no part changes what the member does.
+All parts only count and observe; none changes what the member does.
 """

@@ -9,7 +9,8 @@ import trio
 from raft import Node, NodeStatus, Quorum, Role, Tally
 
 CATCH_UP_SECONDS_MAX = 1.0
-"""How long a busy member is given to apply what was committed when it was asked: it is always a moment behind."""
+"""How long a probe waits until the member has applied the entries that were committed when the probe began. A busy
+member is always slightly behind."""
 
 LOOK_AGAIN_SECONDS = 0.01
 
@@ -17,18 +18,18 @@ STOPPING = "it is being stopped"
 
 
 def liveness_problem(node: Node) -> str | None:
-    """The permanent failure that only a restart can help against; None if there is none.
+    """Return the permanent failure that requires a restart; None if there is none.
 
-    An answer proves that the event loop turns.
+    Any response to the probe proves that the event loop runs.
     """
     return None if node.failure is None else f"the node has failed: {node.failure.reason}"
 
 
 def quorum_problem(status: NodeStatus, committed_term: int | None) -> str | None:
-    """Why this member is not part of a working majority right now; None if it is.
+    """Return the reason why this member is not part of a working majority now; None if it is.
 
-    `committed_term`: of the entry at the high-water mark. A leader that has committed nothing in its own term does not
-    know yet what is committed (Raft §6.4).
+    `committed_term`: the term of the entry at the high-water mark. A leader that has committed nothing in its own term
+    does not know yet which entries are committed (Raft §6.4).
     """
     if status.failure is not None:
         return f"the node has failed: {status.failure}"
@@ -44,8 +45,10 @@ def quorum_problem(status: NodeStatus, committed_term: int | None) -> str | None
 
 
 def _missing_voters(status: NodeStatus) -> str | None:
-    """Which voters a leader does not hear enough of: in each half while they change. It also feeds learners, and
-    removed members that do not know of it yet; these decide nothing."""
+    """Return the reason if a leader hears no majority of the voters (while they change, of each half), else None.
+
+    A leader also replicates to learners, and to removed members that do not know of their removal; these do not count.
+    """
     heard = {peer.peer_id: peer.recent_active for peer in status.peers} | {status.node_id: True}
     for half in Quorum(status.voters, status.outgoing).halves:
         if Quorum(half).tally(heard) is not Tally.WON:
@@ -56,10 +59,11 @@ def _missing_voters(status: NodeStatus) -> str | None:
 
 
 async def readiness_problem(node: Node, is_stopping: Callable[[], bool] = lambda: False) -> str | None:
-    """As `quorum_problem`, or how far the member is behind the high-water mark that it knew when it was asked: a read
-    that promises more than old state would have to wait for that. A member that begins to stop meanwhile is not ready.
+    """Return the reason why the member is not ready for requests; None if it is ready.
 
-    Takes up to CATCH_UP_SECONDS_MAX; none of it if it waits for a snapshot.
+    The reason is a `quorum_problem`, or that the member has not applied the entries up to the high-water mark that it
+    knew at the beginning: reads that must not show an old state would have to wait for these. A member that begins to
+    stop during the probe is not ready. Takes up to CATCH_UP_SECONDS_MAX, but does not wait for an incoming snapshot.
     """
     if is_stopping():
         return STOPPING
@@ -68,7 +72,7 @@ async def readiness_problem(node: Node, is_stopping: Callable[[], bool] = lambda
     mark = max(node.core.commit_index, node.core.leader_commit_index)
     with trio.move_on_after(CATCH_UP_SECONDS_MAX):
         while _lag_problem(node, mark) is not None and node.incoming_snapshot_index is None and not is_stopping():  # noqa: ASYNC110
-            await trio.sleep(LOOK_AGAIN_SECONDS)  # There is no event to wait for, and a probe has time.
+            await trio.sleep(LOOK_AGAIN_SECONDS)  # There is no event to wait for; a probe is not urgent.
     return STOPPING if is_stopping() else _quorum_problem(node) or _lag_problem(node, mark)
 
 
@@ -82,6 +86,6 @@ def _lag_problem(node: Node, mark: int) -> str | None:
         if snapshot_index is not None:
             return f"it is sent a snapshot up to {snapshot_index}, and has applied up to {core.last_applied}"
         return f"it has applied up to {core.last_applied}, and the high-water mark was {mark}"
-    if core.term_at(core.commit_index) != core.term:  # The mark that a new leader tells may be older than others saw.
+    if core.term_at(core.commit_index) != core.term:  # A new leader may report an older mark than others saw.
         return "it knows of nothing yet that was committed in this term"
     return None

@@ -12,7 +12,7 @@ from kvstore.protocol.text import escape_controls, escape_controls_in_json
 
 
 def start_logging(level: str, *, as_json: bool) -> None:
-    """Log to stderr from `level` (a name of `logging`, in any case) on."""
+    """Log to stderr from this level on. `level`: a level name of `logging`, in upper or lower case."""
     handler = logging.StreamHandler()
     if as_json:
         handler.setFormatter(JsonFormatter())
@@ -22,7 +22,7 @@ def start_logging(level: str, *, as_json: bool) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """One line for each record, whatever is in it: names and texts of others cannot begin another one.
+    """Formats each record as one line. Names and texts from elsewhere cannot begin another line.
 
     >>> record = logging.makeLogRecord({"levelname": "INFO", "msg": "refused: %s", "args": ("x\\nERROR y\\x1b[2J",)})
     >>> print(TextFormatter("%(levelname)s %(message)s").format(record))
@@ -30,16 +30,18 @@ class TextFormatter(logging.Formatter):
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - As logging calls it.
-        """Called by logging."""
+        """Escape control characters in the message. Called by logging."""
         return escape_controls(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - As logging calls it.
-        """Called by logging. Indented: no line of a traceback looks like one of the log."""
+        """Indent the lines of a traceback, so that none looks like a line of the log. Called by logging."""
         return "\n".join(f"  {escape_controls(line)}" for line in super().formatException(ei).splitlines())
 
 
 class JsonFormatter(logging.Formatter):
-    """`time` (UTC), `level`, `logger`; then `node_id`, `event` and `fields` of an event, or `message`, or both.
+    """Formats each record as a JSON object with `time` (UTC), `level` and `logger`.
+
+    An event also has `node_id`, `event`, `fields` and maybe `message`; any other record has `message`.
 
     >>> record = logging.makeLogRecord({"name": "raft.driver", "levelname": "INFO", "created": 0.25})
     >>> record.msg, record.args = "%(node_id)s", {"node_id": "s1", "event": "stepped_down", "fields": {"term": 3}}
@@ -48,7 +50,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Called by logging. It never fails: what JSON does not know is written as text."""
+        """Format a record. Called by logging. Never fails: values that JSON does not know are written as text."""
         item: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),

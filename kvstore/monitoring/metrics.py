@@ -42,7 +42,7 @@ EVENT_TEXTS = {
 
 
 class MemberCollector(Collector):
-    """Collects from one running member. `files` and `transport` are None where there are none (tests, no peers)."""
+    """Collects the metrics of one running member. `files` and `transport` may be None (in tests, or without peers)."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class MemberCollector(Collector):
         self._service, self._driver, self._transport, self._files = service, driver, transport, files
 
     def collect(self) -> Iterator[Metric]:
-        """One picture of the member. Cost: O(sessions + connections), and a look into the log's folder."""
+        """Collect all metrics at one moment. Cost: O(sessions + connections), and a listing of the log's folder."""
         status = self._node.status()
         yield from self._node_metrics(status)
         yield from _peer_metrics(status)
@@ -168,7 +168,7 @@ class MemberCollector(Collector):
 
 
 def registry_of(member: MemberCollector) -> CollectorRegistry:
-    """The member's metrics, and those of its process."""
+    """Return a registry of the metrics of the member and of its process."""
     registry = CollectorRegistry()
     registry.register(member)
     ProcessCollector(registry=registry)
@@ -183,7 +183,7 @@ def exposition(registry: CollectorRegistry) -> bytes:
 
 
 def _peer_metrics(status: NodeStatus) -> Iterator[Metric]:
-    """On the leader only: the others know nothing of each other."""
+    """Metrics of peers, on the leader only: other members know nothing about their peers."""
     peers = {peer.peer_id: peer for peer in status.peers}
     behind = {name: status.commit_index - peer.last_applied for name, peer in peers.items()}
     yield _by_label("peer_active", "1 for a peer that was heard lately", "peer",

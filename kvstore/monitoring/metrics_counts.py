@@ -1,6 +1,6 @@
-"""The counters of a member: updated per flush and per refusal, never per request that succeeds.
+"""The counters of a member. They are updated per flush and per refusal, never per successful request.
 
-A member without metrics uses none of these classes, and counts nothing. Unlike `metrics` this file needs no library.
+A member without metrics uses none of these classes, and counts nothing. Unlike `metrics`, this file needs no library.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ EVENTS = {
     "compacted": "log_compactions",
     "disk_hangs": "disk_hangs",
 }
-"""Trace events by the counter they are counted in."""
+"""The counter for each counted trace event: event name → counter name."""
 
 BOUNDS = frozenset(
     {
@@ -72,24 +72,24 @@ REASONS = BOUNDS | frozenset(
         "outcome_unknown", "protocol", "internal_error", "other",
     }
 ) | {code.name.lower() for code in ResultCode if code not in (ResultCode.OK, ResultCode.BUSY)}  # fmt: skip
-"""Every value that the label `reason` may have: a bound on the number of series."""
+"""All values that the label `reason` may have. This bounds the number of time series."""
 
 SAID_BEFORE_THE_HELLO = {"busy": "connections_max", "internal": "internal_error"}
-"""Reasons of the codes that refuse a connection."""
+"""The reasons (label) for the codes that refuse a connection before its hello."""
 
 SAID_BY_THE_SERVICE = {
     int(Code.UNSUPPORTED): "unsupported",
     int(Code.MALFORMED): "protocol",
     int(Code.INTERNAL_ERROR): "internal_error",
 }
-"""Reasons of the codes that answer a request without an error."""
+"""The reasons (label) for response codes that the service sends without an exception."""
 
 LAG_LOOK_SECONDS = 0.1
-"""How often the loop is asked how late it is."""
+"""How often the lag of the event loop is measured."""
 
 
 def reason_of(error: RaftError | KvError) -> str:
-    """A word for the label `reason`: one of a fixed list, whatever the error says."""
+    """Return the value of the label `reason` for an error: always one of `REASONS`."""
     match error:
         case NoDescriptors():
             return "no_descriptors"
@@ -129,7 +129,7 @@ class Counts:
     """Everything that one member has counted since it started."""
 
     def __init__(self) -> None:
-        self.events: Counter[str] = Counter()  # By counter's name (`EVENTS`).
+        self.events: Counter[str] = Counter()  # By counter name (a value of `EVENTS`).
         self.refusals: Counter[str] = Counter()  # By reason.
         self.commands_applied = 0  # Commands of this member's own clients.
         self.reads_served = 0
@@ -137,7 +137,7 @@ class Counts:
         self.loop_lag = Histogram()
 
     async def watch_the_loop(self) -> None:
-        """Measure, until cancelled, how much later than asked for this task runs."""
+        """Measure until cancelled how much later than scheduled this task runs."""
         while True:
             due = trio.current_time() + LAG_LOOK_SECONDS
             await trio.sleep_until(due)
@@ -151,7 +151,7 @@ class CountingApplication:
         self._application, self._counts = application, counts
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
-        """Count, and hand on."""
+        """Count completions and events, and pass them to the application."""
         counts = self._counts
         for told in completions:
             if type(told) is AppliedBatch:
@@ -169,12 +169,12 @@ class CountingApplication:
 
 
 class CountingService(Service):
-    """A service that counts its refusals. The path of requests that succeed is that of `Service`."""
+    """A service that counts its refusals. Successful requests take the same path as in `Service`."""
 
     counts: Counts
 
     def client_connections(self) -> int:
-        """How many there are now."""
+        """Return how many client connections there are now."""
         return len(self._connections)
 
     def incomplete_bytes(self) -> int:
@@ -191,13 +191,13 @@ class CountingService(Service):
         super()._refuse_request(connection, request_id, error)
 
     def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
-        if result[0]:  # Refused when it was applied. Most of what succeeds is answered elsewhere, many at a time.
+        if result[0]:  # Refused when it was applied. (The fast path answers most successes.)
             self.counts.refusals[reason_of(refusal_of(result[0], result[2:]))] += 1
         super()._respond_result(connection, request_id, result, consistency)
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
         age = age_ms(self._node)
-        if age is None or age > bound_ms:  # It has waited for room: no error was raised.
+        if age is None or age > bound_ms:  # The response waited for room: no error was raised.
             self.counts.refusals["too_stale"] += 1
         super()._respond_aged(connection, request_id, body, bound_ms)
 

@@ -1,6 +1,6 @@
-"""`/metrics`, `/livez` and `/readyz`: the port of a member for scrapers and probes. h11 reads and writes its HTTP/1.
+"""The port of a member for scrapers and probes: `/metrics`, `/livez` and `/readyz`. h11 decodes and encodes HTTP/1.
 
-Each connection carries one GET or HEAD and is then closed. The cost of a stranger is bounded: in connections, bytes and
+Each connection carries one GET or HEAD and is then closed. The cost of strangers is bounded: in connections, bytes and
 time. Only the head of a request is read, never a body.
 """
 
@@ -35,23 +35,24 @@ except ModuleNotFoundError as missing:
         raise
 
 CONNECTIONS_MAX = 32
-"""Scrapers and probes are few. When more come the oldest is closed that has asked for nothing yet, else the oldest: a
-probe that is not answered has a healthy member restarted."""
+"""Scrapers and probes are few. With more connections, the oldest one without a complete request is closed; if there is
+none, the oldest of all. A probe must get through: without a response, a healthy member would be restarted."""
 
 HEAD_BYTES_MAX = 8 * 1024
-"""Of a request, up to and with the empty line at its end."""
+"""The size of a request's head, up to and including the empty line at its end."""
 
 TARGET_BYTES_MAX = 1024
-"""Of a request: its path and query."""
+"""The size of a request's target: its path and query."""
 
 REQUEST_SECONDS_MAX = 2.0
-"""From the connection to the end of the request's head; bytes that come do not renew it."""
+"""The time from the connection to the end of the request's head. Arriving bytes do not extend it."""
 
 ANSWER_SECONDS_MAX = 10.0
-"""From the first byte of the answer to the last one that the other side takes."""
+"""The time in which the other side has to take the whole response."""
 
 LAST_WORDS_SECONDS_MAX = 0.5
-"""Unread bytes would turn the close into a reset, and the answer might be lost with it."""
+"""How long further input is read before the close. Unread input would turn the close into a reset, which may destroy
+the response."""
 
 logger = logging.getLogger("kvstore.metrics_http")
 
@@ -74,7 +75,7 @@ class HttpResponse:
 
     @classmethod
     def text(cls, status: HTTPStatus, line: str) -> HttpResponse:
-        """A line for people."""
+        """Make a response with one line of text for people."""
         return cls(status, f"{line}\n".encode())
 
 
@@ -82,41 +83,41 @@ Page = Callable[[], Awaitable[HttpResponse]]
 
 
 class Exchange:
-    """One request and its answer: the bytes of a connection in, those of the answer out. Sans-I/O.
+    """One request and its response: bytes of a connection in, bytes of the response out. Sans-I/O.
 
-    This port refuses more than h11 does: other versions than HTTP/1.0 and 1.1, targets that are no path, and control
-    characters. The last rule bounds the time of h11, too: an invalid byte behind a run of blanks costs it the square of
-    the run's length (a third of a second for 8 KiB, in which the member does nothing else), and no other byte is
-    invalid there.
+    This port refuses more than h11 does: versions other than HTTP/1.0 and 1.1, targets that are not a path, and control
+    characters. The last rule also bounds the time of h11. For an invalid byte after a run of blanks, h11 needs time
+    quadratic in the length of the run: a third of a second for 8 KiB, in which the member does nothing else. Only
+    control characters are invalid in that place.
     """
 
     def __init__(self) -> None:
-        # A head that fills the room and has no end yet is refused: h11 refuses what is longer than its bound.
+        # h11 refuses a head above its bound. So one that fills the room without an end is refused, too.
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX - 1)
-        self._tail = b""  # The last bytes that came: a CR or the end of the head may be cut.
+        self._tail = b""  # The last received bytes, which may end within a CR LF or the end of the head.
         self._is_head_only = False
         self.room_bytes = HEAD_BYTES_MAX  # How many bytes may be fed at most; 0 once there is an outcome.
-        self.request: tuple[str, str] | None = None  # Method and path without query, once they are there.
-        self.is_garbage = False  # Too long, cut off, or no request that this port takes.
+        self.request: tuple[str, str] | None = None  # Method and path without query, once received.
+        self.is_garbage = False  # Too long, cut off, or not a request that this port accepts.
 
     def feed(self, data: bytes) -> None:
-        """Take what came, at most `room_bytes`; nothing if no more will come."""
+        """Take received bytes, at most `room_bytes`; empty bytes mean that no more will arrive."""
         assert len(data) <= self.room_bytes, (len(data), self.room_bytes)
         self.room_bytes -= len(data)
         try:
             event = self._next_event(data)
         except h11.RemoteProtocolError as error:
-            error.with_traceback(None)  # It leads back to the error: a cycle, with all that came in it.
+            error.with_traceback(None)  # The traceback refers to the error: a cycle, which keeps all input.
             self.is_garbage = True
         else:
             if event is h11.NEED_DATA:
                 return
-            if isinstance(event, h11.Request):  # Else the other side has left without a word.
+            if isinstance(event, h11.Request):  # Else the other side has closed without a request.
                 self._take(event)
         self.room_bytes = 0
 
     def encode(self, answer: HttpResponse) -> bytes:
-        """The bytes of the answer, once there is a request or garbage. A HEAD is answered without a body."""
+        """Encode the response, once there is a request or garbage. The response to a HEAD has no body."""
         allow = [("Allow", "GET, HEAD")] if answer.status is HTTPStatus.METHOD_NOT_ALLOWED else []
         response = h11.Response(
             status_code=answer.status,
@@ -134,7 +135,7 @@ class Exchange:
         return head + body + self._connection.send(h11.EndOfMessage())
 
     def _next_event(self, data: bytes) -> object:
-        """What h11 makes of it. Raises h11.RemoteProtocolError."""
+        """Return the next event of h11 after `data`. Raises h11.RemoteProtocolError."""
         window = self._tail + data
         end = _END_OF_HEAD.search(window)
         if _CONTROL.search(window, 0, len(window) if end is None else end.end()):
@@ -157,7 +158,7 @@ class PageServer:
 
     def __init__(self, pages: Mapping[str, Page]) -> None:
         self._pages = pages
-        self._waiting: dict[int, trio.CancelScope] = {}  # Connections that have asked for nothing yet, oldest first.
+        self._waiting: dict[int, trio.CancelScope] = {}  # Connections without a complete request, oldest first.
         self._answering: dict[int, trio.CancelScope] = {}
         self._last_id = 0
 
@@ -170,7 +171,7 @@ class PageServer:
             task_status.started()
 
     async def serve_stream(self, stream: trio.abc.HalfCloseableStream) -> None:
-        """One request, its answer, the end. Closes the stream."""
+        """Serve one request, then close the stream."""
         self._last_id += 1
         own_id, scope = self._last_id, trio.CancelScope()
         self._waiting[own_id] = scope
@@ -182,8 +183,8 @@ class PageServer:
                 async with stream:
                     await self._converse(stream, own_id)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # It has gone.
-        except Exception:  # Nothing that a stranger says may end the member, whatever defect it meets here.
+            pass  # The other side is gone.
+        except Exception:  # No input of a stranger may end the member, even if there is a defect here.
             logger.exception("a connection is closed whose request could not be read or answered; the member goes on")
         finally:
             self._waiting.pop(own_id, None)
@@ -195,8 +196,8 @@ class PageServer:
             while exchange.room_bytes:
                 exchange.feed(bytes(await stream.receive_some(exchange.room_bytes)))
         if exchange.request is None and not exchange.is_garbage:
-            return  # It has left without a word, or is too slow.
-        if (scope := self._waiting.pop(own_id, None)) is not None:  # Else it was closed for another one just now.
+            return  # The other side has closed without a request, or is too slow.
+        if (scope := self._waiting.pop(own_id, None)) is not None:  # Else it was just closed for a new connection.
             self._answering[own_id] = scope
         answer = exchange.encode(await self._answer(exchange.request))
         with trio.move_on_after(ANSWER_SECONDS_MAX):
@@ -217,13 +218,13 @@ class PageServer:
             return HttpResponse.text(HTTPStatus.NOT_FOUND, "there are: " + " ".join(self._pages))
         try:
             return await page()
-        except Exception:  # Looking at a member changes nothing in it, so it must not end it.
+        except Exception:  # A page only reads the member's state, so its failure must not end the member.
             logger.exception("%s could not be made", path)
             return HttpResponse.text(HTTPStatus.INTERNAL_SERVER_ERROR, "this page could not be made; the log says why")
 
 
 class MetricsNotInstalled(StoreError):
-    """A library of the metrics port is not installed. `library`: as pip names it."""
+    """A library of the metrics port is not installed. `library`: its name in pip."""
 
     def __init__(self, library: str) -> None:
         super().__init__(library)
@@ -238,7 +239,7 @@ class MetricsNotInstalled(StoreError):
 
 
 class MetricsServer:
-    """Makes the parts that count, in the order `service`, `driver`, then serves the pages.
+    """Makes the counting parts of a member and serves its pages. Call `service`, then `driver`, then `serve`.
 
     Raises MetricsNotInstalled.
     """
@@ -255,7 +256,7 @@ class MetricsServer:
         self._transport: Transport | None = None
 
     def service(self, node: Node, machine: KvMachine, limits: ServiceLimits) -> CountingService:
-        """As `Service`."""
+        """Make the member's `Service`, which counts."""
         self._machine, self._service = machine, CountingService(node, machine, limits)
         self._service.counts = self._counts
         return self._service
@@ -263,7 +264,7 @@ class MetricsServer:
     def driver(
         self, node: Node, *, application: Application, transport: Transport | None, **named: Any
     ) -> MeasuredDriver:
-        """As `Driver`."""
+        """Make the member's `Driver`, which measures."""
         self._transport = transport
         counting = CountingApplication(application, self._counts)
         self._driver = MeasuredDriver(node, application=counting, transport=transport, **named)

@@ -1,5 +1,4 @@
 """The protocol between clients and members: commands, results, requests and responses, their bytes, their validation.
 
-This chapter holds no state and knows no connection, no client and no server. The effect of a command belongs to
-`store`.
+This package holds no state, and depends on no connection, client or server. The effects of commands are in `store`.
 """

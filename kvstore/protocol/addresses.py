@@ -1,4 +1,4 @@
-"""Addresses of members as text, `host:port`: which of them can be dialled, and which can be advertised."""
+"""Addresses of members as text, `host:port`: which of them are valid, and which can be advertised."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ HOST_NAME_BYTES_MAX, LABEL_BYTES_MAX = 253, 63
 """Lengths of a name in its ASCII form (RFC 1035 §2.3.4), without a dot at its end."""
 
 _LABEL = re.compile(r"[A-Za-z0-9_-]+")
-"""Underscores are in no host name of RFC 952, and in many of container networks, whose resolvers find them."""
+"""RFC 952 allows no underscore in a host name, but many names in container networks have one, and are resolved."""
 
 _ZONE = re.compile(r"(?=.{1,15}$)[A-Za-z0-9_~-]+(\.[A-Za-z0-9_~-]+)*")
-"""The name or number of an interface, behind `%` of a link-local IPv6 address (RFC 4007 §11); `eth0.100` is one."""
+"""The name or number of a network interface after the `%` of a link-local IPv6 address (RFC 4007 §11): `eth0.100`."""
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Split `host:port` (`[::1]:7101` for IPv6). Raises InvalidAddress, which says what is wrong.
+    """Split `host:port` (`[::1]:7101` for IPv6). Raises InvalidAddress, whose text says what is wrong.
 
-    The host is an IP address, a name that a resolver can be asked for, or `*`. Nothing is looked up.
+    The host is an IP address, a name that a resolver accepts, or `*`. Nothing is looked up.
     """
     try:
         host, port, is_bracketed = split_address(text)
@@ -38,7 +38,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_advertised(text: str) -> tuple[str, int]:
-    """As `parse_address`, for an address at which others find a member: no wildcard. Raises InvalidAddress."""
+    """Split an address at which others reach a member, like `parse_address`; no wildcard. Raises InvalidAddress."""
     host, port = parse_address(text)
     if _is_wildcard(host):
         why = f"{host} is no address at which others find it; where it listens say --listen-peer and --listen-client"
@@ -49,7 +49,7 @@ def parse_advertised(text: str) -> tuple[str, int]:
 
 
 def host_flaw(host: str) -> str:
-    """Why no resolver could be asked for `host`, in words; empty if one can."""
+    """Return the reason why no resolver would accept `host`, as text; empty if `host` is valid."""
     if host == "*" or _is_ipv6(host):
         return ""
     if ":" in host:
@@ -76,8 +76,8 @@ def host_flaw(host: str) -> str:
 
 
 def _ascii_form(host: str) -> str:
-    """Raises UnicodeError."""
-    host.encode("idna")  # trio has the system look first whether it is a number, and Python then takes the name so.
+    """Return a name in its ASCII form. Raises UnicodeError."""
+    host.encode("idna")  # Python encodes the name so when trio first checks whether it is a numeric address.
     return idna.encode(host, uts46=True).decode("ascii")
 
 
@@ -91,7 +91,7 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _is_wildcard(host: str) -> bool:
-    """To listen on; whoever connects there meets itself. The system reads `0`, too, as 0.0.0.0."""
+    """True for an address to listen on. A connection to it reaches the machine that makes it. `0` means 0.0.0.0."""
     if host == "*":
         return True
     try:

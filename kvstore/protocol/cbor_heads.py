@@ -1,4 +1,4 @@
-"""The first bytes of CBOR items (RFC 8949 §3), for the few shapes that are encoded by hand because they are frequent.
+"""The first bytes of CBOR items (RFC 8949 §3), for the few forms that are encoded by hand because they are frequent.
 
 Short heads come from tables: 0.06 µs instead of 0.3 to 1 µs for a call of the encoder.
 """
@@ -19,11 +19,11 @@ _pack_u32 = Struct(">BI").pack
 _pack_u64 = Struct(">BQ").pack
 
 SEPARATOR = os.urandom(SEPARATOR_BYTES)
-"""For `raft.decode_joined`: known to nobody, and of no effect on what is decoded."""
+"""Secret bytes for `raft.decode_joined`, which no sender can guess. They do not affect what is decoded."""
 
 
 def uint_head(number: int) -> bytes:
-    """An unsigned integer below 2**64, whole: it has no other bytes."""
+    """The whole encoding of an unsigned integer below 2**64, which consists of its head alone."""
     if number < 256:
         return _UINT[number]
     if number < 1 << 16:

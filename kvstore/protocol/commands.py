@@ -1,18 +1,19 @@
 """The commands of the store as plain values, and their wire form.
 
 In a log payload `[leader_time, command, ...]` a command is `[session_id, request_no, acknowledged_up_to, kind, ...]`.
-From `kind` on it is its *body*; for an operation the body is also its form inside a transaction:
+The items from `kind` on are the *body* of the command. Inside a transaction, an operation consists of its body alone:
 
     put [1, key, value]        get [2, key]        delete [3, key]
     range [4, start, end, limit, reverse, keys_only, count_only, revision, bytes_max]
     compare_and_set [5, key, value, expected]      expected: bytes = the value; int = the mod_revision, 0 = absent
     txn [6, [[target, comparison, key, operand], ...], [operation, ...], [operation, ...]]
     register_session [16, ttl_ns]    close_session [17]    keep_alive [18]
-    change_limits [19, quota_bytes, sessions_max, ...]     the fields of StoreLimits in order; null leaves one as it is
+    change_limits [19, quota_bytes, sessions_max, ...]     the fields of StoreLimits in order; null: unchanged
     raise_feature_level [20, level]
 
-These numbers are on disks already: add a kind, never change one. Arrays grow only at their end, and only with a new
-feature level: at a level, a longer array is malformed (docs/reference/specification.md#73-growth).
+These numbers are on disks already: new kinds may be added, but no number may change. Arrays grow only at their end, and
+only with a new feature level. At the present level, a longer array is malformed
+(docs/reference/specification.md#73-growth).
 
 See docs/reference/specification.md#82-commands.
 """
@@ -31,11 +32,11 @@ from kvstore.protocol.cbor_heads import SEPARATOR, bytes_head, uint_head
 from raft import ProtocolError, decode_joined, decode_stored
 
 PAYLOAD_DEPTH_MAX = 64
-"""Nested arrays in a payload. Valid ones have 4; admission refuses the others long before this."""
+"""The greatest depth of nested arrays in a payload. Valid payloads have 4; admission refuses deeper ones."""
 
 
 class CommandKind(enum.IntEnum):
-    """The first item of a body, and of the body of a result."""
+    """The kind of a command: the first item of its body, and of the body of its result."""
 
     PUT = 1
     GET = 2
@@ -51,7 +52,7 @@ class CommandKind(enum.IntEnum):
 
 
 class Target(enum.IntEnum):
-    """The field that a comparison reads. On an absent key the numbers are 0, and a comparison of the value is false."""
+    """The field that a comparison reads. For an absent key the numbers are 0, and a comparison with VALUE is false."""
 
     VERSION = 1
     CREATE_REVISION = 2
@@ -70,7 +71,7 @@ class Comparison(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a value. Always a change, an equal value included."""
+    """Write a value. This always counts as a change, even if the value is the same."""
 
     key: bytes
     value: bytes
@@ -85,17 +86,18 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove one record; of an absent key it changes nothing."""
+    """Remove one record; if the key is absent, nothing changes."""
 
     key: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Read the records with start ≤ key < end, in byte order. `end` None: to the last key. Both defaults: all keys.
+    """Read the records with start ≤ key < end, in byte order. With `end` None, read up to the last key.
 
-    `limit` 0: none. `revision` 0: as of now; else that of the listing's first page. `bytes_max` 0: the
-    page bound of the store, which is also the greatest that counts.
+    The defaults of `start` and `end` select all keys. `limit` 0: no limit. `revision` 0: the present revision; later
+    pages of a listing name the revision of its first page. `bytes_max` 0: the page bound of the store; greater values
+    count as this bound.
 
     See docs/reference/specification.md#88-pages-of-one-revision.
     """
@@ -121,7 +123,7 @@ class CompareAndSet:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """One condition of a transaction: the key's `target`, compared with `operand` (bytes for the value, else int)."""
+    """One condition of a transaction: the key's `target`, compared with `operand` (bytes for VALUE, else int)."""
 
     key: bytes
     target: Target
@@ -134,7 +136,7 @@ Operation = Put | Get | Delete | Range
 
 @dataclass(frozen=True, slots=True)
 class Txn:
-    """If all comparisons hold run `success`, else `failure`: in order, as one change, all or nothing."""
+    """If all comparisons hold, run `success`, else `failure`: in order, as one change, all or nothing."""
 
     compares: tuple[Compare, ...] = ()
     success: tuple[Operation, ...] = ()
@@ -143,24 +145,24 @@ class Txn:
 
 @dataclass(frozen=True, slots=True)
 class RegisterSession:
-    """Begin a session, which expires when nothing was applied for it for `ttl_ns` of leader time. Under session 0."""
+    """Open a session, which expires if nothing is applied for it for `ttl_ns` of leader time. Sent under session 0."""
 
     ttl_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class CloseSession:
-    """End the session it is sent under and forget its results."""
+    """Close the session under which this command is sent, and forget its results."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """Put off the expiry of the session it is sent under; acknowledges results too."""
+    """Postpone the expiry of the session under which this command is sent. It also acknowledges results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeLimits:
-    """Change replicated limits (`StoreLimits`, same names); None leaves one as it is."""
+    """Change replicated limits (`StoreLimits`, same names). A limit that is None stays as it is."""
 
     quota_bytes: int | None = None
     sessions_max: int | None = None
@@ -172,8 +174,8 @@ class ChangeLimits:
 
 @dataclass(frozen=True, slots=True)
 class RaiseFeatureLevel:
-    """Allow the shapes of a level, for ever: taken only while every member's build knows it. A member that is given an
-    older build all the same stops there."""
+    """Allow everything that a feature level adds, for ever. Accepted only if the build of every member knows the level;
+    a member that runs an older build later stops at this entry."""
 
     level: int
 
@@ -202,7 +204,7 @@ _FIELDS_OF = {command: tuple(field.name for field in fields(command)) for comman
 
 
 def prefix_range(prefix: bytes) -> tuple[bytes, bytes | None]:
-    """The (start, end) of all keys that begin with `prefix`; an empty one means all keys.
+    """Return the (start, end) of all keys that begin with `prefix`; an empty prefix means all keys.
 
     >>> prefix_range(b"user/")
     (b'user/', b'user0')
@@ -232,8 +234,8 @@ def command_of(body: Sequence[Any]) -> Command:
 
 
 def encode_command(command: Command, *, session_id: int = 0, request_no: int = 0, acknowledged_up_to: int = 0) -> bytes:
-    """The CBOR item that goes to `Node.propose` and into a batch, not validated. Session 0 is "none": never retried."""
-    if type(command) is Put:  # Written out: 1.2 instead of 4 µs. The same bytes as below.
+    """Return the CBOR item for `Node.propose`, not validated. Session 0 means "no session": never retried."""
+    if type(command) is Put:  # Encoded by hand in 1.2 µs instead of 4 µs: the same bytes.
         key, value = command.key, command.value
         return b"\x86%b%b%b\x01%b%b%b%b" % (
             uint_head(session_id), uint_head(request_no), uint_head(acknowledged_up_to),
@@ -243,7 +245,7 @@ def encode_command(command: Command, *, session_id: int = 0, request_no: int = 0
 
 
 def spell_out(command: Operation | CompareAndSet | Txn) -> Txn:
-    """The transaction that an operation or compare_and_set means: there is one form at apply.
+    """Return the transaction that means the same as an operation or compare_and_set.
 
     See docs/reference/specification.md#84-transactions.
     """
@@ -257,7 +259,7 @@ def spell_out(command: Operation | CompareAndSet | Txn) -> Txn:
 
 
 class UnreadablePayload(Exception):
-    """A committed entry has no shape that this build knows. The member stops, since it would diverge."""
+    """A committed entry has a form that this build does not know. The member stops, since its state would diverge."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(index, reason)
@@ -273,8 +275,8 @@ class UnreadablePayload(Exception):
 def decode_payload(payload: bytes, index: int = 0) -> tuple[int, tuple[Any, ...]]:
     """Split the payload of a `commands` or `no_op` entry into (leader_time in ns, items).
 
-    `items` is the whole array, in tuples: items[0] is the time, the commands follow. Cost: one decode for all. Raises
-    UnreadablePayload(index) if it is not `[leader_time, ...]`; the commands themselves are not looked at.
+    `items` is the whole array, in tuples: items[0] is the time, the commands follow. All are decoded in one call.
+    Raises UnreadablePayload(index) if the payload is not `[leader_time, ...]`. The commands are not checked.
     """
     try:
         items = decode_stored(payload, PAYLOAD_DEPTH_MAX)
@@ -289,9 +291,9 @@ def decode_payload(payload: bytes, index: int = 0) -> tuple[int, tuple[Any, ...]
 
 
 def decode_payloads(payloads: Sequence[bytes]) -> list[tuple[Any, ...]] | None:
-    """The items of each payload, as `decode_payload` would give them, all in one decode.
+    """Return the items of each payload, as `decode_payload` returns them, but from a single decoding.
 
-    None if one of them is unusual in any way, perhaps unreadable: then ask `decode_payload` about each.
+    None if any payload is unusual, perhaps unreadable: the caller then decodes each of them with `decode_payload`.
     """
     batches, time_max = decode_joined(payloads, SEPARATOR, immutable=True), TIME_NS_MAX
     for items in batches or ():

@@ -1,4 +1,4 @@
-"""The response to each error of the engine and the store: a code, and the fields behind it.
+"""The response to each error of the engine and the store: a code, and the fields that follow it.
 
 See docs/reference/specification.md#711-responses.
 """
@@ -29,12 +29,12 @@ from raft import (
 def error_fields(
     error: RaftError | KvError, client_address: Callable[[str | None], str | None]
 ) -> tuple[int, tuple[Any, ...]]:
-    """The code and the fields of the answer. `client_address` is that of a node id, as far as it is known."""
+    """The code and the fields of the response. `client_address` returns the client address of a node id, if known."""
     match error:
         case NotLeader():
             return Code.NOT_LEADER, (error.leader_id, client_address(error.leader_id))
         case Busy():
-            return Code.BUSY, (str(error).removeprefix("busy: "),)  # The client says that word.
+            return Code.BUSY, (str(error).removeprefix("busy: "),)  # The client adds it again.
         case TooLarge():
             return Code.TOO_LARGE, (error.size_bytes, error.size_bytes_max)
         case NotCommitted():

@@ -1,9 +1,9 @@
 """The fast path of log payloads: puts as rows of plain values for the state machine, without the CBOR decoder.
 
-Consecutive commands mostly come from one client, whose keys, values and numbers mostly have one size each. Such
-commands have one layout: the same bytes at the same distances, except for the values. Slices of one byte of each
-command show it; then one `struct` reads all of them, in half the time of the decoder. Any other payload is decoded by
-the general path; a test compares the two.
+Consecutive commands mostly come from one client, whose keys, values and numbers rarely change in size. Such commands
+have the same length, and the same bytes at the same positions except for the contents of these fields: one layout. To
+check this, one byte of each command is compared at a time, by a slice over all commands. Then one `struct` reads all of
+them, in half the time of the decoder. Any other payload is decoded by the general path; a test compares the two.
 """
 
 from __future__ import annotations
@@ -17,43 +17,46 @@ from kvstore.limits import TIME_NS_MAX
 from raft import INT64_MAX
 
 PutRow = tuple[int, int, int, bytes, Any]
-"""(session_id, request_no, acknowledged_up_to, key, value), all of them what they must be; or NOT_A_PLAIN_PUT and an
-item.
+"""(session_id, request_no, acknowledged_up_to, key, value) of a valid put. For any other command, NOT_A_PLAIN_PUT
+stands for the session id, and the decoded command for the value.
 """
 
 SinglePut = tuple[int, int, int, int, bytes, bytes]
-"""The leader time of an entry, and its only command: a put, and a row of it that is not NOT_A_PLAIN_PUT."""
+"""The leader time of an entry, and the fields of its only command: a put, as in a PutRow."""
 
 NOT_A_PLAIN_PUT = -1
-"""In the place of the session id: the command is no put, or not a valid one. The decoded command stands as the value.
-The others are `[session_id, request_no, acknowledged_up_to, 1, key, value]` with a key that is not empty, and numbers
-from 0 to INT64_MAX. Nothing is said of what they have to do with each other."""
+"""Stands for the session id of a command that is not a valid put. A valid put here is
+`[session_id, request_no, acknowledged_up_to, 1, key, value]` with a non-empty key and numbers from 0 to INT64_MAX. How
+the three numbers must relate to each other is not checked."""
 
 Batch = tuple[int, Sequence[PutRow]]
 """The leader time of an entry, and its commands."""
 
 RUN_MIN = 16
-"""If the runs of commands of one layout are shorter than this on average, the decoder is as quick."""
+"""If runs of commands of one layout are shorter than this on average, this path is no faster than the decoder."""
 
 SMALL_BATCH_PREFIX = bytes([0x80 + RUN_MIN])
-"""The first byte of a payload with one command less than RUN_MIN. A payload that begins with it, or with less, is not
-for `parse_uniform_batch`."""
+"""The first byte of a payload with RUN_MIN - 1 commands. `parse_uniform_batch` is called only for payloads whose first
+byte is greater."""
 
 RUN_FIRST, RUN_MAX = 64, 1_024
-"""Commands that are compared together at first, and at most: a bound on comparisons in vain."""
+"""How many commands are compared together at first, and at most. This bounds the comparisons that are wasted when a
+run ends."""
 
 _PUT_TYPES = (int, int, int, int, bytes, bytes)
 PUT = 1  # `CommandKind.PUT`.
-_SMALL = bytes(range(24))  # Integers that are their own head.
-_SIZES = {24: 1, 25: 2, 26: 4, 27: 8}  # The size of the number behind a head, by its lower five bits.
-NUMBER_BYTES_MAX = 4  # Larger ones are left to the decoder: they may be beyond 64 bits with sign.
+_SMALL = bytes(range(24))  # The integers that CBOR encodes in their first byte, the head.
+_SIZES = {24: 1, 25: 2, 26: 4, 27: 8}  # Size of the number after a head, by the head's lower five bits.
+NUMBER_BYTES_MAX = 4  # Larger numbers are left to the decoder: they may not fit into 64 bits with sign.
 TIME_BYTES_MAX = 8
 _FORMS = {0: "B", 1: "xB", 2: "xH", 4: "xI", 8: "xQ"}
 
 
 class PutSizes(NamedTuple):
-    """What the layout of a put depends on, in bytes: numbers behind their heads (or 0), heads, and what is behind
-    these.
+    """The sizes that determine the layout of a put, in bytes.
+
+    `session`, `request` and `floor`: the numbers without their heads (0 if the head is the number). `key` and `value`:
+    the contents without their heads.
     """
 
     session: int
@@ -66,8 +69,8 @@ class PutSizes(NamedTuple):
 
 
 class FixedLayout(NamedTuple):
-    """The layout of items of one shape. `fixed`: the positions of bytes that are equal in all of them; `small`: of
-    integers that are their own head."""
+    """The common layout of items. `fixed`: the positions of bytes that are equal in all items. `small`: the positions
+    of integers that are encoded in their head."""
 
     length: int
     read: Struct
@@ -75,7 +78,10 @@ class FixedLayout(NamedTuple):
     small: tuple[int, ...]
 
     def count_uniform(self, data: bytes, at: int, count: int) -> int:
-        """How many items from byte `at` on have this layout, `count` at most. The data has the bytes of that many."""
+        """Return how many items from byte `at` on have this layout, up to the first other one, and at most `count`.
+
+        `data` must be long enough for `count` items.
+        """
         length = self.length
         for place in self.fixed:
             column = data[at + place : at + count * length : length]
@@ -88,7 +94,7 @@ class FixedLayout(NamedTuple):
 
 
 def to_put_rows(items: Sequence[Any]) -> list[PutRow]:
-    """The rows of commands as a decoder gave them, in tuples."""
+    """The rows of decoded commands, which are tuples."""
     return [
         (item[0], item[1], item[2], item[4], item[5])
         if (
@@ -108,7 +114,7 @@ def to_put_rows(items: Sequence[Any]) -> list[PutRow]:
 
 
 def to_general_rows(items: Sequence[Any]) -> list[PutRow]:
-    """The same, all of them left to the general path."""
+    """The rows of decoded commands, all of which are left to the general path."""
     return [(NOT_A_PLAIN_PUT, 0, 0, b"", item) for item in items]
 
 
@@ -138,7 +144,7 @@ def parse_uniform_batch(payload: bytes) -> Batch | None:
 
 
 def parse_uniform_single_puts(payloads: Sequence[bytes]) -> list[SinglePut] | None:
-    """The puts of payloads with one put each, all of one layout: the log of a single client. None for any others."""
+    """The puts of payloads with one put each, all of one layout, as one client writes them; None for others."""
     length, data = len(payloads[0]), b"".join(payloads)
     if payloads[0][:1] != b"\x82" or list(map(len, payloads)) != [length] * len(payloads):
         return None
@@ -154,7 +160,7 @@ def parse_uniform_single_puts(payloads: Sequence[bytes]) -> list[SinglePut] | No
 
 
 def to_single_puts(decoded: Sequence[Sequence[Any]]) -> list[SinglePut] | None:
-    """The puts of decoded payloads with one put each, in tuples. None if there are others among them."""
+    """The puts of decoded payloads, which are tuples; None if any payload is not a single valid put."""
     rows = [
         (items[0], item[0], item[1], item[2], item[4], item[5])
         for items in decoded
@@ -171,8 +177,8 @@ def to_single_puts(decoded: Sequence[Sequence[Any]]) -> list[SinglePut] | None:
 
 
 def parse_put_layout(data: bytes, at: int) -> PutSizes | None:
-    """The sizes of the put at byte `at`, whose value may be cut off; None if there is none, or one of an uncommon
-    shape.
+    """Return the sizes of the put at byte `at`, whose value may be cut off. Return None for anything else, and for puts
+    with an uncommon encoding.
     """
     if data[at : at + 1] != b"\x86":
         return None
@@ -184,27 +190,28 @@ def parse_put_layout(data: bytes, at: int) -> PutSizes | None:
         return None
     key_bytes, key_at = _number_at(data, place + 1, 0x40)
     value_bytes, value_at = _number_at(data, key_at + key_bytes, 0x40)
-    if key_bytes < 1 or not 0 <= value_bytes <= len(data):  # Cut off, but not beyond all that a `struct` takes.
+    if key_bytes < 1 or not 0 <= value_bytes <= len(data):  # May be cut off; a `struct` has a greatest size.
         return None
     key_head, value_head = key_at - place - 1, value_at - key_at - key_bytes
     return PutSizes(of_session, of_request, of_floor, key_head, key_bytes, value_head, value_bytes)
 
 
 def size_of_number(data: bytes, at: int) -> int:
-    """Bytes behind the head of the integer at byte `at`, which is 0 or more; above all bounds if it is none."""
+    """Return how many bytes follow the head of the non-negative integer at `at`; above all bounds if there is none."""
     first = data[at] if at < len(data) else 0xFF
     return 0 if first < 24 else _SIZES.get(first, TIME_BYTES_MAX + 1)
 
 
 def places_of(sizes: Sequence[int], at: int, fixed: list[int], small: list[int]) -> tuple[str, int]:
-    """How a `struct` reads integers of these sizes from byte `at` on, and where they end. Notes where heads are."""
+    """Return the `struct` format of integers of these sizes from byte `at` on, and their end. Adds their heads to
+    `fixed` or `small`."""
     for size in sizes:
         (fixed if size else small).append(at)
         at += 1 + size
     return "".join([_FORMS[size] for size in sizes]), at
 
 
-@lru_cache(maxsize=256)  # A few clients have a few shapes at a time.
+@lru_cache(maxsize=256)  # A few clients have a few layouts at a time.
 def _layout_of_puts(sizes: PutSizes) -> FixedLayout:
     fixed, small = [0], list[int]()
     numbers, place = places_of(sizes[:3], 1, fixed, small)
@@ -227,7 +234,8 @@ def _layout_of_payloads(of_time: int, sizes: PutSizes) -> FixedLayout:
 
 
 def _number_at(data: bytes, at: int, major: int) -> tuple[int, int]:
-    """The number in a head of this major type, and where it ends; -1 if it is none, or one of more than 63 bits."""
+    """Return the number in a head of this major type, and where it ends. The number is -1 if it is missing or above
+    INT64_MAX."""
     first = data[at] - major if at < len(data) else -1
     if 0 <= first < 24:
         return first, at + 1

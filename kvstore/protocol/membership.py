@@ -1,4 +1,4 @@
-"""Requests about the members of the cluster, and their answers: values and their form on the wire."""
+"""Requests about the members of the cluster, and their responses: values and their form on the wire."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ VOTER, LEARNER, INCOMING, OUTGOING = "voter", "learner", "incoming", "outgoing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """One member. `part`: voter, learner, or while voters change `incoming` or `outgoing`.
+    """One member. `part`: voter, learner, or, while voters change, `incoming` or `outgoing`.
 
-    `incarnation_id`: of the data folder that it has here, 16 bytes; none until it was heard by who says this. `lag`:
-    log entries that it lacks, and `is_heard`: it has answered lately; both None unless the leader says this.
+    `incarnation_id`: the incarnation of its data folder that the responding member knows, 16 bytes; empty if that
+    member knows none yet. `lag`: how many log entries this one lacks. `is_heard`: the leader has heard it lately. Both
+    are None unless the leader responds.
     """
 
     node_id: str
@@ -41,10 +42,10 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """The members as one of them, `node_id`, sees them. While `is_changing` no other change is begun.
+    """The members as one of them, `node_id`, sees them. While `is_changing`, no other change can begin.
 
-    `removed`: ids of former members, which are never used again (the last 256). `incarnation_id`: of the data folder
-    that was met here under the id that was asked about, member or not; none if nobody has come under it.
+    `removed`: ids of former members, which are never used again (the last 256). `incarnation_id`: for the id `about` of
+    the request, the incarnation that has connected here under this id, be it a member or not; empty if there was none.
     """
 
     node_id: str
@@ -54,15 +55,15 @@ class Membership:
     is_changing: bool
     members: tuple[MemberView, ...]
     removed: tuple[str, ...]
-    incarnation_id: bytes = b""  # Older members do not say.
+    incarnation_id: bytes = b""  # Older members do not send it.
 
     def member(self, node_id: str) -> MemberView | None:
-        """The member of this id; None if there is none."""
+        """The member with this id; None if there is none."""
         return next((each for each in self.members if each.node_id == node_id), None)
 
 
 def change_request(change: MembershipChange) -> Request:
-    """Have the leader change the members. Answered when all of it is committed."""
+    """Have the leader change the members. The response follows when the whole change is committed."""
     items = (
         tuple(map(_row, change.add)),
         change.promote,
@@ -73,13 +74,13 @@ def change_request(change: MembershipChange) -> Request:
 
 
 def membership_request(address: str | None = None, *, of_leader: bool = False, about: str = "") -> Request:
-    """Request the membership. `of_leader`: from the leader. `about`: an id, for `Membership.incarnation_id`."""
+    """Request the membership. `of_leader`: only from the leader. `about`: an id, for `Membership.incarnation_id`."""
     items = (of_leader, about) if about else (of_leader,)
     return Request(kind=RequestKind.MEMBERSHIP, items=items, anywhere=not of_leader, address=address)
 
 
 def read_change(items: Sequence[Any]) -> MembershipChange:
-    """Read the items of `change_request`. Raises ProtocolError for another shape, raft.ChangeRefused for invalid
+    """Read the items of `change_request`. Raises ProtocolError for malformed items, raft.ChangeRefused for invalid
     members.
     """
     try:
@@ -95,12 +96,12 @@ def read_change(items: Sequence[Any]) -> MembershipChange:
 
 
 def membership_to_fields(membership: Membership) -> tuple[Any, ...]:
-    """The fields of the answer: one map by field name, so that a newer member can tell more."""
+    """The fields of the response: one map by field name, so that newer members can add fields."""
     return (asdict(membership),)
 
 
 def decode_membership(response: Response) -> Membership:
-    """Read the answer. Raises ProtocolError."""
+    """Read the response to `membership_request`. Raises ProtocolError."""
     try:
         found = response.fields[0]
         return from_wire(Membership, found, members=tuple(from_wire(MemberView, each) for each in found["members"]))
@@ -119,7 +120,7 @@ def _ids(items: object) -> tuple[str, ...]:
 
 
 def _member(row: object) -> Member:
-    """Others are to find it, so both addresses must be ones that can be dialled."""
+    """Read one member. Other members must be able to reach both of its addresses, so these must be advertisable."""
     if type(row) is not list or len(row) < 4 or not all(type(each) is str for each in row[:3]):
         raise TypeError("a member is [node_id, peer_address, client_address, incarnation_id]")
     try:

@@ -1,51 +1,51 @@
 """Messages between clients and members: frames as between peers, bodies of CBOR.
 
-First each side sends a hello (`raft.Hello`; the client's with role `client` and no ids). Then the client sends
-requests, as many as it likes without waiting, and the member answers each once, in any order:
+First each side sends a hello (`raft.Hello`; the client's hello has the role `client` and no ids). Then the client sends
+requests, as many as it likes without waiting. The member answers each request once, in any order:
 
     request   [request_id, kind, ...]          request_id: 1 or more, the client's choice
       members   [id, 1]
       command   [id, 2, [session_id, request_no, acknowledged_up_to, *body]]      body: kvstore.protocol.commands
-      read      [id, 3, consistency, body]     body of a get or range; bounded: max_staleness_ms behind it,
-                                               and its answer ends with how many ms old it is at most
+      read      [id, 3, consistency, body]     body of a get or range; a bounded read ends with max_staleness_ms,
+                                               and its answer with the greatest possible age of the state in ms
       status    [id, 4, with_hash]
       read_log  [id, 5, from_index, bytes_max]
-      transfer  [id, 6, to]                           hand leadership over, to a node id or (null) the fittest member;
-                                                      answered [to], or [null] by a member that does not lead
+      transfer  [id, 6, to]                           transfer the leadership to a node id, or (null) to the fittest
+                                                      member; answered [to], or [null] if this member does not lead
       snapshot  [id, 7, name, offset, bytes_max, revision_min, build]     a page of a snapshot (snapshot_pages.py);
-                                                      answered [name, size_bytes, data], or [null, words, being built,
-                                                      why a build was given up]
+                                                      answered [name, size_bytes, data], or [null, reason,
+                                                      whether one is being built, why a build was given up]
       change    [id, 8, [member, ...], [promoted id, ...], [removed id, ...], [member, ...]]     change the members, all
                                                       at once: added, promoted, removed, updated (`membership`); a
                                                       member is [node_id, peer_address, client_address, incarnation_id];
-                                                      answered [index] when all of it is committed
+                                                      answered [index] when the whole change is committed
       membership [id, 9, of_leader]                   everything about the members (`membership`)
       sessions  [id, 10, after_id, count_max]         open sessions by id, 500 at most (`session_requests`);
                                                       answered [leader_time, [[id, ttl_ns, deadline, unused, results,
                                                       results_bytes], ...], whether there are more]
-      close_session [id, 11, session_id, only_unused] answered [whether it was closed], once that is committed
+      close_session [id, 11, session_id, only_unused] answered [whether it was closed], once the close is committed
       limits    [id, 12]                              answered [{name of a replicated limit: [limit, used]}]
 
     response  [request_id, code, revision, consistency, node_id, ...]
-      0 to 15   what the store answered (`ResultCode`); what follows is the rest of its result
+      0 to 15   the store's answer (`ResultCode`); the rest of its result follows
       16        not the leader: leader_id, its client address (both may be null); certainly no effect here
       17        busy: reason; certainly no effect
-      18        unknown: reason; the command may have taken effect, or may yet
-      19        not supported: what
+      18        unknown: reason; the command may have taken effect, or may still do so
+      19        not supported: the unsupported item
       20        not committed: index, commit_index          21  compacted: index, first_index
       22        this member has stopped: reason; certainly no effect
-      23        the request's body breaks a bound: size, bound
-      24        leadership cannot be handed over now: reason, words; nothing has changed
-      25        the members cannot be changed so: reason, words, entries a learner lacks or null; nothing has changed
-      26        the feature level cannot be raised now: reason, words; nothing has changed
-      27        older than the bound of the read: how many ms at most (null: not known), the bound
-      28        internal error while the request was judged: reason; certainly no effect, and it would fail the same way
-                anywhere else; the connection is closed (request_id 0: it could not be read)
-      31        the connection is closed, since it makes no sense or its place is needed: reason (request_id 0)
+      23        the request or its response is too large: size, bound
+      24        the leadership cannot be transferred now: reason, text; nothing has changed
+      25        this change of members is refused: reason, text, entries a learner lacks or null; nothing has changed
+      26        the feature level cannot be raised now: reason, text; nothing has changed
+      27        the state is too old for a bounded read: its greatest possible age in ms (null: not known), the bound
+      28        internal error while the request was judged: reason; certainly no effect, and the request would fail the
+                same way at any member; the connection is closed (request_id 0: the id could not be read)
+      31        the connection is closed, since its data is invalid or its place is needed: reason (request_id 0)
 
 Arrays grow only at their end; extra items of a request or response are ignored, unknown kinds are an error.
-Every response names the store's revision at its point in the order, the consistency of a read (0 for others), and
-the member that answered. These numbers are on wires already: add one, never change one.
+Every response has the store's revision at its point in the order, the consistency of a read (0 for other requests), and
+the id of the member that answered. These numbers are in use already: new ones may be added, but none may change.
 
 See docs/reference/specification.md#710-client-requests.
 """
@@ -92,7 +92,7 @@ class RequestKind(enum.IntEnum):
 
 
 class Code(enum.IntEnum):
-    """Codes of the protocol rather than the store. 0 to 15 are `ResultCode`."""
+    """Response codes of the protocol. Codes 0 to 15 are those of the store (`ResultCode`)."""
 
     OK = 0
     NOT_LEADER = 16
@@ -122,12 +122,12 @@ class Consistency(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """As written in options and histories."""
+        """The name of this consistency, as written in options and histories."""
         return self.name.lower()
 
     @classmethod
     def of(cls, word: Consistency | str) -> Consistency:
-        """Read a word; Unsupported if there is no such consistency."""
+        """Return the consistency with this name. Raises Unsupported if there is none."""
         try:
             return word if isinstance(word, Consistency) else cls[word.upper()]
         except KeyError:
@@ -135,9 +135,9 @@ class Consistency(enum.IntEnum):
 
 
 class Request(NamedTuple):
-    """A request before it has a request id, a session or a number.
+    """A request that has no request id, session or number yet.
 
-    `address`: only this member can answer (None: the leader, or with `anywhere` any member).
+    `address`: the only member that can answer. If it is None, any member can answer with `anywhere`, else the leader.
     """
 
     kind: RequestKind
@@ -148,23 +148,23 @@ class Request(NamedTuple):
 
     @property
     def is_command(self) -> bool:
-        """True if it goes through the log as a command of a session, under which it may be repeated."""
+        """True for a request that goes through the log as a command of a session, under which it may be repeated."""
         return self.kind is _COMMAND
 
     @property
     def has_effect(self) -> bool:
-        """True if it goes through the log, so that a lost answer leaves its outcome open."""
+        """True for a request that goes through the log, so that its outcome is open if the response is lost."""
         return self.kind is _COMMAND or self.kind is _CHANGE or self.kind is _CLOSE
 
 
 class SessionlessRequest(Request):
-    """A command that is sent outside of the client's session, and once: it works when sessions are full."""
+    """A command that is sent once, outside of the client's session: it works even when sessions are full."""
 
     __slots__ = ()
 
     @property
     def is_command(self) -> bool:
-        """It waits for no session, and is never repeated."""
+        """False: the command waits for no session, and is never repeated."""
         return False
 
 
@@ -178,7 +178,7 @@ def members_request() -> Request:
 
 
 def command_request(command: Command) -> Request:
-    """Have the cluster carry out a command, once."""
+    """Have the cluster carry out a command once."""
     return Request(_COMMAND, command)
 
 
@@ -194,17 +194,17 @@ def read_request(
 
 
 def status_request(address: str | None = None, *, with_hash: bool = False) -> Request:
-    """How is this member? The hash of its state costs it a walk over all keys."""
+    """Request the status of a member. `with_hash`: with a hash of the state, which costs a walk over all keys."""
     return Request(kind=RequestKind.STATUS, items=(with_hash,), anywhere=True, address=address)
 
 
 def read_log_request(from_index: int, bytes_max: int, address: str | None = None) -> Request:
-    """Committed entries from an index on."""
+    """Request committed log entries from an index on."""
     return Request(kind=RequestKind.READ_LOG, items=(from_index, bytes_max), anywhere=True, address=address)
 
 
 def transfer_request(to: str | None, address: str) -> Request:
-    """Have the member at `address` hand its leadership over, if it has it. A repeated request is one."""
+    """Have the member at `address` transfer its leadership, if it leads. Repeating the request does no harm."""
     return Request(kind=RequestKind.TRANSFER, items=(to,), anywhere=True, address=address)
 
 
@@ -217,10 +217,11 @@ def snapshot_request(
     revision_min: int = 0,
     build: bool = False,
 ) -> Request:
-    """Bytes from `offset` of the newest snapshot of the member at `address`.
+    """Request bytes from `offset` on of the newest snapshot of the member at `address`.
 
-    `name`: what its first page said; None for that page, and then it must hold `revision_min` at least. `build`: make
-    one that does, if there is none. `bytes_max` 0: as many as there may be.
+    `name`: the file name from the response to the first page; None to request the first page. For the first page the
+    snapshot must have at least `revision_min`; with `build`, the member builds such a snapshot if it has none.
+    `bytes_max` 0: as many bytes as a page may have.
     """
     items = (name, offset, bytes_max, revision_min, build)
     return Request(kind=RequestKind.SNAPSHOT, items=items, anywhere=True, address=address)
@@ -229,10 +230,10 @@ def snapshot_request(
 def encode_request(
     request_id: int, request: Request, *, session_id: int = 0, request_no: int = 0, acknowledged_up_to: int = 0
 ) -> bytes:
-    """The body of a request frame. The command inside is the very item that a member proposes."""
+    """Encode the body of a request frame. A member proposes the bytes of the command in it unchanged."""
     if (
         request.kind == _READ and len(request.items) == len(request.items[1]) == 2
-    ):  # A get, written out: the same bytes as below.
+    ):  # A get, encoded by hand: the same bytes as below.
         key = request.items[1][1]
         return b"\x84%b\x03%c\x82\x02%b%b" % (uint_head(request_id), request.items[0], bytes_head(len(key)), key)
     if request.command is None:
@@ -245,7 +246,7 @@ def encode_request(
 
 @dataclass(frozen=True, slots=True)
 class DecodedRequest:
-    """A request as a member reads it. `raw_command` is the CBOR item to propose, as the client encoded it."""
+    """A request as a member decodes it. `raw_command` is the CBOR item to propose, as the client encoded it."""
 
     request_id: int
     kind: int
@@ -254,7 +255,7 @@ class DecodedRequest:
 
 
 def decode_request(body: bytes) -> DecodedRequest:
-    """Read a request frame. Raises ProtocolError if it is not `[request_id, kind, ...]`."""
+    """Decode a request frame. Raises ProtocolError if it is not `[request_id, kind, ...]`."""
     items = decode_item(body)
     if type(items) is not list or len(items) < 2:
         raise ProtocolError("a request is an array [request_id, kind, ...]")
@@ -269,7 +270,7 @@ def decode_request(body: bytes) -> DecodedRequest:
 
 
 def _raw_third(body: bytes) -> bytes:
-    """The bytes of the third and last item of an array whose first two are ints, the second below 24."""
+    """Return the bytes of the third and last item of an array that begins with two ints, the second below 24."""
     if body[0] != 0x83:
         raise ProtocolError("the array of a request has a head in its shortest form")
     start = 2 + {24: 1, 25: 2, 26: 4, 27: 8}.get(body[1] & 0x1F, 0)
@@ -279,7 +280,7 @@ def _raw_third(body: bytes) -> bytes:
 
 
 def request_id_of(body: bytes) -> int:
-    """The request id of a frame that nothing else could be learned of, read without the decoder; 0 if there is none.
+    """Return the request id of a frame that could not be decoded, read without the decoder; 0 if there is none.
 
     >>> request_id_of(encode_request(300, members_request()))
     300
@@ -312,7 +313,7 @@ def encode_response(
 
 
 def decode_response(body: bytes) -> Response:
-    """Read a response frame. Raises ProtocolError; with the member's own words if it closes the connection."""
+    """Decode a response frame. Raises ProtocolError, with the member's reason if the member closes the connection."""
     items = decode_item(body)
     if type(items) is not list or len(items) < 5:
         raise ProtocolError("a response has at least five items")
@@ -329,7 +330,7 @@ _MALFORMED, _INTERNAL_ERROR = int(Code.MALFORMED), int(Code.INTERNAL_ERROR)
 
 @dataclass(frozen=True, slots=True)
 class MembersView:
-    """The members of the cluster, as one of them sees them. Addresses are those of the client ports, empty if none."""
+    """The members of the cluster, as one of them sees them. Addresses are of client ports; empty: none known."""
 
     leader_id: str | None
     leader_address: str | None
@@ -343,7 +344,7 @@ def members_fields(view: MembersView) -> tuple[Any, ...]:
 
 
 def decode_members(response: Response) -> MembersView:
-    """Read a `members` response. Raises ProtocolError."""
+    """Decode a `members` response. Raises ProtocolError."""
     try:
         leader_id, leader_address, term, rows = response.fields[:4]
         members = tuple((node_id, address) for node_id, address in rows)
@@ -362,7 +363,7 @@ def encode_client_hello() -> bytes:
 
 
 def check_client_hello(body: bytes) -> None:
-    """Read the first frame of a client. Raises ProtocolError if it cannot be served."""
+    """Check the first frame of a client. Raises ProtocolError if the client cannot be served."""
     hello = decode_hello(body)
     if isinstance(hello, Refusal):
         raise ProtocolError(f"the client refused: {hello.text}")
@@ -376,7 +377,7 @@ def check_client_hello(body: bytes) -> None:
 
 
 def decode_greeting(body: bytes) -> Hello:
-    """Read the first frame of a member. Raises ProtocolError, with the member's words if it refused."""
+    """Decode the first frame of a member. Raises ProtocolError, with the member's reason if the member refuses."""
     hello = decode_hello(body)
     if isinstance(hello, Refusal):
         raise ProtocolError(f"refused by the member: {hello.text}")

@@ -1,8 +1,8 @@
-"""Read modes: the consistency of the protocol and the corresponding read of the engine.
+"""Read modes: each consistency of the protocol, and the engine's read mode for it.
 
-A member may answer with a stronger consistency than requested, never with a weaker one, and the response names it: a
-`lease` read without a lease is answered as `linearizable`, a `bounded` one whose age cannot be proven as `follower`, or
-by a leader like its own reads.
+A member may answer with a stronger consistency than requested, never with a weaker one. The response names the
+consistency that was used. A `lease` read without a lease is answered as `linearizable`. A `bounded` read whose age
+cannot be proven is answered as `follower`; a leader answers it like its other reads.
 
 See docs/reference/specification.md#811-consistency-of-reads.
 """
@@ -26,25 +26,27 @@ WAYS = {
 LABELS = {way: int(consistency) for consistency, way in WAYS.items()}
 
 STALENESS_MS_MAX = 1_000_000_000
-"""Eleven days. A client that accepts any age reads `local`."""
+"""The greatest bound of a bounded read: eleven days. Clients that accept any age use `local` reads."""
 
 
 def staleness_ms(items: Sequence[Any]) -> int:
-    """The bound in a request `[consistency, body, max_staleness_ms]`. Raises ProtocolError."""
+    """Return the bound in the items `[consistency, body, max_staleness_ms]` of a read. Raises ProtocolError."""
     if len(items) < 3 or type(items[2]) is not int or not 0 <= items[2] <= STALENESS_MS_MAX:
         raise ProtocolError(f"a bounded read says max_staleness_ms, 0 to {STALENESS_MS_MAX}")
     return items[2]
 
 
 def age_ms(node: Node) -> int | None:
-    """How old this member's state is at most, rounded up; None if nothing is known of it."""
+    """Return the greatest possible age of this member's state, rounded up; None if its age is not known."""
     age_ns = node.core.state_age_ns
     return None if age_ns is None else -(-age_ns // MILLISECOND_NS)
 
 
 def asked_for(consistency: Consistency | str, max_staleness_ms: int | None) -> Consistency:
-    """The consistency that a caller of the client means: a bound makes the read a bounded one. Raises Unsupported,
-    ValueError."""
+    """Return the consistency for the arguments of a client call: with a bound, the read is `bounded`.
+
+    Raises Unsupported, ValueError.
+    """
     wanted = Consistency.of(consistency)
     if max_staleness_ms is None:
         if wanted is Consistency.BOUNDED:

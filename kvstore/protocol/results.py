@@ -1,21 +1,21 @@
-"""Results of the store: plain tuples inside (applied, kept, sent as they are), values outside.
+"""Results of the store: plain tuples inside (applied, kept and sent unchanged), dataclasses for callers.
 
-A result is `(code, revision, ...)`: the store's revision at its point in the order, whatever the code.
-If code is OK (0) the third item is the body, which begins with the kind of the command:
+A result is `(code, revision, ...)`. With any code, `revision` is the store's revision at the command's point in the
+order. If the code is OK (0), the third item is the body, which begins with the kind of the command:
 
     put (1,)
     get (2, record)          or, absent, (2, null, deleted_revision, exact)
     delete (3, true)         or, absent, (3, false, deleted_revision, exact)
-    range (4, (item, ...), more, count)                 item: (key, value or null, then as in a record)
+    range (4, (item, ...), more, count)                 item: (key, value or null, other fields of the record)
     compare_and_set (5, true)  or (5, false, record)  or, absent, (5, false, null, deleted_revision, exact)
     txn (6, succeeded, (body, ...))                     one body per operation of the branch that ran
     register_session (16, session_id, ttl_ns)    close_session (17,)    keep_alive (18,)
     change_limits (19,)    raise_feature_level (20,)
 
-A record is `(value, create_revision, mod_revision, version, lease_id)`. `deleted_revision` is the revision of the key's
-last deletion if `exact` (0: never there); else it is a bound: the key was deleted at or before it, or never there.
-With any other code the fields of an error follow (`kvstore.errors`). These shapes are in snapshots already: they grow
-only at their end.
+A record is `(value, create_revision, mod_revision, version, lease_id)`. If `exact`, `deleted_revision` is the revision
+of the key's last deletion, or 0 if the key was never there. Otherwise it is a bound: the key was deleted at or before
+this revision, or was never there. With any other code than OK, the fields of an error follow (`kvstore.errors`). These
+layouts are in snapshots already: they grow only at their end.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """One item of a range: a record with its key. `value` is None where only keys were asked for."""
+    """One item of a range: a record with its key. `value` is None if only keys were requested."""
 
     key: bytes
     value: bytes | None
@@ -57,14 +57,14 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """`revision` is the write's own."""
+    """The result of a put. `revision` is the revision of this write."""
 
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class GetResult:
-    """`record` None: absent; then `deleted_revision` and `exact` say since when (see the module)."""
+    """The result of a get. If `record` is None, the key is absent; see the module for `deleted_revision`, `exact`."""
 
     revision: int
     record: Record | None
@@ -74,7 +74,7 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """`found`: a record was there and is removed, at `revision`. Else nothing has changed."""
+    """The result of a delete. `found`: a record was removed, at `revision`. Otherwise nothing has changed."""
 
     revision: int
     found: bool
@@ -84,7 +84,7 @@ class DeleteResult:
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """`more`: keys beyond the last item exist. `count`: keys in the whole interval, `limit` not applied."""
+    """The result of a range. `more`: keys follow the last item. `count`: all keys in the interval, ignoring `limit`."""
 
     revision: int
     items: tuple[KeyRecord, ...]
@@ -94,7 +94,7 @@ class RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class CompareAndSetResult:
-    """If not `succeeded`, `record` is what it saw, None where the key was absent."""
+    """The result of a compare-and-set. If not `succeeded`, `record` is what it saw; None if the key was absent."""
 
     revision: int
     succeeded: bool
@@ -108,7 +108,7 @@ OperationResult = PutResult | GetResult | DeleteResult | RangeResult
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """`results`: one per operation of the branch that ran, in order; all carry this `revision`."""
+    """The result of a transaction. `results`: one per operation of the branch that ran, all with this `revision`."""
 
     revision: int
     succeeded: bool
@@ -117,7 +117,7 @@ class TxnResult:
 
 @dataclass(frozen=True, slots=True)
 class SessionRegistered:
-    """The new session's id, from the replicated counter."""
+    """The result of register_session: the id of the new session, from a replicated counter."""
 
     revision: int
     session_id: int
@@ -136,7 +136,7 @@ Result = OperationResult | CompareAndSetResult | TxnResult | SessionRegistered |
 
 
 PUT_DONE = (1,)
-"""The body of every put's result, one object: kept results cost no more than they must."""
+"""The body of every put's result. All share this one object, so that kept results need little memory."""
 
 
 def refusal_item(error: KvError, revision: int) -> ResultItem:
@@ -145,9 +145,9 @@ def refusal_item(error: KvError, revision: int) -> ResultItem:
 
 
 def read_result(item: Sequence[Any]) -> Result:
-    """Read a result item `(code, revision, ...)`, fresh from the wire or from the machine.
+    """Read a result item `(code, revision, ...)` from the wire or from the machine.
 
-    Raises the KvError that it describes if its code is not OK; ValueError if `item` is no result at all.
+    If its code is not OK, raises the KvError that the item describes. Raises ValueError if `item` is not a result.
     """
     try:
         if item[0] == 0:
@@ -159,7 +159,7 @@ def read_result(item: Sequence[Any]) -> Result:
 
 
 def read_body(body: Sequence[Any], revision: int) -> Result:
-    """Read the body of a result, or of one operation in a transaction. Raises as `read_result`."""
+    """Read the body of a result, or of one operation in a transaction. Raises the same errors as `read_result`."""
     match body[0]:
         case CommandKind.PUT:
             return PutResult(_number(revision))
@@ -180,12 +180,12 @@ def read_body(body: Sequence[Any], revision: int) -> Result:
 
 
 def _seen(fields: Sequence[Any]) -> tuple[Any, ...]:
-    """(record,) or (None, deleted_revision, exact), as results begin or end with it."""
+    """Read `(record,)` or `(None, deleted_revision, exact)`: what a get or a failed compare-and-set saw."""
     return (_record(fields[0]),) if fields[0] is not None else (None, *_since(fields[1:]))
 
 
 def _since(fields: Sequence[Any]) -> tuple[Any, ...]:
-    """(deleted_revision, exact), or nothing if there is nothing."""
+    """Read `(deleted_revision, exact)`; an empty tuple if there are no fields."""
     return (_number(fields[0]), _truth(fields[1])) if fields else ()
 
 
@@ -233,10 +233,10 @@ ReadT = TypeVar("ReadT")
 
 
 def read_answer(response: Response, read: Callable[[Response], ReadT], *, has_effect: bool) -> ReadT:
-    """The value that `read` decodes from a response whose code is OK. `has_effect`: the request may change the store.
+    """Return what `read` decodes from a response whose code is OK. `has_effect`: the request may change the store.
 
-    A response that makes no sense proves nothing: raises OutcomeUnknown for a request with an effect, else Unavailable.
-    An error that the response describes is raised as it is.
+    A response that cannot be decoded proves nothing: raises OutcomeUnknown if `has_effect`, else Unavailable. An error
+    that the response describes is raised unchanged.
     """
     try:
         return read(response)
@@ -249,14 +249,14 @@ def read_answer(response: Response, read: Callable[[Response], ReadT], *, has_ef
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[ResultT]):
-    """A result, the member that gave it, and its consistency. `session_id` 0: the operation had no session.
+    """A result, the member that sent it, and its consistency. `session_id` 0: the operation had no session.
 
-    `age_ms`: of a `bounded` read; it shows every write that was acknowledged this long before the request.
+    `age_ms`: for a `bounded` read, which shows every write that was acknowledged at least this long before the request.
     """
 
     result: ResultT
     revision: int
-    consistency: str  # linearizable, lease, follower, bounded, local; empty for what went through the log.
+    consistency: str  # linearizable, lease, follower, bounded, local; empty if it went through the log.
     node_id: str
     session_id: int
     age_ms: int | None = None
@@ -274,14 +274,14 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """Committed entries in order, and the high-water mark of the member that showed them."""
+    """Committed entries in order, and the high-water mark of the member that sent them."""
 
     entries: tuple[LogEntry, ...]
     commit_index: int
 
 
 def decode_session_id(response: Response) -> int:
-    """Read the answer to register_session. Raises ProtocolError."""
+    """Return the session id in the response to register_session. Raises ProtocolError."""
     try:
         result = read_result((response.code, response.revision, *response.fields))
     except (ValueError, KvError) as error:

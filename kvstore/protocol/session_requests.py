@@ -1,4 +1,4 @@
-"""Requests about sessions and replicated limits, for operators, and their answers: values and their form on the wire.
+"""Requests of operators about sessions and replicated limits, and their responses: values and their form on the wire.
 
 None of these requests needs a session, so they also work when sessions are full. The leader answers them, from the
 state that it has applied.
@@ -16,14 +16,14 @@ from kvstore.protocol.validation import is_count
 from raft import ProtocolError
 
 PAGE_SESSIONS_MAX = 500
-"""Rows of one answer, which take the leader 1 ms where 10,000 sessions are open: it lists all ids for each page."""
+"""The most rows of one response. They take the leader 1 ms if 10,000 sessions are open: a page lists all ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """One open session. `deadline`: of the leader's time, in ns; then it expires, if nothing more is applied for it.
+    """One open session. It expires at `deadline` (leader time in ns), if nothing more is applied for it.
 
-    `is_unused`: no request of it was carried out or acknowledged. `results`: kept for it, of `results_bytes`.
+    `is_unused`: none of its requests was carried out or acknowledged. `results`, `results_bytes`: its kept results.
     """
 
     session_id: int
@@ -36,37 +36,37 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class SessionPage:
-    """Sessions by id, as the leader has them at `leader_time` (ns). `more`: there are others behind the last one."""
+    """Open sessions by id, as of `leader_time` (ns) on the leader. `more`: there are sessions behind the last one."""
 
     leader_time: int
     items: tuple[SessionView, ...]
     more: bool
 
     def idle_ns(self, session: SessionView) -> int:
-        """How long nothing was applied for this session of the page."""
+        """How long nothing has been applied for `session`, which is of this page."""
         return max(0, self.leader_time - (session.deadline - session.ttl_ns))
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsView:
-    """The replicated limits, and by name how much of each is used: of those per session, by whom it is most."""
+    """The replicated limits, and by name how much of each is used. For a limit per session: the most that one uses."""
 
     limits: StoreLimits
     used: dict[str, int]
 
 
 def sessions_request(after_id: int, count_max: int) -> Request:
-    """The sessions behind this id."""
+    """Request up to `count_max` open sessions with ids above `after_id`."""
     return Request(kind=RequestKind.SESSIONS, items=(after_id, count_max))
 
 
 def close_session_request(session_id: int, *, only_unused: bool) -> Request:
-    """Close a session; with `only_unused` only if it was never used. An id is given once, so it can be repeated."""
+    """Close a session; with `only_unused` only if it was never used. May be repeated, since ids are never reused."""
     return Request(kind=RequestKind.CLOSE_SESSION, items=(session_id, only_unused))
 
 
 def limits_request() -> Request:
-    """The replicated limits, and what is used of them."""
+    """Request the replicated limits, and how much of each is used."""
     return Request(kind=RequestKind.LIMITS)
 
 
@@ -78,7 +78,7 @@ def read_close(items: Sequence[Any]) -> tuple[int, bool]:
 
 
 def decode_sessions(response: Response) -> SessionPage:
-    """Read the answer. Raises ProtocolError."""
+    """Decode the response to `sessions_request`. Raises ProtocolError."""
     try:
         leader_time, rows, more = response.fields[:3]
         items = tuple(SessionView(*row[:6]) for row in rows)
@@ -92,14 +92,14 @@ def decode_sessions(response: Response) -> SessionPage:
 
 
 def decode_closed(response: Response) -> bool:
-    """Read the answer: False if there was no such session (any more), or it was in use. Raises ProtocolError."""
+    """Return True if the session was closed; False if it does not exist, or was in use. Raises ProtocolError."""
     if not response.fields or type(response.fields[0]) is not bool:
         raise ProtocolError(f"{response.node_id} did not say whether it closed the session")
     return response.fields[0]
 
 
 def decode_limits(response: Response) -> LimitsView:
-    """Read the answer. Raises ProtocolError."""
+    """Decode the response to `limits_request`. Raises ProtocolError."""
     try:
         pairs = {name: response.fields[0][name] for name in StoreLimits.names()}
         limits = StoreLimits(**{name: limit for name, (limit, _) in pairs.items()})

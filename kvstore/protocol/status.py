@@ -1,4 +1,4 @@
-"""The status of a member: one flat structure, on the wire a map by field name."""
+"""The status of a member: one flat structure, encoded as a map by field name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raft import ProtocolError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerView:
-    """A peer as the leader sees it; on other members the marks are 0."""
+    """A peer as the leader sees it. Members that do not lead report indexes of 0."""
 
     node_id: str
     state: str
@@ -24,10 +24,11 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """One member. `commit_index` is the high-water mark; both marks are inclusive. `state_hash` is empty
-    unless it was asked for: two members with the same `last_applied` must have the same one. Then all fields are of the
-    moment at which the computation of the hash began, so the hash belongs to `last_applied`. A field that a later build
-    has added has a default, since earlier builds do not send it.
+    """The status of one member. `commit_index` is the high-water mark; it and `low_watermark` are inclusive.
+
+    `state_hash` is empty unless it was requested. Two members with the same `last_applied` must have the same hash.
+    With a hash, all fields are as of the moment when its computation began, so the hash belongs to `last_applied`. A
+    field that was added by a later build has a default, since earlier builds do not send it.
 
     See docs/reference/specification.md#6-marks.
     """
@@ -57,29 +58,29 @@ class MemberStatus:
     failure: str | None
     state_hash: bytes
     peers: tuple[PeerView, ...]
-    is_disk_full: bool = False  # Writes are refused for want of room. Older members do not say; so for the next one.
-    lacks_descriptors: str = ""  # Writes are refused since too many files are open: the system's words.
+    is_disk_full: bool = False  # Writes are refused for lack of room.
+    lacks_descriptors: str = ""  # The system's error if writes are refused because too many files are open.
     disk_hangs: bool = False  # An append to the log has been under way for more than two election time-outs.
-    part: str = ""  # voter, learner, incoming, outgoing (`membership`); empty: it knows of no place of its own.
-    is_removed: bool = False  # For certain, and for ever: it ends by itself.
-    client_connections: int = 0  # The next one is their bound; 0: not told.
+    part: str = ""  # voter, learner, incoming, outgoing (`membership`); empty: not a member, as far as it knows.
+    is_removed: bool = False  # This member was removed for good, and stops by itself.
+    client_connections: int = 0  # The next field is their bound; 0: not reported.
     client_connections_max: int = 0
-    feature_level: int = 1  # In force here; the next two are what its build can apply.
+    feature_level: int = 1  # In force here; the next two are the range that its build can apply.
     feature_level_min: int = 1
     feature_level_max: int = 1
-    commit_held_by: tuple[str, ...] = ()  # On the leader: voters that lack what is above the high-water mark.
-    low_watermark_held_by: tuple[str, ...] = ()  # On the leader: who has not applied what is above this mark.
-    duplicate_members: tuple[str, ...] = ()  # Members as which two processes have called here within a minute.
+    commit_held_by: tuple[str, ...] = ()  # On the leader: voters that lack the entries above the high-water mark.
+    low_watermark_held_by: tuple[str, ...] = ()  # On the leader: members that have not applied the entries above it.
+    duplicate_members: tuple[str, ...] = ()  # Members as which two processes have connected here within a minute.
     log_held_by: str = ""  # Why the log begins where it does: `own_snapshot` or `low_watermark`.
 
     @property
     def lag(self) -> int:
-        """Entries that this member knows to be committed and has not applied yet."""
+        """How many entries this member knows to be committed but has not applied yet."""
         return self.commit_index - self.last_applied
 
 
 def status_to_map(status: MemberStatus) -> dict[str, Any]:
-    """For the wire: by field name, so that a newer member can tell more."""
+    """Return the fields by name, for the wire. So newer members can add fields."""
     return asdict(status)
 
 

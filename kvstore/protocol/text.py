@@ -1,4 +1,4 @@
-"""Keys and values as text: UTF-8 as it is; other bytes, and text that begins with `base64:`, as `base64:…`.
+"""Keys and values as text. UTF-8 is left as it is; other bytes, and text that begins with `base64:`, become `base64:…`.
 
 Text of unknown origin is shown escaped: control characters, and characters that change the direction of text, are never
 printed as they are.
@@ -20,7 +20,7 @@ _CONTROLS = re.compile(
 
 
 def to_text(data: bytes) -> str:
-    """The text that stands for `data`; `from_text` gives it back.
+    """Return the text that stands for `data`; `from_text` converts it back.
 
     >>> to_text(b"caf\\xc3\\xa9"), to_text(b"\\xff")
     ('café', 'base64:/w==')
@@ -33,7 +33,7 @@ def to_text(data: bytes) -> str:
 
 
 def to_shown_text(data: bytes) -> str:
-    """As `to_text`, for a line or a table: bytes with a control character in them are `base64:…`, too.
+    """The text for a line or a table: like `to_text`, but data with a control character also becomes `base64:…`.
 
     >>> to_shown_text(b"x\\ty"), to_shown_text(b"x y")
     ('base64:eAl5', 'x y')
@@ -43,9 +43,9 @@ def to_shown_text(data: bytes) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """`text` with control characters as `\\x1b`, `\\n`, `\\u202e`: on one line, and without effect on a terminal.
+    """Escape control characters as `\\x1b`, `\\n`, `\\u202e`: the text is one line, and has no effect on a terminal.
 
-    Not made to be read back.
+    The result cannot be converted back reliably.
 
     >>> print(escape_controls("a\\nb"))
     a\\nb
@@ -54,14 +54,14 @@ def escape_controls(text: str) -> str:
 
 
 def escape_controls_in_json(document: str) -> str:
-    """The same JSON value with no control character: JSON itself escapes those below U+0020 alone."""
+    """Return the same JSON value without control characters: JSON itself escapes only those below U+0020."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
 def from_text(text: str) -> bytes:
-    """The bytes that a text stands for. Raises ValueError if what follows `base64:` is not base64."""
+    """Return the bytes that a text stands for. Raises ValueError if the part after `base64:` is not base64."""
     if not text.startswith(PREFIX):
-        return text.encode("utf-8", "surrogateescape")  # Arguments of a process may hold any bytes.
+        return text.encode("utf-8", "surrogateescape")  # Python decodes other bytes of arguments to surrogates.
     try:
         return base64.b64decode(text.removeprefix(PREFIX), validate=True)
     except binascii.Error as error:

@@ -1,4 +1,4 @@
-"""A transaction written as JSON, as `hwm txn` reads it. The same form stands in recorded histories.
+"""Transactions as JSON: the form that `hwm txn` reads, and that recorded histories contain.
 
 See docs/reference/specification.md#105-request.
 """
@@ -23,16 +23,16 @@ RANGE_FLAGS = ("reverse", "keys_only", "count_only")
 
 
 class InvalidDocument(ValueError):
-    """The JSON is not a transaction; the text says where."""
+    """The JSON is not a transaction. The text of the error says which part is wrong."""
 
 
 def parse_document(text: str | bytes) -> Any:
-    """The JSON of a transaction. Raises InvalidDocument for what is none, and for a name that is given twice."""
+    """Parse the JSON of a transaction. Raises InvalidDocument if it is invalid, or an object has a name twice."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except RecursionError:
         raise InvalidDocument("it is nested too deep") from None
-    except ValueError as error:  # Of JSON, or of UTF-8.
+    except ValueError as error:  # Invalid JSON or UTF-8.
         raise InvalidDocument(str(error)) from error
 
 

@@ -1,8 +1,8 @@
-"""Validation of a command's shape: at admission, within one member's limits, and at apply, without them.
+"""Validation of a command's form: at admission, also against one member's limits, and at apply, without these limits.
 
-At apply the replicated feature level decides, never the build: what a level does not know is invalid on
-every member alike, newer ones included. `validate_*` raise for no decoded CBOR item: they return the reason why it is
-invalid, or None. `admit_*` raise InvalidRequest.
+At apply the replicated feature level decides, never the build. If a form is not part of the level, all members treat it
+as invalid, even those with newer builds. `validate_*` accept any decoded CBOR item without raising: they return the
+reason why the item is invalid, or None. `admit_*` raise InvalidRequest.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -28,26 +28,26 @@ def is_count(item: object) -> bool:
 
 
 def validate_header(item: object) -> Reason | None:
-    """Validate the header of a command: an array of three counts, then at least a kind."""
+    """Validate the header of a command: an array that begins with three counts, followed by at least a kind."""
     if not isinstance(item, _ARRAYS) or len(item) <= HEADER_ITEMS:
         return Reason.MALFORMED
     session_id, request_no, acknowledged_up_to = item[0], item[1], item[2]
     if not (type(session_id) is type(request_no) is type(acknowledged_up_to) is int):
         return Reason.MALFORMED
     if 0 <= session_id <= INT64_MAX and 0 <= request_no <= INT64_MAX and 0 <= acknowledged_up_to <= INT64_MAX:
-        return None  # Written out, because every command passes here twice.
+        return None  # No calls here, because every command passes twice.
     return Reason.OUT_OF_RANGE
 
 
 def validate_body(body: Sequence[Any], level: int = FEATURE_LEVEL_MAX) -> Reason | None:
-    """Validate a body `(kind, ...)` at a feature level; None if it can be carried out. Length ≥ 1."""
+    """Validate a body `(kind, ...)`, which is not empty, at a feature level; None if it can be carried out."""
     kind = body[0]
     validate = _VALIDATORS.get(level, _NEWEST_VALIDATORS).get(kind) if type(kind) is int else None
     return validate(body) if validate is not None else Reason.UNKNOWN_KIND
 
 
 def validate_command(item: Sequence[Any], level: int) -> Reason | None:
-    """Validate a command whose header is valid: its body, and whether that may be sent under its session."""
+    """Validate a command whose header is valid: its body, and whether this kind may be sent under its session."""
     body = item[HEADER_ITEMS:]
     flaw = validate_body(body, level)
     if flaw is not None:
@@ -188,7 +188,7 @@ _VALIDATORS: dict[int, dict[int, _Validator]] = {
         CommandKind.RAISE_FEATURE_LEVEL: _validate_level,
     },
 }
-"""Which kinds there are at each feature level, and their validators. A level that is not here is as the newest one."""
+"""The kinds of each feature level, with their validators. A level that is missing here has those of the newest one."""
 
 _NEWEST_VALIDATORS = _VALIDATORS[max(_VALIDATORS)]
 
@@ -209,11 +209,11 @@ def admit_command(item: object, limits: AdmissionLimits, level: int = FEATURE_LE
     _bound_body(item[HEADER_ITEMS:], limits)
     is_numbered = session_id != 0 and kind not in (CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE)
     if is_numbered and not acknowledged_up_to < request_no:
-        raise InvalidRequest(Reason.OUT_OF_RANGE)  # It would close itself.
+        raise InvalidRequest(Reason.OUT_OF_RANGE)  # The request would acknowledge itself.
 
 
 def admit_body(body: Sequence[Any], limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
-    """Admit a body `[kind, ...]`: a command's from its kind on, or a read's. Raises InvalidRequest."""
+    """Admit the body `[kind, ...]` of a command or of a read. Raises InvalidRequest."""
     flaw = validate_body(body, level) if body else Reason.MALFORMED
     if flaw is not None:
         raise InvalidRequest(flaw)
@@ -221,7 +221,7 @@ def admit_body(body: Sequence[Any], limits: AdmissionLimits, level: int = FEATUR
 
 
 def _bound_body(body: Sequence[Any], limits: AdmissionLimits) -> None:
-    """Hold a sound body against one member's bounds."""
+    """Check a valid body against one member's bounds. Raises InvalidRequest."""
     kind = body[0]
     if kind <= CommandKind.COMPARE_AND_SET:
         _bound_operation(body, limits)
@@ -232,11 +232,11 @@ def _bound_body(body: Sequence[Any], limits: AdmissionLimits) -> None:
 
 
 def _bound_operation(body: Sequence[Any], limits: AdmissionLimits) -> int:
-    """Hold the keys and values of one operation against the bounds; returns their bytes."""
+    """Check the keys and values of one operation against the bounds; return their total size in bytes."""
     size = _bound(body[1], limits.key_bytes_max + (body[0] == CommandKind.RANGE), Reason.KEY_TOO_LONG)
     if body[0] == CommandKind.RANGE:  # One byte more than a key: the next page starts right after the last key seen.
         return size + (_bound(body[2], limits.key_bytes_max + 1, Reason.KEY_TOO_LONG) if body[2] is not None else 0)
-    for value in body[2:]:  # put: the value; compare_and_set: also what is expected.
+    for value in body[2:]:  # put: the value; compare_and_set: also the expected value.
         if type(value) is bytes:
             size += _bound(value, limits.value_bytes_max, Reason.VALUE_TOO_LONG)
     return size

@@ -1,4 +1,4 @@
-"""Dataclasses from maps that came over the wire: each value has the type of its field, or the map is refused."""
+"""Dataclasses from received maps. A map is refused if a value does not have the type of its field."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ KindT = TypeVar("KindT")
 
 
 def from_wire(kind: type[KindT], item: object, **given: Any) -> KindT:
-    """A `kind` (a dataclass) from `item`, a map by field name; lists become tuples, unknown names are ignored.
+    """Make a `kind` (a dataclass) from `item`, a map by field name. Lists become tuples; unknown names are ignored.
 
-    `given`: fields that are known already, and not looked for in `item`. Checked are int, bool, str, bytes, None and
-    tuples of these. Raises ValueError, which names the field.
+    `given`: values of fields that are not taken from `item`. The other fields must be of the types int, bool, str,
+    bytes, None, or tuples of these, which are checked. Raises ValueError, which names the field.
     """
     if not isinstance(item, Mapping):
         raise ValueError(f"{kind.__name__} is a map, not {type(item).__name__}")

@@ -1,1 +1,1 @@
-"""Bounded resources of a member, and what yields when one is exhausted: descriptors, connections, memory, sessions."""
+"""Bounded resources of a member, and how it makes room in them: descriptors, connections, memory, sessions."""

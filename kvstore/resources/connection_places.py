@@ -1,13 +1,13 @@
-"""Places for client connections, for times when more clients come than a member can serve. Sans-I/O.
+"""Places for client connections, for times when more clients connect than a member can serve. Sans-I/O.
 
-There are `connections_max` places (docs/operations/guide.md, "Bounds"). Only when all are taken a connection loses its
-place: the one that has been idle longest, and has no request open, gives it to the new connection. No address keeps
-more than half of the places from others, and a stream of the member's own program gets a place even from a busy
-connection.
+There are `connections_max` places (docs/operations/guide.md, "Bounds"). Only when all are taken, a connection loses its
+place to a new one: the connection that has been idle longest and has no open request. No address can keep more than
+half of the places from other addresses. A stream inside the member's own program gets a place even if all connections
+are busy.
 
-A connection that gets no place this way is admitted to one of a few reserved places, for seconds. There a member
-answers only the cheap requests that `hwm status` makes: operators cannot be told from strangers, so a reserved place is
-useless for anything else.
+A connection that gets no place this way is admitted to one of a few reserved places, for a few seconds. There a member
+answers only the cheap requests that `hwm status` makes. Since operators cannot be distinguished from strangers, a
+reserved place is useless for anything else.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Callable, Iterable
 from kvstore.limits import ServiceLimits
 
 IDLE_TICKS_MIN = 2
-"""A connection that was used in this tick or the one before (a second each) keeps its place: a client that asks one
-thing after the other has no request open between two of them."""
+"""A connection keeps its place if it was used in this tick or the tick before (a second each): a client that sends one
+request after the other has no request open between two of them."""
 
 RESERVED_TICKS_MAX = 5
-"""How long (s) a reserved place may be kept: `hwm status` needs a few round trips."""
+"""How many ticks (seconds) a reserved place may be kept: `hwm status` needs a few round trips."""
 
 SHARE_OF_ONE_ADDRESS = 2
-"""When all places are taken, one address may keep a half of them from the others."""
+"""When all places are taken, one address may keep at most one part in this many, a half, from the others."""
 
 IN_PROCESS = ""
-"""The origin of a stream inside this program: it is never closed for another one."""
+"""The origin of streams inside this program. They are never closed in favour of another connection."""
 
 
 class ConnectionPlace:
@@ -36,7 +36,7 @@ class ConnectionPlace:
 
     def __init__(self, connection_id: int, origin: str, tick: int) -> None:
         self.connection_id, self.origin = connection_id, origin
-        self.used_tick = tick  # When bytes last came.
+        self.used_tick = tick  # When bytes last arrived.
         self.admitted_tick = tick
         self.is_reserved = False
         self.is_closing = False
@@ -45,7 +45,7 @@ class ConnectionPlace:
 class ConnectionPlaces:
     """The places of one member. `tick` counts seconds; the host raises it.
 
-    `is_idle` tells of a connection id whether nothing is open on it.
+    `is_idle(connection_id)` returns True if the connection has no open request and no unsent response.
     """
 
     def __init__(self, limits: ServiceLimits, is_idle: Callable[[int], bool]) -> None:
@@ -56,18 +56,18 @@ class ConnectionPlaces:
         self._reserved: dict[int, ConnectionPlace] = {}  # Oldest first.
         self._by_origin: Counter[str] = Counter()  # Connections that have a place.
         self._searched_tick = -1
-        self._searched_in_vain: set[tuple[str | None, int]] = set()  # In that tick: groups without an idle connection.
+        self._searched_in_vain: set[tuple[str | None, int]] = set()  # Groups without an idle connection in that tick.
 
     def __len__(self) -> int:
         return len(self._taken)
 
     @property
     def reserved(self) -> Iterable[ConnectionPlace]:
-        """Those that have a reserved place, oldest first."""
+        """The connections that have a reserved place, oldest first."""
         return self._reserved.values()
 
     def admit(self, place: ConnectionPlace) -> ConnectionPlace | None:
-        """Take in a new connection; returns the one that is to be closed for it."""
+        """Give a new connection a place; return the connection that has to be closed for this, or None."""
         if len(self._taken) < self._connections_max:
             self._take(place)
             return None
@@ -81,7 +81,7 @@ class ConnectionPlaces:
         return self._reserved_too_long() if len(self._reserved) > self._reserved_max else None
 
     def leave(self, place: ConnectionPlace) -> None:
-        """The connection is gone, or about to be closed. May be called twice."""
+        """Free the place of a connection that is gone or about to be closed. May be called twice."""
         if self._taken.pop(place.connection_id, None) is not None:
             self._by_origin[place.origin] -= 1
             if not self._by_origin[place.origin]:
@@ -89,9 +89,9 @@ class ConnectionPlaces:
         self._reserved.pop(place.connection_id, None)
 
     def promote(self, place: ConnectionPlace) -> ConnectionPlace | None:
-        """Give a proper place to one that has a reserved one, if possible (then it is no longer `is_reserved`).
+        """Give a regular place to a connection with a reserved one, if possible; then it is not `is_reserved` any more.
 
-        Returns the connection that is to be closed for it.
+        Returns the connection that has to be closed for this, or None.
         """
         victim = None
         if len(self._taken) >= self._connections_max:
@@ -105,7 +105,7 @@ class ConnectionPlaces:
         return victim
 
     def overstayed(self) -> list[ConnectionPlace]:
-        """Reserved places that were kept for too long; they are free from now on."""
+        """Free the reserved places that were kept for too long, and return their connections."""
         found = [place for place in self._reserved.values() if self.tick - place.admitted_tick >= RESERVED_TICKS_MAX]
         for place in found:
             self.leave(place)
@@ -116,9 +116,10 @@ class ConnectionPlaces:
         self._by_origin[place.origin] += 1
 
     def _idle_longest(self, origin: str) -> ConnectionPlace | None:
-        """The connection that gives its place to a newcomer of this origin.
+        """Return the connection that has to give its place to a new connection of this origin, or None.
 
-        Cost: O(places), and in vain at most once a tick for each group that is searched, of which there are few.
+        Cost: O(places) for each search. There are few groups, and a search in a group without an idle connection is not
+        repeated within a tick.
         """
         if self._searched_tick != self.tick:
             self._searched_tick = self.tick
@@ -134,8 +135,9 @@ class ConnectionPlaces:
         return None
 
     def _groups(self, origin: str) -> list[tuple[str | None, int]]:
-        """Connections that may give a place to a newcomer of this origin, best first: (origin or None for any, ticks
-        idle).
+        """Return groups of connections that may give a place to a new connection of this origin, best first.
+
+        A group is (its origin, or None for any; for how many ticks its members must have been idle).
         """
         share = max(1, self._connections_max // SHARE_OF_ONE_ADDRESS)
         if origin != IN_PROCESS and self._by_origin[origin] >= share:
@@ -155,7 +157,7 @@ class ConnectionPlaces:
         return None
 
     def _reserved_too_long(self) -> ConnectionPlace:
-        """The oldest of the address that has most of the reserved places."""
+        """Free and return the oldest reserved place of the address that has most of them."""
         by_origin = Counter(place.origin for place in self._reserved.values())
         most = max(by_origin.values())
         victim = next(place for place in self._reserved.values() if by_origin[place.origin] == most)
@@ -168,7 +170,7 @@ def _last_use(place: ConnectionPlace) -> tuple[int, int]:
 
 
 def origin_of(host: str) -> str:
-    """The unit that counts as one address: an IPv4 address, or the network of 2^64 that an IPv6 host has to itself.
+    """Return the unit that counts as one address: an IPv4 address, or the /64 network of an IPv6 host.
 
     >>> origin_of("2001:db8:1:2:3:4:5:6"), origin_of("::1"), origin_of("192.0.2.7"), origin_of("::ffff:192.0.2.7")
     ('2001:db8:1:2', '0:0:0:0', '192.0.2.7', '192.0.2.7')

@@ -1,8 +1,8 @@
 """The file descriptors of one process, and how many of them clients may hold (docs/operations/guide.md, "Bounds").
 
-The usual soft limit is 1,024, and a member may have 1,000 clients: without a budget the next log file could not be
-opened. So the limit is raised, and the bound on clients follows from what is then in force, less what the program that
-embeds a member has open already.
+The usual soft limit is 1,024 and a member may have 1,000 clients, so without a budget the next log file could not be
+opened. Therefore the limit is raised. The bound on clients follows from the limit that is then in force, minus the
+descriptors that a program which embeds the member has open already.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from raft.runtime import descriptor_limit
 logger = logging.getLogger("kvstore.descriptor_budget")
 
 DESCRIPTORS_MIN = 64
-"""A member refuses to start with fewer. Tried: a voter of three with metrics, writing and making snapshots, has 24 to
-27 open, works with a limit of 32 and not with one of 26; the rest is for clients and for snapshots under way."""
+"""A member refuses to start with fewer. In a test, one of three voters, with metrics, writes and snapshots, had 24 to
+27 open. It worked with a limit of 32 but not with one of 26. The rest is for clients and for snapshots under way."""
 
 FILE_DESCRIPTORS_RESERVED = 80
-"""For the log and snapshots: twice as many as the storage keeps open in each direction (32), and some for what it
-opens for a moment."""
+"""For the log and snapshots: the storage keeps up to 32 files open for reading and 32 for writing, and opens others for
+a moment."""
 
 PEER_DESCRIPTORS_RESERVED = PEER_CONNECTIONS_MAX + 16
-"""Connections that peers and strangers make to the peer port, and those that this member makes."""
+"""For connections that peers and strangers make to the peer port, and for connections that this member makes."""
 
 METRICS_DESCRIPTORS_RESERVED = 40
-"""More than the metrics port serves at a time. `metrics_http` is not loaded where there are no metrics."""
+"""More than the connections that the metrics port serves at a time. Their bound is not imported from `metrics_http`,
+which is loaded only if there are metrics."""
 
 PROCESS_DESCRIPTORS_RESERVED = 24
-"""Standard streams, listening sockets, those of the event loop, a ready file, a crash file, the spare ones."""
+"""For standard streams, listening sockets, the event loop, a ready file, a crash file and the spare descriptors."""
 
 
 def descriptors_reserved(limits: ServiceLimits) -> int:
-    """All that is kept from clients."""
+    """Return how many descriptors are kept from clients."""
     return (
         FILE_DESCRIPTORS_RESERVED
         + PEER_DESCRIPTORS_RESERVED
@@ -49,21 +50,21 @@ def descriptors_reserved(limits: ServiceLimits) -> int:
 
 
 DESCRIPTORS_WANTED = 10_240
-"""The soft limit is raised to this, or to what the bounds need if that is more, as far as the hard one allows. Hard
-limits of 2^30 are usual in containers, and child processes inherit what is raised: some close each number up to it. It
-is also the greatest soft limit that macOS takes."""
+"""The soft limit is raised to this number, or to a greater one if the bounds need it, as far as the hard limit allows.
+It is not raised further, because child processes inherit it, and some of them close each possible descriptor when they
+start; hard limits of 2^30 are usual in containers. It is also the greatest soft limit that macOS accepts."""
 
 CLIENT_SHARE_MIN = 4
-"""Below twice the reserve or so, clients have a fourth of all descriptors, and strangers on the other ports could use
-up the rest: what then cannot be opened is waited for."""
+"""Clients get at least a fourth of all descriptors, even if the reserve would leave them less. In that case strangers
+on the other ports could use up the rest; then files and sockets that cannot be opened are tried again later."""
 
 
 CLOSING_SHARE_MAX = 16
-"""Connections that are being closed have a sixteenth of all descriptors at most: 4 of 64, where clients have 16."""
+"""Connections that are being closed get at most a sixteenth of all descriptors: 4 of 64, of which clients get 16."""
 
 
 class TooFewDescriptors(StoreError):
-    """The limit on open files is too small for a member to work at all. `held`: as many are open already."""
+    """The limit on open files is too small for a member to work. `held`: how many are open already."""
 
     def __init__(self, limit: int, held: int = 0) -> None:
         super().__init__(limit, held)
@@ -79,10 +80,10 @@ class TooFewDescriptors(StoreError):
 
 
 def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int | None:
-    """Raise the soft limit on open files of this process to `wanted`, or as far as the hard one allows; never lower it.
+    """Raise the soft limit on open files of this process to `wanted`, as far as the hard limit allows; never lower it.
 
-    Returns the limit then in force; None: there is no limit, or the system tells none. Child processes inherit it.
-    Without harm in any program but one that uses `select` with descriptors of 1,024 and more, which raises ValueError.
+    Returns the limit then in force; None if there is no limit, or the system reports none. Child processes inherit the
+    limit. It harms only programs that use `select`, which raises ValueError for descriptors of 1,024 and more.
     """
     try:
         import resource
@@ -100,15 +101,18 @@ def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int | None:
 
 
 def descriptors_open() -> int:
-    """How many descriptors this process has open; 0 where the system does not tell."""
+    """Return how many descriptors this process has open; 0 if the system does not report it."""
     try:
-        return len(list(Path("/dev/fd").iterdir())) - 1  # One is that of the folder itself.
+        return len(list(Path("/dev/fd").iterdir())) - 1  # One belongs to the listed folder.
     except OSError:
         return 0
 
 
 def limits_within(limits: ServiceLimits, descriptors: int | None, held: int = 0) -> ServiceLimits:
-    """`limits` with as many clients as `descriptors` allow, of which `held` are open. Raises TooFewDescriptors."""
+    """Return `limits` with as many clients as `descriptors` allow. Raises TooFewDescriptors.
+
+    `held`: how many descriptors are open already.
+    """
     if descriptors is None:
         return limits
     left = descriptors - max(0, held - PROCESS_DESCRIPTORS_RESERVED)
@@ -126,7 +130,7 @@ def limits_within(limits: ServiceLimits, descriptors: int | None, held: int = 0)
 
 
 def budget_descriptors(limits: ServiceLimits) -> ServiceLimits:
-    """At the start of a member: raise the limit, and bound its clients by it. Raises TooFewDescriptors."""
+    """Raise the limit at the start of a member, and bound the clients by it. Raises TooFewDescriptors."""
     held = descriptors_open()
     needed = limits.connections_max + descriptors_reserved(limits) + held
     descriptors = raise_descriptor_limit(max(DESCRIPTORS_WANTED, needed))

@@ -1,4 +1,4 @@
-"""The view of a server's open requests that this chapter needs (`server.connections.OpenRequests` implements it)."""
+"""The interface to a server's open requests for this package (`server.connections.OpenRequests` implements it)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ class OpenTickets(Protocol):
 
     @property
     def by_ticket(self) -> Container[int]:
-        """Tickets that are open and are not part of a batch; those of proposals made here always are such."""
+        """Open tickets that are not part of a batch. Proposals that this package makes are never part of one."""
 
     @property
     def next_ticket(self) -> int:
-        """The first ticket that `tickets` gives next."""
+        """The first ticket that the next call of `tickets` returns."""
 
     def tickets(self, count: int) -> range:
-        """`count` new tickets."""
+        """Return `count` new tickets."""
 
     def unheard(self, ticket: int) -> None:
-        """The member has proposed a command of its own under this ticket: no client waits for the result."""
+        """Add a command that the member itself has proposed under this ticket: no client waits for the result."""

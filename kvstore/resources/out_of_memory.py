@@ -6,9 +6,9 @@ import errno
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """True if it was raised, or caused, because the system gave no more memory.
+    """True if `error`, or one of its causes, was raised because the system gave no more memory.
 
-    `cbor2` panics then: a BaseException of its own, which says that a pointer is null where an object should be.
+    In this case `cbor2` panics: it raises a BaseException of its own, whose text mentions a null pointer.
     """
     while error is not None:
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):

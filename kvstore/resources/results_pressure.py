@@ -1,12 +1,13 @@
-"""Pressure on kept results: the sessions that hold most of them make room when there is none.
+"""Pressure on kept results: when they fill their room, the leader closes the sessions that hold most of them.
 
-At `results_bytes_max` apply refuses every new request of every session, so 32 sessions that acknowledge nothing would
-lock out all clients for as long as they are kept alive. The leader looks once a second. Where the results have been
-close to the bound for two looks, it closes the sessions that hold most, and for a while it admits only a few commands
-at a time that may leave a large result, so that these cannot reach the bound again. Plain puts go on: their results are
-small. A client that fills the bound anew whenever that time is over locks out the others for 2 of 12 seconds.
+At `results_bytes_max` apply refuses every new request of every session. So 32 sessions that acknowledge nothing would
+lock out all clients for as long as they are kept alive. The leader checks the kept results once a second. If results
+were close to the bound in two checks in a row, it closes the sessions that hold most. Then, for a while, it admits few
+commands at a time that may leave a large result, so that these cannot reach the bound again. Plain puts continue: their
+results are small. A client that fills the room again whenever this time is over locks out the others for 2 of every 12
+seconds.
 
-As in `session_reaper` all of this happens before anything is proposed, or by `close_session`: apply is not changed.
+As in `session_reaper`, all of this happens before a command is proposed, or by `close_session`: apply is not changed.
 """
 
 from __future__ import annotations
@@ -22,20 +23,24 @@ from kvstore.store.machine import KvMachine
 from raft import Node, RaftError
 
 HIGH_LOOKS = 2
-"""In a row. A client that acknowledges, as all do with their next request, is not there for so long."""
+"""After this many checks in a row with results close to their bound, sessions are closed. Results of clients that
+acknowledge them, as all clients do with their next request, do not last that long."""
 
 CALM_LOOKS = 10
-"""In a row; then all commands are admitted as ever."""
+"""After this many checks in a row with fewer results, all commands are admitted as usual."""
 
 CLOSES_MAX = 256
-"""At one look, which is one turn of the member's loop."""
+"""The most sessions closed at one check, which is one turn of the member's event loop."""
 
 SMALL_RESULTS = frozenset({CommandKind.PUT, CommandKind.DELETE, CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE})
 """Kinds that are always admitted: they keep 128 bytes or nothing, and acknowledge results."""
 
 
 class ResultsPressure:
-    """On the member that leads; a new leader begins anew. `is_on`: ask `admit` about commands under a session."""
+    """Makes room for results on the leader; a new leader starts without any history.
+
+    `is_on`: `admit` must be called before a command of a session is proposed.
+    """
 
     def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets) -> None:
         self._node, self._machine, self._open = node, machine, opened
@@ -44,7 +49,10 @@ class ResultsPressure:
         self._admitted: deque[int] = deque()  # Tickets of commands that may leave a large result, not applied yet.
 
     def look(self) -> None:
-        """The host calls this every second or so. Cost: O(sessions) where the results are close to their bound."""
+        """Check the kept results. The host calls this about every second.
+
+        Cost: O(sessions) if the results are close to their bound.
+        """
         bytes_max = self._machine.limits.results_bytes_max
         if self._node.core.leading_term is None:
             self.is_on, self._high_looks = False, 0
@@ -59,7 +67,10 @@ class ResultsPressure:
             self.is_on = self.is_on and self._calm_looks < CALM_LOOKS
 
     def admit(self, kind: int) -> None:
-        """A command of this kind is proposed next, under a session. Raises StoreBusy if its result may find no room."""
+        """Admit a command of this kind, which is proposed next under a session.
+
+        Raises StoreBusy if there may be no room for its result.
+        """
         if kind in SMALL_RESULTS:
             return
         open_tickets, admitted = self._open.by_ticket, self._admitted
@@ -72,7 +83,7 @@ class ResultsPressure:
         admitted.append(self._open.next_ticket)
 
     def _close_largest(self, bytes_wanted: int) -> None:
-        """Close those that hold most, until so many bytes of results are left."""
+        """Close the sessions that hold most, until at most `bytes_wanted` bytes of results are left."""
         sessions = self._machine.sessions
         left = sessions.results_bytes
         for session in nlargest(CLOSES_MAX, sessions.by_id.values(), key=lambda each: each.results_bytes):
@@ -83,5 +94,5 @@ class ResultsPressure:
             try:
                 self._node.propose(encode_command(CloseSession(), session_id=session.session_id), ticket)
             except RaftError:
-                return  # The next look tries again.
+                return  # The next check tries again.
             self._open.unheard(ticket)

@@ -1,12 +1,11 @@
-"""Commands of the leader about sessions: an empty one when sessions are due to expire, and closes that make room.
+"""Commands that the leader proposes for sessions: an empty one when a session is due to expire, and closes for room.
 
-At `sessions_max` it closes unused sessions, oldest first. To register costs a client nothing, so without this a client
-that only registers would lock out all others for the time-to-live of its sessions. A session that was never used holds
-nothing: its owner learns that it has expired, and registers another one.
+At `sessions_max` the leader closes unused sessions, oldest first. Registering costs a client nothing. Without this, a
+client that only registers sessions would lock out all others for the time-to-live of these sessions. A session that was
+never used holds nothing: its owner learns that it has expired, and registers another one.
 
-The leader proposes `close_session`, a command of feature level 1: apply is not changed, and members of all builds
-compute the same state (docs/reference/versions.md). Only these commands are replicated: a new leader starts with
-nothing else.
+The leader proposes `close_session`, a command of feature level 1. So apply is not changed, and members of all builds
+compute the same state (docs/reference/versions.md). Nothing else here is replicated: a new leader starts without it.
 """
 
 from __future__ import annotations
@@ -23,35 +22,38 @@ from kvstore.store.machine import KvMachine
 from raft import Node, RaftError
 
 GRACE_NS = SECOND_NS
-"""The grace period of a new session, in leader time: its client is about to use it. A client that uses its session
-later registers a second time, which costs it one round trip."""
+"""The grace period of a new session, in leader time: its client is about to use it. If the client is slower and the
+session is closed, the client registers again, which costs one round trip."""
 
 REGISTRATIONS_MAX = 8
-"""That one connection asks for in a grace period while places are scarce. A client asks twice in a second. The 1,000
-connections of a member (`ServiceLimits.connections_max`) can then fill 8,000 of the 10,000 places in that time, so that
-the oldest of a full store is always older than the grace."""
+"""The most registrations that one connection may request in a grace period while places are scarce. A client requests
+two in a second. With this bound, the 1,000 connections of a member (`ServiceLimits.connections_max`) can fill only
+8,000 of the 10,000 places in a grace period. So the oldest session of a full store is always older than that."""
 
 SCARCE_PARTS = 8
-"""Places are scarce while less than one in so many is free."""
+"""Places are scarce while at most one in this many is free."""
 
 
 class SessionReaper:
-    """On the member that leads: closes sessions that are over, or in the way. Cost: constant per registration amortized
-    (the first of a leader whose store is full looks at all sessions once); none for any other request."""
+    """On the leader, lets expired sessions end and closes unused sessions when places are needed.
+
+    Cost: amortized constant per registration, none for any other request. The first registration at a leader whose
+    store is full looks at all sessions once.
+    """
 
     def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets) -> None:
         self._node, self._machine, self._open = node, machine, opened
         self._expiry_ticket = 0  # The ticket of the empty transaction that lets time pass for an idle store.
         self._term: int | None = None
-        self._registering: deque[int] = deque()  # Tickets of registrations that are not applied yet.
-        self._closing: deque[int] = deque()  # Tickets of closes that are not applied yet.
+        self._registering: deque[int] = deque()  # Tickets of registrations that may not be applied yet.
+        self._closing: deque[int] = deque()  # Tickets of closes that may not be applied yet.
         self._candidates: deque[tuple[int, int]] = deque()  # (session id, registered at), oldest first.
         self._last_id = 0  # The id of the newest session that has become a candidate.
         self._window_begin = 0
-        self._asked: dict[int, int] = {}  # Connection id → registrations that it asked for in this window.
+        self._asked: dict[int, int] = {}  # Connection id → registrations that it requested in this window.
 
     def expire_due(self) -> None:
-        """On a leader: if a session is due, have an entry applied, for expiry happens only there.
+        """If a session is due, have the leader propose an empty command: sessions expire only when an entry is applied.
 
         See docs/reference/specification.md#812-leader-time.
         """
@@ -60,14 +62,14 @@ class SessionReaper:
             return
         if deadline <= core.leader_time_now() and self._expiry_ticket not in self._open.by_ticket:
             (self._expiry_ticket,) = self._open.tickets(1)
-            with contextlib.suppress(RaftError):  # Then the next time.
+            with contextlib.suppress(RaftError):  # The next call tries again.
                 self._node.propose(encode_command(Txn()), self._expiry_ticket)
                 self._open.unheard(self._expiry_ticket)
 
     def make_room(self, connection_id: int) -> None:
-        """A client asks for a session, which is proposed next. Raises StoreBusy if there is no place for it.
+        """Make room for a session whose registration is proposed next. Raises StoreBusy if there is no place for it.
 
-        Then nothing was proposed. A member that does not lead leaves the answer to the proposal.
+        In that case nothing was proposed. On a member that does not lead this does nothing: the proposal is refused.
         """
         core = self._node.core
         if core.leading_term != self._term:
@@ -86,7 +88,7 @@ class SessionReaper:
     def _close_oldest(self, now: int, sessions_max: int) -> None:
         due = self._machine.next_deadline
         if due is not None and due <= now:
-            return  # It expires in the entry of this very registration, before it.
+            return  # It expires in the entry of this registration, before the registration.
         session_id = self._oldest_unused(now)
         if session_id is None:
             raise StoreBusy("sessions_max", sessions_max)
@@ -97,20 +99,23 @@ class SessionReaper:
         self._candidates.popleft()
 
     def _begin(self, term: int | None) -> None:
-        """Another leadership, or none: what an earlier one proposed may never be applied."""
+        """Start a new leadership, or none. Commands that were proposed in an earlier one may never be applied."""
         self._term, self._last_id = term, 0
         for each in (self._registering, self._closing, self._candidates, self._asked):
             each.clear()
 
     def _count_open(self, tickets: deque[int]) -> int:
-        """How many are not applied yet. They are applied in order."""
+        """Drop the tickets that have ended, and return how many are left. They end in order."""
         open_tickets = self._open.by_ticket
         while tickets and tickets[0] not in open_tickets:
             tickets.popleft()
         return len(tickets)
 
     def _check_share(self, connection_id: int, now: int, sessions_max: int) -> None:
-        """Refusals count, too: who asks all the time leaves what becomes free to those who ask now and then."""
+        """Raises StoreBusy if this connection has requested too many registrations in this window.
+
+        Refused ones count, too. So a client that requests all the time leaves free places to those that request rarely.
+        """
         if not self._window_begin <= now < self._window_begin + GRACE_NS:
             self._window_begin = now
             self._asked.clear()
@@ -119,7 +124,7 @@ class SessionReaper:
             raise StoreBusy("sessions_max", sessions_max)
 
     def _oldest_unused(self, now: int) -> int | None:
-        """The first candidate, once those that were used or closed have left; None while it is in its grace period."""
+        """Return the id of the oldest unused session if its grace period is over, else None. Drops other candidates."""
         by_id, candidates = self._machine.sessions.by_id, self._candidates
         newer = [session for _, session in takewhile(lambda row: row[0] > self._last_id, reversed(by_id.items()))]
         if newer:

@@ -1,8 +1,8 @@
 """The trio shell of a `Service`: moves bytes between streams and the service; decides nothing.
 
 Each connection has two tasks, a reader and a writer. The flush itself sends the bytes that a socket takes at once,
-because waking the writer would cost more than sending. Only the rest waits for the writer, together with the bytes that
-gather meanwhile.
+because waking the writer would cost more than sending. Only the rest waits for the writer, which sends it together
+with any later bytes.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from raft.runtime import Acceptor, receive_at_once, send_at_once
 logger = logging.getLogger("kvstore.client_port")
 
 RECEIVE_BYTES_MAX = 64 * 1024
-"""The most that is read from one connection before others get their turn: about 350 puts of 128 bytes, 2 ms of work."""
+"""The most bytes read from one connection before others get their turn: about 350 puts of 128 bytes, 2 ms of work."""
 
 WORK_PAUSE_SHARE = 9.0
-"""The pause between two slices of work for floods, in durations of the last slice. So floods of requests that the
-member answers by itself get a tenth of its time, and other clients hardly notice."""
+"""The pause after a slice of work for floods (`work_budget`), as a multiple of the slice's duration. So floods of
+requests that the member answers by itself get a tenth of its time, and other clients hardly notice them."""
 
 TURN_BYTES_MAX = 256 * 1024
-"""The most that is taken up from all connections before the node gets its turn: about 1,400 puts, 15 ms of work. It
-keeps many clients together from delaying the heartbeats of a leader until it is deposed. A larger batch than these four
-full reads would not cost less per put."""
+"""The most bytes taken up from all connections before the node gets its turn: about 1,400 puts, 15 ms of work. Without
+this bound, many clients together could delay a leader's heartbeats until it is deposed. Batches larger than this, which
+is four full reads, would not make a put cheaper."""
 
 LAST_WORDS_SECONDS_MAX = 1.0
 """How long a client whose connection is closed because of an invalid frame has to read the reason."""
@@ -40,19 +40,19 @@ HELLO_SECONDS_MAX = 10.0
 """The time from the connection to the hello. A client that never says hello must not hold a place for ever."""
 
 HALF_FRAME_SECONDS_MAX = 30.0
-"""The time from the first byte of a frame to its last. A client that never finishes a frame must not hold a place, and
-up to 4 MiB, for ever. The arrival of further bytes does not extend the time."""
+"""The time from the first byte of a frame to its last. A client that never finishes a frame must not hold a place and
+up to 4 MiB of memory for ever. The arrival of further bytes does not extend the time."""
 
 BYTES_PER_SECOND_MIN = 64 * 1024
-"""The lowest rate of an honest client. A frame, or responses, that take longer than the usual time at this rate get the
-longer time: 64 s for the largest frame."""
+"""The lowest rate of an honest client. Where a frame or the responses are so large that they need more than the usual
+time at this rate, they get the time that they need: 64 s for the largest frame."""
 
 UNREAD_SECONDS_MAX = 120.0
 """How long a client may leave its responses unread while its socket takes no more. This is twice the time after which a
 suspended client has lost its session anyway."""
 
 TICK_SECONDS = 1.0
-"""How often an idle leader looks for expired sessions, and the listener for connections whose time is over."""
+"""How often an idle leader looks for expired sessions, and the listener checks its reserved places."""
 
 SCARCITY_SECONDS_MIN = 60.0
 """A shortage of places is logged once. It is over when no connection had to give up its place for this long."""
@@ -73,19 +73,19 @@ class _Connection(ConnectionPlace):
         super().__init__(connection_id, _origin(stream), tick)
         self.stream = stream
         self.everything = trio.CancelScope()
-        self.patience = trio.CancelScope(deadline=trio.current_time() + HELLO_SECONDS_MAX)  # With its reader.
+        self.patience = trio.CancelScope(deadline=trio.current_time() + HELLO_SECONDS_MAX)  # The reader's.
         self.outbox: list[bytes] = []
         self.is_writing = False  # The writer is sending: no other bytes may overtake it.
         self.has_output = trio.Event()
         self.has_room = trio.Event()
-        self.is_greeted = False  # At the last look.
+        self.is_greeted = False  # As of the reader's last check.
         self.is_hurried = True  # `patience` has a deadline. Known here, because asking the scope costs time.
-        self.frame_bytes = 0  # Of the unfinished frame for which it has a deadline, how many were here; 0: none.
+        self.frame_bytes = 0  # Received bytes of the unfinished frame, at the reader's last check; 0: there was none.
         self.frame_began = 0.0
 
 
 def _origin(stream: trio.abc.Stream) -> str:
-    """The address that a stream comes from, in the form by which places are shared."""
+    """The address that a stream comes from, in the form that `ConnectionPlaces` compares."""
     if type(stream) is not trio.SocketStream:
         return IN_PROCESS
     try:
@@ -227,8 +227,8 @@ class ClientListener:
             self._flush()
 
     def _tick(self) -> None:
-        """Once a second: close connections that hold a reserved place too long, and give a regular place to those whose
-        requests were refused in a reserved one."""
+        """Once a second, close connections that have held a reserved place for too long. Give a regular place to those
+        that have made a request which is refused in a reserved place."""
         places = self._places
         places.tick += 1
         for place in places.overstayed():
@@ -269,7 +269,7 @@ class ClientListener:
             connection.is_greeted = connection.is_greeted or self._service.is_greeted(connection_id)
             if connection.is_greeted:
                 self._set_patience(connection_id, connection, byte_count)
-            elif not connection.is_hurried:  # Its deadline was lifted while it waited for its turn.
+            elif not connection.is_hurried:  # The deadline was lifted while the reader waited.
                 connection.patience.deadline = trio.current_time() + HELLO_SECONDS_MAX
                 connection.is_hurried = True
             data = await receive_at_once(stream, RECEIVE_BYTES_MAX)
@@ -305,8 +305,8 @@ class ClientListener:
             connection.frame_bytes = 0
 
     async def _wait_for_turn(self, data: bytes) -> None:
-        """Wait for a turn with room, first come, first served. Trio runs tasks in no fixed order, so that some would
-        wait for long."""
+        """Wait for a turn with room, first come, first served. Without the lock some readers would wait for long: trio
+        runs tasks in no fixed order."""
         async with self._turnstile:
             while not self._has_turn_for(data):
                 await trio.lowlevel.checkpoint()
@@ -323,7 +323,7 @@ class ClientListener:
         return True
 
     def _bring_in(self, connection_id: int) -> None:
-        """Have the node take the received requests: at once if only one client is active, else with those of others."""
+        """Have the node take the received requests: at once if only one client is active, else together with others."""
         is_alone, self._last_reader = connection_id == self._last_reader, connection_id
         if is_alone:
             self._driver.flush()
@@ -366,7 +366,7 @@ class ClientListener:
             self._connections[connection_id].has_room.set()
 
     def _close(self, connection_id: int, connection: _Connection) -> None:
-        """The service has sent its last response, or gives up on a client that does not read."""
+        """Begin to close: the service has sent its last response, or has given up on a client that does not read."""
         connection.is_closing = True
         self._places.leave(connection)
         if not self._service.knows(connection_id):

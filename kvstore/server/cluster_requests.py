@@ -1,4 +1,4 @@
-"""Requests about the member and the cluster: those that are not operations on keys and can be answered at once."""
+"""Requests about the member and the cluster, except operations on keys: most of them are answered at once."""
 
 from __future__ import annotations
 
@@ -27,21 +27,23 @@ from raft import (
 
 
 class ClusterRequests:
-    """Answers from what one member knows. `own_*`: the address on which it really listens, if it advertises none; empty
-    if it does not listen.
+    """Answers requests about the member and the cluster, from what one member knows.
+
+    `own_address` and `own_peer_address`: where the member listens for clients and for peers, or empty. They are used
+    where the configuration has no such address for this member.
     """
 
     def __init__(self, node: Node, machine: KvMachine, log_bytes_max: int) -> None:
         self._node, self._machine, self._log_bytes_max = node, machine, log_bytes_max
         self.snapshots = SnapshotPages(node)
-        self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # How many there are, and may be.
-        self._limits_at, self._limits_told = -1, tuple[Any, ...]()  # As of this index.
+        self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # How many there are, and their bound.
+        self._limits_at, self._limits_told = -1, tuple[Any, ...]()  # The index of the state, and the last answer.
         self.duplicate_members: Callable[[], tuple[str, ...]] = tuple  # Members that run more than once.
         self.own_address = ""
         self.own_peer_address = ""
 
     def answer(self, asked: DecodedRequest) -> Sequence[Any] | None:
-        """The fields of the response; None for an unknown kind of request. A status has no hash here.
+        """Return the fields of the response; None for an unknown kind of request. A status comes without a hash.
 
         Raises ProtocolError, RaftError.
         """
@@ -73,7 +75,7 @@ class ClusterRequests:
         )
 
     def closing(self, items: Sequence[Any]) -> int | None:
-        """The session that a `close_session` request has the leader close; None if there is nothing to do.
+        """Return the id of the session that a `close_session` request has to close; None if there is nothing to do.
 
         Raises ProtocolError, NotLeader.
         """
@@ -83,14 +85,14 @@ class ClusterRequests:
         return None if session is None or (only_unused and not session.is_unused) else session_id
 
     def _leader_time(self) -> int:
-        """Raises NotLeader."""
+        """Return the leader time now. Raises NotLeader."""
         core = self._node.core
         if core.leading_term is None:
             raise NotLeader(core.node_id, core.leader_id)
         return core.leader_time_now()
 
     def _limits(self) -> Sequence[Any]:
-        """The limits, computed once for each state: sessions are walked only after a change."""
+        """The replicated limits and their use, computed again only if an entry was applied: that walks all sessions."""
         self._leader_time()
         if self._limits_at != self._node.core.last_applied:
             self._limits_at, self._limits_told = self._node.core.last_applied, limits_fields(self._machine)
@@ -102,9 +104,10 @@ class ClusterRequests:
         return self._address_of(member) or None if member else None
 
     def change_of(self, items: Sequence[Any]) -> MembershipChange:
-        """The change that a request asks for. A leader that was a single-member cluster without addresses adds its own.
+        """Return the change that a request describes.
 
-        Each new voter is named with the incarnation of its data folder.
+        Each new voter is named with the incarnation of its data folder. If the leader was a cluster of one member
+        without addresses, its own addresses are added.
 
         Raises ProtocolError, ChangeRefused.
         """

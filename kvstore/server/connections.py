@@ -34,7 +34,7 @@ class Connection:
         self.closed = False  # The last response was made: nothing more is read.
         self.in_flight = 0
         self.backlog: deque[bytes] = deque()  # Complete frames that wait for room or for their turn.
-        self.head_is_costly = False  # The first frame may have a long response: it waits for time, not for room.
+        self.head_is_costly = False  # The first waiting frame may need a long response: it waits for time, not room.
         self.deferred_responses: deque[tuple[OpenRow, Completion]] = (
             deque()
         )  # Responses that wait for room below `unsent_bytes_max`.
@@ -60,10 +60,10 @@ class Connection:
         )
 
     def lone_request(self, data: bytes, limits: ServiceLimits) -> bytes | None:
-        """The body, if `data` is exactly one request, no other waits before it, and there is room for it; else None.
+        """Return the body if `data` is exactly one request, no other request waits, and there is room; else None.
 
-        A client with one request at a time sends such data. Splitting, queueing and counting the request would cost
-        more than taking it up.
+        A client with one request at a time sends such data. Splitting, queueing and counting such a request would cost
+        more than serving it.
         """
         length = len(data) - _HEADER_BYTES
         is_alone = (
@@ -99,8 +99,8 @@ BATCH_MIN = 4
 class OpenRequests:
     """The requests that wait for the node. A ticket is used once.
 
-    A request is in `by_ticket`, or part of a batch in `batches`, by the batch's first ticket, until a request of that
-    batch is looked up alone.
+    A request is either in `by_ticket` or part of a batch. `batches` has the batches by their first tickets. As soon as
+    one request of a batch is looked up by its own ticket, all batches are moved to `by_ticket`.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class OpenRequests:
         return range(first, first + count)
 
     def unheard(self, ticket: int) -> None:
-        """The service has proposed a command of its own: no client waits for its result."""
+        """Add a command that the service itself has proposed: no client waits for its result."""
         self.by_ticket[ticket] = (0, 0, 0, 0, None)
 
     def commands(
@@ -148,7 +148,7 @@ class OpenRequests:
             self._expand(tickets, batch)
 
     def take(self, ticket: int) -> OpenRow | None:
-        """Remove and return the request that waits for this ticket; None if there is none any more."""
+        """Remove and return the request that waits for this ticket; None if there is none."""
         row = self.by_ticket.pop(ticket, None)
         if row is None and self.batches:  # Rare: commands that are proposed together usually end together.
             self.expand_all()

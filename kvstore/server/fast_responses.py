@@ -33,7 +33,7 @@ def _form_of(number: int) -> int:
 
 
 class ResponseBatcher:
-    """Sends the responses to completions of many tickets at a time."""
+    """Sends responses for completions that cover many tickets."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ResponseBatcher:
         self._put, self._answer = put, answer
 
     def applied(self, batch: AppliedBatch) -> None:
-        """Like `answer` for each command. Commands that were proposed together usually end together."""
+        """Respond to each command, as `answer` does. Commands that were proposed together usually end together."""
         tickets, results, opened = batch.tickets, batch.results, self._opened
         assert len(tickets) == len(results), batch.index
         if len(tickets) == 1 and results[0][-1] is PUT_DONE:
@@ -75,14 +75,14 @@ class ResponseBatcher:
                 opened.expand(tickets[start])  # The batch has other commands than puts, or spans two entries.
 
     def _one_by_one(self, tickets: Sequence[int], results: Sequence[Any], index: int) -> None:
-        """Like `answer` for each command. Commands of one connection are usually consecutive."""
+        """Respond to each command, as `answer` does. Commands of one connection are usually consecutive."""
         last_id, connection = 0, None
         ids: list[int] = []
         revisions: list[int] = []
         for ticket, result in zip(tickets, results, strict=True):
             opened = self._opened.take(ticket)
             if opened is None:
-                continue  # No client waits for it any more.
+                continue  # No client waits for this result any more.
             if opened[0] != last_id:
                 self._puts(connection, ids, revisions)
                 last_id, connection, ids, revisions = opened[0], self._connections.get(opened[0]), [], []
@@ -101,14 +101,14 @@ class ResponseBatcher:
             self._put(connection, self._encoder.put(opened[1], revision))
 
     def reads_ready(self, ready: ReadsReady, machine: KvMachine, unsent_bytes_max: int) -> None:
-        """Like `answer` for each read. All tickets belong to one connection; most are gets of existing keys."""
+        """Respond to each read, as `answer` does. All belong to one connection; most are gets of existing keys."""
         if len(ready.tickets) == 1:
             self._single_read(ready.tickets[0], machine, unsent_bytes_max)
             return
         rows = list(map(self._opened.by_ticket.pop, ready.tickets))
         connection = self._connections.get(rows[0][0])
         if connection is None:
-            return  # It has gone meanwhile.
+            return  # The client is gone.
         assert rows[-1][0] == connection.connection_id, rows[-1]
         ids: list[int] = []
         found: list[RecordItem] = []
@@ -132,7 +132,7 @@ class ResponseBatcher:
         opened = self._opened.by_ticket.pop(ticket)
         connection, body = self._connections.get(opened[0]), opened[4]
         if connection is None:
-            return  # It has gone meanwhile.
+            return  # The client is gone.
         (record,) = machine.records_of((body[1],))
         if record is not None and body[0] == 2 and connection.unsent_bytes < unsent_bytes_max:
             connection.in_flight -= 1
@@ -154,14 +154,14 @@ class FastEncoder:
         self._get_middle = b"\x01" + encode_item(node_id) + b"\x82\x02"
 
     def put(self, request_id: int, revision: int) -> bytes:
-        """`puts` for a single put."""
+        """Like `puts`, for a single put."""
         pack, before, between, size_bytes = _layout(_form_of(request_id), _form_of(revision))
         after = self._put_end
         head = (size_bytes + len(after) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before
         return pack(head, request_id, between, revision) + after
 
     def get(self, request_id: int, revision: int, record: RecordItem) -> bytes:
-        """`gets` for a single get."""
+        """Like `gets`, for a single get."""
         pack, before, between, size_bytes = _layout(_form_of(request_id), _form_of(revision))
         rest = self._get_middle + _record_item(record)
         head = (size_bytes + len(rest) - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "big") + b"\x86" + before
@@ -192,7 +192,7 @@ class FastEncoder:
 
 
 def _record_item(record: RecordItem) -> bytes:
-    """The bytes of `encode_item(record)`: 0.8 instead of 2.5 µs."""
+    """The same bytes as `encode_item(record)`, in 0.8 µs instead of 2.5 µs."""
     value, create_revision, mod_revision, version, lease_id = record
     return b"\x85%b%b%b%b%b%b" % (
         bytes_head(len(value)), value,
@@ -212,6 +212,6 @@ def _layout(of_ids: int, of_revisions: int) -> tuple[Callable[..., bytes], bytes
 
 
 def _halves(encode: Callable[[Sequence[int], Sequence[T]], bytes], ids: Sequence[int], rows: Sequence[T]) -> bytes:
-    """Encode both halves separately, for numbers of different sizes: rare, as those of a connection mostly have one."""
+    """Encode both halves separately, since their numbers differ in size. Rare: sizes change little in a connection."""
     half = len(ids) // 2
     return encode(ids[:half], rows[:half]) + encode(ids[half:], rows[half:])

@@ -16,7 +16,7 @@ from raft import StoreFailed
 logger = logging.getLogger("kvstore.service")
 
 PLACES_MAX = 64
-"""How many places in the program have a count of their own; all further places share one."""
+"""How many places in the program have counts of their own; all further places share one count."""
 
 TRACEBACK_CHARACTERS_MAX = 8_000
 """The length of one traceback in the log; its end, which names the error, is kept."""
@@ -25,7 +25,7 @@ _OTHER_PLACES = "other places"
 
 
 def is_contained(error: BaseException) -> bool:
-    """True if `error`, raised while a request was judged, may cost its connection only.
+    """True if `error`, raised while a request was judged, may cost only the connection of this request.
 
     False for exceptions that end a process or a task (KeyboardInterrupt, SystemExit, trio.Cancelled), and for a disk
     that fails while the request reads it: the member makes no more promises after that.
@@ -41,9 +41,9 @@ def _is_decoder_panic(error: BaseException) -> bool:
 
 
 class RequestErrors:
-    """Counts the errors that were contained in one member, and logs each distinct place once with its traceback.
+    """Counts the contained errors of one member. The first error of each place is logged with its traceback.
 
-    A place is logged again, in one line, when its count reaches 10, 100, 1,000, …
+    A place is the line of code that raised. It is logged again, in one line, when its count reaches 10, 100, 1,000, …
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class RequestErrors:
         self.places: dict[str, int] = {}  # "TypeError at service.py:363" → how often.
 
     def record(self, error: BaseException) -> None:
-        """Count `error`, and log it if that is due."""
+        """Count `error`, and log it if it is the first, tenth, hundredth, … of its place."""
         self.total += 1
         place = place_of(error)
         if place not in self.places and len(self.places) >= PLACES_MAX:

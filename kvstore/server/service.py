@@ -1,11 +1,11 @@
 """The client side of a member, sans-I/O: bytes of client connections in, bytes out. The simulator runs it too.
 
-The host calls `receive` with the bytes of a socket and `complete` after every flush of the node. Then it sends the
-bytes that `take_output` returns, and closes the connections that `take_closed` names. It reads from a connection only
-while `wants_input` is true, and reports sent bytes with `sent`. So a slow reader slows down only itself.
+The host calls `receive` with the bytes of a socket and `complete` after every flush of the node. Then the host sends
+the bytes that `take_output` returns, and closes the connections that `take_closed` names. It reads from a connection
+only while `wants_input` is true, and reports sent bytes with `sent`. So a slow reader slows down only itself.
 
-Requests are judged before anything is proposed. A malformed frame ends its own connection, with the reason, as does an
-unexpected error while a request is judged (`request_errors`); the member continues.
+Requests are judged before anything is proposed. A malformed frame, or an unexpected error while a request is judged
+(`request_errors`), ends only its own connection, with the reason; the member continues.
 
 See docs/reference/specification.md#712-requests-from-outside.
 """
@@ -76,19 +76,21 @@ from raft import (
 _RANGE = int(CommandKind.RANGE)
 
 LARGE_BYTES = 16 * 1024
-"""Responses of this size or more are counted when they are made; smaller ones only if a socket does not take them."""
+"""Responses of at least this size are reported to `held` when they are made; smaller ones only if a socket does not
+take them."""
 
 BUDGET_CHECK_BYTES = 4 * MIB
-"""How many bytes may be received or queued, on all connections, before the sums over all connections are made again:
-50 µs for 1,000 connections. The common bounds may be exceeded by this much."""
+"""After this many received or queued bytes, the sums over all connections are computed again, which takes 50 µs for
+1,000 connections. So the bounds of all connections together may be exceeded by this many bytes."""
 
 
 CLOSING = "closing"
-"""Takes the place of a read's body for a request that closes a session: its response says whether one was closed."""
+"""Takes the place of a read's body in the row of a request that closes a session. The response to such a request says
+whether a session was closed."""
 
 
 class Service:
-    """Serves the clients of one node. Connection ids are the host's, never used twice."""
+    """Serves the clients of one node. The host assigns connection ids, and never uses an id twice."""
 
     def __init__(self, node: Node, machine: KvMachine, limits: ServiceLimits | None = None) -> None:
         self.limits = limits = limits or ServiceLimits()
@@ -97,12 +99,12 @@ class Service:
         self.request_errors = RequestErrors()
         self._node_id = node.identity.node_id
         self._connections: dict[int, Connection] = {}
-        self._dirty: dict[int, Connection] = {}  # Have output.
+        self._dirty: dict[int, Connection] = {}  # These have output.
         self._closed: list[int] = []
-        self._grown_bytes = 0  # Bytes that may be held since the sums over all connections were last made.
+        self._grown_bytes = 0  # Bytes reported to `held` since the sums over all connections were last computed.
         self._budget = WorkBudget()
-        self._deferring: dict[int, Connection] = {}  # Owe answers to reads of ranges, for which a turn had no time.
-        self.work_wanted: Callable[[], None] = _nobody  # The host is to call `Service.work` in its next turn.
+        self._deferring: dict[int, Connection] = {}  # These have ranges to read that a turn had no time for.
+        self.work_wanted: Callable[[], None] = _nobody  # Requests the host to call `work` in its next turn.
         self.cluster.client_connections = lambda: (len(self._connections), self.limits.connections_max)
         self._open = OpenRequests()
         self._batcher = ResponseBatcher(self._node_id, self._open, self._connections, self._put_frames, self._answer)
@@ -111,8 +113,8 @@ class Service:
         self._results = ResultsPressure(node, machine, self._open)
         self._judge = RequestJudge(node, machine, self.cluster, self._results, self.limits.admission)
         self._leading_term = node.core.leading_term
-        self._backlogged: dict[int, Connection] = {}  # Frames of theirs wait for room, or for the next turn.
-        self._flooding: dict[int, Connection] = {}  # Frames of theirs wait for time for long answers to floods.
+        self._backlogged: dict[int, Connection] = {}  # Their frames wait for room, or for the next turn.
+        self._flooding: dict[int, Connection] = {}  # Their frames wait for a slice that serves floods.
 
     # What the host reports.
 
@@ -121,7 +123,7 @@ class Service:
         assert connection_id not in self._connections, connection_id
         connection = self._connections[connection_id] = Connection(connection_id, is_reserved=is_reserved)
         clients_max = self.limits.connections_max
-        if len(self._connections) > clients_max and not is_reserved:  # Some of them may not count.
+        if len(self._connections) > clients_max and not is_reserved:  # Closed and reserved ones do not count.
             count = sum([not (each.closed or each.is_reserved) for each in self._connections.values()])
             if count > clients_max:
                 self._refuse(connection, "busy", f"{clients_max} clients are connected")
@@ -185,9 +187,9 @@ class Service:
         return True
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent] = ()) -> bool:
-        """The node was flushed: send the responses to requests that have ended.
+        """Send the responses to requests that ended in a flush of the node.
 
-        True if requests that had waited for room were taken up: flush the node again.
+        True if requests that had waited for room were taken up; the host then flushes the node again.
         """
         if events:
             self.cluster.snapshots.heed(events)
@@ -216,10 +218,10 @@ class Service:
         return bool(self._backlogged) and self._resume()
 
     def work(self, *, floods: bool = True) -> bool:
-        """Do a slice of the work that is too much for one turn: 1 to 3 ms, a large answer more.
+        """Do a slice of the work that is too much for one turn: 1 to 3 ms, or longer for one large response.
 
-        To be called once a turn after `work_wanted`, until it returns False; then fetch output and wake the driver.
-        `floods`: also what is not urgent.
+        After `work_wanted`, the host calls this once a turn until it returns False. After each call the host fetches
+        the output and wakes the driver. `floods`: also do work that is not urgent.
         """
         self._budget.renew(floods=floods)
         if floods and self._hashes.is_under_way:
@@ -254,10 +256,10 @@ class Service:
             self._serve(connection, FEW_REQUESTS)
 
     def _resume(self) -> bool:
-        """Take up frames that had to wait, of one connection after the other. True if there was any.
+        """Take up frames that had to wait, of one connection after the other. True if there were any.
 
-        Those with few come first: a client that asks for one thing at a time does not wait for all that ask for
-        hundreds. The others take turns.
+        Connections with few waiting frames come first, so a client with one request at a time does not wait for clients
+        with hundreds of requests. The latter take turns.
         """
         backlogged, self._backlogged = self._backlogged, {}
         for connection in sorted(backlogged.values(), key=_is_flooding):
@@ -281,7 +283,7 @@ class Service:
         self._reaper.expire_due()
         self._results.look()
 
-    # What the host may ask of a connection.
+    # The state of a connection, for the host.
 
     def is_greeted(self, connection_id: int) -> bool:
         """True once the handshake is complete. Callers should close connections that do not complete it in time."""
@@ -289,17 +291,17 @@ class Service:
         return connection is not None and connection.greeted
 
     def is_within_a_frame(self, connection_id: int) -> bool:
-        """True if the last bytes were the beginning of a frame whose end has not arrived."""
+        """True if the last received bytes began a frame whose end has not arrived."""
         connection = self._connections.get(connection_id)
         return connection is not None and bool(connection.splitter.rest)
 
     def incomplete_frame(self, connection_id: int) -> tuple[int, int]:
-        """How many bytes of the incomplete frame have arrived (0: there is none), and its size."""
+        """Return how many bytes of the incomplete frame have arrived (0: there is none), and the size of the frame."""
         connection = self._connections.get(connection_id)
         return (0, 0) if connection is None else (len(connection.splitter.rest), connection.splitter.wanted_bytes)
 
     def is_idle(self, connection_id: int) -> bool:
-        """True if no request of this connection is open and no response waits."""
+        """True if no request of this connection is open or waits, and no response waits."""
         connection = self._connections.get(connection_id)
         return connection is None or not (
             connection.in_flight or connection.unsent_bytes or connection.backlog or connection.deferred_responses
@@ -348,10 +350,10 @@ class Service:
     # The bounds of all connections together.
 
     def held(self, byte_count: int) -> None:
-        """`byte_count` more bytes may be kept for connections: of requests, or of responses that a socket did not take.
+        """Report that connections may hold `byte_count` more bytes: of requests, or of responses that were not sent.
 
-        After every BUDGET_CHECK_BYTES all of them are added up; at a common bound the connection that holds most is
-        given up.
+        After every BUDGET_CHECK_BYTES, the bytes of all connections are added up. If the sum exceeds its bound, the
+        connections that hold most are closed.
         """
         self._grown_bytes += byte_count
         if self._grown_bytes < BUDGET_CHECK_BYTES:
@@ -366,7 +368,7 @@ class Service:
             self._give_up(connection)
 
     def _give_up(self, connection: Connection) -> None:
-        """Close the connection of a client that does not read. It cannot be told the reason."""
+        """Close the connection of a client that does not read. The reason cannot be sent to such a client."""
         connection.closed = True
         connection.out.clear()
         connection.deferred_responses.clear()
@@ -378,7 +380,7 @@ class Service:
     # Requests.
 
     def _serve_alike(self, connection: Connection, data: bytes) -> int:
-        """Take up puts of one layout, which make up most of a load; returns how many bytes they were."""
+        """Take up the puts of one layout with which `data` begins: most of a load. Return how many bytes they have."""
         count_max = min(self._run_max, self.limits.in_flight_max - connection.in_flight)
         try:
             batch = parse_uniform_puts(data, count_max, self.limits.admission)
@@ -392,11 +394,11 @@ class Service:
 
     @property
     def _run_max(self) -> int:
-        """Requests that are taken up together. Where they would be refused one by one, fewer."""
+        """The most requests taken up together; fewer on a member that does not lead, which refuses them one by one."""
         return REQUESTS_PER_TURN if self._node.core.leading_term is None else RUN_MAX
 
     def _serve(self, connection: Connection, run_max: int) -> None:
-        """Take up the frames that have come, at most so many together, while there is room and time."""
+        """Take up waiting frames, at most `run_max` of them together, while there is room and time."""
         backlog = connection.backlog
         connection.head_is_costly = False
         while backlog and not connection.closed and connection.has_room(self.limits):
@@ -417,16 +419,16 @@ class Service:
             self._postpone(connection)
 
     def _postpone(self, connection: Connection) -> None:
-        """Frames of it wait: for room, which answers make, or for time, which a later turn has."""
+        """Note that frames of this connection wait: for responses to make room, or for a later turn to have time."""
         waits_for_slice = connection.head_is_costly and _is_flooding(connection)
         (self._flooding if waits_for_slice else self._backlogged)[connection.connection_id] = connection
         if waits_for_slice or self._budget.is_spent:
             self.work_wanted()
 
     def _serve_run(self, connection: Connection, bodies: Sequence[bytes], waiting: int) -> int:
-        """Take up requests, the frequent ones many at a time; returns how many until there was no more room or time.
+        """Take up requests, frequent kinds many at a time; return how many were taken up before room or time ran out.
 
-        `waiting`: how many requests of the connection wait, with these.
+        `waiting`: how many requests of the connection wait, including these.
         """
         try:
             items = decode_joined(bodies, SEPARATOR) if FAST_PATHS else None
@@ -451,7 +453,7 @@ class Service:
         return place
 
     def _take_up(self, connection: Connection, batch: RequestBatch) -> None:
-        """Take up a batch as a whole, or, if it is refused, one by one, to find the refused requests."""
+        """Take up a batch as a whole. If that is refused, take up its requests one by one, to find the refused ones."""
         try:
             if batch.commands:
                 self._propose_all(connection, batch)
@@ -470,13 +472,13 @@ class Service:
                 self._or_refuse(connection, request_id, self._read, body)
 
     def _propose_all(self, connection: Connection, batch: RequestBatch) -> None:
-        """As `_propose` for each."""
+        """Propose all commands of a batch."""
         tickets = self._open.tickets(len(batch.commands))
         self._node.propose_all(batch.commands, tickets)
         self._open.commands(connection, tickets, batch.command_ids, batch.session_ids)
 
     def _read_all(self, connection: Connection, batch: RequestBatch) -> None:
-        """As `_read` for each, in one round."""
+        """Request all reads of a batch from the node, in one round."""
         tickets = self._open.tickets(len(batch.reads))
         self._node.read_all(tickets)
         self._open.reads(connection, tickets, batch.read_ids, batch.reads)
@@ -495,7 +497,7 @@ class Service:
             self._put(connection, hello)
 
     def _serve_reserved(self, connection: Connection, body: bytes) -> None:
-        """As `_serve_one`, for a connection with a reserved place: only cheap requests that change nothing."""
+        """Serve a request of a connection with a reserved place: only cheap requests that change nothing."""
         connection.reserved_requests += 1
         if connection.reserved_requests > OPERATOR_REQUESTS_MAX:
             words = f"a connection with a place reserved for `hwm status` has {OPERATOR_REQUESTS_MAX} requests at most"
@@ -515,10 +517,10 @@ class Service:
                 self._refuse_request(connection, asked.request_id, Busy("connections_max", self.limits.connections_max))
 
     def _serve_one(self, connection: Connection, body: bytes, waiting: int | None = None) -> bool:
-        """Judge one request of any kind, with errors contained; then carry out the decision, where they are not.
+        """Judge one request of any kind, and carry out the decision; False if the request has to wait for a later turn.
 
-        False if this turn has no time for it: it has to wait. `waiting`: how many requests of its connection wait, with
-        this one; None if it is served in any case.
+        Unexpected errors are contained while the request is judged, but not while the decision is carried out.
+        `waiting`: how many requests of the connection wait, including this one. With None, this one never has to wait.
         """
         request_id = 0
         try:
@@ -578,7 +580,7 @@ class Service:
             self._refuse_request(connection, request_id, error)
 
     def _change(self, connection: Connection, request_id: int, change: MembershipChange) -> None:
-        """Change the members. The response follows when the whole change is committed, or says why it is not."""
+        """Change the members. The response follows once the whole change is committed, or has failed."""
         tickets = self._open.tickets(1)
         self._node.propose_change(change, tickets[0])
         self._open.commands(connection, tickets, (request_id,), (0,))
@@ -636,7 +638,9 @@ class Service:
         self._open.reads(connection, tickets, (request_id,), (body,), bound_ms)
 
     def _stepped_down(self) -> None:
-        """Commands of a session may be retried elsewhere at once; the others wait for the node's completion.
+        """End the open commands of sessions as `unknown`, so that their clients can retry them elsewhere at once.
+
+        Other requests wait for their completion by the node.
 
         See docs/reference/specification.md#96-end-of-a-proposal.
         """
@@ -649,11 +653,11 @@ class Service:
     # Answers.
 
     def _answer(self, opened: OpenRow, completion: Completion) -> None:
-        """Respond once there is room for the response, which may be large. A read then shows a later state, which its
-        guarantee allows."""
+        """Respond as soon as there is room for the response, which may be large. A read that waits for room shows a
+        later state, which its guarantee allows."""
         connection = self._connections.get(opened[0])
         if connection is None:
-            return  # It has gone meanwhile.
+            return  # The client is gone.
         body = opened[4]
         if connection.deferred_responses:
             connection.deferred_responses.append((opened, completion))
@@ -664,7 +668,7 @@ class Service:
             self._answer_deferred(connection)
 
     def _answer_deferred(self, connection: Connection) -> None:
-        """Make the deferred responses, as far as the connection has room and this turn has time for them."""
+        """Make deferred responses while the connection has room and this turn has time for them."""
         deferred_responses = connection.deferred_responses
         while deferred_responses and connection.unsent_bytes < self.limits.unsent_bytes_max:
             body = deferred_responses[0][0][4]
@@ -703,7 +707,7 @@ class Service:
         self._put(connection, encode_response(request_id, code, revision, consistency, self._node_id, fields))
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
-        """Respond to a bounded read. If it had to wait for room, the state may have become too old meanwhile."""
+        """Respond to a bounded read. While it waited for room, the state may have become too old for it."""
         age = age_ms(self._node)
         if age is None or age > bound_ms:
             self._respond(connection, request_id, Code.TOO_STALE, (age, bound_ms))
@@ -731,7 +735,7 @@ class Service:
             self.held(size)
 
     def _end(self, connection: Connection, error: ProtocolError) -> None:
-        """Send the reason, and close the connection."""
+        """Send `error` as the reason, and close the connection."""
         if not connection.greeted:
             self._refuse(connection, "protocol", str(error))
             return
@@ -758,7 +762,7 @@ class Service:
         self.request_errors.record(error)
 
     def _contain(self, connection: Connection, request_id: int, error: BaseException) -> None:
-        """Handle an unexpected error while a hello or a request was judged. Nothing has changed, so the error costs
+        """Handle an unexpected error while a hello or a request was judged. Nothing has changed, so the error ends
         only this connection.
 
         `request_id` is 0 if it is not known.
@@ -773,8 +777,8 @@ class Service:
 
 
 def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
-    """The connections that hold most: as many as must be closed so that the rest hold at most `bound`. Of two that hold
-    equally much, the older one is closed first.
+    """Return the connections that hold most, as many as must be closed so that the others hold at most `bound`. Of two
+    that hold the same amount, the older one is closed first.
     """
     total, found = sum(held.values()), []
     for connection in sorted(held, key=lambda each: (-held[each], each.connection_id)) if total > bound else ():
@@ -786,7 +790,7 @@ def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
 
 
 def _nobody() -> None:
-    """The default: the host of the service calls `work` in each turn."""
+    """The default of `work_wanted`, for a host that calls `work` in each turn anyway."""
 
 
 def _is_flooding(connection: Connection) -> bool:

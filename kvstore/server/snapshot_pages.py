@@ -1,7 +1,7 @@
 """Pages of the newest durable snapshot, for clients that save it, and the request to build a newer one.
 
-No state is kept between two requests of a client: each names the file that the first page came from. Only the newest
-file is read, by the member's own name for it; once there is a newer file, the client begins again.
+No state is kept between two requests of a client: each request names the file that the first page came from. A member
+reads only its newest file, never a file by a name from a client. Once there is a newer file, the client begins again.
 
 A page is read synchronously, as `read_log` reads entries. 1 MiB takes 0.1 ms from the page cache, which holds a file
 that was just written, and longer from a disk; encoding it takes 0.6 ms. A build runs beside other work, in chunks.
@@ -24,10 +24,10 @@ class SnapshotPages:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._given_up = ""  # Why a build was given up since one was last requested.
+        self._given_up = ""  # Why a build was given up after the last request for one; empty: none was.
 
     def heed(self, events: Sequence[TraceEvent]) -> None:
-        """Take note of events of the node."""
+        """Remember the reason if one of these events of the node gives up a build."""
         for event in events:
             if event.name == "snapshot_given_up":
                 self._given_up = re.sub(r"^\[Errno \d+\] ", "", str(event.fields["reason"]))  # For people.
@@ -36,8 +36,8 @@ class SnapshotPages:
         """The fields of the response: the name of the file, its size, and bytes of it.
 
         If there is no such page: None, the reason, whether a snapshot is being built, and why the last requested build
-        was given up (empty if it was not). `revision` is that of the state which a build would show. Raises
-        ProtocolError for malformed items.
+        was given up (empty if it was not). `revision`: the present revision of the store, which a snapshot built now
+        would have. Raises ProtocolError for malformed items.
         """
         name, offset, bytes_max, revision_min, wants_build = _judged(items)
         info = self._node.newest_snapshot()

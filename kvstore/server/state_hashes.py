@@ -1,7 +1,7 @@
 """Hashes of a member's state, for comparing members: computed in slices, one hash at a time, beside other work.
 
-A response shows the member at the moment of its hash, which is not before the request. While the state does not change,
-the last hash is reused.
+A response never shows an older state than the one that was current when the request arrived. While the state does not
+change, the last hash is reused.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class StateHashes:
         self._node, self._machine, self._take_status, self._answer = node, machine, status, answer
         self._hashing: StateHashing | None = None
         self._status: MemberStatus | None = None  # As it was when `_hashing` began.
-        self._served: list[WaitingRequest] = []  # They wait for `_hashing`.
-        self._next: list[WaitingRequest] = []  # The state had changed when they arrived: they wait for the next hash.
-        self._index, self._hash = -1, b""  # The last hash, and the index of its state.
+        self._served: list[WaitingRequest] = []  # These wait for `_hashing`.
+        self._next: list[WaitingRequest] = []  # These arrived after a change of the state: they wait for the next hash.
+        self._index, self._hash = -1, b""  # Index of the state that was hashed last, and its hash.
 
     @property
     def waiting(self) -> list[WaitingRequest]:
@@ -55,11 +55,11 @@ class StateHashes:
 
     @property
     def is_under_way(self) -> bool:
-        """True while `step` has work."""
+        """True while a hash is being computed, so that `step` has work."""
         return self._hashing is not None
 
     def known(self) -> MemberStatus | None:
-        """The status of this member with the hash of its state, if the hash is known already; else None."""
+        """Return the status of this member with the hash of its present state; None if this hash is not known yet."""
         if self._index != self._node.core.last_applied:
             return None
         return replace(self._take_status(), state_hash=self._hash)
@@ -79,7 +79,7 @@ class StateHashes:
             self._begin()
 
     def forget(self, connection_id: int) -> None:
-        """Forget the requests of this connection. A hash under way is completed, for later requests."""
+        """Forget the requests of this connection. A hash that is being computed is completed, for later requests."""
         if self._hashing is not None:
             self._served = [each for each in self._served if each.connection_id != connection_id]
             self._next = [each for each in self._next if each.connection_id != connection_id]

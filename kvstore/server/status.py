@@ -15,7 +15,7 @@ from raft import Configuration, Member, Node, ProtocolError
 
 
 def status_of(node: Node, machine: KvMachine) -> MemberStatus:
-    """The present status, without the hash of the state. Cost: O(sessions)."""
+    """Return the present status of a member, without the hash of its state. Cost: O(sessions)."""
     status, state = node.status(), machine.status()
     return MemberStatus(
         node_id=status.node_id,
@@ -68,7 +68,10 @@ def status_of(node: Node, machine: KvMachine) -> MemberStatus:
 
 
 def membership_of(node: Node, client_address: Callable[[Member], str], about: str = "") -> Membership:
-    """The membership as this node sees it. `client_address`: where clients reach a member. `about`: an id, or empty."""
+    """The membership as this node sees it. `client_address`: where clients reach a member.
+
+    `about`: the node id for `Membership.incarnation_id`, or empty.
+    """
     core, status = node.core, node.status()
     progress = {peer.peer_id: peer for peer in status.peers}
     is_leader = core.leading_term is not None
@@ -113,7 +116,7 @@ def sessions_fields(machine: KvMachine, leader_time: int, items: Sequence[Any]) 
     """The fields of the response: leader_time, rows, whether there are more. Raises ProtocolError."""
     if len(items) < 2 or not is_count(items[0]) or not is_count(items[1]):
         raise ProtocolError("a sessions request is [request_id, 10, after_id, count_max]")
-    ids = list(machine.sessions.by_id)  # Ascending: ids are given in order, and snapshots keep it.
+    ids = list(machine.sessions.by_id)  # Ascending: ids are given in order, and snapshots keep this order.
     begin = bisect_right(ids, items[0])
     end = begin + max(1, min(items[1], PAGE_SESSIONS_MAX))
     rows = []

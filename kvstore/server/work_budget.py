@@ -1,11 +1,11 @@
-"""How much of one turn of the loop goes into the requests of clients.
+"""Bounds on the share of one turn of the event loop that the requests of clients may take.
 
-Peers, the clock and all other clients wait while requests are taken up. Two things take long, and each has a bound for
-one turn; the rest waits for the next slice of work (`Service.work`):
+Peers, timers and all other clients wait while requests are served. Two kinds of work take long. Each has a bound for
+one turn; work beyond the bound waits for the next slice (`Service.work`):
 
-- answers that the member makes by itself and that may be long, counted in units of about 0.1 ms. Connections with few
-  requests and those that flood have separate purses: a flood takes nothing from the others;
-- hundreds of requests at once that have no fast path (docs/internals/fast-paths.md), each of which takes 20 to 35 µs.
+- Long responses that the member makes by itself, counted in units of about 0.1 ms. Connections with few waiting
+  requests and connections that flood have separate bounds, so a flood takes no time from the others.
+- Hundreds of requests at once without a fast path (docs/internals/fast-paths.md). Each takes 20 to 35 µs.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Consistency, DecodedRequest, RequestKind
 
 UNITS_PER_TURN = 16
-"""For connections of which few requests wait, all together: some 2 ms, more only by the last answer."""
+"""Units for all connections with few waiting requests: about 2 ms, exceeded at most by the last response."""
 
 FLOOD_UNITS_PER_TURN = 6
-"""For all others together: some 1 ms. Each slice delays what an honest client asks for by as much."""
+"""Units for all other connections: about 1 ms. Each slice delays the requests of honest clients by this time."""
 
 UNIT_BYTES = 2 * 1024
-"""Bytes of a response that cost one unit more: some 20 small records, or entries of the log."""
+"""The bytes of a response that cost one unit, in addition to one unit for any response: about 20 small records or log
+entries."""
 
 FEW_REQUESTS = 8
-"""A connection of which more requests wait floods."""
+"""A connection floods if more than this number of its requests wait."""
 
 REQUESTS_PER_TURN = 128
-"""Requests without a fast path, of all connections that flood: some 3 ms. Those of others are not counted."""
+"""Requests without a fast path, for all connections that flood: about 3 ms. Other connections are not counted."""
 
 _PROPOSALS = frozenset({RequestKind.COMMAND, RequestKind.CHANGE, RequestKind.TRANSFER, RequestKind.CLOSE_SESSION})
 
 
 def is_costly(asked: DecodedRequest) -> bool:
-    """True if the member makes the answer at once, and that may be long. All else waits for peers, or is one record."""
+    """True if the member responds at once and the response may be long. Others wait for peers, or are one record."""
     if asked.kind == RequestKind.READ:
         is_local = asked.items[:1] == [Consistency.LOCAL]
         return is_local and len(asked.items) > 1 and _is_range(asked.items[1])
@@ -40,44 +41,44 @@ def is_costly(asked: DecodedRequest) -> bool:
 
 
 def _is_range(body: object) -> bool:
-    """True if the body of a read, which may be anything, asks for a range."""
+    """True if `body`, which may be any item, is a range."""
     return type(body) is list and body[:1] == [CommandKind.RANGE]
 
 
 class WorkBudget:
-    """What is left of one turn. Ask `admits` before each request, and charge what it has cost."""
+    """The time that is left in one turn. Call `admits` before each request, and charge the cost of the request."""
 
     def __init__(self) -> None:
         self._few_left, self._flood_left, self._requests_left = UNITS_PER_TURN, FLOOD_UNITS_PER_TURN, REQUESTS_PER_TURN
         self._is_flood = False  # The request that was admitted last belongs to a flood.
-        self.is_spent = False  # Somebody has to wait for `renew`.
+        self.is_spent = False  # At least one of the bounds is reached, until `renew`.
 
     @property
     def admits_floods(self) -> bool:
-        """True if this slice has time for another long answer to a connection that floods."""
+        """True if this slice has time for another long response to a connection that floods."""
         return self._flood_left > 0
 
     @property
     def next_turn_is_due(self) -> bool:
-        """True if somebody waits for the next turn, whether that has time for long answers to floods or not."""
+        """True if a bound is used up that every turn renews. (Some turns do not renew the bound for floods.)"""
         return self._few_left <= 0 or self._requests_left <= 0
 
     def renew(self, *, floods: bool = True) -> None:
-        """A new turn has come; `floods`: with time for long answers to floods, too."""
+        """Begin a new turn. `floods`: it also has time for long responses to floods."""
         self._few_left, self._requests_left = UNITS_PER_TURN, REQUESTS_PER_TURN
         if floods:
             self._flood_left = FLOOD_UNITS_PER_TURN
         self.is_spent = self._flood_left <= 0
 
     def admits(self, waiting: int, *, is_costly: bool) -> bool:
-        """True if this turn has time for a request, costly or not, of a connection of which so many wait."""
+        """True if this turn has time for a request of a connection that has `waiting` requests waiting."""
         self._is_flood = waiting > FEW_REQUESTS
         if is_costly:
             return (self._flood_left if self._is_flood else self._few_left) > 0
         return not self._is_flood or self._requests_left > 0
 
     def charge(self, answer_bytes: int) -> None:
-        """The request that was admitted last has cost a walk, and an answer of so many bytes."""
+        """Charge the request that was admitted last, which got a response of `answer_bytes` bytes."""
         units = 1 + answer_bytes // UNIT_BYTES
         if self._is_flood:
             self._flood_left -= units
@@ -86,7 +87,7 @@ class WorkBudget:
         self.is_spent = self._flood_left <= 0 or self.next_turn_is_due
 
     def charge_requests(self, count: int, waiting: int) -> None:
-        """So many requests without a fast path were taken up, of a connection of which `waiting` wait."""
+        """Charge `count` requests without a fast path, of a connection that has `waiting` requests waiting."""
         if waiting > FEW_REQUESTS:
             self._requests_left -= count
             self.is_spent = self._flood_left <= 0 or self.next_turn_is_due

@@ -1,8 +1,8 @@
 """Snapshot views of a state that keeps changing: taken in O(1), read in slices, each row as it was at the beginning.
 
-They copy on write. Before a row changes, the open views save it (`KeyValueMap.views`, `Sessions.views`) unless they
-have returned it already. A row that changes twice, or is new, costs a comparison. A slice is captured as a whole when
-it begins, so its rows may change before they are used.
+They copy on write. Before a row changes, each open view (`KeyValueMap.views`, `Sessions.views`) saves the row, unless
+the view has returned it already. For a row that changes a second time, or is newer than the view, this costs only a
+comparison. A slice is captured as a whole when it begins, so its rows may change before they are used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StoreSnapshotView:
         self._records_left, self._deletions_left = len(store.records), len(store.deletions)
         self._key = b""  # The last key that was returned.
         self._old: dict[bytes, RecordItem] = {}  # Records of later keys that were overwritten or removed since.
-        self._removed: SortedList[bytes] = SortedList()  # The keys among them that are absent, or were for a while.
+        self._removed: SortedList[bytes] = SortedList()  # Those of them that are absent, or were for a while.
         self._place: DeletionPlace = (0, 0, b"")  # The last deletion that was returned.
         self._forgotten: SortedList[DeletionPlace] = SortedList()  # Later deletions that the map has forgotten since.
         store.views.append(self)
@@ -47,7 +47,7 @@ class StoreSnapshotView:
         return self in self._store.views
 
     def close(self) -> None:
-        """Save nothing more; nothing more can be read. May be called twice."""
+        """Stop saving rows. The view cannot be read any more. May be called twice."""
         if self.is_open:
             self._store.views.remove(self)
 
@@ -95,8 +95,8 @@ class StoreSnapshotView:
 
 
 def _following(later: Iterator[P], gone: SortedList[P], rows: int) -> list[P]:
-    """At most `rows` next items of `later` and `gone`, in order. All items of `gone` are later ones; those returned are
-    removed from it."""
+    """Return up to `rows` next items of `later` and `gone` together, in order. No item of `gone` was returned before;
+    those that are returned now are removed from it."""
     found = list(islice(later, rows))
     if gone:
         found = sorted({*found, *islice(gone, rows)})[:rows]
@@ -108,8 +108,8 @@ def _following(later: Iterator[P], gone: SortedList[P], rows: int) -> list[P]:
 class SessionsSnapshotView:
     """A view of sessions and their kept results. It is open until `close`, which its owner must call.
 
-    Taking it costs O(sessions), which are few: 0.2 ms for 10,000. A session is saved with a copy of its `results`
-    before its first change: 0.04 ms for the 4,096 results that the default limits allow.
+    Making a view costs O(sessions), which are few: 0.2 ms for 10,000. Before its first change, a session is saved with
+    a copy of its `results`: 0.04 ms for the 4,096 results that the default limits allow.
     """
 
     def __init__(self, sessions: Sessions) -> None:
@@ -121,24 +121,24 @@ class SessionsSnapshotView:
         sessions.views.append(self)
 
     def close(self) -> None:
-        """Save nothing more; nothing more can be read. May be called twice."""
+        """Stop saving rows. The view cannot be read any more. May be called twice."""
         if self in self._sessions.views:
             self._sessions.views.remove(self)
 
     def save(self, session: Session, *, is_over: bool = False) -> None:
-        """The session is about to change, or `is_over` and will never again."""
+        """The session is about to change. `is_over`: it is about to be removed, so its results never change again."""
         session_id = session.session_id
         if self._last_id < session_id < self._next_id and session_id not in self._saved:
             self._saved[session_id] = (_row(session), session.results if is_over else session.results.copy())
 
     def sessions(self) -> Iterator[SessionRow]:
-        """All sessions by id. To be read before `results`."""
+        """All sessions by id. Call this before `results`."""
         for session_id in self._ids:
             saved = self._saved.get(session_id)
             yield saved[0] if saved else _row(self._sessions.by_id[session_id])
 
     def results(self) -> Iterator[tuple[int, int, ResultItem]]:
-        """(session id, request number, result) of all kept results, in this order."""
+        """All kept results as (session id, request number, result), sorted by these numbers."""
         for session_id in self._ids:
             self._last_id = session_id
             saved = self._saved.pop(session_id, None)
@@ -147,7 +147,7 @@ class SessionsSnapshotView:
                 yield session_id, number, result
 
     def whole_sessions(self) -> Iterator[tuple[SessionRow, list[tuple[int, ResultItem]]]]:
-        """All sessions by id, each with its kept results by number. To be read instead of the two above."""
+        """All sessions by id, each with its kept results by number. Call this instead of `sessions` and `results`."""
         for session_id in self._ids:
             self._last_id = session_id
             saved = self._saved.pop(session_id, None)

@@ -20,18 +20,18 @@ from kvstore.store.map import KeyValueMap
 from kvstore.store.records import RecordItem
 from kvstore.store.sessions import Session, Sessions
 
-_BATCH_PARTS = 1024  # Joined before they are hashed, so that one call hashes many.
+_BATCH_PARTS = 1024  # Parts that are joined before they are hashed, so that one call hashes many.
 _RECORD = struct.Struct(">IIqqqq")
 _DELETION = struct.Struct(">Iq")
 _SESSION = struct.Struct(">qqqqI")
 
 SLICE_PARTS = 512
-"""The parts hashed in one slice, about 0.5 ms: those of 170 records, or 512 deletions and results."""
+"""The parts hashed in one slice, in about 0.5 ms: those of 170 records, or of 512 deletions or results."""
 
 SLICE_BYTES = 256 * 1024
-"""The bytes hashed in one slice; more only if one value is larger. SHA-256 takes 0.2 to 0.6 ms for them."""
+"""The bytes hashed in one slice, unless one value is larger. SHA-256 takes 0.2 to 0.6 ms for this many bytes."""
 
-_PICTURE_ROWS = 128  # Captured from the state at a time.
+_PICTURE_ROWS = 128  # Rows that are captured from the state at a time.
 
 
 def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
@@ -59,7 +59,7 @@ class StateHashing:
     def __init__(
         self, store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int
     ) -> None:
-        """Cost: O(sessions), like a snapshot."""
+        """Open views of the present state. Cost: O(sessions), like a snapshot."""
         self._state, self._clients = StoreSnapshotView(store, _PICTURE_ROWS), SessionsSnapshotView(sessions)
         self._parts = _parts(
             _head(store, sessions, limits, leader_time, level),

@@ -1,8 +1,8 @@
-"""The fast path of entries with one put each, as a client with one request open writes them.
+"""The fast path of entries with one put each: the entries of a client with one open request at a time.
 
-Limits that all puts together cannot reach are checked once. The loop ends at the first put off the fast path: a request
-that is repeated, closed or out of order, a session that is over or full, a time at which a session may expire. From
-there on `KvMachine` takes its general path; tests compare the two.
+Limits that all puts together cannot reach are checked once. The loop ends at the first put off the fast path: when a
+request is repeated, closed or out of order, when a session is over or full, or at a time when a session may expire.
+From there on `KvMachine` takes its general path; tests compare the two.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def apply_single_puts(
     expiry_due: int,
     rows: Sequence[SinglePut],
 ) -> tuple[int, list[ResultItem]]:
-    """Carry out these puts, up to the first off the fast path; returns the leader time after them, and their results.
+    """Carry out puts, up to the first one off the fast path. Return the leader time after them, and their results.
 
-    `expiry_due`: no session expires before this leader time. Cost of a put: 0.7 µs, and 1 to 2 µs more with so many
-    keys that the processor has to wait for memory.
+    `expiry_due`: no session expires before this leader time. Cost of a put: 0.7 µs; with so many keys that the
+    processor has to wait for memory, 1 to 2 µs more.
     """
     answers: list[ResultItem] = []
     count = len(rows)
@@ -71,7 +71,7 @@ def apply_single_puts(
         session.deadline = leader_time + session.ttl_ns
         floor = session.floor
         if acknowledged_up_to == floor + 1 and (kept := results.get(acknowledged_up_to)) and kept[2] is PUT_DONE:
-            del results[acknowledged_up_to]  # Another one replaces it: the sum of bytes stays.
+            del results[acknowledged_up_to]  # The new result has the same size: the sums stay.
             session.floor = acknowledged_up_to
         else:
             session.results_bytes += PUT_RESULT_BYTES

@@ -1,9 +1,10 @@
 """Garbage collection in a process that only runs a member: no collection may walk the whole state.
 
 Reference counting frees nearly all objects here; the collector frees the few cycles that errors and connections leave
-behind. But it would walk the whole state: a map of 10⁶ records, or 1,000 blocks of 1,000 sorted keys, for 50 to 200 ms
-each time. Even collections of the youngest generation would: the collector stops tracking a map of untracked values
-when it visits the map, and tracks it again at the next write. Frozen objects (`gc.freeze`) are not walked any more.
+behind. But each collection would walk the whole state, such as a map of 10⁶ records, or 1,000 blocks of 1,000 sorted
+keys: 50 to 200 ms. Even a collection of the youngest generation would do so: the collector stops tracking a map of
+untracked values when it visits the map, and tracks the map again at the next write. Frozen objects (`gc.freeze`) are
+not walked any more.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from contextlib import contextmanager
 from typing import Any
 
 LONG_NS = 5_000_000
-"""A collection that takes longer has walked large long-lived objects, which are then frozen."""
+"""If a collection takes longer than this, it has walked large long-lived objects, which are then frozen."""
 
 YOUNG_MAX = 1_000
-"""The number of commands after which the youngest generation is collected, in 0.1 ms. Python would collect it when 700
-more objects were made than freed. Under a steady load, as many records and results are freed as made: they would gather
-for seconds, up to 10⁵, and then be walked at once, for 20 to 50 ms."""
+"""The number of commands after which the youngest generation is collected, which takes 0.1 ms. Python itself collects
+it when 700 more objects were made than freed. Under a steady load, as many records and results are freed as are made.
+So up to 10⁵ young objects would gather for seconds, and then be walked all at once, for 20 to 50 ms."""
 
 _began_at = 0
 _young = 0
@@ -28,7 +29,7 @@ _young = 0
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Suspend collections while a state is loaded: there is no garbage, and one would happen every 700 records."""
+    """Suspend collections while a state is loaded: no garbage arises, but every 700 records would cause one."""
     gc.disable()
     try:
         yield
@@ -37,10 +38,10 @@ def suspended() -> Iterator[None]:
 
 
 def freeze_state() -> None:
-    """Freeze all current objects out of the garbage collector; freeze again after any collection longer than 5 ms.
+    """Freeze all current objects: the collector ignores them. Freeze again after any collection longer than 5 ms.
 
-    Cost: O(1). Frozen objects that later become cyclic garbage are never freed. They are few: objects are frozen again
-    only after the state has grown by much, or was replaced.
+    Cost: O(1). Frozen objects that later become cyclic garbage are never freed. They are few, because objects are
+    frozen again only after the state has grown a lot or was replaced.
     """
     gc.freeze()
     if _freeze_after_a_long_one not in gc.callbacks:
@@ -48,7 +49,7 @@ def freeze_state() -> None:
 
 
 def freeze_growth() -> None:
-    """Freeze all current objects again, if `freeze_state` was called: a state is being loaded beside another one."""
+    """Freeze all current objects while a second state is being loaded, if `freeze_state` was called before."""
     if _freeze_after_a_long_one in gc.callbacks:
         gc.freeze()
 
@@ -62,7 +63,7 @@ def _freeze_after_a_long_one(phase: str, _: dict[str, Any]) -> None:
 
 
 def note_allocations(count: int) -> None:
-    """`count` commands were applied. Each has left about one young object of each kind."""
+    """Count applied commands, and collect young objects when due. Each command leaves about one object of each kind."""
     global _young
     _young += count
     if _young >= YOUNG_MAX:

@@ -1,8 +1,8 @@
 """The keys of a store in byte order, sorted lazily.
 
-The keys are in blocks of 1,000 to 2,000, with a bound between two blocks. A new key is appended to its block: 0.6 µs,
-where a list that is kept sorted takes 2.1 µs (10⁶ random keys). A block is sorted when it is read or split, in 0.3 to
-0.7 ms. This is the longest pause: a read sorts only the blocks where it begins and ends, and those that it walks.
+The keys are in blocks of 1,000 to 2,000, with a bound between two blocks. A new key is appended to its block in 0.6 µs;
+a list that is always kept sorted needs 2.1 µs (10⁶ random keys). A block is sorted when it is read or split, in 0.3 to
+0.7 ms. No other pause is longer. A read sorts only the blocks in which it begins and ends, and those that it walks.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ BLOCK_KEYS = 1_000
 another."""
 
 FEW = 16
-"""The most new keys that are inserted one by one. For more, the block is sorted, which takes at least 20 µs."""
+"""The most new keys that are inserted one by one. With more, the whole block is sorted, in at least 20 µs."""
 
 LAST_KEYS = 32
-"""How many keys of the first block are freed at once. If keys were added in random order, other freed memory lies
-between them, and all of it goes back to the system with the last thousand keys of a million: 9 ms in one step."""
+"""How many keys of the first block are freed in one step. If keys were added in random order, memory that was freed
+before lies between them. Of a million keys, freeing the last thousand in one step would return all this memory to the
+system at once, which takes 9 ms."""
 
 KeyPlace = tuple[int, int]
 """(block, index in it). It is valid until a key is added or removed."""
 
 
 class KeyOrder:
-    """A set of keys in blocks: those of block i are above bound i - 1, and not above bound i.
+    """A set of keys in blocks. The keys of block i are above bound i - 1, and not above bound i.
 
     The first `_in_order[i]` keys of block i are sorted; the others were added later.
     """
@@ -93,26 +94,26 @@ class KeyOrder:
         return len(self._blocks) - 1, len(self._blocks[-1])
 
     def count(self, low: KeyPlace, high: KeyPlace) -> int:
-        """How many keys there are from `low` up to `high`; negative if they are the other way round.
+        """Return how many keys there are from `low` up to `high`; the number is negative if `high` comes before `low`.
 
-        Cost: 50 ns for each block between, so 34 µs over 10⁶ keys.
+        Cost: 50 ns for each block between the two, so 34 µs over 10⁶ keys.
         """
         if high < low:
             return -self.count(high, low)
         return high[1] - low[1] + sum(map(len, self._blocks[low[0] : high[0]]))
 
     def walk(self, low: KeyPlace, high: KeyPlace) -> Iterator[bytes]:
-        """The keys from `low` up to `high`. No key may be added or removed meanwhile."""
+        """The keys from `low` up to `high`. No key may be added or removed during this."""
         for number in range(low[0], high[0] + 1):
             yield from map(self._ordered(number).__getitem__, self._part(number, low, high))
 
     def walk_back(self, low: KeyPlace, high: KeyPlace) -> Iterator[bytes]:
-        """The same keys in descending order."""
+        """The keys from `low` up to `high`, in descending order. No key may be added or removed during this."""
         for number in range(high[0], low[0] - 1, -1):
             yield from map(self._ordered(number).__getitem__, reversed(self._part(number, low, high)))
 
     def after(self, key: bytes) -> Iterator[bytes]:
-        """All keys above this one. No key may be added or removed meanwhile."""
+        """All keys above this one. No key may be added or removed during this."""
         number = bisect_left(self._bounds, key)
         return self.walk((number, bisect_right(self._ordered(number), key)), self.end())
 
@@ -149,7 +150,7 @@ class KeyOrder:
         self._in_order[number : number + 1] = [middle, len(upper)]
 
     def _join(self, number: int) -> None:
-        """Join this block and the next, unless the result would have to be split soon."""
+        """Join this block and the next one, unless the joined block would soon have to be split again."""
         lower, upper = self._blocks[number : number + 2]
         if len(lower) + len(upper) > BLOCK_KEYS * 3 // 2:
             return

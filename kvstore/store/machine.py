@@ -1,8 +1,8 @@
 """The replicated state machine: committed entries in, results out (docs/reference/specification.md#8-store).
 
-It is deterministic: no clock, no randomness, no configuration but the replicated limits. Any command of a client ends
-in a result, the same on every member. Only an entry that no build at this feature level can have made stops the member
-(`UnreadablePayload`, `UnsupportedFeatureLevel`).
+It is deterministic: no clock, no randomness, no configuration but the replicated limits. Any command of a client has a
+result, which is the same on every member. Only an entry that no build at the present feature level can have made stops
+the member (`UnreadablePayload`, `UnsupportedFeatureLevel`).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from raft import Entry, EntryKind, LevelRange, StateSnapshot
 
 _INVALID = int(ResultCode.INVALID_REQUEST)
 _PUT = int(CommandKind.PUT)
-_COMMANDS, _NO_OP, _CONFIGURATION = EntryKind.COMMANDS, EntryKind.NO_OP, EntryKind.CONFIGURATION  # A look-up: 50 ns.
+_COMMANDS, _NO_OP, _CONFIGURATION = EntryKind.COMMANDS, EntryKind.NO_OP, EntryKind.CONFIGURATION  # Saves 50 ns a use.
 _NEVER = TIME_NS_MAX + 1
 _VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # The largest value in the response to a get.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineStatus:
-    """The state in numbers. `results`: how many are kept for sessions."""
+    """The state in numbers. `results`: how many results are kept for sessions."""
 
     revision: int
     compact_revision: int
@@ -132,7 +132,7 @@ class KvMachine:
 
     @property
     def feature_level(self) -> int:
-        """The feature level in force, which determines the known shapes of commands, alike on all members."""
+        """The feature level in force, which determines the known forms of commands. It is the same on all members."""
         return self._level
 
     @property
@@ -149,7 +149,7 @@ class KvMachine:
     def next_deadline(self) -> int | None:
         """When the next session expires, in ns of leader time; None if there is none.
 
-        Expiry happens at apply only: an idle leader proposes an empty transaction when this is due.
+        Sessions expire only when an entry is applied, so an idle leader proposes an empty transaction at this time.
 
         See docs/reference/specification.md#812-leader-time.
         """
@@ -181,7 +181,7 @@ class KvMachine:
         return operation(self._store, body, self._limits)
 
     def records_of(self, keys: Iterable[bytes]) -> list[RecordItem | None]:
-        """The records that `read` finds for a get of each key; None for a key that needs `read` itself."""
+        """The record of each key, for gets. None for a key that is absent or has too large a value: then use `read`."""
         slots, value_bytes_max = self._store.records.slots, _VALUE_BYTES_MAX
         return [
             record if (record := slots[hash(key) % SLOTS].get(key)) and len(record[0]) <= value_bytes_max else None
@@ -203,10 +203,10 @@ class KvMachine:
     # The log.
 
     def apply(self, entry: Entry) -> list[ResultItem]:
-        """Apply one committed entry; one result per command in it, in order.
+        """Apply one committed entry; return one result per command in it, in order.
 
-        Sessions whose deadline the entry's time has reached expire before its commands. Cost of a batch of puts: about
-        1 to 4 µs each, see docs/reference/semantics.md. Raises UnreadablePayload, UnsupportedFeatureLevel: the member
+        Before its commands, sessions expire whose deadline is at or before the entry's time. Cost of a put in a batch:
+        about 1 to 4 µs, see docs/reference/semantics.md. Raises UnreadablePayload, UnsupportedFeatureLevel: the member
         must stop.
         """
         kind, payload = entry.kind, entry.payload
@@ -229,10 +229,10 @@ class KvMachine:
         return results
 
     def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
-        """`apply` several entries in order, at a lower cost, above all for entries of few commands.
+        """Apply several entries in order, like `apply` but at a lower cost, above all for entries of few commands.
 
-        All entries are decoded together, so the caller bounds their number. If this raises at an entry, the earlier
-        ones are applied.
+        All entries are decoded together, so the caller bounds their number. If one entry raises, the earlier ones have
+        been applied.
         """
         if not FAST_PATHS:
             return [self.apply(entry) for entry in entries]
@@ -252,7 +252,7 @@ class KvMachine:
         return results
 
     def _apply_single_puts(self, rows: Sequence[SinglePut]) -> list[list[ResultItem]]:
-        """Apply entries of one put each; from the first one off the fast path on, use the general path."""
+        """Apply entries of one put each. The general path takes over at the first put that is off the fast path."""
         self._leader_time, answers = apply_single_puts(
             self._store, self._sessions, self._limits, self._leader_time, self._expiry_due, rows
         )
@@ -264,17 +264,17 @@ class KvMachine:
     def _apply_batches(self, batches: Sequence[Batch]) -> list[list[ResultItem]]:
         """Apply the commands of each batch at its time.
 
-        A hot loop for puts under sessions, which are most of the commands. `enter`, `answered`, `put` and `keep` take
-        half the time in line, and the work that adjacent commands of one session share is done once. Any command off
-        the fast path is handed to `_apply_command`, which safely repeats the session bookkeeping that is already done
-        here; tests compare with a machine that hands all commands there.
+        This is a hot loop for puts under sessions, which are most of the commands. `enter`, `answered`, `put` and
+        `keep` are written in line here, which halves their time. Work that is the same for adjacent commands of one
+        session is done once. Any command off the fast path is handed to `_apply_command`, which safely repeats the
+        session bookkeeping that is already done here. Tests compare with a machine that hands all commands there.
         """
         results_of_all: list[list[ResultItem]] = []
         store, sessions, leader_time = self._store, self._sessions, self._leader_time
         slots, by_id, deletions, views = store.records.slots, sessions.by_id, store.deletions, store.views
         kept_max, kept_bytes_max, all_bytes_max, quota_bytes = _bounds(self._limits)
         revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
-        session: Session | None = None  # That of the last command on the fast path; the next three hold its changes.
+        session: Session | None = None  # Of the last put on the fast path; the variables below cache its fields.
         last_id, floor, session_bytes = NOT_A_PLAIN_PUT, 0, 0
         results: dict[int, ResultItem] = {}
         for time, rows in batches:
@@ -363,7 +363,7 @@ class KvMachine:
         self._expiry_due = _NEVER if due is None else due
 
     def _apply_command(self, item: Any) -> ResultItem:
-        """Apply one command of any shape."""
+        """Apply one decoded command, which may be any item."""
         flaw = validate_header(item)
         if flaw is not None:
             return self._invalid(flaw)
@@ -383,7 +383,7 @@ class KvMachine:
         return answer
 
     def _carry_out(self, item: Sequence[Any]) -> ResultItem:
-        """Carry out a command that no kept result and no session error has answered."""
+        """Carry out a command that neither a kept result nor a session error has answered."""
         kind = item[3]
         if type(kind) is int and kind == 1 and len(item) == 6:
             key, value = item[4], item[5]
@@ -436,7 +436,7 @@ class KvMachine:
     # The state as a whole.
 
     def snapshot(self) -> StateSnapshot:
-        """The present state, however late its chunks are read. Cost: O(sessions).
+        """Take a snapshot of the present state. Later changes do not affect it. Cost: O(sessions).
 
         Until the snapshot is read to the end or closed, rows that change are saved for it.
         """
@@ -444,13 +444,16 @@ class KvMachine:
         return take_snapshot(self._store, self._sessions, header, self._chunk_bytes)
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
-        """Take the state of a snapshot. Raises InvalidSnapshot, UnsupportedFeatureLevel; then nothing has changed."""
+        """Load the state of a snapshot. Raises InvalidSnapshot, UnsupportedFeatureLevel; then nothing has changed."""
         restoring = self.begin_restore(header, chunks)
         while restoring.step():
             pass
 
     def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> Restoring:
-        """`restore` in slices of a few ms; entries applied meanwhile are lost with the old state. Raises as it does."""
+        """Begin a `restore` in slices of a few ms. Entries that are applied before its end are lost with the old state.
+
+        Raises InvalidSnapshot, UnsupportedFeatureLevel.
+        """
         limits = read_header(header, self._levels)
 
         def become(store: KeyValueMap, sessions: Sessions) -> tuple[KeyValueMap, Sessions]:

@@ -20,14 +20,14 @@ from kvstore.store.records import RecordItem, Records
 
 RangeItem = tuple[bytes, bytes | None, int, int, int, int]
 DeletionPlace = tuple[int, int, bytes]
-"""(deleted_revision, number of the deletion within that revision, key). They sort in the order of the deletions."""
+"""(deleted_revision, number of the deletion within that revision, key). The places sort in the order of deletion."""
 
 FIRST_REVISION = 1
 """The revision of the empty store; the first change makes it 2."""
 
 
 class MapView(Protocol):
-    """An open view of the map as it was at one moment. Before a change, the map has it save the old record."""
+    """An open view of the map as it was at one moment. Before a change, the map has the view save the old record."""
 
     def save(self, key: bytes, record: RecordItem) -> None:
         """`record` is about to be overwritten."""
@@ -42,10 +42,10 @@ class MapView(Protocol):
 class KeyValueMap:
     """Keys in byte order with their records, without sessions, quotas and errors.
 
-    `deletions` holds the revision of every remembered deletion, oldest first, all above `deletion_floor`; a key is
-    never in both maps. `deletion_order` has the places of the deletions: unlike a dict, it can be read from any place
-    and shortened at its front. Changes by `place` and `take_out` must be followed by a `seal` with the keys written.
-    Before any other change of `records`, the open `views` must save the old records.
+    `deletions` maps a key to the revision of its remembered deletion, oldest first, all above `deletion_floor`; no key
+    is in both `records` and `deletions`. `deletion_order` has the places of the deletions: unlike a dict, it can be
+    read from any place and shortened at its front. Changes by `place` and `take_out` must be followed by a `seal` with
+    the keys written. Before any other change of `records`, the open `views` must save the old records.
     """
 
     __slots__ = (
@@ -70,14 +70,14 @@ class KeyValueMap:
         self.stored_bytes = 0  # Σ(len(key) + len(value) + 64) over all records.
 
     def deletion_of(self, key: bytes) -> tuple[int, bool]:
-        """(deleted_revision, exact) of an absent key: (0, True) means that it was never there. Cost: O(1)."""
+        """(deleted_revision, exact) of an absent key; (0, True) means that the key was never there. Cost: O(1)."""
         revision = self.deletions.get(key)
         if revision is not None:
             return revision, True
         return self.deletion_floor, self.deletion_floor == 0
 
     def place(self, key: bytes, value: bytes, revision: int) -> RecordItem | None:
-        """Write a record at `revision`; returns the one before. Cost: O(1), or O(log n) for a new key."""
+        """Write a record at `revision`; return the old record. Cost: O(1), or O(log n) for a new key."""
         records = self.records.part_of(key)
         old = records.get(key)
         if old is None:
@@ -121,7 +121,7 @@ class KeyValueMap:
         self.forget_deletions(deletions_max)
 
     def remember_deletion(self, key: bytes, revision: int) -> None:
-        """Add the newest deletion, of a key without a remembered one. Cost: O(log n)."""
+        """Add the newest deletion. No deletion of this key is remembered yet. Cost: O(log n)."""
         order, number = self.deletion_order, 0
         if order and order[-1][0] == revision:
             number = order[-1][1] + 1
@@ -137,7 +137,7 @@ class KeyValueMap:
             view.save_deletion(place)
 
     def forget_deletions(self, deletions_max: int) -> None:
-        """Raise the floor until at most `deletions_max` are left. Those of one revision are forgotten together."""
+        """Raise the deletion floor until at most `deletions_max` are left. Deletions of one revision go together."""
         order = self.deletion_order
         if len(order) <= deletions_max:
             return
@@ -149,11 +149,11 @@ class KeyValueMap:
                 view.save_deletion(place)
 
     def select(self, body: Sequence[Any]) -> tuple[tuple[RangeItem, ...], bool, int]:
-        """Read a page: (items, more, count) for the body of a range. Cost: O(log n + items), and 50 ns for each
-        1,000 keys in the range.
+        """Read a page for the body of a range, as (items, more, count).
 
         The page ends at its limit, or before the item that would exceed its bound in bytes. It has at least one item if
-        there is any, so that a listing always makes progress.
+        there is any, so that a listing always makes progress. Cost: O(log n + items), and 50 ns for each 1,000 keys in
+        the range.
         """
         _, start, end, limit, reverse, keys_only, count_only, _, bytes_max = body
         keys = self.keys

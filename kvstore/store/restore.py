@@ -1,7 +1,7 @@
 """Restoring a state from a snapshot, in slices of a few ms, while the old state is still in use.
 
-10⁶ records of 16 + 128 bytes are read in 3,200 slices. Freeing as many takes a tenth of a second, so the old state is
-freed in slices, too.
+10⁶ records of 16 + 128 bytes are read in 3,200 slices. Freeing that many records takes a tenth of a second, so the old
+state is freed in slices, too.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from kvstore.store.sessions import Sessions
 from kvstore.store.snapshot_codec import CHUNK_BYTES, StateReader
 
 SLICE_RECORDS = 1_024
-"""How many records one slice validates and stores, at 0.7 µs each; a chunk of the usual size has no more."""
+"""How many records one slice validates and stores, at 0.7 µs each. A chunk of the usual size has no more records."""
 
 FREED_RECORDS = 1_024
 """How many records one slice frees, at 0.2 µs each, or 1 µs if memory goes back to the system."""
 
 SPARED_EVERY_SLICES = 64
-"""After how many slices the rows that were read are frozen, so that the collector does not walk them repeatedly."""
+"""After this many slices, the rows read so far are frozen, so that the garbage collector does not walk them again."""
 
 Become = Callable[[KeyValueMap, Sessions], tuple[KeyValueMap, Sessions]]
-"""Makes this the state, in constant time; returns the old one."""
+"""Makes the given store and sessions the state, in constant time; returns the old ones."""
 
 
 class Restoring:
-    """Implements `raft.StateRestore`. Its owner changes once, by `become`, when all rows are read and valid."""
+    """Implements `raft.StateRestore`. Once all rows are read and valid, `become` replaces the state in one step."""
 
     def __init__(self, header: Mapping[str, Any], chunks: Iterable[bytes], become: Become) -> None:
         """`header` has passed `read_header`."""
@@ -52,13 +52,13 @@ class Restoring:
         if chunk is None:
             self._be_over(*self._become(*self._reader.finish()))
         else:
-            self._reader.feed(chunk)  # A chunk is decoded at once.
+            self._reader.feed(chunk)  # This decodes the whole chunk.
             if len(chunk) <= CHUNK_BYTES:
                 self._reader.take(SLICE_RECORDS)
         return True
 
     def give_up(self) -> None:
-        """Abandon the restore: the owner keeps its state. Further steps free the rows that were read."""
+        """Abandon the restore: the old state stays in use. Further steps free the rows that were read."""
         self._be_over(self._reader.store, self._reader.sessions)
 
     def _be_over(self, store: KeyValueMap, sessions: Sessions) -> None:
@@ -67,7 +67,7 @@ class Restoring:
 
 
 def _take_apart(store: KeyValueMap, sessions: Sessions) -> Iterator[None]:
-    """Free a state in slices, unless a view of it is still open: then it is freed with that view."""
+    """Free a state in slices. A state with an open view is left alone: it is freed together with the view."""
     if store.views or sessions.views:
         return
     parts, deletions, places = store.records.take_apart(), store.deletions, store.deletion_order

@@ -1,8 +1,9 @@
 """Sessions, and the results that they keep for retries. All of this is replicated state.
 
-A request `(session_id, request_no, acknowledged_up_to)` is closed if its number is at or below the session's floor,
-answered with the kept result if there is one, and carried out otherwise, in any order of numbers. A session for which
-no command was applied during its time-to-live, in leader time, expires at the next entry, before its commands.
+A request `(session_id, request_no, acknowledged_up_to)` is refused as closed if its number is at or below the session's
+floor. It is answered with its kept result if there is one, and carried out otherwise; numbers may come in any order.
+A session expires if no command was applied for it during its time-to-live, in leader time. It is closed by the next
+entry, before the commands of this entry.
 
 See docs/reference/specification.md#9-sessions-and-outcomes.
 """
@@ -18,16 +19,16 @@ from kvstore.limits import ITEM_OVERHEAD_BYTES, StoreLimits
 from kvstore.protocol.results import PUT_DONE, ResultItem, refusal_item
 
 FIRST_SESSION_ID = 1
-"""Session 0 is "none"."""
+"""Session id 0 means "no session"."""
 
 PUT_RESULT_BYTES = 2 * ITEM_OVERHEAD_BYTES
 """The `result_bytes` of a put that was carried out."""
 
 
 def result_bytes(item: Any) -> int:
-    """The bytes that a kept result counts towards the bounds: 64 for each array in it, and its bytes and texts.
+    """The bytes that a kept result counts towards the bounds: 64 for each array in it, plus its byte strings and texts.
 
-    Replicated state depends on this sum, so it is a sum over fields, and its rule never changes.
+    Replicated state depends on this sum, so it is a sum over fields, not over an encoding, and its rule never changes.
     """
     if type(item) is tuple:
         return ITEM_OVERHEAD_BYTES + sum([result_bytes(each) for each in item if type(each) is not int])
@@ -40,14 +41,14 @@ def kept_bytes(result: ResultItem) -> int:
 
 
 class Session:
-    """One client's session. `results`: request number → result, all above `floor`; never changed once there."""
+    """One client's session. `results`: request number → result, all above `floor`. A kept result never changes."""
 
     __slots__ = ("deadline", "floor", "results", "results_bytes", "session_id", "ttl_ns")
 
     def __init__(self, session_id: int, ttl_ns: int, deadline: int, floor: int = 0) -> None:
         self.session_id = session_id
         self.ttl_ns = ttl_ns
-        self.deadline = deadline  # It has expired once leader_time reaches this.
+        self.deadline = deadline  # The session expires once leader_time reaches this.
         self.floor = floor
         self.results: dict[int, ResultItem] = {}
         self.results_bytes = 0
@@ -59,18 +60,18 @@ class Session:
 
 
 class SessionsView(Protocol):
-    """An open view of the sessions as they were at one moment. It saves a session before that session changes."""
+    """An open view of the sessions as they were at one moment. The view saves a session before the session changes."""
 
     def save(self, session: Session, *, is_over: bool = False) -> None:
-        """The session is about to change, or `is_over` and will never again."""
+        """The session is about to change. `is_over`: it is about to be removed, so its results never change again."""
 
 
 class Sessions:
     """All sessions, by id, with their deadlines in order.
 
-    The heap has one entry per open session, at or before its deadline. The entry is corrected when it reaches the top,
-    so a request postpones the expiry of its session by one assignment. Entries of closed sessions are dropped when they
-    reach the top, or when they outnumber the open sessions.
+    The heap has one entry per open session, with a time at or before its deadline. The time is corrected only when the
+    entry reaches the top, so a request postpones the expiry of its session by a single assignment. Entries of closed
+    sessions are dropped when they reach the top, or when they outnumber the open sessions.
     """
 
     __slots__ = ("_heap", "by_id", "next_id", "results_bytes", "views")
@@ -79,7 +80,7 @@ class Sessions:
         self.by_id: dict[int, Session] = {}
         self.next_id = FIRST_SESSION_ID
         self.results_bytes = 0
-        self.views: list[SessionsView] = []  # Open ones: a session is saved there before it is changed.
+        self.views: list[SessionsView] = []  # The open views, which save a session before it changes.
         self._heap: list[tuple[int, int]] = []
 
     def register(self, ttl_ns: int, leader_time: int) -> Session:
@@ -91,7 +92,7 @@ class Sessions:
         return session
 
     def enter(self, item: tuple[Any, ...], leader_time: int, revision: int) -> Session | ResultItem:
-        """The session of a command, with its deadline and floor updated; or the result that says that it is gone."""
+        """Return the session of a command, after updating its deadline and floor; or the refusal if it has expired."""
         session = self.by_id.get(item[0])
         if session is None:
             return refusal_item(SessionExpired(item[0]), revision)
@@ -103,7 +104,7 @@ class Sessions:
         return session
 
     def answered(self, session: Session, request_no: int, limits: StoreLimits, revision: int) -> ResultItem | None:
-        """The result of a request that must not be carried out (again); None if it must be carried out and kept."""
+        """Return the result of a request that must not be carried out (again); None if it must be carried out."""
         if request_no <= session.floor:
             return refusal_item(RequestClosed(request_no, session.floor), revision)
         kept = session.results.get(request_no)
@@ -135,7 +136,7 @@ class Sessions:
             self.rebuild_heap()
 
     def expire(self, leader_time: int) -> list[int]:
-        """Close the sessions whose deadline has passed, in the order (deadline, id); returns their ids."""
+        """Close the sessions whose deadline has passed, ordered by (deadline, id); return their ids."""
         expired = []
         while (deadline := self.next_deadline()) is not None and deadline <= leader_time:
             _, session_id = heapq.heappop(self._heap)
@@ -144,7 +145,7 @@ class Sessions:
         return expired
 
     def next_deadline(self) -> int | None:
-        """When the next session expires without further requests, in ns of leader time; None if there is none."""
+        """When the next session expires if no request arrives, in ns of leader time; None if no session is open."""
         heap = self._heap
         while heap:
             deadline, session_id = heap[0]

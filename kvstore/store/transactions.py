@@ -2,7 +2,7 @@
 
 Every function takes a valid body (`protocol/validation.py`) and returns a result item
 (`protocol/results.py`). Writes go straight into the store, where later operations see them; an error undoes
-them. The remembered deletions and the revision change only at the end: until then nothing else reads the store.
+them. The remembered deletions and the revision change only at the end; nothing else reads the store before that.
 
 See docs/reference/specification.md#84-transactions.
 """
@@ -24,7 +24,7 @@ _SET = (5, True)
 
 
 def put(store: KeyValueMap, key: bytes, value: bytes, limits: StoreLimits) -> ResultItem:
-    """Write one record, as `run` does for a single put, for the hot path. Cost: O(1), or O(log n) for a new key."""
+    """Write one record: a faster `run` for a single put. Cost: O(1), or O(log n) for a new key."""
     revision, bytes_before = store.revision + 1, store.stored_bytes
     old = store.place(key, value, revision)
     if bytes_before < store.stored_bytes > limits.quota_bytes:
@@ -68,7 +68,7 @@ def operation(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> R
 
 
 def holds(store: KeyValueMap, compare: Sequence[Any]) -> bool:
-    """Evaluate one comparison. On an absent key the numbers are 0, and any comparison of the value is false."""
+    """Evaluate one comparison. For an absent key the numbers are 0, and any comparison with the value is false."""
     target, comparison, key, operand = compare
     record = store.records.get(key)
     if target == Target.VALUE:
@@ -89,8 +89,8 @@ def holds(store: KeyValueMap, compare: Sequence[Any]) -> bool:
 def run(store: KeyValueMap, operations: Sequence[Sequence[Any]], limits: StoreLimits) -> tuple[ResultItem, ...]:
     """Carry out operations as one change. On any KvError the store is unchanged.
 
-    The revision rises by one if a record was written or removed. If the stored bytes are then above the quota, they
-    must not have grown.
+    The revision rises by one if a record was written or removed. Raises QuotaExceeded if the stored bytes have grown
+    and are above the quota.
     """
     branch, bytes_before = _Branch(store), store.stored_bytes
     try:
@@ -106,13 +106,13 @@ def run(store: KeyValueMap, operations: Sequence[Sequence[Any]], limits: StoreLi
 
 
 class _Branch:
-    """Operations in progress: their writes so far, and how many bytes their results may still have."""
+    """Operations being carried out: their writes so far, and how many bytes the remaining results may have."""
 
     def __init__(self, store: KeyValueMap) -> None:
         self.store = store
         self.revision = (
             store.revision + 1
-        )  # The revision of the writes; reads before the first write are at the old one.
+        )  # The revision of the writes; reads before the first write are at the old revision.
         self.written: dict[bytes, RecordItem | None] = {}  # By key: the old record. No key is written twice.
         self._budget = RESPONSE_BYTES_MAX
 

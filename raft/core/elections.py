@@ -14,16 +14,17 @@ from raft.protocol.messages import PreVoteRequest, PreVoteResponse, VoteRequest,
 from raft.types import LogPosition
 
 LEADER_LOSS_SPREAD_NS = 5 * MILLISECOND_NS
-"""The maximum random delay (ns) of a campaign after the loss of the leader's connection. It separates members with
-different priorities that have the same place in the order, and most of the others notice the loss within this time."""
+"""The maximum random delay (ns) of a campaign after the loss of the leader's connection. It separates
+members that would otherwise campaign at the same moment: the order by id and the priority may give them the same delay.
+Most of the other members notice the loss within this time."""
 
 RETRIES_PER_HEARTBEAT = 5
-"""The first pause before such a campaign asks again, as a fraction of a heartbeat: 10 ms with the usual one. Each pause
-is twice the previous one. A member that has not noticed the loss yet does not answer."""
+"""The first pause before such a campaign repeats its requests: a heartbeat divided by this, usually 10 ms. Each further
+pause is twice as long. The requests are repeated because a member that has not noticed the loss does not answer."""
 
 
 def drawn(random: Random, below: int) -> int:
-    """Return the number that `random.randrange(below)` would, with a third of its calls: drawn at every append."""
+    """Return the number that `random.randrange(below)` would, in a third of the calls: used at every append."""
     assert below > 0, below
     bits = below.bit_length()
     number = random.getrandbits(bits)
@@ -52,7 +53,7 @@ class Elections:
             self.deadline = self._silent_until
 
     def restart_timer(self) -> None:
-        """Raft §5.2: each time-out is drawn anew, so that split votes are rare."""
+        """Restart the election timer. Each time-out is drawn again, so that split votes are rare (Raft §5.2)."""
         config = self._state.config
         spread = drawn(self._state.random, config.campaign_latest_ns - config.election_timeout_min_ns)
         spread += self._promise_ns  # The promise to the leader covers the own vote, too.
@@ -147,7 +148,7 @@ class Elections:
 
     @property
     def _is_bound(self) -> bool:
-        """True while the promise to a leader that may read by lease lasts, whatever the term is now."""
+        """True while the promise to a leader that may read by lease lasts, even in a later term."""
         if self._heard_leader_at is None:
             return False
         return self._state.now < self._heard_leader_at + self._state.configuration.lease_ns
@@ -155,7 +156,7 @@ class Elections:
     # The own campaign
 
     def ask_for_pre_votes(self) -> Tally:
-        """Ask whether a majority would vote for us in the next term. No term changes by it.
+        """Ask whether a majority would vote for us in the next term. This changes no term.
 
         The requests leave once the log tail is durable. A campaign that the loss of a connection began asks again soon,
         because the others may notice the loss a moment later.

@@ -34,7 +34,7 @@ class ReadIndexClient:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._last_number = state.now  # Numbers of an earlier life differ, so late answers to it are ignored.
+        self._last_number = state.now  # An earlier life used other numbers: late answers to it are ignored.
         self.count = 0  # Reads that are open here.
         self._waiting: list[PendingRead] = []
         self._is_new = False  # A read or a response has arrived since `advance`.
@@ -66,7 +66,7 @@ class ReadIndexClient:
         return bool(self._waiting) if request is None else self._is_void(request) or self._is_lost(request)
 
     def advance(self) -> None:
-        """On a member that does not lead: serve the reads that are ready, request a read index for the others."""
+        """On a member that does not lead: serve the reads that are ready, and request a read index for the others."""
         state = self._state
         self._is_new = False
         self._serve()

@@ -37,7 +37,8 @@ from raft.types import (
 )
 
 DISK_SILENCES_MAX = 5
-"""How long (in election time-outs) the own disk may make no progress behind the commit index: it may just be slow."""
+"""How long (in election time-outs) the own disk may make no progress while it lacks committed entries. A shorter
+silence may just mean a slow disk."""
 
 
 class Leader:
@@ -69,7 +70,7 @@ class Leader:
         Not later than any of the deadlines. It may be earlier: a deadline that is over or has moved is noticed at the
         next tick.
         """
-        self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))  # Commits the rest (thesis §6.4).
+        self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))  # Commits older entries: thesis §6.4.
 
     # Time
 
@@ -110,7 +111,7 @@ class Leader:
         return state.now >= self._disk_heard_at + DISK_SILENCES_MAX * state.config.election_timeout_max_ns
 
     def tick(self) -> None:
-        """Do the work of the timers that are due, and compute `due_at` anew."""
+        """Do the work of the timers that are due, and compute `due_at` again."""
         now = self._state.now
         if now >= self._heartbeat_deadline:
             self._heartbeat()
@@ -233,7 +234,7 @@ class Leader:
         self.advance_commit()
 
     def on_snapshot_progress(self, peer_id: str, message: InstallSnapshotProgress) -> None:
-        """Part of a snapshot arrived; the transfer itself belongs to the node."""
+        """A peer received part of a snapshot; the node itself carries out the transfer."""
         self._hear(peer_id, message.last_applied, read_counter=0)
         self.has_pending_sends = True
         self._state.outbox.ready.snapshot_progress.append((peer_id, message))
@@ -255,7 +256,10 @@ class Leader:
         return peer
 
     def _may_send_to(self, peer: Progress) -> bool:
-        """True if `send_pending` may have a message for this peer. False after the last answer to a lone put."""
+        """True if `send_pending` may have a message for this peer.
+
+        False after the last answer to a lone put, so that this answer costs no turn.
+        """
         if peer.next_index <= self._state.log.last_index or peer.state is not PeerState.REPLICATE:
             return True
         return self._commit_update_due_at is None and peer.commit_sent < self._state.commit_index
@@ -283,9 +287,9 @@ class Leader:
         self.applied()
 
     def applied(self) -> None:
-        """The part of `advance_commit` that is enough when only the own `last_applied` may have risen.
+        """Raise the low-water mark. This part of `advance_commit` is enough if only `last_applied` may have risen.
 
-        The low-water mark is the minimum over all members, once each has reported to this leader.
+        The mark is the minimum over all members, once each has reported to this leader.
 
         See docs/reference/specification.md#64-low-water-mark.
         """
@@ -351,7 +355,7 @@ class Leader:
         for peer_id, peer in self.peers.items():
             while (
                 peer.next_index <= state.log.last_index or peer.state is not PeerState.REPLICATE
-            ):  # It lacks something.
+            ):  # The peer lacks something.
                 if not (peer.may_send(state.config) and self._send_entries(peer_id, peer)):
                     break
         self._send_commit_updates()
@@ -381,7 +385,7 @@ class Leader:
                 self._send_heartbeat(peer_id)
 
     def _begin_read_round(self, *, is_heartbeat: bool = False) -> None:
-        """Begin a round, only after a commit of this term: before it the mark may be too low (thesis §6.4)."""
+        """Begin a round, only after a commit of this term: before that the mark may be too low (thesis §6.4)."""
         is_lone = self.reads.is_lone and not is_heartbeat
         counter = self.reads.begin_round(self._state.commit_index, self._state.now)
         self.lease.sent(counter)

@@ -18,7 +18,7 @@ from raft.errors import TransferRefused
 from raft.protocol.messages import TimeoutNow
 
 CALM_TIMEOUTS = 10
-"""Longest election time-outs for which the same member must have been fit before a leader yields to it."""
+"""How long (in maximum election time-outs) the same member must have been fit before a leader yields to it."""
 
 DOUBLINGS_MAX = 6
 """The maximum number of doublings: a wait of some minutes with the usual time-outs. After twice the longest wait
@@ -30,10 +30,12 @@ LAG_ENTRIES_MAX = 1_000
 
 @dataclass(slots=True)
 class TransferAttempt:
-    """One attempt of a leader to make `peer_id` its successor. No entry is proposed meanwhile, so the peer catches up.
+    """One attempt of a leader to make `peer_id` its successor.
 
-    It ends when this leader hears of the next term, or at `deadline` (monotonic ns): then this leader continues, which
-    is safe whatever the peer does later.
+    No entry is proposed during the attempt, so that the peer catches up.
+
+    The attempt ends when this leader hears of the next term, or at `deadline` (monotonic ns). Then this leader
+    continues, which is safe whatever the peer does later.
     """
 
     peer_id: str

@@ -10,7 +10,7 @@ The members agree on the setting through the log. A leader that is to read by le
 
 Only a campaign that the leader itself requested may break a promise. So there is no lease during a leadership transfer,
 and none after it until every member that was asked to campaign must ignore the request: `TimeoutNow` names the end of
-the log, and a member whose log has grown since in the same term ignores it.
+the log, and a member whose log has grown since in the same term ignores the request.
 """
 
 from __future__ import annotations

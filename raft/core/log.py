@@ -169,7 +169,7 @@ class RaftLog:
         self._writes.truncate_from(index)
 
     def reset(self, position: LogPosition) -> None:
-        """Drop all entries: the log begins anew after a snapshot at `position`.
+        """Drop all entries: the log begins again after a snapshot at `position`.
 
         See docs/reference/specification.md#56-installing-a-snapshot.
         """

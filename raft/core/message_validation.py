@@ -39,8 +39,9 @@ a cluster takes 136 years for 2**32 terms, and a member that was away, or comes 
 Terms end at 2**63 - 1, where no member can campaign; it takes 2**31 forged messages to get there, not one."""
 
 LEADER_TIME_AHEAD_NS_MAX = 2**58
-"""How far the leader_time of an entry may be above the earlier ones in the log: nine years. It grows with the clock of
-the leader and stands still without one, so only a leader that is idle for longer could cause a larger step."""
+"""How far the leader_time of an entry may be above the earlier ones in the log: nine years. The
+leader_time grows with the clock of the leader and stops without a leader, so only a leader that is idle for nine years
+could cause a larger step."""
 
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
 _U64 = 27  # The additional information of a CBOR head that is followed by 8 bytes.
@@ -71,7 +72,7 @@ class MessageValidation:
         state = self._state
         if message.term != state.term:
             if message.term < state.term:
-                return  # The core answers with the own term, or drops it. No other field is used.
+                return  # The core answers with the own term, or drops the message. No other field is used.
             self._check_term(message.term)
         in_term = message.term == state.term
         match message:

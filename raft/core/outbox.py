@@ -40,7 +40,7 @@ class Outbox:
         self._waiting.append((after, peer_id, message))
 
     def release(self, durable_sequence: int) -> None:
-        """Everything up to this write is durable."""
+        """Everything up to this write is durable: send the messages that waited for it."""
         if durable_sequence > self._durable_sequence:
             self._durable_sequence = durable_sequence
         if not self._waiting:
@@ -67,7 +67,7 @@ class Outbox:
             assert not isinstance(message, AppendAccepted) or message.match_index < index, (index, peer_id, message)
 
     def drop_campaign(self) -> None:
-        """Drop the waiting requests for votes: the campaign was given up, or begins anew."""
+        """Drop the waiting requests for votes: the campaign was given up, or begins again."""
         self._keep(lambda message: not isinstance(message, PreVoteRequest | VoteRequest))
 
     def _keep(self, wanted: Callable[[Message], bool]) -> None:

@@ -42,7 +42,7 @@ from raft.protocol.messages import (
 )
 from raft.types import EntryKind, HardState, LogPosition, ReadMode, Role
 
-_VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # `A | B` would be made anew for every message.
+_VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # `A | B` would be built again for every message.
 _REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot, TimeoutNow)
 _OF_REPLICATION = (AppendEntries, AppendAccepted)
 
@@ -103,9 +103,9 @@ class RaftCore:
     # Events
 
     def step(self, peer_id: str, message: Message) -> None:
-        """Take one message from a peer. Only some kinds of messages are used from a member that is not known here.
+        """Take one message from a peer. If the peer is not a known member, only some kinds of messages are used.
 
-        Raises ProtocolError if no honest peer could send it, NewerConfiguration; then nothing has changed.
+        Raises ProtocolError if no honest peer could send the message, or NewerConfiguration: then nothing has changed.
         """
         if peer_id not in self._state.peer_ids and not self._accepts(peer_id, message):
             return
@@ -147,7 +147,7 @@ class RaftCore:
         """Put one entry into the log and return its position. The entry is applied, or ends in `Ready.ended`, or stays
         open.
 
-        Raises NotLeader, Busy (the uncommitted tail is full) or TooLarge: then it certainly had no effect.
+        Raises NotLeader, Busy (the uncommitted tail is full) or TooLarge: then the call certainly had no effect.
         """
         if kind is EntryKind.CONFIGURATION:
             raise InvalidConfiguration("members are changed by propose_change")
@@ -174,7 +174,7 @@ class RaftCore:
         return self._leading().transfer.begin(peer_id)
 
     def request_read(self, ticket: int, mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """Request a read. It is in a later `Ready` once the guarantee of `mode` holds.
+        """Request a read. Its ticket is in a later `Ready`, once the guarantee of `mode` holds.
 
         Only a leader takes READ_INDEX and LEASE; if the lease does not hold, it begins a round. `age_ns_max` is for
         BOUNDED_STALENESS: the maximum age of the state. A member that cannot prove this age asks the leader. Raises
@@ -381,7 +381,7 @@ class RaftCore:
 
     @property
     def hears_a_leader(self) -> bool:
-        """True if this member hears a leader. A leader hears itself, because it steps down without a quorum."""
+        """True if this member hears a leader, or leads: a leader steps down when it loses its quorum."""
         return self._leader is not None or self._elections.hears_a_leader
 
     def is_peer(self, peer_id: str) -> bool:

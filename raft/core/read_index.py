@@ -22,7 +22,7 @@ from raft.errors import Busy
 from raft.types import ReadMode
 
 SILENCES_PER_MARK_DELAY = 5
-"""The other peers are asked after the mark delay divided by this: 1 ms with the usual heartbeat."""
+"""If a preferred quorum is silent, the other peers are asked after the mark delay divided by this: usually 1 ms."""
 
 NEVER = 1 << 62
 
@@ -130,7 +130,7 @@ class PreferredQuorum:
         self._patience_ns = mark_delay_ns // SILENCES_PER_MARK_DELAY
         self._quick: tuple[str, ...] = ()
         self._rounds_left = 0
-        self._needs_full_round = True  # The round under way, or else the next, asks all peers: who answers is fast.
+        self._needs_full_round = True  # The round under way, or else the next, asks all peers for the fastest.
         self.over_at = NEVER  # Monotonic ns: when the other peers are to be asked.
 
     def of(self, peers: Mapping[str, Progress], now: int, *, is_lone: bool) -> Iterable[str]:

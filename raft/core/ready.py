@@ -58,7 +58,7 @@ class Ready:
     peers_changed: bool  # The set of peers to connect to has changed; never the only field set.
 
     def __init__(self) -> None:
-        """Make an empty one. Written out by hand, because every event makes one or two: 0.32 instead of 0.57 µs."""
+        """Make an empty `Ready`. Written out by hand, as every event makes one or two: 0.32 instead of 0.57 µs."""
         self.write, self.peers_changed = None, False
         self.send, self.apply, self.events, self.ended = [], [], [], []
         self.reads_ready, self.reads_ready_by_mode, self.reads_failed = [], [], []

@@ -1,7 +1,7 @@
-"""The staleness of a member's state: an upper bound of its age that is proven, if there is one.
+"""The staleness of a member's state: a proven upper bound of its age, if there is one.
 
-A proof is (local time, index): every write acknowledged before that time has an index at or below it. It comes from a
-read index that was *requested* at that time or later. The time of the response proves nothing, because nobody knows how
+A proof is (local time, index): no write acknowledged before that time is above that index. The proof comes from a read
+index that was *requested* at that time or later. The time of the response proves nothing, because nobody knows how
 long the response was in flight.
 """
 

@@ -82,7 +82,7 @@ class CoreState:
         self.muted_events: frozenset[str] = frozenset()  # Names of events that no observer wants.
         self.staleness = StalenessTracker()
         self.yielded_count, self.yielded_at = 0, now  # Transfers to members with a higher election priority.
-        self.compacted_leader_time = leader_time  # ns: the greatest in entries that the log may have forgotten.
+        self.compacted_leader_time = leader_time  # The greatest leader_time (ns) in entries that may be forgotten.
         if snapshot.term > self.term:
             self.move_to_term(snapshot.term)  # The file of an installed snapshot was durable before the term was.
         assert self.log.last_term <= self.term, (self.log.last_position, self.term)
@@ -148,7 +148,7 @@ class CoreState:
             self.writes.change_hard_state()
 
     def follow(self, leader_id: str | None) -> None:
-        """Set the leader of this term; None if it is not known. A term has at most one (Raft §5.2)."""
+        """Set the leader of this term; None if it is not known. A term has at most one leader (Raft §5.2)."""
         if leader_id != self.leader_id:
             self.leader_id = leader_id
             self.trace("leader_changed", leader_id=leader_id)
@@ -160,7 +160,7 @@ class CoreState:
         assert self.commit_index < index <= self.log.last_index, (self.commit_index, index, self.log)
         was_pending = self.commit_index < self.configured_at <= index
         self.commit_index = index
-        if "commit_advanced" not in self.muted_events:  # Nearly always muted: saves making it at each put.
+        if "commit_advanced" not in self.muted_events:  # Nearly always muted: saves making an event at each put.
             self.trace("commit_advanced", commit_index=index)
         if was_pending:
             self.outbox.ready.peers_changed = True
@@ -183,7 +183,7 @@ class CoreState:
                 self._configuration_changed()
 
     def reset_log(self, position: LogPosition, configuration: Configuration) -> None:
-        """Drop the whole log: it begins anew after a snapshot at `position` with this configuration."""
+        """Drop the whole log: it begins again after a snapshot at `position` with this configuration."""
         self.outbox.drop_acknowledgements()
         self.log.reset(position)
         self.configurations.reset(position.index, configuration)
@@ -253,7 +253,7 @@ class CoreState:
             match_index=match_index,
             last_applied=self.last_applied,
             read_counter=read_counter,
-            priority=0 if self.log.is_disk_full else self.config.election_priority,  # It would refuse all writes.
+            priority=0 if self.log.is_disk_full else self.config.election_priority,  # As leader it would take no write.
         )
         self.outbox.send(leader_id, message, after=self.writes.sequence_for(match_index))
 

@@ -71,7 +71,7 @@ class WriteStream:
         See docs/reference/specification.md#34-cut-and-replacement.
         """
         if self._entries and self._entries[0].index <= index:
-            del self._entries[index - self._entries[0].index :]  # The store has never seen what is cut here.
+            del self._entries[index - self._entries[0].index :]  # The store has never received these entries.
         elif self._reset is None:
             self._replace_from = index if self._replace_from is None else min(index, self._replace_from)
             self._entries.clear()

@@ -1,11 +1,11 @@
-"""The CBOR profile of every frame: few types, one item, nothing that runs code or grows.
+"""The CBOR profile of every frame: few types, one item, nothing that runs code or expands.
 
 Allowed: integers of 64 bits with sign, bytes, text, arrays, maps with text or integer keys, booleans, null.
 Refused: floats, tags (bignums, regular expressions, shared references, …), undefined and other simple values,
 indefinite lengths, duplicate keys, nesting deeper than `DEPTH_MAX`, bytes after the item, text that is not UTF-8.
 
-`cbor2` decodes; it is told to refuse what it can refuse, a mapping that answers for *every* tag refuses those before
-any built-in decoder of theirs runs, and a walk over the result refuses the remaining types.
+`cbor2` decodes, with options that make it refuse as much as it can. A mapping with a decoder for *every* tag refuses
+each tag before a built-in decoder runs. A walk over the result refuses the remaining types.
 
 See docs/reference/specification.md#72-cbor-profile.
 """
@@ -41,7 +41,7 @@ _IDLE_MAX = 4  # Decoders kept for reuse: one per thread that decodes at the sam
 
 
 class _EveryTagRefused(Mapping[int, Callable[..., NoReturn]]):
-    """Claims a decoder for every tag, so that no decoder of the library ever runs."""
+    """Claims a decoder for every tag, so that no tag decoder of the library ever runs."""
 
     def __getitem__(self, tag: int) -> Callable[..., NoReturn]:
         def refuse(*_: object) -> NoReturn:
@@ -60,7 +60,7 @@ _EVERY_TAG_REFUSED = _EveryTagRefused()
 
 
 class _Source:
-    """A file over bytes, as the decoder wants it. Bytes read ahead are given back, so `offset` is the used length."""
+    """A file over bytes for the decoder, which seeks back over bytes read ahead. `offset` is the used length."""
 
     __slots__ = ("body", "offset")
 
@@ -88,7 +88,7 @@ class _Source:
 
 
 class _ReusedDecoder:
-    """One decoder over one source: building these anew for each small frame would double the cost."""
+    """One decoder over one source: building both for each small frame would double the cost of decoding it."""
 
     def __init__(self) -> None:
         self._source = _Source()
@@ -134,15 +134,16 @@ def decode_item(body: bytes) -> Any:
 
 
 def decode_joined(bodies: Sequence[bytes], separator: bytes, *, immutable: bool = False) -> list[Any] | None:
-    """Decode the one item in each body, all in one call: 0.5 µs each for small requests, where `decode_item` takes 1.8.
+    """Decode one item from each body, all in one call: 0.5 µs each for small requests; `decode_item` takes 1.8 µs.
 
-    `immutable`: arrays come as tuples. None if a body is not exactly one item, or has what the decoder refuses: then
-    look at each with `decode_item`. The *types* of items are not judged: use only what is checked to be of types that
-    the profile has.
+    Returns None if a body is not exactly one item, or contains something that the decoder refuses. Then decode each
+    body with `decode_item` to find the wrong one. The *types* of items are not checked: before an item is used, its
+    types must be checked to be in the profile. `immutable`: arrays become tuples.
 
-    `separator`: `SEPARATOR_BYTES` that nobody who sends a body can know. What is decoded does not depend on them: with
-    n of them at the n odd places, what is between two is one whole body, for an item that ends elsewhere has
-    swallowed a separator, and nobody could supply another, or leaves something before one.
+    `separator`: `SEPARATOR_BYTES` that no sender of a body can know. One separator follows each body, and all n of them
+    must be found at the n odd places of the result. Then each item between them is one whole body: an item that ended
+    after its body would have consumed a separator, which no sender could replace, and an item that ended before would
+    have left bytes in front of one. The decoded items do not depend on the value of the separator.
     """
     assert len(separator) == SEPARATOR_BYTES, len(separator)
     count, between = len(bodies), _SEPARATOR_HEAD + separator
@@ -164,9 +165,9 @@ def decode_joined(bodies: Sequence[bytes], separator: bytes, *, immutable: bool 
 
 
 def decode_stored(body: bytes, depth_max: int = DEPTH_MAX) -> Any:
-    """Decode the one item in `body`, which a member of this cluster has made: arrays come as tuples.
+    """Decode the one item in `body`, which a member of this cluster has encoded. Arrays become tuples.
 
-    No tag runs code of the library's. The types of items are not judged. Raises ProtocolError.
+    No tag runs code of the library. The types of items are not checked. Raises ProtocolError.
     """
     try:
         return cbor2.loads(
@@ -182,7 +183,7 @@ def decode_stored(body: bytes, depth_max: int = DEPTH_MAX) -> Any:
 
 
 def encode_item(item: Any) -> bytes:
-    """Encode `item`, which the caller has made of allowed types only (`decode_item` of the result gives it back)."""
+    """Encode `item`, which must consist of allowed types only. `decode_item` of the result returns an equal item."""
     return cbor2.dumps(item)
 
 

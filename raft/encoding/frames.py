@@ -11,7 +11,7 @@ FRAME_BYTES_MAX_PEER = 16 * 1024 * 1024
 """Twice the largest entry payload: an append request with one such entry always fits."""
 
 FRAME_BYTES_MAX_CLIENT = 4 * 1024 * 1024
-"""Above the largest transaction (1.5 MiB) with room for its answer, which shows records as well."""
+"""More than the largest transaction (1.5 MiB), with room for its answer, which contains records, too."""
 
 HEADER_BYTES = 4
 
@@ -25,8 +25,8 @@ def frame(body: bytes) -> bytes:
 class FrameSplitter:
     """Cuts a byte stream into the bodies of its frames.
 
-    Memory: never more than one incomplete frame (`bytes_max` + 4) besides what `feed` was given. A length is judged
-    as soon as its four bytes are here, so a hostile one makes nothing grow.
+    Memory: never more than one incomplete frame (`bytes_max` + 4) besides what `feed` was given. A length is
+    checked as soon as its four bytes have arrived, so a hostile length makes no buffer grow.
 
     >>> splitter = FrameSplitter(bytes_max=10)
     >>> splitter.feed(frame(b"one") + frame(b"two")[:5])
@@ -38,8 +38,8 @@ class FrameSplitter:
     def __init__(self, bytes_max: int) -> None:
         assert bytes_max > 0, bytes_max
         self._bytes_max = bytes_max
-        self.rest = bytearray()  # The incomplete frame, as far as it is here.
-        self._wanted = HEADER_BYTES  # Bytes that `rest` must have before another look is worth it.
+        self.rest = bytearray()  # The incomplete frame, as far as it has arrived.
+        self._wanted = HEADER_BYTES  # Bytes that `rest` must have before it is worth splitting.
 
     @property
     def wanted_bytes(self) -> int:
@@ -47,14 +47,14 @@ class FrameSplitter:
         return self._wanted
 
     def feed(self, data: bytes | bytearray) -> list[bytes]:
-        """Take what a socket gave; return the bodies that are complete now, in order.
+        """Take bytes that a socket returned; return the bodies that are complete now, in order.
 
         Raises ProtocolError for an empty or too long frame. The stream has no meaning after that: close it.
         """
         if not self.rest:
             length = len(data) - HEADER_BYTES
             if 0 < length <= self._bytes_max and int.from_bytes(data[:HEADER_BYTES], "big") == length:
-                return [bytes(data[HEADER_BYTES:])]  # One whole frame: what a lone request or answer comes as.
+                return [bytes(data[HEADER_BYTES:])]  # One whole frame, as of a lone request or answer.
             bodies, used = self._split(data)
             self.rest += data[used:] if used else data
             return bodies

@@ -61,12 +61,12 @@ def begin_change(configuration: Configuration, change: MembershipChange) -> Conf
 def naming_new_voters(
     change: MembershipChange, configuration: Configuration, incarnation_of: Callable[[str], bytes]
 ) -> MembershipChange:
-    """`change`, with the incarnation of each new voter, as far as the proposer has pinned it.
+    """Return `change` with the incarnation of each new voter that the proposer has pinned.
 
-    From then on only that data folder is this member, even if other folders used the id while they waited to be added.
-    The incarnation is named in the entry that makes the member a voter, so no promise of another folder counts without
-    a majority of the earlier voters. `incarnation_of` is `Node.pinned_incarnation` of the leader: that folder has
-    acknowledged entries to it, or the leader refuses the change.
+    From then on only the data folder with this incarnation is the member, even if other folders used the id while they
+    waited to be added. The incarnation is named in the entry that makes the member a voter, so no promise of another
+    folder counts without a majority of the earlier voters. `incarnation_of` is `Node.pinned_incarnation` of the leader.
+    The pinned folder has acknowledged entries to the leader; otherwise the leader refuses the change.
     """
     named = dict[str, Member]()
     for node_id in change.promote:

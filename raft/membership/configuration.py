@@ -206,8 +206,8 @@ class ConfigurationHistory:
     """The configurations of one log by the index of their entry: the snapshot's, and all later ones (Raft §6).
 
     The newest configuration is in force from the moment its entry is appended, committed or not. When that entry is
-    cut, the previous configuration is in force again. The index of the first one may be above that of its entry: an
-    index at which this configuration was known to be in force.
+    cut, the previous configuration is in force again. The first configuration may have a higher index than its entry:
+    an index at which it was known to be in force.
     """
 
     def __init__(self, index: int, configuration: Configuration) -> None:
@@ -255,7 +255,7 @@ class ConfigurationHistory:
         return is_other
 
     def reset(self, index: int, configuration: Configuration) -> None:
-        """The log begins anew after a snapshot at `index`."""
+        """The log begins again after a snapshot at `index`: forget all other configurations."""
         self._indexes, self._configurations = [index], [configuration]
 
     def forget_before(self, index: int) -> None:

@@ -10,8 +10,9 @@ from raft.interfaces import StateMachine
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry
 
 RUN_MAX, RUN_BYTES_MAX = 64, 16 * 1024
-"""The bounds of one batch, in entries and bytes. A batch of this size shares the cost of the call. The results of a
-larger one leave the processor's cache before they are used, and the garbage collector traverses them."""
+"""The bounds of one batch, in entries and bytes. A batch of this size spreads the cost of the call well enough.
+The results of a larger batch would leave the processor's cache before they are used, and the garbage collector would
+traverse them."""
 
 ENTRY_AS_COMMANDS = 8
 """The cost of an entry besides that of its commands, counted in commands of 0.7 µs each. An entry costs 5 µs, or 10 µs
@@ -31,7 +32,7 @@ def apply_batch(
 ) -> Iterable[tuple[Entry, Any]]:
     """Take entries off the front of `waiting` and apply them; return each entry with its results.
 
-    Takes at least one entry, and no more after the one that reaches `bytes_max` or a bound of the batch.
+    Takes at least one entry, and stops after the entry that reaches `bytes_max` or a bound of the batch.
     """
     run = [waiting.popleft()]
     if not waiting:  # The usual case, unless this member has to catch up.

@@ -1,12 +1,12 @@
 """The health of a node's own disk: a leader whose disk stalls or stays full transfers the leadership.
 
 The disks of the followers suffice to commit an entry. But the leader answers a client only when the entry is durable on
-its own disk, too, and its heartbeats keep the others from replacing it. A stalled disk reports nothing, so the only
-evidence is the age of the sync under way.
+the leader's own disk, too. Its heartbeats go on without the disk, so no other leader is elected. A stalled disk reports
+nothing, so the only evidence is the age of the sync under way.
 
-A leader with a full disk refuses all writes, though other members may have room. It does not know the state of their
-disks, and a member with a full disk refuses to take over (`is_unfit_to_lead`). So the leader asks all of them in turn,
-with longer and longer pauses.
+A leader with a full disk refuses all writes, though other members may have room. The leader does not know the state of
+their disks, and a member with a full disk refuses to take over (`is_unfit_to_lead`). So the leader asks all of them in
+turn, with longer and longer pauses.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ HANG_TIMEOUTS = 2
 """How long (in election time-outs) one sync may take. For a shorter stall a change of the leader is not worth it."""
 
 FULL_DOUBLINGS_MAX = 8
-"""How often the pause between two transfers because of a full disk doubles: up to five minutes with the usual
-time-outs. If all disks are full at once, they may be the same disk."""
+"""How often the pause between two leadership transfers because of a full disk may double: up to a pause of five minutes
+with the usual time-outs. Transfers do not help if the disks of all members are full, for example because the members
+share one disk."""
 
 
 class DiskHealth:
@@ -36,10 +37,10 @@ class DiskHealth:
         self._patience_ns = HANG_TIMEOUTS * config.election_timeout_max_ns
         self.is_watching = False  # Something was wrong at the last check, so the disk is checked at each tick.
         self._stalled_since: int | None = None  # Monotonic ns: when the sync began that takes, or took, too long.
-        self._ask_again_at = 0  # Monotonic ns: a stall causes no further transfer before.
+        self._ask_again_at = 0  # Monotonic ns: a stall causes no further transfer before this time.
         self._full_since: int | None = None  # Monotonic ns: since when this node leads with a full disk.
         self._full_doublings = 0
-        self._asked_for_room_at = -self._pause_ns(FULL_DOUBLINGS_MAX + 1)  # Monotonic ns.
+        self._asked_for_room_at = -self._pause_ns(FULL_DOUBLINGS_MAX + 1)  # Monotonic ns: when a peer was last asked.
         self._asked_for_room = ""  # The peer that was last asked to take over because of a full disk.
 
     @property
@@ -63,7 +64,8 @@ class DiskHealth:
         `_check_for_space`.
 
         Only a peer that has the whole log durably takes over (`LeadershipTransfer` ensures this), so members whose
-        disks stall together do not pass the leadership around. A failed transfer is repeated after HANG_TIMEOUTS again.
+        disks stall together do not pass the leadership around. After a failed transfer, the next
+        one begins HANG_TIMEOUTS election time-outs later at the earliest.
         """
         began, commit = self._stalled_since, self._commit
         if began is not None and not (commit.under_way and commit.began_at == began):
@@ -80,11 +82,11 @@ class DiskHealth:
                 self._core.transfer_leadership()
 
     def _check_for_space(self, now: int) -> None:
-        """Transfer the leadership once the disk has been full for as long as a sync may take, to one peer after the
-        other.
+        """Transfer the leadership once the disk has been full for HANG_TIMEOUTS election time-outs.
 
-        After each attempt the pause doubles, whether the peer did not take over or took over and handed back. The count
-        of attempts starts again at 0 after twice the longest pause without an attempt.
+        The peers are asked one after the other. After each attempt the pause doubles, whether the peer did not take
+        over or took over and handed the leadership back. The count of attempts starts again at 0 after twice the
+        longest pause without an attempt.
         """
         if self._core.leading_term is None or not self._log.is_disk_full:
             self._full_since = None
@@ -126,7 +128,8 @@ class DiskSpaceProbe:
         self._lacked_descriptors = ""  # The store's `lacks_descriptors` when writes were last refused.
 
     def poll(self, now: int) -> bool | None:
-        """True if writes have become refused since the last poll, False if they are taken again, None if no change."""
+        """Return True if writes are now refused, False if they are accepted again, None if nothing changed since the
+        last poll."""
         is_full, was_full = self._log.is_disk_full, self.next_at is not None
         if not is_full:
             self.next_at = None

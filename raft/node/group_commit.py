@@ -1,7 +1,7 @@
-"""Group commit: one sync at a time, and all writes that gather meanwhile go into the next one.
+"""Group commit: one sync at a time. All writes that gather during a sync go into the next sync.
 
-It also holds messages back until the write that they depend on is durable. Once the node is idle, it writes an empty
-frame, which proves that the last batch was synced.
+`GroupCommit` also holds messages back until the write that they depend on is durable. Once the node is idle, it writes
+an empty frame, which proves that the last batch was synced.
 
 See docs/reference/specification.md#49-proof-of-the-last-frame,
 docs/reference/specification.md#31-messages-wait-for-the-disk.
@@ -57,7 +57,7 @@ class GroupCommit:
         self.has_work = not self.under_way
 
     def start(self, commit_hint: int, now: int) -> None:
-        """Start the next sync, if `has_work`. It is `now` (monotonic ns)."""
+        """Start the next sync; none may be under way. `now` is monotonic, in ns."""
         assert not self.under_way
         self.under_way, self.has_work, self.began_at = True, False, now
         sequence = self.appended_sequence

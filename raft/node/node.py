@@ -2,14 +2,15 @@
 
 The node owns the core and everything else that decides about production behaviour: the order of durability, group
 commit, batching, admission and bounds, outcomes, pins, snapshots. It has no clock and starts no I/O of its own. The
-caller passes in the storage, which completes each operation by a callback. A completion may be called at any time
-*between* events and only changes state. The next `take_effects` returns all effects:
+caller passes in the storage, which completes each operation by a callback. A callback may come at any time *between*
+events, and only changes state. The next `take_effects` returns all effects:
 1. pending commands become one entry, unless a log write is under way (then more commands gather);
 2. the core's effects are carried out in the order that `Ready` states;
 3. committed entries go to a leader's state machine, a bounded slice at a time;
 4. messages that waited for the last sync leave.
 
-`begin_sync` starts the next sync, after the effects have left. If there is nothing to sync, a follower applies there.
+`begin_sync` starts the next sync, after the effects have left. If there is nothing to sync, it lets a follower
+apply committed entries.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPos
 _LEADER_MODES = (ReadMode.READ_INDEX, ReadMode.LEASE)
 _CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
 
-MARK_DELAYS_PER_HEARTBEAT = 10  # Without the delay, sending marks took two of the six turns of a lone put on a leader.
+MARK_DELAYS_PER_HEARTBEAT = 10
+"""A leader waits a heartbeat divided by this for an append that can carry a new high-water mark to an idle peer.
+Sending each new mark at once took two of the leader's six turns per lone put."""
 
 
 class Node:
@@ -195,7 +198,7 @@ class Node:
     def propose(self, command: bytes, ticket: int) -> None:
         """Replicate one command, which is one raw CBOR item. A completion of `ticket` gives the outcome.
 
-        Raises NotLeader, Busy (DiskFull), TooLarge, NodeStopped: in each case it certainly has no effect.
+        Raises NotLeader, Busy (DiskFull), TooLarge, NodeStopped: in each case the command certainly has no effect.
         """
         self._check_takes_commands(1)
         self._pending.add(command, ticket)
@@ -253,7 +256,9 @@ class Node:
         return self._core.transfer_leadership(peer_id)
 
     def begin_stop(self) -> None:
-        """Take no more requests, end the open ones, and prove the last batch, so that the next start has no doubt.
+        """Take no more requests, end the open ones, and prove that the last batch was synced.
+
+        With this proof the next start need not doubt the end of the log.
 
         A leader transfers the leadership first, so that the others need not wait for a time-out. Requests still open
         after `outcome_wait_ns` end as unknown.
@@ -268,7 +273,7 @@ class Node:
     def take_effects(self) -> Effects:
         """Carry out the effects of the events since the last call.
 
-        Called after any event or completion, then `begin_sync`.
+        Called after any event or completion. The caller calls `begin_sync` next.
         """
         if self.failure is None and not self._stopped:
             try:
@@ -280,7 +285,8 @@ class Node:
         return effects
 
     def begin_sync(self) -> bool:
-        """Start the next sync if one is due; else let a follower apply. True if that caused more work."""
+        """Start the next sync if one is due; otherwise let a follower apply entries. True if it applied: there may be
+        more work then."""
         if self.failure is None and self._commit.has_work:
             self._on_core(self._commit.start, self._core.appliable_index, self._now)
         elif self._to_apply and self._leading_term is None and not self.is_stopped:
@@ -303,7 +309,10 @@ class Node:
 
     @property
     def wants_turn(self) -> bool:
-        """True if `take_effects` may have work to do. False after the last answer to a lone put."""
+        """True if `take_effects` may have work to do.
+
+        False after the last answer to a lone put (no other request is open), so that this answer costs no turn.
+        """
         return (
             self.has_more
             or (self._snapshots.may_have_work and self._snapshots.has_work())
@@ -323,7 +332,7 @@ class Node:
 
     @property
     def next_deadline(self) -> int:
-        """The latest time (monotonic ns) for the next `tick` and `take_effects`; not after now if work is left."""
+        """The latest time (monotonic ns) for the next `tick` and `take_effects`: at once if work is left."""
         return self._now if self.has_more else self.next_alarm
 
     @property
@@ -374,7 +383,7 @@ class Node:
 
     @property
     def peers(self) -> tuple[Member, ...]:
-        """The peers that this node wants connections to, by id. `Effects.peers_changed` reports changes."""
+        """The peers that this node wants connections to, ordered by id. `Effects.peers_changed` reports changes."""
         return self._core.peers()
 
     def read_log(self, from_index: int, bytes_max: int) -> list[Entry]:
@@ -401,7 +410,7 @@ class Node:
         return self._snapshots.store.latest()
 
     def read_snapshot(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """Read `length` bytes of the snapshot's file at `offset`, fewer only at its end.
+        """Read `length` bytes of the snapshot's file at `offset`, fewer only at the end of the file.
 
         Raises FileNotFoundError if the file was deleted, OSError.
         """
@@ -503,7 +512,7 @@ class Node:
         if change is not None:
             self._effects.events.append(self._disk_space.event())
         if change:
-            self._snapshots.want()  # If the state is smaller than the log, cutting the log makes room.
+            self._snapshots.want()  # With a snapshot the log can be cut: that makes room if the state is smaller.
 
     def _refuse_pending(self, error: RaftError) -> None:
         self._effects.completions += [Refused(ticket, error) for ticket in self._pending.drain()]
@@ -516,7 +525,7 @@ class Node:
             try:
                 position = self._core.propose(EntryKind.COMMANDS, payload)
             except Busy:
-                return  # The uncommitted tail is full: commands wait, until `propose` raises Busy at their own bound.
+                return  # The uncommitted tail is full: commands wait. If too many wait, `propose` raises Busy.
             except RaftError as error:
                 self._effects.completions += [Refused(ticket, error) for ticket in tickets]
             else:
@@ -531,7 +540,7 @@ class Node:
                 self._notice_leadership()
 
     def _handle(self, ready: Ready) -> bool:
-        """Carry out one Ready, in the order of its fields. True if the core was called, so that it may have more."""
+        """Carry out one Ready, in the order of its fields. True if the core was called: it may have another Ready."""
         effects = self._effects
         if ready.write is not None:
             self._commit.append(ready.write)
@@ -569,7 +578,7 @@ class Node:
                 budget_bytes -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
             if not self._to_apply or budget <= 0 or budget_bytes <= 0:
                 self._core.applied(entry.index)
-                self._drain_core()  # May return the next entries, and reads that waited for these.
+                self._drain_core()  # May hand out the next entries, and reads that waited for the applied ones.
 
     def _prove_when_idle(self) -> None:
         """Sync once more when idle, so that the last batch is proven; a stopping node does so at once."""
@@ -577,7 +586,7 @@ class Node:
         if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:
             self._prove_at = None
         elif self._prove_at is None:
-            self._prove_at = self._now + self._config.election_timeout_min_ns  # Not between the puts of a slow client.
+            self._prove_at = self._now + self._config.election_timeout_min_ns  # Not at once: another put may follow.
         if self._stop_by is not None or (self._prove_at is not None and self._prove_at <= self._now):
             self._prove_at = None
             self._commit.prove(self._core.appliable_index, self._now)

@@ -16,7 +16,7 @@ from raft.errors import RaftError
 from raft.interfaces import PinStore
 
 PINS_MAX = 1_024
-"""The bound of pins. Members that were removed keep theirs. Each pin takes 100 bytes of a file."""
+"""The maximum number of pins. The pins of removed members are kept. Each pin takes 100 bytes of a file."""
 
 
 SHORT_BYTES = 4
@@ -79,7 +79,7 @@ class KnownIncarnations:
         assert len(incarnation_id) == 16, incarnation_id
         pinned = self.durable.get(peer_id, self._under_way.get(peer_id))
         if known and known != pinned:
-            pinned = None if known == incarnation_id else known  # An earlier peer with this id was another one.
+            pinned = None if known == incarnation_id else known  # The pin is of an earlier holder of this id.
         if pinned is None and len({*self.durable, *self._under_way, peer_id}) > PINS_MAX:
             raise PeerRefused(peer_id, "too_many_pins", f"{PINS_MAX} others are known here already")
         if pinned is None:
@@ -96,7 +96,11 @@ class KnownIncarnations:
             )
 
     def refused_by(self, peer_id: str, code: str) -> None:
-        """A peer refused this node. A blank node that was known before ends, so that no new member believes it."""
+        """A peer refused this node with this code.
+
+        If this node began with an empty log and the peer knows it with another data folder, this node ends. Otherwise
+        members that never knew the old folder would accept this node.
+        """
         if code == WRONG_INCARNATION and self._is_blank:
             self._failed(f"its hello to {peer_id}", IncarnationReplaced(peer_id))
 
@@ -108,5 +112,5 @@ class KnownIncarnations:
 
 
 def _short(incarnation_id: bytes) -> str:
-    """A prefix of an incarnation id: enough to tell data folders apart, too short to impersonate one. It is public."""
+    """The public prefix of an incarnation id: it tells data folders apart, but is too short to impersonate one."""
     return f"{incarnation_id[:SHORT_BYTES].hex()}…"

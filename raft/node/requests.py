@@ -21,7 +21,7 @@ from raft.membership.configuration import Configuration
 from raft.types import ENTRY_PAYLOAD_BYTES_MAX, Entry, LogPosition
 
 COMMAND_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX - BATCH_OVERHEAD_BYTES
-"""A command alone in its batch just fits into an entry."""
+"""The size of the largest command: alone in its batch, it just fits into an entry."""
 
 
 class PendingCommands:
@@ -49,7 +49,10 @@ class PendingCommands:
         self.size_bytes = size_bytes
 
     def add_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
-        """`add` all commands or none. Raises the error of the first command that `add` would refuse."""
+        """Put all commands in, or none.
+
+        Raises TooLarge if one of them does not fit into an entry, Busy if the queue has no room for all of them.
+        """
         sizes = list(map(len, commands))
         size_bytes = self.size_bytes + sum(sizes)
         if max(sizes) > COMMAND_BYTES_MAX:
@@ -61,7 +64,7 @@ class PendingCommands:
         self.size_bytes = size_bytes
 
     def next_batch(self) -> tuple[list[bytes], list[int]]:
-        """The commands and tickets of the next entry, at least one. They stay until `drop_first`."""
+        """The commands and tickets of the next entry, at least one. They stay in the queue until `drop_first`."""
         assert self._commands
         if self.size_bytes <= self._batch_bytes_max:
             return self._commands, self._tickets
@@ -156,7 +159,7 @@ class OpenCommands:
         self.count += len(tickets)
 
     def applied(self, entry: Entry, results: Sequence[Any]) -> AppliedBatch | None:
-        """`entry` was applied with one result per command; None if it was not ours."""
+        """`entry` was applied: return its results with their tickets, or None if this node did not propose it."""
         batch = self._pop(entry.index, entry.term)
         if batch is None:
             return None
@@ -174,7 +177,7 @@ class OpenCommands:
         return [Applied(each.tickets[0], entry.index, configuration) for each in done if each is not None]
 
     def ended(self, end: ProposalEnded, refusal: RaftError) -> list[Completion]:
-        """This entry ended without being applied here; `refusal` is the answer if it certainly had no effect."""
+        """A proposed entry ended without being applied here. `refusal`: the answer if it certainly had no effect."""
         batch = self._pop(end.index, end.term)
         if batch is None:
             return []

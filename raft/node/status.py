@@ -40,8 +40,8 @@ class NodeStatus:
     durable_index: int
     last_index: int
     low_watermark: int
-    commit_held_by: tuple[str, ...]  # On a leader: voters that lack what is above the high-water mark.
-    low_watermark_held_by: tuple[str, ...]  # On a leader: members that have not applied what is above this mark.
+    commit_held_by: tuple[str, ...]  # On a leader: voters that lack durable entries above the high-water mark.
+    low_watermark_held_by: tuple[str, ...]  # On a leader: members that have applied no more than this mark.
     log_held_by: str  # `own_snapshot`, `low_watermark`, or empty: why the log begins where it does.
     peers: tuple[PeerStatus, ...]
     pending_bytes: int  # Commands that wait to be proposed; bound: pending_bytes_max.
@@ -51,7 +51,7 @@ class NodeStatus:
     uncommitted_bytes: int  # Bound: uncommitted_bytes_max.
     log_bytes: int
     is_disk_full: bool  # Commands are refused.
-    lacks_descriptors: str  # If not empty, commands are refused, too: the system's error when the log opened a file.
+    lacks_descriptors: str  # The system's error if the log cannot open a file: commands are refused. Else empty.
     disk_hangs: bool  # A sync of the log has been under way for too long; a leader transfers the leadership.
     snapshot_bytes: int
     failure: str | None
@@ -85,7 +85,7 @@ def find_blockers(core: CoreStatus) -> Blockers:
 
 
 def _log_blocker(core: CoreStatus) -> LogBlocker:
-    """Why the log is not shorter. It is cut at min(own snapshot, low-water mark), soon if not already."""
+    """Return why the log is not shorter: it is cut at min(own snapshot, low-water mark), if not now, then soon."""
     if core.first_index > core.last_applied:
         return ""
     return "own_snapshot" if core.snapshot_index <= core.low_watermark else "low_watermark"

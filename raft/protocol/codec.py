@@ -11,13 +11,13 @@
 | 7 | AppendRejected | rejected_index, hint_index, hint_term, last_applied, read_counter |
 | 8 | InstallSnapshot | transfer_id, snapshot_index, snapshot_term, total_bytes, offset, data |
 | 9 | InstallSnapshotProgress | transfer_id, next_offset, last_applied |
-| 10 | TimeoutNow | last_index, if it says so |
+| 10 | TimeoutNow | last_index, if it is not -1 |
 | 11 | ReadIndexRequest | number |
 | 12 | ReadIndexResponse | number, read_index |
 
 `entries` is an array of `[term, kind, payload]`; the first has index `prev_index + 1`, and there is no gap. These
 numbers are on wires already: add a kind, never change one. Arrays grow only at their end: further items are ignored,
-an unknown kind is an error. Every field's type and range is checked here, so that nothing behind it has to.
+an unknown kind is an error. Every field's type and range is checked here, so that later code need not check them.
 
 See docs/reference/specification.md#76-peer-messages.
 """
@@ -48,13 +48,13 @@ from raft.protocol.messages import (
 from raft.types import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind
 
 APPEND_ENTRIES_MAX = ENTRY_PAYLOAD_BYTES_MAX // ENTRY_OVERHEAD_BYTES
-"""The most entries that the largest `append_bytes_max` lets a leader put into one request, each with its overhead."""
+"""The most entries that the largest `append_bytes_max` lets a leader put into one request. Each counts its overhead."""
 
 _ENTRY_KINDS = {int(kind): kind for kind in EntryKind}
 _NEWEST = max(_ENTRY_KINDS)
 
-_NUMBERS_OF_FAST = {b"\x86\x06": 5, b"\x89\x05": 7}  # By the heads of array and kind: how many follow the kind.
-_ONE_ENTRY = b"\x81\x83"  # The heads of an array of one, and of that one.
+_NUMBERS_OF_FAST = {b"\x86\x06": 5, b"\x89\x05": 7}  # By array head and kind: the count of numbers after it.
+_ONE_ENTRY = b"\x81\x83"  # The heads of an array with one entry, and of that entry.
 
 
 _Other = (
@@ -89,7 +89,7 @@ def decode_message(body: bytes) -> tuple[int, Message]:
 
 
 def decode_message_general(body: bytes) -> tuple[int, Message]:
-    """As `decode_message`."""
+    """Decode any message as `decode_message` does, without its fast path."""
     item = decode_item(body)
     if type(item) is not list or len(item) < 3:
         raise ProtocolError("a peer message is an array of kind, group_id, term and more")
@@ -103,10 +103,10 @@ def decode_message_general(body: bytes) -> tuple[int, Message]:
 
 
 def decode_fast(body: bytes) -> tuple[int, Message] | None:
-    """As `decode_message_general` in a fifth of the calls, for the messages of a lone put.
+    """Decode the messages of a lone put, in a fifth of the calls of `decode_message_general`.
 
-    These are an acknowledgement, and a request with one short entry of the sender's term. None for everything else, and
-    wherever a byte is not as expected: `decode_message_general` finds out what is wrong.
+    These are an acknowledgement, and an append request with one short entry of the sender's term. Returns None for
+    everything else, and if a byte is not as expected: then `decode_message_general` finds out what is wrong.
     """
     count = _NUMBERS_OF_FAST.get(body[:2])
     if count is None:
@@ -124,7 +124,7 @@ def decode_fast(body: bytes) -> tuple[int, Message] | None:
                 number, at = body[at + 1] << 8 | body[at + 2], at + 3
             elif number <= 27:
                 start, at = at + 1, at + (5 if number == 26 else 9)
-                number = int.from_bytes(body[start:at], "big")  # Of a body that is cut short: then `at` is beyond it.
+                number = int.from_bytes(body[start:at], "big")  # If the body is cut short, `at` is beyond its end.
                 if number > INT64_MAX:
                     return None
             else:
@@ -143,7 +143,10 @@ def decode_fast(body: bytes) -> tuple[int, Message] | None:
 
 
 def _fast_append(body: bytes, at: int, numbers: list[int], term_bytes: bytes) -> tuple[int, Message] | None:
-    """`at`: where the entries begin; `term_bytes`: the sender's term, which is to be the entry's."""
+    """Decode an append request with one short entry; None for any other.
+
+    `at`: where the entries begin. `term_bytes`: the encoded term of the sender, which must also be the entry's term.
+    """
     group_id, term, prev_index, prev_term, commit_index, low_watermark, read_counter = numbers
     start = _ONE_ENTRY + term_bytes
     if body[at : at + len(start)] != start or not 1 <= term >= prev_term or prev_index == INT64_MAX:
@@ -171,7 +174,7 @@ def _fast_append(body: bytes, at: int, numbers: list[int], term_bytes: bytes) ->
     )
 
 
-@lru_cache(maxsize=256)  # Terms, the group, and a few indexes again and again, in messages to one peer and the next.
+@lru_cache(maxsize=256)  # The same terms, group ids and indexes recur in the messages to all peers.
 def _encode_number(number: int) -> bytes:
     return encode_head(UNSIGNED, number)
 
@@ -182,7 +185,7 @@ def _array_head(count: int) -> bytes:
 
 
 def _encode_append(group_id: int, m: AppendEntries) -> bytes:
-    """The same bytes as `encode_item` would give, joined by hand: it copies each payload several times."""
+    """Return the bytes that `encode_item` would, joined by hand: `encode_item` copies each payload several times."""
     numbers = (5, group_id, m.term, m.prev_index, m.prev_term, m.commit_index, m.low_watermark, m.read_counter)
     parts = [_array_head(len(numbers) + 1), *map(_encode_number, numbers), _array_head(len(m.entries))]
     for entry in m.entries:
@@ -198,12 +201,12 @@ def _encode_append(group_id: int, m: AppendEntries) -> bytes:
 
 
 def _encode_numbers(*numbers: int) -> bytes:
-    """The same bytes as `encode_item(list(numbers))`, in half the time: every second message is an acknowledgement."""
+    """Return the bytes of `encode_item(list(numbers))` in half the time: half of all messages are acknowledgements."""
     return _array_head(len(numbers)) + b"".join(map(_encode_number, numbers))
 
 
 def _fields(message: _Other) -> tuple[int, list[Any]]:
-    """The kind and what follows the term."""
+    """Return the kind, and the items that follow the term."""
     match message:
         case AppendRejected():
             r = message
@@ -250,9 +253,9 @@ class _Fields:
         return item
 
     def numbers(self, count: int) -> list[Any]:
-        """The next `count` items, each as `number()` would give it: one look at all of them, as they almost always are.
+        """Return the next `count` items, each checked as `number()` does, but without a call for each.
 
-        The result is a `list[int]`; the checker of types is told less, because it would ask for a copy.
+        The result is a `list[int]`. It is annotated less strictly, because the type checker would require a copy.
         """
         items = self._items[self._at : self._at + count]
         for item in items:
@@ -262,10 +265,10 @@ class _Fields:
             if len(items) == count:
                 self._at += count
                 return items
-        return [self.number() for _ in range(count)]  # It raises, and says where.
+        return [self.number() for _ in range(count)]  # Raises, and names the wrong item.
 
     def number_if_there(self, otherwise: int) -> int:
-        """As `number`, of an item that earlier versions did not have."""
+        """Return the next number, or `otherwise` if there is none: earlier versions did not send this item."""
         return self.number() if self._at < len(self._items) else otherwise
 
     def flag(self) -> bool:

@@ -6,10 +6,10 @@
 
 Arrays grow only at their end; further items are ignored. A side that rejects the connection answers with a refusal, so
 that the other can log the reason, and closes. A client may leave cluster, node and incarnation empty. `peer_address`:
-the address of the sending member, `host:port` as advertised; for a peer outside of the own configuration there is no
-other address to answer at. It is empty, or missing in a hello of an earlier build, if the sender states none. The
-levels are the feature levels that the sender's build can apply; a build that knows only the first need not state it.
-`process_id`: 8 random bytes of each process of a member, which distinguish two processes with copies of one folder.
+the address of the sending member, `host:port` as advertised. If the receiver's configuration does not name the sender,
+this is the only address to answer at. It is empty if the sender states none, or missing in a hello of an earlier build.
+The levels are the feature levels that the sender's build can apply; a build that knows only the first need not state
+it. `process_id`: 8 random bytes of each process of a member, which distinguish two processes with copies of one folder.
 
 See docs/reference/specification.md#74-hello.
 """
@@ -32,7 +32,7 @@ REFUSAL_TEXT_CHARACTERS_MAX = 1000
 PROCESS_ID_BYTES = 8
 
 FEATURE_LEVEL_SAID_MAX = 2**16
-"""A release adds one level at most, so no build ever knows so many."""
+"""The highest feature level that a hello may state. A release adds one level at most, so no build ever knows more."""
 
 
 class HelloRole(enum.IntEnum):
@@ -46,7 +46,7 @@ class HelloRole(enum.IntEnum):
 class Hello:
     """The identity of the sender.
 
-    `cluster_id` and `incarnation_id` have 16 bytes; a client may not know them (none).
+    `cluster_id` and `incarnation_id` have 16 bytes, or are empty if a client does not know them.
     """
 
     cluster_id: bytes
@@ -56,7 +56,7 @@ class Hello:
     role: HelloRole
     version_min: int = PROTOCOL_VERSION
     version_max: int = PROTOCOL_VERSION
-    features: int = 0  # Bit set; both sides use what both have. No bit is given out yet.
+    features: int = 0  # Bit set; both sides use the bits that both have. No bit has a meaning yet.
     peer_address: str = ""
     level_min: int = 1
     level_max: int = 1

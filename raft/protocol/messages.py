@@ -29,7 +29,7 @@ class PreVoteResponse:
     """A grant names the requested `next_term` and moves no term; the `term` of a refusal counts as in any message."""
 
     term: int  # The responder's own current term.
-    next_term: int  # The wish that is answered.
+    next_term: int  # The `next_term` of the request that is answered.
     granted: bool
 
 
@@ -55,9 +55,9 @@ class VoteResponse:
 class AppendEntries:
     """Leader → follower: put `entries` right after (prev_index, prev_term). Raft §5.3.
 
-    Empty `entries` is a heartbeat. A heartbeat names the peer's confirmed match as `prev_index`, so it proves that
-    much and its answer need not wait for a disk. `read_counter` (0 = none) is echoed: with `term` it is the token of
-    a ReadIndex round (thesis §6.4).
+    Empty `entries` is a heartbeat. A heartbeat names the peer's confirmed match as `prev_index`. The peer has
+    this part of the log durably, so the answer need not wait for a disk. The answer repeats `read_counter` (0 = none),
+    which with `term` is the token of a ReadIndex round (thesis §6.4).
     """
 
     term: int
@@ -77,7 +77,7 @@ class AppendAccepted:
     match_index: int
     last_applied: int
     read_counter: int
-    priority: int = 0  # The follower's, in elections.
+    priority: int = 0  # The follower's election priority.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class InstallSnapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallSnapshotProgress:
     """Follower → leader: I have the bytes before `next_offset` of this transfer. A finished install answers with
-    `AppendAccepted(match_index=snapshot_index)`. `next_offset` -1: I cannot take it (give it up, start a new one)."""
+    `AppendAccepted(match_index=snapshot_index)`. `next_offset` -1: I cannot take this transfer (start another)."""
 
     term: int
     transfer_id: int
@@ -127,9 +127,10 @@ class InstallSnapshotProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutNow:
-    """Leader → follower with all of its log: campaign now, without a pre-vote (thesis §3.10).
+    """Leader → follower: campaign now, without a pre-vote (thesis §3.10).
 
-    It is void where the log does not end at `last_index` any more (-1: it does not say).
+    Sent once the follower has the leader's whole log, and by a leader that is removed. The follower ignores the
+    request if its log does not end at `last_index` any more (-1: it does not check this).
     """
 
     term: int

@@ -16,24 +16,26 @@ import trio
 logger = logging.getLogger("raft.accepting")
 
 NO_DESCRIPTOR_LEFT = frozenset({errno.EMFILE, errno.ENFILE})
-"""Of the process, and of the whole system."""
+"""Errors of `accept` when the process (EMFILE) or the whole system (ENFILE) has no file descriptor left."""
 
 NO_ROOM = NO_DESCRIPTOR_LEFT | {errno.ENOMEM, errno.ENOBUFS}
 """Errors of `accept` that pass by themselves."""
 
 REFUSALS_PER_PAUSE = 64
 ACCEPT_PAUSE_SECONDS = 0.05
-"""Without a descriptor so many callers are refused, then none is for this long: whoever calls again at once must not
-take all of the loop. In the pause callers wait in the queue of the kernel."""
+"""While no descriptor is left, REFUSALS_PER_PAUSE callers at most are refused, then none for ACCEPT_PAUSE_SECONDS.
+Otherwise callers that connect again at once could take all the time of the loop. During the pause callers wait in the
+kernel's queue."""
 
 EPISODE_SECONDS_MIN = 10.0
-"""A shortage is over when nobody had to be refused for so long: it is logged once, however it comes and goes."""
+"""A shortage counts as over once `accept` has not failed for this long. So a shortage that comes and goes is logged
+once."""
 
 Handler = Callable[[trio.SocketStream], Awaitable[object]]
 
 
 def descriptor_limit() -> int | None:
-    """How many descriptors this process may have open now; None: no limit, or none that the system tells."""
+    """Return how many descriptors this process may have open; None if there is no limit or the system reports none."""
     try:
         import resource
     except ImportError:  # Not on Windows.
@@ -45,15 +47,15 @@ def descriptor_limit() -> int | None:
 class Acceptor:
     """Accepts connections for one purpose (`clients`, `peers`, `metrics`), which its log lines name.
 
-    A spare descriptor is kept open. When no other is left it is given up for a moment: so a caller is accepted and hung
-    up on, and can go to another member at once, instead of waiting for this one.
+    It keeps a spare descriptor open. When no other descriptor is left, it closes the spare one for a moment, accepts a
+    caller in its place, and hangs up. So the caller can go to another member at once, instead of waiting for this one.
     """
 
     def __init__(self, purpose: str) -> None:
         self._purpose = purpose
         self._spare = -1
         self._short_until = -1.0
-        self.refused = 0  # Callers that were hung up on for want of a descriptor.
+        self.refused = 0  # Callers whose connection was closed at once for want of a descriptor.
 
     async def serve(
         self,
@@ -62,7 +64,7 @@ class Acceptor:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Run `handler` with each stream, and close it after that, until cancelled; closes the listeners."""
+        """Until cancelled, run `handler` with each stream and then close the stream. Then close the listeners."""
         self._take_spare()
         try:
             async with trio.open_nursery() as nursery:
@@ -87,9 +89,9 @@ class Acceptor:
                     nursery.start_soon(_run, handler, stream)
 
     def _refuse(self, listener: trio.SocketListener) -> None:
-        """Hang up on those who wait, with the spare descriptor. Nothing else on the loop runs meanwhile."""
+        """Accept waiting callers with the spare descriptor, and hang up. Nothing else on the loop runs during this."""
         callers = socket.socket(fileno=listener.socket.fileno())  # The same descriptor, without trio.
-        callers.setblocking(False)  # As it is; but the object has taken the default time-out of the program.
+        callers.setblocking(False)  # As the socket is already. But the new object got the program's default time-out.
         try:
             for _ in range(REFUSALS_PER_PAUSE):
                 self._give_up_spare()
@@ -97,7 +99,7 @@ class Acceptor:
                 caller.close()
                 self.refused += 1
         except OSError:
-            pass  # Nobody waits any more; or another thread was quicker to take the descriptor.
+            pass  # No caller waits any more, or another thread took the spare descriptor first.
         finally:
             callers.detach()
             self._take_spare()

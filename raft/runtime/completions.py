@@ -14,16 +14,16 @@ Callback = Callable[[], None]
 
 
 class CompletionQueue:
-    """`post` may be called from any thread; the callbacks run on the loop, in order, when it calls `run_pending`.
+    """Callbacks that any thread may `post`. They run on the loop, in order, when the loop calls `run_pending`.
 
-    While it is `watched`, `wait` tells the loop that something was posted; at other times callbacks only gather. It
-    has a pipe of its own: trio's way in for threads would wake one task that wakes another.
+    While the queue is `watched`, `wait` returns once something was posted; at other times callbacks only gather. The
+    queue has a pipe of its own, because trio's entry for threads would wake one task that wakes another.
     """
 
     def __init__(self) -> None:
         self.pending: deque[Callback] = deque()  # For `run_pending`. `append` and `popleft` are atomic.
-        self._lock = threading.Lock()  # No thread may write to a number that means another file by now.
-        self._ends: tuple[int, int] | None = None  # Of the pipe: to read from, to write to.
+        self._lock = threading.Lock()  # No thread may write to a closed pipe: its number may be another file's.
+        self._ends: tuple[int, int] | None = None  # Of the pipe: the read end, the write end.
         self._is_signalled = False  # There is a byte in the pipe: one for any number of callbacks.
 
     def post(self, callback: Callback) -> None:
@@ -36,7 +36,7 @@ class CompletionQueue:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """For the length of a `with`, in which one task may `wait`. Raises OSError if there are too many open files."""
+        """Open the pipe for a `with` block in which one task may `wait`. Raises OSError for too many open files."""
         assert self._ends is None, "one loop at a time"
         ends = os.pipe()
         try:
@@ -55,22 +55,22 @@ class CompletionQueue:
                 os.close(end)
 
     async def wait(self) -> None:
-        """Until something was posted since the last time; somebody may have run it already."""
+        """Wait until a callback was posted since the last `wait`. The callback may have been run already."""
         assert self._ends is not None, "not watched"
         await trio.lowlevel.wait_readable(self._ends[0])
-        with self._lock:  # Whoever posts from here on tells again.
+        with self._lock:  # The next `post` signals again.
             self._is_signalled = False
             os.read(self._ends[0], 1)
 
     def run_pending(self) -> int:
-        """Run what has been posted until now; return how many callbacks that were."""
+        """Run the callbacks posted so far; return their number."""
         count = len(self.pending)
         for _ in range(count):
             self.pending.popleft()()
         return count
 
     async def run_until(self, condition: Callable[[], bool]) -> None:
-        """Run callbacks as they come until `condition`: for what has to be done before a driver takes over."""
+        """Run callbacks as they arrive until `condition` is true. For work that must be done before a driver runs."""
         with self.watched():
             while True:
                 self.run_pending()

@@ -1,7 +1,7 @@
 """The log of a member's connections: a sentence for people, and an event with fields for machines.
 
-Hellos that this member refuses are counted, too. A misconfigured peer tries again every second, so the same words are a
-warning only the first time, and for debugging after that.
+Hellos that this member refuses are counted, too. A misconfigured peer tries again every second, so the same text is
+logged as a warning only the first time, and for debugging after that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from raft.errors import ValidationFault
 logger = logging.getLogger("raft.transport")
 
 WARNINGS_MAX = 100
-"""How many different warnings are remembered, so that each is a warning only once in a while."""
+"""How many different texts of warnings are remembered. When there are more, all are forgotten, so each may be a
+warning again."""
 
 HELLO_REFUSALS = frozenset(
     {
@@ -23,7 +24,7 @@ HELLO_REFUSALS = frozenset(
         "wrong_cluster", "wrong_group", "wrong_incarnation", "wrong_node", "wrong_port", "other",
     }
 )  # fmt: skip
-"""Every code with which a hello is refused, as it is counted: a bound on the number of series."""
+"""The codes by which refused hellos are counted. The set is fixed, which bounds the number of series in the metrics."""
 
 
 class ConnectionLog:
@@ -31,18 +32,18 @@ class ConnectionLog:
 
     def __init__(self, node_id: str) -> None:
         self._node_id = node_id
-        self._warned: set[str] = set()  # The words of earlier warnings.
-        self.refused = Counter[str]()  # Hellos that this member did not take, by code.
+        self._warned: set[str] = set()  # The texts of earlier warnings.
+        self.refused = Counter[str]()  # Hellos that this member refused, by code.
         self.validation_faults = 0  # Inputs of peers on which validation itself failed.
 
     def event(self, level: int, event: str, words: str, **fields: object) -> None:
-        """Log one event at a `level` of `logging`. `words` are the sentence for people, after the id of this member."""
+        """Log one event at a `level` of `logging`. `words`: the sentence for people, logged after this member's id."""
         if logger.isEnabledFor(level):
             told = {"node_id": self._node_id, "event": event, "fields": fields, "message": words}
             logger.log(level, "%(node_id)s: %(message)s", told)
 
     def warn_once(self, event: str, words: str, **fields: object) -> None:
-        """As `event`: a warning the first time, and then only for debugging."""
+        """Log one event: as a warning the first time that `words` occur, and for debugging after that."""
         self.event(logging.DEBUG if words in self._warned else logging.WARNING, event, words, **fields)
         self._remember(words)
 
@@ -52,7 +53,7 @@ class ConnectionLog:
         self._warned.add(words)
 
     def validation_failed(self, peer_id: str | None, fault: ValidationFault) -> None:
-        """Validation itself failed on a message of a peer, or a stranger: log it, with a traceback the first time."""
+        """Log that validation itself failed on a message of a peer or a stranger, with a traceback the first time."""
         self.validation_faults += 1
         cause = fault.__cause__
         where = traceback.extract_tb(cause.__traceback__)[-1:] if cause is not None else []
@@ -66,5 +67,5 @@ class ConnectionLog:
             logger.log(level, "%(node_id)s: %(message)s", told, exc_info=cause if level == logging.ERROR else None)
 
     def count_refusal(self, code: str) -> None:
-        """A hello was not taken."""
+        """Count a refused hello by its code, or as `other`."""
         self.refused[code if code in HELLO_REFUSALS else "other"] += 1

@@ -54,19 +54,20 @@ SECOND_NS = 1_000_000_000
 
 ROUNDS_MAX = 64
 ROUNDS_NS_MAX = 5_000_000
-"""What the disk did at once may ask for the next write, and there may be more to apply. But a round may apply a whole
-slice, and peers and the clock want their turn before a second one."""
+"""The bounds of one flush, in rounds and in time. Another round follows if the disk has completed its work at once, or
+if there is more to apply. But one round may apply a whole slice, and peers and timers get their turn before the next
+slice."""
 
 REMOVED_SECONDS = 0.3
-"""A member that knows of its removal keeps running for some heartbeats: from its answers the leader learns that it
-knows, and stops replicating to it."""
+"""How long a member that knows of its removal keeps running: some heartbeats. Its answers show the leader that it has
+applied its removal, so that the leader stops replicating to it."""
 
 ALARM_NEAR_NS = 3_000_000
-"""An alarm so near will probably go off before another turn: lone puts come every 1 to 3 ms."""
+"""An alarm nearer than this will probably go off before the next turn, because lone puts arrive every 1 to 3 ms."""
 
 
 def now_ns() -> int:
-    """The node's clock: trio's, which is monotonic, in integer ns. Only within one run of trio."""
+    """The node's clock: the monotonic clock of trio, in integer ns. Its times mean nothing in another run of trio."""
     return int(trio.current_time() * SECOND_NS)
 
 
@@ -79,10 +80,10 @@ class Application(Protocol):
 
 
 class Driver:
-    """Owns the loop over one node, made with `now=now_ns()` in this run of trio.
+    """Runs one node in a loop. The node was made with `now=now_ns()` in this run of trio.
 
-    The application calls `node.propose` and `node.read` synchronously from any task of this run, then `wake`, or
-    `flush`. Without peers there is no `transport`.
+    The application calls `node.propose` and `node.read` synchronously from any task of this run, then `wake` or
+    `flush`. A node without peers has no `transport`.
     """
 
     def __init__(
@@ -94,9 +95,9 @@ class Driver:
         transport: Transport | None = None,
         start_io: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`start_io` begins the submitted operations of the node's storage; True if one has completed already."""
+        """`start_io` begins the submitted operations of the node's storage. It returns True if one is done."""
         self.node = node
-        self._seconds = trio.current_time  # Until it runs: then that of the clock, which need not be asked for.
+        self._seconds = trio.current_time  # Until `run` begins; then the clock's own method, without a look-up.
         node.mute_events(MUTED_EVENTS)
         self._completions = completions
         self._application = application
@@ -105,23 +106,23 @@ class Driver:
         self.turns = 0  # Flushes so far.
         self._now = 0  # When this turn began, monotonic ns.
         self._woken = trio.Event()
-        self._removed, self._refused = trio.Event(), trio.Event()  # It is no member any more; a peer says so.
-        self._scope: trio.CancelScope | None = None  # Of the wait for time, while that is all there is to wait for.
+        self._removed, self._refused = trio.Event(), trio.Event()  # This member is removed; a peer has reported it.
+        self._scope: trio.CancelScope | None = None  # The scope of `_wait`, while the driver's own task sleeps in it.
         self._is_over = False
         self._failure: NodeStopped | None = None
 
     def _read_clock(self) -> int:
-        """As `now_ns`, in two calls instead of five: several times per request."""
+        """Return `now_ns()` in two calls instead of five, because the clock is read several times per request."""
         return int(self._seconds() * SECOND_NS)
 
     def wake(self) -> None:
-        """Request a flush in the next turn of the loop, so that it includes everything that comes in this one."""
+        """Request a flush in the next turn of the loop, so that it includes everything that arrives in this turn."""
         self._woken.set()
 
     def flush(self) -> None:
-        """Flush now, in the task of the caller: to wake another task for it would cost a turn of the loop.
+        """Flush now, in the caller's task: waking the driver's own task would cost a turn of the loop.
 
-        A flush that is under way, or due in the next turn anyway, does it all instead.
+        If a flush is under way, or due in the next turn anyway, that flush does the work instead.
         """
         if self._is_asleep:
             self._catch_up()
@@ -131,11 +132,11 @@ class Driver:
 
     @property
     def _is_asleep(self) -> bool:
-        """True while the driver's own task waits for something to happen: another one may flush in its place."""
+        """True while the driver's own task waits for something to happen: another task may flush in its place."""
         return self._scope is not None and not self._woken.is_set()
 
     def _flush_here(self) -> None:
-        """Flush in another task than the driver's, which sleeps until the deadline of its scope. After `_catch_up`."""
+        """Flush in another task while the driver's own task sleeps in `_wait`. Called after `_catch_up`."""
         scope, self._scope = self._scope, None
         assert scope is not None, "a flush is under way"
         if self._flush():
@@ -150,7 +151,9 @@ class Driver:
         self.wake()
 
     async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the node until it is cancelled or `request_stop` is done. Started with the peer port (0: no transport).
+        """Run the node until it is cancelled or `request_stop` is done.
+
+        `nursery.start` returns the peer port (0 without a transport).
 
         Raises NodeStopped when the node can promise no more, and CannotListen. Any other exception from a task is a
         broken invariant: it stops the node at once.
@@ -173,7 +176,7 @@ class Driver:
             raise self._failure
 
     async def _drive(self) -> None:
-        """Flush when asked to, and when time is up, until the node has ended."""
+        """Flush at every `wake` and at every alarm, until the node has ended."""
         try:
             while not self._is_over:
                 with trio.CancelScope() as scope:
@@ -186,12 +189,12 @@ class Driver:
             self._scope = None
 
     async def _wait(self, scope: trio.CancelScope) -> None:
-        """Wait until something happens, or `scope` is cancelled because time is up.
+        """Wait until something happens, or `scope` is cancelled because its deadline has passed.
 
-        One scope serves many turns: a new one for each, or a new deadline in each, would cost 10 µs.
+        One scope serves many turns: a new scope, or a new deadline, would cost 10 µs per turn.
         """
         if self._woken.is_set():
-            await trio.lowlevel.checkpoint()  # Let readers gather more.
+            await trio.lowlevel.checkpoint()  # Let tasks that read from sockets gather more.
         else:
             self._scope = scope
             self._set_alarm(scope)
@@ -203,9 +206,12 @@ class Driver:
             self._woken = trio.Event()
 
     def _set_alarm(self, scope: trio.CancelScope) -> None:
-        """Set the alarm. An alarm that is too early is moved only shortly before it goes off: a move costs ten times as
-        much as a check, and a lone put leaves a deadline of 5 ms that the next put makes void."""
-        deadline = self.node.next_alarm / SECOND_NS  # Whoever leaves work has woken this.
+        """Set the deadline of `scope` to the node's next alarm.
+
+        A deadline that is too early is moved only shortly before it passes, because a move costs ten times as much as
+        this check. After a lone put the next alarm is 5 ms away, and the next put makes it void.
+        """
+        deadline = self.node.next_alarm / SECOND_NS  # If work is left, this task has been woken for it.
         set_to = scope.deadline
         if deadline < set_to or (deadline > set_to and set_to * SECOND_NS - self._now < ALARM_NEAR_NS):
             scope.deadline = deadline
@@ -217,9 +223,9 @@ class Driver:
                 self.flush()
 
     def _catch_up(self) -> bool:
-        """Take completions of the disk, then the time: the disk was not silent if only this loop was late.
+        """Run the completions of the disk, then advance the node's clock. True if there were completions.
 
-        True if there were completions.
+        In this order a late loop does not make the disk look silent.
         """
         has_run = bool(self._completions.pending) and not self._is_over and self._completions.run_pending() > 0
         self._now = self._read_clock()
@@ -245,12 +251,12 @@ class Driver:
             if not has_more:
                 return False
             if (has_applied and node.has_unapplied) or self._read_clock() - began > ROUNDS_NS_MAX:
-                break  # Who has to catch up applies one slice a turn.
+                break  # A member that has to catch up applies one slice per turn.
         self.wake()
         return False
 
     def _carry_out(self) -> bool:
-        """Carry out all effects; True if it was the last time."""
+        """Carry out all effects of the node; True if the node has ended."""
         self.turns += 1
         effects = self.node.take_effects()
         if effects.peers_changed:
@@ -265,7 +271,7 @@ class Driver:
             reason = effects.failure.reason
             self._log_event(logging.ERROR, "failed", f"has stopped: {reason}", reason=reason)
         self._failure = effects.failure
-        # If it has failed since these were taken, the next ones tell, and end what is open.
+        # If the node has failed since these effects were taken, the next ones report that and end open requests.
         self._is_over = effects.failure is not None or (self.node.is_stopped and self.node.failure is None)
         return self._is_over
 
@@ -330,7 +336,7 @@ class Driver:
         self.wake()
 
     def peer_gone(self, peer_id: str) -> None:
-        """A peer has ended both connections."""
+        """Both connections with a peer have ended, and the peer, or its machine, ended the last one."""
         self.node.tick(self._read_clock())
         self.node.peer_gone(peer_id)
         self.wake()
@@ -340,7 +346,7 @@ class Driver:
         self.node.tick(self._read_clock())
         self.node.peer_refused(peer_id, code)
         if self.node.failure is not None:
-            self.wake()  # It was known with another data folder: there is to be no further word of it.
+            self.wake()  # The peer knows this member with another data folder: the member must stop now.
         if self.node.is_removed and not self._is_over:
             self._log_event(logging.WARNING, "removed", f"peer {peer_id}: {reason}", peer_id=peer_id, reason=reason)
             self._removed.set()

@@ -3,8 +3,8 @@ started.
 
 Both state the same node id and incarnation, so each takes over the connections of the other, again and again. A random
 id of each process in its hello tells them apart. A restarted member has a new id, and the old id never comes back. An
-id that comes back after another one took over belongs to a second running process. No connection is ended for it: only
-the operator can know which of the two has kept the promises of the member.
+id that comes back after another one took over belongs to a second running process. No connection is ended because of
+that: only the operator can know which of the two has kept the promises of the member.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 PROCESSES_MAX = 4
-"""How many of the latest processes of a member are remembered: of more at once, two of them are."""
+"""How many of the latest processes of a member are remembered. Two that alternate are enough to notice duplicates, even
+if more run."""
 
 DUPLICATE_SECONDS = 60.0
-"""For so long a member counts as a duplicate after its processes were last seen to alternate, which happens at each
-election time-out or more often; and so often the log says it."""
+"""How long a member counts as a duplicate after its processes were last seen to alternate, and the least pause between
+two reports of it. Running duplicates alternate at every election time-out, or more often."""
 
 
 @dataclass(slots=True)
 class _Processes:
-    addresses: dict[bytes, str] = field(default_factory=dict)  # By process id, the one that took over last at the end.
+    addresses: dict[bytes, str] = field(default_factory=dict)  # By process id; the last one to take over is at the end.
     seen_until: float = float("-inf")
     reported_until: float = float("-inf")
 
@@ -33,10 +34,10 @@ class DuplicateMembers:
         self._members: dict[str, _Processes] = {}
 
     def took_over(self, peer_id: str, process_id: bytes, address: str, now: float) -> tuple[str, ...]:
-        """A process has sent its first message on a new connection, having been answered on it.
+        """Note that a process has sent its first message on a new connection, after the hellos.
 
-        Returns the hosts of all that run as `peer_id` if that is to be told now, else nothing. `process_id` is empty in
-        hellos of earlier builds.
+        Returns the hosts of all processes that run as `peer_id` if a duplicate is to be reported now, otherwise an
+        empty tuple. `process_id` is empty in hellos of earlier builds.
         """
         if not process_id:
             return ()
@@ -56,9 +57,9 @@ class DuplicateMembers:
         return tuple(known.values())
 
     def forget(self, peer_id: str) -> None:
-        """It is no member any more."""
+        """Forget a peer that is no member any more."""
         self._members.pop(peer_id, None)
 
     def found(self, now: float) -> tuple[str, ...]:
-        """Members of which two processes have been seen lately, in the order of ids."""
+        """Return the members that were lately seen to run as two processes, in the order of ids."""
         return tuple(sorted(peer_id for peer_id, member in self._members.items() if now < member.seen_until))

@@ -20,7 +20,7 @@ class InsecureAddress(RaftError):
 
 
 class InvalidAddress(RaftError, ValueError):
-    """Not a `host:port`."""
+    """A text that is not an address of the form `host:port`."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)

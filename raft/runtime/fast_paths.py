@@ -1,7 +1,7 @@
-"""The switch of the fast paths: second implementations of what the general path beside each of them does.
+"""The switch of the fast paths. Each fast path is a second implementation of the general path beside it.
 
 `HWM_FAST_PATHS=0` in the environment turns off all of them, for a whole process: then only general paths run. Nothing
-but speed may differ. docs/internals/fast-paths.md lists them. The core knows no switch: its callers choose.
+but speed may differ. docs/internals/fast-paths.md lists them. The core has no switch: its callers choose.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ HELLO_BYTES_MAX = 8 * 1024
 """The most bytes that are buffered for a caller before its hello is complete."""
 
 HANDSHAKE_SECONDS_MAX = 5.0
-"""The time from connection to hello: a paused member may take long, a silent caller must not hold a place for ever."""
+"""The maximum time from a connection to its hello. A paused member may need long, but a silent caller must not hold a
+place for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +33,19 @@ class PeerHello:
 
     node_id: str
     incarnation_id: bytes
-    peer_address: str = ""  # Where it says that it is to be dialled.
-    levels: LevelRange = INITIAL_LEVELS  # What feature levels its build can apply.
-    process_id: bytes = b""  # Another one in each life; empty if its build says none.
+    peer_address: str = ""  # The address at which it asks to be dialled.
+    levels: LevelRange = INITIAL_LEVELS  # The feature levels that its build can apply.
+    process_id: bytes = b""  # Different after each start; empty if its build states none.
 
 
 def own_hello(
     identity: Identity, peer_address: str = "", levels: LevelRange = INITIAL_LEVELS, process_id: bytes = b""
 ) -> bytes:
-    """The frame that says who this member is, where it is to be dialled, which feature levels it can apply, and by
-    `process_id` that it is this process of it."""
+    """Return the frame of this member's hello.
+
+    It states the identity, the address at which this member is to be dialled, the feature levels that its build can
+    apply, and the id of this process.
+    """
     hello = Hello(
         cluster_id=identity.cluster_id,
         group_id=identity.group_id,
@@ -57,7 +61,7 @@ def own_hello(
 
 
 async def receive_hello(stream: trio.abc.ReceiveStream, identity: Identity) -> PeerHello:
-    """Read and check the first frame. Nothing of a peer may follow it before it was answered.
+    """Read and check the first frame. A peer may send nothing more before its hello is answered.
 
     Raises PeerRefused (we do not want it), ConnectionRefusedByPeer (it does not want us), ProtocolError (garbage).
     """
@@ -66,9 +70,10 @@ async def receive_hello(stream: trio.abc.ReceiveStream, identity: Identity) -> P
 
 
 def validated_hello(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHello:
-    """What the first frame says, if it is the hello of a peer of this member. `is_followed`: bytes came behind it.
+    """Return the content of the first frame, if it is the hello of a peer. `is_followed`: more bytes came behind it.
 
-    Raises as `receive_hello`, and ValidationFault where this build is mistaken. Nothing is changed.
+    Raises the errors of `receive_hello`, and ValidationFault if the check fails by a mistake in this build. It changes
+    nothing.
     """
     try:
         return _validated(body, identity, is_followed=is_followed)
@@ -79,10 +84,10 @@ def validated_hello(body: bytes, identity: Identity, *, is_followed: bool) -> Pe
 
 
 def decode_peer_message(body: bytes, group_id: int) -> Message:
-    """The message in a frame of a peer that has said hello, for this group.
+    """Return the message in a frame of a peer that has said hello. The message must be for this group.
 
-    Raises ConnectionRefusedByPeer if it is a refusal instead, ProtocolError, and ValidationFault where this build is
-    mistaken. Nothing is changed.
+    Raises ConnectionRefusedByPeer if the frame is a refusal instead, ProtocolError for any other invalid frame, and
+    ValidationFault if decoding fails by a mistake in this build. It changes nothing.
     """
     try:
         peer_group_id, message = decode_peer_body(body)
@@ -102,7 +107,7 @@ def _validated(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHel
     name = hello.node_id or "a client"
     if hello.role is not HelloRole.PEER:
         raise PeerRefused(name, "wrong_port", "this is the port for members; clients have another one")
-    if is_followed:  # Judged after the role: a client sends more at once, and is to learn that this is not its port.
+    if is_followed:  # Checked after the role: a client sends more at once, and is told that this is not its port.
         raise ProtocolError("bytes after the hello before it was answered")
     if not hello.speaks(PROTOCOL_VERSION):
         spoken = f"{hello.version_min} to {hello.version_max}"
@@ -121,7 +126,7 @@ def _validated(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHel
 
 
 async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> None:
-    """Tell the other side why, if it still listens."""
+    """Send the reason of a refusal, if the other side still reads."""
     with trio.move_on_after(1.0):
         try:
             await stream.send_all(frame(Refusal(code, text).encode()))
@@ -130,7 +135,7 @@ async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> Non
 
 
 def _refusal_in(body: bytes) -> ConnectionRefusedByPeer | None:
-    """The refusal that a frame is instead of a message: who called us did not take the hello that answered its own."""
+    """Return the refusal in a frame, None if it is none. A caller sends one if it rejects our answering hello."""
     try:
         hello = decode_hello(body)
     except ProtocolError:
@@ -141,7 +146,7 @@ def _refusal_in(body: bytes) -> ConnectionRefusedByPeer | None:
 
 
 async def _first_frame(stream: trio.abc.ReceiveStream) -> tuple[bytes, bool]:
-    """The first frame, and whether more has come with it."""
+    """Return the first frame, and whether more bytes have come with it."""
     splitter = FrameSplitter(HELLO_BYTES_MAX)
     while True:
         data = await stream.receive_some(HELLO_BYTES_MAX)

@@ -1,8 +1,8 @@
-"""The inbound connections of each peer: one that brings messages, and at most one newer that has brought none yet.
+"""The inbound connections of each peer: one that brings messages, and at most one newer one that brought none yet.
 
-A peer that connects again has usually lost its old connection, which this side need not have noticed. But it may also
-have dialled by mistake: it meant a member that was at this address before, and disconnects when it sees who answers. So
-the first message on the new connection ends the old one, not the connect.
+A peer that connects again has usually lost its old connection, which this side need not have noticed. But the peer
+may also have dialled by mistake: it meant another member that was at this address before, and disconnects when it sees
+who answers. So a new connection ends the old one only with its first message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class InboundConnections:
         self._scopes: dict[str, list[trio.CancelScope]] = {}
 
     def begin(self, peer_id: str, scope: trio.CancelScope) -> None:
-        """Add a connection that has brought nothing yet. It ends another such one, which the peer has given up."""
+        """Add a connection that has brought nothing yet. An earlier one without messages ends: the peer gave it up."""
         scopes = self._scopes.setdefault(peer_id, [])
         for silent in scopes[1:]:
             silent.cancel()
@@ -33,14 +33,14 @@ class InboundConnections:
             self._scopes[peer_id].pop(0).cancel()
 
     def has(self, peer_id: str) -> bool:
-        """Whether a connection of this peer stands."""
+        """Whether a connection of this peer is open."""
         return peer_id in self._scopes
 
     def forget(self, peer_id: str, scope: trio.CancelScope) -> bool:
         """The connection is over; True if it was the last one of its peer."""
         scopes = self._scopes.get(peer_id, [])
         if scope not in scopes:
-            return False  # Another one has replaced it.
+            return False  # A newer connection has replaced this one.
         scopes.remove(scope)
         if not scopes:
             del self._scopes[peer_id]

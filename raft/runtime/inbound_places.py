@@ -1,7 +1,8 @@
 """Admission of connections to this member's peer port: strangers never take a place that a member needs.
 
-A caller begins as unidentified. When there are too many of those, the one that has waited longest is evicted: an honest
-caller says hello within milliseconds. Members need no place here; `InboundConnections` bounds them by their ids.
+A caller begins as unidentified. When there are too many unidentified callers, the one that has waited longest is
+evicted: an honest caller says hello within milliseconds. Members take no place here, because `InboundConnections`
+bounds their connections by their ids.
 """
 
 from __future__ import annotations
@@ -14,24 +15,26 @@ from raft.membership.configuration import MEMBERS_MAX
 from raft.runtime.peer_routes import STRANGERS_MAX
 
 UNIDENTIFIED_MAX = 30
-"""The bound of connections without an accepted hello: several times the number when all members start at once. Each
-buffers HELLO_BYTES_MAX at most."""
+"""The bound of connections without an accepted hello: several times as many as there are when all members start at
+once. Each buffers HELLO_BYTES_MAX at most."""
 
 UNIDENTIFIED_PER_ADDRESS_MAX = UNIDENTIFIED_MAX // 2
 """The same bound per address: a crowd from one machine evicts its own connections, not those from elsewhere."""
 
 HELD_BACK_MAX = 64
 HELD_BACK_SECONDS = 2.0
-"""An evicted connection is closed only after so long, if no more than HELD_BACK_MAX others wait for that. Otherwise a
-crowd that connects again at once takes all of the loop, and fills the kernel's queue."""
+"""An evicted connection is closed only after HELD_BACK_SECONDS, unless HELD_BACK_MAX others wait for this already.
+Otherwise a crowd of callers that connect again at once would take all the time of the loop and fill the kernel's
+queue."""
 
 CONNECTIONS_MAX = UNIDENTIFIED_MAX + STRANGERS_MAX + 2 * MEMBERS_MAX + HELD_BACK_MAX
-"""The bound of all inbound connections, 128: two of each member, one of each other caller with an accepted hello."""
+"""The bound of all inbound connections, 128: unidentified callers, one per stranger, two per member, and evicted ones
+that are held back."""
 
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """One connection, ended by its scope."""
+    """One connection. Cancelling `scope` ends it."""
 
     address: str
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -42,12 +45,12 @@ class InboundPlaces:
 
     def __init__(self) -> None:
         self._unidentified: dict[Place, None] = {}
-        self._strangers: dict[Place, None] = {}  # Have said a hello that was taken, and are no members.
+        self._strangers: dict[Place, None] = {}  # Callers with an accepted hello that are no members.
         self.held_back = 0
-        self.evicted = 0  # Connections that had to go, for as long as this process lives.
+        self.evicted = 0  # Connections evicted since this process started.
 
     def enter(self, address: str) -> Place:
-        """A connection was accepted; `address` is the caller's host. It may cost an older one its place."""
+        """Give an accepted connection a place, which may evict an older one. `address` is the caller's host."""
         same = [place for place in self._unidentified if place.address == address]
         if len(same) >= UNIDENTIFIED_PER_ADDRESS_MAX:
             self._evict(self._unidentified, same[0])
@@ -58,15 +61,15 @@ class InboundPlaces:
         return place
 
     def identify(self, place: Place, *, is_member: bool) -> None:
-        """Its hello was taken."""
-        if self._unidentified.pop(place, place) is place or is_member:  # Evicted meanwhile, or needs no place.
+        """The hello on this connection was accepted."""
+        if self._unidentified.pop(place, place) is place or is_member:  # It was evicted, or needs no place.
             return
         if len(self._strangers) >= STRANGERS_MAX:
             self._evict(self._strangers, next(iter(self._strangers)))
         self._strangers[place] = None
 
     async def hold_back(self) -> None:
-        """Wait before a connection that lost its place is closed. Nothing is read from it meanwhile."""
+        """Wait before a connection that lost its place is closed. Nothing is read from it while it waits."""
         if self.held_back < HELD_BACK_MAX:
             self.held_back += 1
             try:
@@ -75,13 +78,13 @@ class InboundPlaces:
                 self.held_back -= 1
 
     def leave(self, place: Place) -> None:
-        """It is closed."""
+        """The connection is closed: its place is free."""
         self._unidentified.pop(place, None)
         self._strangers.pop(place, None)
 
     @property
     def unidentified(self) -> int:
-        """How many have said no hello that was taken."""
+        """The number of connections without an accepted hello."""
         return len(self._unidentified)
 
     def _evict(self, queue: dict[Place, None], place: Place) -> None:

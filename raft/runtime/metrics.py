@@ -1,4 +1,4 @@
-"""Counted durations, and a driver that counts how long entries take to commit. `Driver` itself measures nothing."""
+"""Histograms of durations, and a driver that measures how long entries take to commit. `Driver` measures nothing."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from raft.runtime.driver import Driver
 SECONDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-"""Bounds of the buckets: a lone put on a quick disk takes 0.2 ms; ten seconds are a disk that hangs."""
+"""Bounds of the buckets: a lone put on a quick disk takes 0.2 ms; at ten seconds the disk hangs."""
 
 
 class Histogram:
-    """Counts durations in buckets, so its memory does not grow with their number. One thread at a time adds; any may
-    read. Each costs one bisection, two additions and a comparison.
+    """Counts durations in buckets, so that its memory does not grow with the number of durations.
 
-    `bounds_seconds`: upper bounds, rising and different in whole nanoseconds. Their distance is the error of every
-    percentile: the default is for Prometheus, which adds the buckets of many members and takes percentiles of the sum.
+    Only one thread at a time may add; any thread may read. Each duration costs one bisection, two additions and a
+    comparison. `bounds_seconds`: upper bounds, rising, and different when rounded to nanoseconds. The distance of two
+    neighbouring bounds limits the error of a percentile between them. The default suits Prometheus, which adds the
+    buckets of many members and computes percentiles of the sum.
     """
 
     def __init__(self, bounds_seconds: Sequence[float] = SECONDS) -> None:
@@ -32,7 +33,7 @@ class Histogram:
         self._sum_ns = self._max_ns = 0
 
     def observe(self, duration_ns: int) -> None:
-        """Count one duration. A bound belongs to the bucket below it."""
+        """Count one duration. A duration equal to a bound counts in the bucket that ends there."""
         self._counts[bisect_left(self._bounds_ns, duration_ns)] += 1
         self._sum_ns += duration_ns
         if duration_ns > self._max_ns:
@@ -40,7 +41,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many durations there were."""
+        """The number of durations."""
         return sum(self._counts)
 
     @property
@@ -50,11 +51,11 @@ class Histogram:
 
     @property
     def sum_seconds(self) -> float:
-        """Of all durations."""
+        """The sum of all durations."""
         return self._sum_ns / 1e9
 
     def cumulative(self) -> list[int]:
-        """How many durations were at most each bound, and, at the end, how many there were at all."""
+        """For each bound, the number of durations that do not exceed it; the last item is the number of all."""
         counts, total = [], 0
         for count in list(self._counts):
             total += count
@@ -62,29 +63,31 @@ class Histogram:
         return counts
 
     def percentile_seconds(self, share: float) -> float:
-        """Nearest rank: the least bound that at least `share` of all durations do not exceed, but the longest duration
-        where that is less or no bound is high enough. 0 if there was none. `share`: above 0, at most 1, in thousandths.
+        """Return a percentile by nearest rank: the least bound that at least `share` of all durations do not exceed.
+
+        The longest duration is returned instead if it is below that bound, or if no bound is high enough. The result is
+        0 without durations. `share`: above 0, at most 1, in thousandths.
         """
         assert 0 < share <= 1, share
         cumulative = self.cumulative()
-        rank = max(1, -(-cumulative[-1] * round(share * 1000) // 1000))  # A ceiling: 0.99 is not exact in binary.
+        rank = max(1, -(-cumulative[-1] * round(share * 1000) // 1000))  # Rounded up in integers: 0.99 is not exact.
         bucket = bisect_left(cumulative, rank)
         is_bounded = bucket < len(self.bounds_seconds)
         return min(self.bounds_seconds[bucket], self.max_seconds) if is_bounded else self.max_seconds
 
 
 class MeasuredDriver(Driver):
-    """A driver that also measures, on a leader, the time from an entry's place in the log to its commit.
+    """A driver that also measures, on a leader, the time from an entry's append to its commit.
 
-    Per flush, not per entry: what one flush appends counts once, when all of it is committed.
+    It measures per flush, not per entry: the entries that one flush appends count once, when all are committed.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """As `Driver`."""
+        """Takes the arguments of `Driver`."""
         super().__init__(*arguments, **named)
         self.commit_latency = Histogram()
-        self._term: int | None = None  # In which what waits was proposed.
-        self._seen_index = 0  # The end of the log at the last look.
+        self._term: int | None = None  # The term in which the waiting entries were proposed.
+        self._seen_index = 0  # The end of the log after the last flush.
         self._waiting: deque[tuple[int, int]] = deque()  # (last index, when) of each flush that has appended.
 
     def _carry_out(self) -> bool:
@@ -93,13 +96,13 @@ class MeasuredDriver(Driver):
         core = self.node.core
         if core.leading_term != self._term:
             self._term = core.leading_term
-            self._waiting.clear()  # The end of what was left behind may never be known.
+            self._waiting.clear()  # The outcome of the entries left behind may never be known.
             self._seen_index = core.last_index
         if self._term is not None:
             last_index, waiting = core.last_index, self._waiting
             if last_index > self._seen_index:
                 self._seen_index = last_index
-                waiting.append((last_index, began))  # No more of them than entries in the bounded uncommitted tail.
+                waiting.append((last_index, began))  # Bounded by the entries of the uncommitted tail.
             if waiting and waiting[0][0] <= core.commit_index:
                 commit_index, now = core.commit_index, time.perf_counter_ns()
                 while waiting and waiting[0][0] <= commit_index:

@@ -1,7 +1,7 @@
 """One outbound connection to one peer, for sending only: dialled again and again, with a queue bounded in bytes.
 
-Each side dials the other, so every pair of members has two connections, one per direction. So there is no choice to
-make between two crossing connections.
+Each side dials the other, so every pair of members has two connections, one per direction. So when
+both dial at the same time, neither connection has to go.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ OUTBOUND_BYTES_MAX = 32 * 1024 * 1024
 dropped; Raft repeats those that matter."""
 
 SEND_BYTES = 1024 * 1024
-"""About as much leaves in one send; a larger frame leaves alone."""
+"""The maximum of bytes in one send. A single frame may be larger: then it is sent alone."""
 
 SEND_SECONDS_MAX = 10.0
-"""A connection that takes nothing for so long is given up: the kernel's buffers are full, since the peer does not read.
-A machine that is gone without a word shows only here where little is sent: the kernel takes hundreds of heartbeats. For
-that there is UNANSWERED_SECONDS_MAX, where the system has it."""
+"""A connection is given up if one send takes this long: the kernel's buffers are full because the peer does not read.
+If a machine vanishes while little is sent, this limit takes effect late: the kernel buffers hundreds of heartbeats.
+UNANSWERED_SECONDS_MAX covers that case where the system supports it."""
 
 CONNECT_SECONDS_MAX = 2.0
-"""One of several addresses may lead nowhere, and say nothing: so long, and the next one has its turn. A lost first
-segment is sent again after one second."""
+"""How long one of several addresses is tried before the next one: an address may lead nowhere without an error. The
+time suffices for a lost first TCP segment, which is sent again after one second."""
 
 DIAL_NOW_SECONDS_MAX = 0.25
-"""What an attempt may still take when the peer has called meanwhile: it is there, so it answers in one turn of the
-network, or the attempt began before it came, or went to where it is no more."""
+"""How long an attempt to connect may still take once the peer has connected to us. The peer is up, so a good attempt is
+answered within one round trip. Any other one began before the peer was up, or went to an address that it has left."""
 
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
@@ -68,15 +68,17 @@ class Outbound:
         process_id: bytes = b"",
         log: ConnectionLog | None = None,
     ) -> None:
-        """`addresses`: where the peer may be, best first; they are tried in turn, and asked for anew for each attempt.
+        """`addresses` returns where the peer may be, best first. The addresses are tried in turn.
 
-        `hello` may raise PeerRefused; `lost` is told when a connection that worked is gone, and then `ended` if the
-        peer, or its machine, ended it without a word; `refused` the code and words of a peer that does not want us.
-        `own_address`: where we are to be dialled, as each hello says it, and the `levels` that this build can apply."""
+        It is called before each attempt, because the addresses may change.
+        `hello` gets the peer's hello and may raise PeerRefused. `lost` is called when a working connection is gone, and
+        then `ended`, if the peer or its machine ended that connection without a refusal. `refused` gets the code and
+        the text of a peer that refuses us. Each hello states `own_address`, at which we are to be dialled, and
+        `levels`, which this build can apply."""
         self._identity, self._levels, self._process_id = identity, levels, process_id
         self._peer_id = peer_id
         self._addresses = addresses
-        self._attempt = 0  # Since a connection worked, or the peer called.
+        self._attempt = 0  # Attempts since a connection worked, or since the peer called.
         self._random = random
         self._hello = hello
         self._lost, self._ended, self._refused = lost, ended, refused
@@ -89,18 +91,18 @@ class Outbound:
         self._has_frames = trio.Event()
         self._stream: trio.SocketStream | None = None  # While it is connected.
         self._is_pumping = False  # A send is under way: nothing may overtake it.
-        self._connected = trio.CancelScope()  # The connection, or none yet.
-        self._dialling: trio.CancelScope | None = None  # From an attempt to its connection, without the hellos.
+        self._connected = trio.CancelScope()  # The scope of the connection, if there is one.
+        self._dialling: trio.CancelScope | None = None  # The scope of an attempt to connect, without the hellos.
         self._last_words = ""
         self.works_at = ""  # The address of the last connection that worked.
         self.is_connected = False
         self.queued_bytes = 0
-        self.dropped = 0  # Messages, for as long as this process lives.
+        self.dropped = 0  # Messages dropped since this object was made.
 
     def send(self, frames: list[bytes]) -> None:
         """Send what the socket takes at once, and queue the rest, in order, while `is_connected`.
 
-        Those beyond the bound are dropped.
+        Frames beyond the bound of the queue are dropped.
         """
         assert self.is_connected, self._peer_id
         if self._stream is not None and not self._frames and not self._is_pumping:
@@ -108,7 +110,7 @@ class Outbound:
             count = send_at_once(self._stream, data)
             if count == len(data):
                 return
-            frames = [data[count:]] if count else frames  # A frame that has begun is never dropped: the queue is empty.
+            frames = [data[count:]] if count else frames  # This rest is never dropped: the queue is empty.
         for item in frames:
             if self.queued_bytes + len(item) > self._bytes_max and self._frames:
                 self.dropped += 1
@@ -118,9 +120,9 @@ class Outbound:
         self._has_frames.set()
 
     def dial_now(self) -> None:
-        """Dial now, and the best address first: the peer is there.
+        """Dial now, with the best address first, because the peer is up.
 
-        That ends a pause, and soon an attempt to which nothing was answered yet.
+        A pause ends at once. An attempt that is not answered yet ends within DIAL_NOW_SECONDS_MAX.
         """
         self._dial_requested.set()
         if self._dialling is not None:
@@ -133,7 +135,11 @@ class Outbound:
             self._dial_requested.set()
 
     async def run(self) -> None:
-        """Dial until cancelled; back off with jitter, from a fast start to a second, and anew when the peer calls."""
+        """Dial until cancelled.
+
+        The pauses between attempts have jitter and double up to BACKOFF_SECONDS_MAX. They start again at
+        BACKOFF_SECONDS_MIN after a connection that worked, and when the peer calls.
+        """
         backoff_seconds = BACKOFF_SECONDS_MIN
         while True:
             try:
@@ -192,7 +198,7 @@ class Outbound:
         return stream
 
     async def _open(self, host: str, port: int, seconds: float) -> trio.SocketStream:
-        """Raises OSError, and TooSlowError if nobody answers."""
+        """Open a TCP connection. Raises OSError, and TooSlowError if there is no answer in `seconds`."""
         with trio.move_on_after(seconds) as self._dialling:
             try:
                 return await trio.open_tcp_stream(host, port)
@@ -225,7 +231,7 @@ class Outbound:
                 self._ended(self._peer_id)
 
     async def _watch(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
-        """Nothing comes back on this connection; so whatever is read means its end."""
+        """Wait for the end of the connection. The peer sends nothing back on it, so any bytes end it, too."""
         try:
             data = await stream.receive_some(1)
             self._is_ended_by_peer = not data  # Bytes are a refusal, or nonsense.
@@ -253,7 +259,7 @@ class Outbound:
         scope.cancel()
 
     def _take(self) -> bytes:
-        """Several messages leave in one send."""
+        """Remove and return the bytes of the next send, which may hold several messages."""
         taken = [self._frames.popleft()]
         size_bytes = len(taken[0])
         while self._frames and size_bytes + len(self._frames[0]) <= SEND_BYTES:
@@ -263,7 +269,7 @@ class Outbound:
         return b"".join(taken) if len(taken) > 1 else taken[0]
 
     def _log_once(self, event: str, words: str, **fields: object) -> None:
-        """Log it once, not once per attempt."""
+        """Log `words` as a warning once, not once per attempt."""
         level = logging.DEBUG if words == self._last_words else logging.WARNING
         self._last_words = words
         fields = {"peer_id": self._peer_id, "reason": words} | fields

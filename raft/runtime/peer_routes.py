@@ -1,7 +1,8 @@
 """The outbound connections to all peers: exactly one to each that the node wants, and to strangers that it answers.
 
-A stranger is a member that connected here and that the node accepts, though its own configuration does not have it
-(yet): the leader of a cluster that this member is joining, for instance. Its hello says at which address to answer.
+A stranger is a member that connected here and that the node accepts, though the node's own configuration does not
+name it (yet): the leader of a cluster that this member is joining, for instance. The stranger's hello states the
+address at which to answer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from raft.membership.configuration import Member
 from raft.runtime.outbound import Outbound
 
 STRANGERS_MAX = 16
-"""Strangers that are answered at a time: more than there can be members, and few enough to dial."""
+"""The maximum number of strangers that are answered at a time: more than a cluster has members, and few enough to
+dial."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,12 +37,12 @@ class PeerConnections:
         self, open_connection: Callable[[str, Callable[[], Sequence[str]]], Outbound], dial: Mapping[str, str]
     ) -> None:
         """`open_connection` makes the outbound side to a peer from its id and its addresses; `dial` has fixed
-        routes."""
+        addresses by id."""
         self._open_connection, self._dial = open_connection, dial
         self._connections: dict[str, _Connection] = {}
         self.all: dict[str, Outbound] = {}  # The outbound side to each peer, connected or not, by its id.
         self._wanted: dict[str, str] = {}  # Addresses by id.
-        self._announced: dict[str, str] = {}  # Addresses that peers said of themselves, while they are connected to us.
+        self._announced: dict[str, str] = {}  # Addresses stated by peers that are connected to us.
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -53,28 +55,28 @@ class PeerConnections:
             await trio.sleep_forever()
 
     def want(self, members: Sequence[Member]) -> list[str]:
-        """Connect to `members`, and to strangers that are still here. Return the ids that are wanted no more."""
+        """Connect to `members`, and to strangers that are still connected. Return the ids that are wanted no more."""
         gone = sorted(set(self._wanted) - {member.node_id for member in members})
         before, self._wanted = self._wanted, {member.node_id: member.peer_address for member in members}
         for peer_id in gone:
-            self._announced.pop(peer_id, None)  # It is no stranger: it goes.
+            self._announced.pop(peer_id, None)  # A former member is no stranger: disconnect it.
         self._adjust()
         for peer_id, address in self._wanted.items():
             if before.get(peer_id, address) != address:
-                self._connections[peer_id].outbound.dial_now()  # It may be there already.
+                self._connections[peer_id].outbound.dial_now()  # The peer may already be at its new address.
         return gone
 
     def on_inbound(self, peer_id: str, address: str) -> None:
-        """A peer has connected to us and was accepted. `address`: where it says that it listens, if it does."""
+        """A peer has connected to us and was accepted. `address`: where it says that it listens, or ""."""
         if address:
             self._announced.pop(peer_id, None)
             strangers = [each for each in self._announced if each not in self._wanted]
             if peer_id not in self._wanted and len(strangers) >= STRANGERS_MAX:
-                del self._announced[strangers[0]]  # Who called first has been answered, or is not heeded.
+                del self._announced[strangers[0]]  # The oldest stranger: it has been answered, or is ignored.
             self._announced[peer_id] = address
             self._adjust()
         if (connection := self._connections.get(peer_id)) is not None:
-            connection.outbound.dial_now()  # It is up, and takes us now if it did not before.
+            connection.outbound.dial_now()  # The peer is up, and may accept us now if it did not before.
 
     def on_disconnect(self, peer_id: str) -> None:
         """The inbound connection of `peer_id` is gone."""
@@ -87,10 +89,10 @@ class PeerConnections:
         return peer_id in self._wanted
 
     def addresses_of(self, peer_id: str) -> tuple[str, ...]:
-        """The addresses to dial a peer at, best first: the operator's route alone, or else every known one, each once.
+        """The addresses to dial a peer at, best first: the operator's route alone, or else every known address.
 
         The address that a connected peer states comes before the configuration: either may be stale, but a member that
-        has moved is usually the first to know. The last one is where it was found before, in case it has not moved.
+        has moved is usually the first to know. The last address is the one that worked last, in case it has not moved.
         """
         if peer_id in self._dial:
             return (self._dial[peer_id],)
@@ -99,8 +101,8 @@ class PeerConnections:
         return tuple(dict.fromkeys(address for address in known if address))
 
     def _adjust(self) -> None:
-        """Open and close connections. One that works stays, whatever its peer's address is said to be: when the peer
-        moves there, the connection breaks."""
+        """Open and close connections. A working connection stays even if its peer's address is said to have changed:
+        when the peer moves, the connection breaks."""
         ids = {*self._wanted, *self._announced}
         for peer_id in sorted({*self._connections} - ids):
             del self.all[peer_id]

@@ -1,7 +1,7 @@
 """Direct reads and writes of a plain TCP socket; any other stream is used through its own methods.
 
-`SocketStream` costs a checkpoint and an attempt that fails for each read, and a task to be woken for each write: some
-20 µs each, which is as much as ten small requests.
+With `SocketStream`, each read costs a checkpoint and an attempt that fails, and each write costs waking a task. That is
+some 20 µs per read or write, as much as ten small requests cost.
 """
 
 from __future__ import annotations
@@ -12,35 +12,37 @@ import socket
 import trio
 
 UNANSWERED_SECONDS_MAX = 3.0
-"""A connection whose bytes nobody has acknowledged for so long is over. Without this the kernel sends them again after
-pauses that double, for a quarter of an hour: behind a cut of the network of a minute the peer hears nothing for up to
-another one, since the heartbeats only join what waits in the kernel, while a new connection takes milliseconds. Long
-enough for several repetitions (after 0.2, 0.6 and 1.4 s), so that a few lost packets end nothing; and for a process
-that stands still, whose kernel goes on acknowledging until its buffer is full."""
+"""A connection is over if the other side has not acknowledged sent bytes for this long.
+
+Without this limit the kernel repeats the bytes for a quarter of an hour, after pauses that double. After a network
+partition of a minute, the peer would then hear nothing for up to another minute, because new heartbeats only queue in
+the kernel. A new connection takes milliseconds. The limit allows several repetitions (after 0.2, 0.6 and 1.4 s), so
+that a few lost packets end no connection. A paused process does not end its connections at once either, because its
+kernel acknowledges until its buffer is full."""
 
 
 def end_when_unanswered(stream: trio.abc.Stream) -> None:
-    """Have the kernel end `stream` after UNANSWERED_SECONDS_MAX, where it knows how (Linux)."""
+    """Have the kernel end `stream` after UNANSWERED_SECONDS_MAX, if the system supports it (Linux)."""
     if type(stream) is trio.SocketStream and hasattr(socket, "TCP_USER_TIMEOUT"):
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNANSWERED_SECONDS_MAX * 1000))
 
 
 def send_at_once(stream: trio.abc.SendStream, data: bytes) -> int:
-    """Send what the kernel takes now, without waiting; returns how many bytes that was.
+    """Send as many bytes as the kernel takes now, without waiting; return their number.
 
-    0 also for what is no socket, is closed, or broken: whoever then awaits `send_all` is told so. Nobody else may be
-    sending meanwhile.
+    The result is also 0 if `stream` is no socket, or is closed or broken: `send_all` then raises the error. No other
+    task may be sending on the stream.
     """
     if type(stream) is not trio.SocketStream:
         return 0
     try:
         return os.write(stream.socket.fileno(), data)
-    except OSError:  # It would block, mostly. The number of a closed socket is -1.
+    except OSError:  # Mostly because it would block. A closed socket has the number -1.
         return 0
 
 
 async def receive_at_once(stream: trio.abc.ReceiveStream, bytes_max: int) -> bytes:
-    """Await the next bytes, as `receive_some`: empty at the end. Raises BrokenResourceError, ClosedResourceError."""
+    """Await the next bytes, like `receive_some`: empty at the end. Raises BrokenResourceError, ClosedResourceError."""
     if type(stream) is not trio.SocketStream:
         return bytes(await stream.receive_some(bytes_max))
     sock = stream.socket
@@ -48,11 +50,11 @@ async def receive_at_once(stream: trio.abc.ReceiveStream, bytes_max: int) -> byt
     if number < 0:
         raise trio.ClosedResourceError("this socket was already closed")
     while True:
-        await trio.lowlevel.wait_readable(number)  # Raises ClosedResourceError if it is closed meanwhile.
+        await trio.lowlevel.wait_readable(number)  # Raises ClosedResourceError if it is closed during the wait.
         try:
-            return os.read(sock.fileno(), bytes_max)  # Asked anew: by now the number may be that of another socket.
+            return os.read(sock.fileno(), bytes_max)  # Not `number`: another socket may have it by now.
         except BlockingIOError:
-            continue  # It was readable for somebody else, or no longer.
+            continue  # Another reader took the bytes, or they are gone.
         except OSError as error:
             raise trio.BrokenResourceError(f"socket connection broken: {error}") from error
 

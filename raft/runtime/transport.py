@@ -1,7 +1,7 @@
 """The network between members on trio: listens for peers, dials each of them, moves frames. It decides nothing.
 
 Garbage, oversized frames and strangers close one connection. A refusal carries its reason, so that both sides can log
-it. `TCP_NODELAY` is on (trio's `SocketStream` sets it): batches are made above, not by the kernel.
+it. `TCP_NODELAY` is on (trio's `SocketStream` sets it), because batches are made above this layer, not by the kernel.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from raft.runtime.sockets import host_of, receive_at_once
 RECEIVE_BYTES = 256 * 1024
 
 FRAME_SECONDS_MAX = 60.0
-"""The time from the first byte of a frame to its last: the largest frame takes 16 MiB of memory until then, and passes
-within that time at 2.5 Mbit/s."""
+"""The maximum time from the first byte of a frame to its last. The largest frame takes 16 MiB of memory until then, and
+arrives in this time at 2.5 Mbit/s."""
 
 TURN_ENTRIES_MAX = 128
-"""How many entries of one read are decoded and taken before others on the loop get their turn: 1 ms. One read may bring
-thousands when this member has to catch up."""
+"""How many entries of one read are decoded and handed over before other tasks get their turn: 1 ms. One read may
+bring thousands when this member has to catch up."""
 
 
 STREAM_ENDS = (ProtocolError, ConnectionRefusedByPeer)
@@ -74,14 +74,14 @@ class PeerEvents(Protocol):
         ...
 
     def peer_gone(self, peer_id: str) -> None:
-        """No connection with a peer stands in either direction, and the peer, or its machine, ended the last one.
+        """No connection with a peer is open in either direction, and the peer, or its machine, ended the last one.
 
         The peer may still be running: something between the two may have ended the connections.
         """
         ...
 
     def peer_refused(self, peer_id: str, code: str, reason: str) -> None:
-        """A peer rejected our connection with a reason. It is tried again, with pauses."""
+        """A peer rejected our connection with a reason. The connection is tried again, with pauses."""
         ...
 
 
@@ -127,9 +127,10 @@ class Transport:
         self.port = 0
 
     async def listen(self) -> list[trio.SocketListener]:
-        """Open the port if it is not open yet: `run` does, but an error is easier to catch here. Raises CannotListen.
+        """Open the port if it is not open yet. Raises CannotListen.
 
-        Whoever calls this owes `run`, which closes what was opened.
+        `run` opens the port, too, but an error is easier to catch here. The caller must call `run` after this, because
+        `run` closes the listeners.
         """
         if self._listeners is None:
             self._listeners = await self._open()
@@ -137,7 +138,7 @@ class Transport:
         return self._listeners
 
     async def run(self, events: PeerEvents, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Listen and dial until cancelled; started with the port. Raises CannotListen."""
+        """Listen and dial until cancelled. `nursery.start` returns the port. Raises CannotListen."""
         listeners = await self.listen()
         self._events = events
         async with trio.open_nursery() as nursery:
@@ -161,7 +162,7 @@ class Transport:
         by_peer: dict[Outbound, list[bytes]] = {}
         encoded, encoded_frame = None, b""
         for peer_id, message in messages:
-            outbound = self._peers.all.get(peer_id)  # None: a stranger that did not say where it is.
+            outbound = self._peers.all.get(peer_id)  # None for a stranger that stated no address.
             if outbound is None or not outbound.is_connected:
                 continue  # Not worth encoding.
             if message is not encoded:  # An append mostly goes to all peers.
@@ -177,7 +178,7 @@ class Transport:
 
     @property
     def connected(self) -> frozenset[str]:
-        """Peers that can be sent to now."""
+        """The peers with an open outbound connection."""
         return frozenset(peer_id for peer_id, outbound in self._peers.all.items() if outbound.is_connected)
 
     @property
@@ -187,7 +188,7 @@ class Transport:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Messages for each peer that found no room, for as long as this process lives."""
+        """By peer: how many messages were dropped because its queue was full."""
         return {peer_id: outbound.dropped for peer_id, outbound in self._peers.all.items()}
 
     @property
@@ -197,12 +198,12 @@ class Transport:
 
     @property
     def duplicate_members(self) -> tuple[str, ...]:
-        """Members as which two processes at once have connected within the last minute."""
+        """Members that were seen within the last minute to run as two processes at once."""
         return self._duplicates.found(monotonic())
 
     @property
     def validation_faults(self) -> int:
-        """Inputs on which validation failed by a mistake of this build; each cost its sender the connection."""
+        """Inputs on which validation itself failed by a mistake in this build. Each closed one connection."""
         return self._log.validation_faults
 
     def _open_outbound(self, peer_id: str, addresses: Callable[[], Sequence[str]]) -> Outbound:
@@ -289,8 +290,8 @@ class Transport:
         await send_refusal(stream, code, text)
 
     async def _receive_newest(self, stream: trio.SocketStream, peer: PeerHello) -> None:
-        """Take messages until the end, or until a newer connection of the same peer brings some: then this one is
-        dead."""
+        """Take messages until the end, or until a newer connection of the same peer brings a message: then this one
+        is dead."""
         peer_id = peer.node_id
         with trio.CancelScope() as scope:
             self._inbound.begin(peer_id, scope)
@@ -316,7 +317,7 @@ class Transport:
                     self._ended_by_peer(peer_id)
 
     def _note_process(self, peer: PeerHello, host: str) -> None:
-        """Note the process behind a connection that replaced another one of that member, which may run elsewhere."""
+        """Note the process that sent the first message on a connection; warn if a member runs as two processes."""
         peer_id = peer.node_id
         if self._peers.wants(peer_id) and (
             hosts := self._duplicates.took_over(peer_id, peer.process_id, host, monotonic())
@@ -337,10 +338,10 @@ class Transport:
         return ""
 
     def _ended_by_peer(self, peer_id: str) -> None:
-        """The peer ended one of the two connections. It is gone only with both.
+        """The peer ended one of the two connections. The peer is gone only if both have ended.
 
-        A peer that gets another address, or that dialled by mistake, ends only one. All its messages are read by then,
-        because they came on one of these.
+        A peer that gets another address, or that dialled by mistake, ends only one. Once both have ended, all messages
+        of the peer have been read, because they arrived on one of the two.
         """
         outbound = self._peers.all.get(peer_id)
         if not self._inbound.has(peer_id) and (outbound is None or not outbound.is_connected):
@@ -355,7 +356,7 @@ class Transport:
             bodies = splitter.feed(data)
             _limit_half_frame(scope, splitter, is_new=bool(bodies))
         if bodies:
-            self._decode(bodies[0])  # The older connection is good if this one was a mistake: its caller refuses us.
+            self._decode(bodies[0])  # If the caller dialled by mistake and refuses us, this raises: the older stays.
             self._inbound.replace_older(peer_id, scope)
             self._note_process(peer, host_of(stream))
         if bodies:
@@ -370,7 +371,7 @@ class Transport:
                 await self._take_in_turns(peer_id, bodies)
 
     async def _take_in_turns(self, peer_id: str, bodies: Sequence[bytes]) -> None:
-        """Hand over all of these messages, with a turn for others after each TURN_ENTRIES_MAX entries."""
+        """Hand over all of these messages, with a turn for other tasks after each TURN_ENTRIES_MAX entries."""
         messages: list[Message] = []
         entries = 0
         for place, body in enumerate(bodies, 1):
@@ -397,7 +398,7 @@ class Transport:
 
 
 def _limit_half_frame(scope: trio.CancelScope, splitter: FrameSplitter, *, is_new: bool) -> None:
-    """Let a frame that has begun take no longer than FRAME_SECONDS_MAX in all. `is_new`: others have ended since."""
+    """Let a frame that has begun take no longer than FRAME_SECONDS_MAX in all. `is_new`: another has just ended."""
     if not splitter.rest:
         scope.deadline = inf
     elif is_new or scope.deadline == inf:

@@ -143,7 +143,7 @@ class SnapshotManager:
             if states.get(peer_id) != PeerState.SNAPSHOT.value:
                 self._sender.cancel(peer_id)
             elif self._sender.is_installed(peer_id, message.match_index):
-                self._sender.cancel(peer_id)  # The log was cut past this snapshot meanwhile: a newer one is needed.
+                self._sender.cancel(peer_id)  # The log was cut past this snapshot: a newer one is needed.
                 self._core.snapshot_transfer_failed(peer_id)
 
     def tick(self, now: int) -> None:
@@ -217,7 +217,7 @@ class SnapshotManager:
     def _own_finished(self, info: SnapshotInfo, effects: Effects) -> None:
         position = LogPosition(info.header.index, info.header.term)
         if position.index <= self._core.snapshot_index:
-            return  # A newer snapshot from the leader was installed meanwhile.
+            return  # A newer snapshot from the leader was installed during the build.
         self._core.snapshot_saved(position)
         self._wanted_log_bytes = self._log_bytes_allowed()
         self._drop_older = True

@@ -1,8 +1,8 @@
 """Receiving a snapshot from the leader (Raft §7): one transfer at a time, one write at a time.
 
-Chunks of two transfers never mix: (leader, term, transfer id) names a transfer. A chunk that does not continue the file
-is answered with the written length, so within one life these answers only rise, and repeats are harmless. A transfer is
-over when the state machine has taken the received state; until then the answer is the full length.
+Chunks of two transfers never mix: (leader, term, transfer id) names a transfer. If a chunk does not continue the file,
+the answer is the length written so far. So within one life these answers only rise, and repeated chunks are harmless.
+A transfer is over when the state machine has taken the received state; until then the answer is the full length.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -142,7 +142,7 @@ class SnapshotReceiver:
     def _written(self, transfer: _IncomingTransfer, size_bytes: int, error: BaseException | None) -> None:
         transfer.busy = False
         if transfer is not self._transfer:
-            return  # It was abandoned meanwhile.
+            return  # This transfer was abandoned.
         if isinstance(error, OSError | NewerBuildNeeded):
             self._failure = error
             self.abandon()

@@ -51,7 +51,7 @@ class SnapshotSender:
         self._random = random
         self._rate = RateLimiter(config.snapshot_bytes_per_second)
         self._transfers: dict[str, _OutgoingTransfer] = {}
-        self._broken_off: dict[str, tuple[SnapshotInfo, int]] = {}  # By peer: the file, kept until then.
+        self._broken_off: dict[str, tuple[SnapshotInfo, int]] = {}  # By peer: the file, and until when to keep it.
         self._refused_by: set[str] = set()
         self._ids: dict[str, int] = {}  # By file, in this term: a peer that reconnects resumes.
 

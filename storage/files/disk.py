@@ -54,7 +54,8 @@ Opened = TypeVar("Opened")
 
 
 class Disk:
-    """A folder and its open files. Operations come from one thread at a time; reads from any, while they run."""
+    """A folder and its open files. Operations come from one thread at a time; reads may come from any thread, also
+    while operations run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,8 +66,8 @@ class Disk:
     def carry_out(self, operations: Sequence[Operation]) -> OSError | None:
         """Carry out the operations in order, up to the first that fails; return its error.
 
-        A bug of this program counts as an error of the disk, because the operations are not done and the caller must
-        know it.
+        A bug of this program counts as an error of the disk, because the caller must know that the operations were not
+        carried out.
         """
         try:
             if len(operations) == 2 and type(operations[0]) is Write and type(operations[1]) is SyncFile:
@@ -92,13 +93,13 @@ class Disk:
             return read_all(partial(os.pread, descriptor), length, offset)
 
     def size_bytes(self, path: str) -> int:
-        """The size of a file. Raises OSError, also if something else has its name."""
+        """The size of a file. Raises OSError, also if something that is no file has this name."""
         found = (self.folder / path).stat()
         check_is_file(found.st_mode, self._prefix + path)
         return found.st_size
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; empty if there is none."""
+        """The names in a folder, sorted; empty if there is no such folder."""
         try:
             with self._read.in_use:
                 return sorted(self._read.sparing(partial(os.listdir, self.folder / folder)))
@@ -113,8 +114,8 @@ class Disk:
         self._read.close()
 
     def _append(self, write: Write, sync: SyncFile) -> None:
-        """Write and sync, the usual pair of operations, with one lookup of the file. Two lookups took half of the
-        program's own time here.
+        """Write and sync, the usual pair of operations, with one lookup of the file. With two lookups, they took half
+        of the CPU time that this program itself spends here.
 
         A single call with RWF_DSYNC takes as long as both calls, and the same CPU time.
         """
@@ -163,12 +164,12 @@ class _OpenFiles:
     """Descriptors by path, the least recently used one closed at the bound. A descriptor in use is never closed."""
 
     def __init__(self, flags: int, spares: int = 0) -> None:
-        """`spares`: how many descriptors are kept for when the system has none left."""
+        """`spares`: how many descriptors are kept open in reserve, to be closed when the system has none left."""
         self._flags = flags
         self._spares_max = spares
         self._spares: list[int] = []
         self._descriptors: OrderedDict[str, int] = OrderedDict()
-        self._last_path, self._last = "", -1  # The one used last; "" if it is closed.
+        self._last_path, self._last = "", -1  # The file used last; "" if it is closed.
         self.in_use = threading.Lock()
 
     def of(self, path: str) -> int:
@@ -267,7 +268,7 @@ def write_all(
 
 
 def sync_data(descriptor: int) -> None:
-    """Make a file's bytes and size durable, drive caches included where the system distinguishes."""
+    """Make a file's bytes and size durable. If the system has a call that also flushes the drive's cache, use it."""
     if _FULL_SYNC is not None:
         fcntl.fcntl(descriptor, _FULL_SYNC)
     elif _HAS_FDATASYNC:
@@ -296,7 +297,7 @@ def open_file(path: str | Path, flags: int) -> int:
 
 
 def check_is_file(mode: int, path: str | Path) -> None:
-    """Raise OSError (EISDIR, ENXIO) unless `mode` is that of a regular file; it names `path` and the kind of file."""
+    """Raise OSError (EISDIR, ENXIO), which names `path` and the kind of file, unless `mode` is a regular file's."""
     if not stat.S_ISREG(mode):
         what = _KINDS.get(stat.S_IFMT(mode), "something else")
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO

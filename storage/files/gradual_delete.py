@@ -13,7 +13,7 @@ Submit = Callable[[Sequence[Operation], Done], None]
 
 
 def delete_in_steps(submit: Submit, path: str, size_bytes: int) -> None:
-    """Delete a file of `size_bytes` that is no longer needed, under a name that no longer means anything.
+    """Delete a file of `size_bytes` in steps. Nothing needs the file, and nobody looks for its name any more.
 
     Every step is a submission of its own, so that other submissions can run in between. After a failure or a crash the
     rest of the file stays.

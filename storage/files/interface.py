@@ -65,7 +65,7 @@ class SyncFolder:
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """Give a file another name, replacing the file that has it."""
+    """Give a file another name. A file that has that name already is replaced."""
 
     old_path: str
     new_path: str

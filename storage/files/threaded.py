@@ -20,27 +20,31 @@ from storage.layout import log_folder
 
 QUICK_NS_MAX = 1_000_000
 """The node waits for a sync that takes less than this. A completion through the loop takes 100 to 300 µs, nearly all of
-it CPU time. Nothing else happens during the wait, so it must also be short beside a heartbeat interval."""
+it CPU time. Nothing else happens during the wait, so the wait must also be short beside a heartbeat interval."""
 
 WAIT_NS_MAX = 5_000_000
-"""The longest wait, a tenth of the heartbeat interval: a disk may stall, and no heartbeat leaves meanwhile. A shorter
-wait would give up on syncs that are late only because the cores are busy."""
+"""The longest wait, a tenth of the heartbeat interval: a disk may stall, and no heartbeat is sent during the wait. With
+a lower bound, the node would give up on syncs that are late only because the cores are busy."""
 
 STEPS = 32
 """A wait longer than the estimate raises the estimate by 1/STEPS of itself; any other wait lowers it by 3/STEPS. So the
-estimate settles where a quarter of the waits are shorter."""
+estimate stays where a quarter of the waits are shorter than the estimate."""
 
 SKIPS = 256
 """How many syncs complete through the loop before the next wait is tried."""
 
 
 class SyncLatencyTracker:
-    """Tracks the first quartile of the time that the node waited for a sync, each at most WAIT_NS_MAX.
+    """Estimates the first quartile of the node's waits for a sync. No wait is longer than WAIT_NS_MAX.
 
-    Syncs without a wait are ignored: their times say more of the CPU than of the disk. The quartile is used because
-    most of a wait may be for a core where many processes share few cores, and a turn of the loop would wait for one as
-    well. While waiting is not worth it, a wait is tried again after every `SKIPS` syncs. No
-    histogram: one that never forgets would notice ever later that the disk has changed.
+    Syncs for which the node did not wait are ignored: their durations depend on the CPU more than on the disk.
+
+    The estimate is a low quartile because of machines where many processes share few cores. There, most of a wait may
+    be for a free core, and a turn of the loop would wait for a core as well.
+
+    While the estimate is above QUICK_NS_MAX, the node waits for one sync after every `SKIPS` others. The estimate is no
+    histogram, because a histogram forgets nothing: the longer it ran, the later it would notice that the disk has
+    changed.
     """
 
     def __init__(self) -> None:
@@ -72,7 +76,11 @@ SHORT_BYTES_MAX = 32 * 1024
 
 
 class _Task:
-    """Some operations and their callback. Either the thread or the waiting node takes `end` first, and calls it."""
+    """Some operations and their callback `done`.
+
+    If the node waits for the task, the thread takes `end` when the operations are carried out, and the node takes it
+    when it gives up waiting. If the thread was first, the waiting node calls `done`; otherwise the thread posts `done`.
+    """
 
     __slots__ = ("done", "end", "error", "operations")
 
@@ -85,9 +93,9 @@ class _Task:
 class RealFiles:
     """A folder whose operations run in one dedicated thread, in the order of submission.
 
-    `post(callback)` is called from that thread and must arrange for `callback()` to run on the node's own; it must
-    not raise. The owner calls `close()`. An owner that has called `hold` calls `start` after each event, which waits
-    for the thread for at most `wait_ns_max`.
+    `post(callback)` is called from that thread and must arrange for `callback()` to run on the node's own thread; it
+    must not raise. The owner calls `close()`. An owner that has called `hold` calls `start` after each event; `start`
+    waits for the thread for at most `wait_ns_max`.
     """
 
     def __init__(
@@ -150,7 +158,7 @@ class RealFiles:
         """Begin the operations submitted since the last `start`; True if their `done` was called already.
 
         For a short append to a fast disk the node waits, but not for long: a completion in another turn of the loop
-        costs more than the disk itself. Call this when there is nothing better to do.
+        takes more time than such a disk. Call this when there is nothing better to do.
         """
         if not self._held:
             return False
@@ -165,7 +173,8 @@ class RealFiles:
         """Hand the task to the thread and wait for it. If it ends in time, call its `done` here and return True;
         otherwise it completes like any other.
 
-        The thread carries the task out, because a disk may hang: then peers and the clock get their turn.
+        The task is carried out by the thread, not here, because a disk may hang: then the node stops waiting, and
+        serves its peers and its clock.
         """
         end = submission.end = threading.Lock()  # Set before the thread has the task.
         began = time.perf_counter_ns()
@@ -200,8 +209,8 @@ class RealFiles:
     def close(self, *, wait_seconds_max: float = CLOSE_SECONDS_MAX) -> bool:
         """Carry out all submitted operations, stop the thread, close the files. No `done` is called from now on.
 
-        False if the disk hangs: then the thread still writes whenever it can, until the process ends, and no one else
-        may use the folder before that.
+        Return False if the disk hangs. The thread then still writes whenever it can, and nobody else may use the folder
+        until this process has ended.
         """
         if not self._is_closed:
             self._is_closed = True

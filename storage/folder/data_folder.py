@@ -48,7 +48,7 @@ class DataFolder:
     """A data folder that this process holds until `close()`."""
 
     def __init__(self, folder: Path, identity: Identity, lock: FolderLock, joins_as: Member | None = None) -> None:
-        """`joins_as`: the member, with its first addresses, as which this folder joined a cluster; None otherwise."""
+        """`joins_as`: this member with its first addresses, if it was made to join a running cluster; else None."""
         self.folder, self.identity, self.joins_as = folder, identity, joins_as
         self._lock: FolderLock | None = lock
         self._files: RealFiles | None = None
@@ -144,7 +144,7 @@ def holder_of(folder: Path) -> FolderLocked | None:
 
 
 def _pid_of(folder: Path) -> int | None:
-    """The process id in `LOCK`; None if it is gone."""
+    """The process id in `LOCK`; None if it cannot be read."""
     try:
         descriptor = open_file(folder / LOCK_NAME, os.O_RDONLY)
     except OSError:
@@ -215,7 +215,10 @@ def _refuse_unless_new(folder: Path) -> None:
 
 
 def _refuse_unless_member(folder: Path) -> None:
-    """Distinguish "there never was a member" from "there is one": only the first may ever be initialised."""
+    """Raise NotInitialized if no member ever ran in the folder, CorruptMeta if a member's `meta` is missing.
+
+    The two must not be confused: only a folder in which no member ever ran may be initialised.
+    """
     try:
         if not folder.exists():
             raise NotInitialized(str(folder), "there is no such folder")
@@ -276,7 +279,7 @@ class FolderLock(NamedTuple):
 def _try_lock(descriptor: int, how: int) -> bool:
     """True if the lock was taken; False if another process has it. Raises OSError for anything else.
 
-    Some file systems cannot lock a folder. There only `LOCK` protects it, as with older builds.
+    Some file systems cannot lock a folder. There only the lock on `LOCK` protects the folder, as with older builds.
     """
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)

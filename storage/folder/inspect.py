@@ -22,7 +22,7 @@ from storage.wal.frame import Frame
 from storage.wal.recovery import read_header, recover_log, segment_numbers
 from storage.wal.segment import SegmentHeader, scan_frames, segment_name
 
-LOOKS_MAX = 5  # A running node deletes a few files at a time, minutes apart.
+LOOKS_MAX = 5  # Enough to read once undisturbed: a running node deletes a few files at a time, minutes apart.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

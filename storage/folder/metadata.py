@@ -103,7 +103,7 @@ def read_identity(files: Files) -> Identity:
 
 
 def read_joins_as(files: Files) -> Member | None:
-    """The member, with its first addresses, as which this folder joined a cluster, or None.
+    """This member with its first addresses, if it was made to join a running cluster; None otherwise.
 
     Raises the same errors as `read_identity`.
     """

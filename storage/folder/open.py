@@ -49,9 +49,9 @@ def open_storage(
 ) -> None:
     """Recover one member's storage. Reads are synchronous, writes submitted; `done` gets a StorageError or OSError.
 
-    Frames above the highest proven batch are copied into a new segment, and the rest of the old one is cut. A log that
-    ends before the newest valid snapshot, or differs from it there, is dropped and a reset written. All of this can be
-    interrupted at any point and done again.
+    Frames above the highest proven batch are copied into a new segment and cut off the old one. A log that ends before
+    the newest valid snapshot, or has another term at the snapshot's index, is dropped: a reset is written. Recovery can
+    be interrupted at any point and done again.
 
     See docs/reference/specification.md#35-recovery and docs/reference/specification.md#55-choice-at-start.
     """
@@ -78,7 +78,7 @@ class _Opening:
     def read(self) -> None:
         """Read everything, and raise all errors that reading can find, before a byte is written."""
         _check_identity(read_identity(self._files), self._identity)
-        self._ballast.is_present()  # Raises OSError if no file has its name.
+        self._ballast.is_present()  # Raises OSError if the ballast's name belongs to something that is no file.
         self._pins = PinFile(self._files, self._identity, self._ballast)
         recovered = recover_log(self._files, self._log_folder, self._identity)
         self._old_segment = recovered.segments[-1]
@@ -101,7 +101,8 @@ class _Opening:
         self._agree_with_snapshot()
 
     def write(self, done: Callable[[OpenedStorage | BaseException], None]) -> None:
-        """Make the names durable first, because the rest builds on them; then the new segment; then the cleanup."""
+        """Delete leftovers and make all names durable first, because the rest builds on them. Then write the new
+        segment, then cut the old one, then make the ballast."""
 
         def names_durable(error: BaseException | None) -> None:
             if error is not None:
@@ -136,7 +137,7 @@ class _Opening:
         See docs/reference/specification.md#55-choice-at-start.
         """
         header = self._snapshots.latest().header
-        if header.term > self._wal.hard_state.term:  # A term in the log or a snapshot is a known term.
+        if header.term > self._wal.hard_state.term:  # A node's term is never below its snapshot's.
             self._wal.append(LogWrite(sequence=0, hard_state=HardState(term=header.term)))
         if not self._wal.continues(LogPosition(header.index, header.term)):
             self._wal.append(LogWrite(sequence=0, reset=LogPosition(header.index, header.term)))

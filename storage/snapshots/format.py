@@ -161,7 +161,7 @@ class SnapshotParser:
             fields: dict[str, Any] = decode_item(body)
             owner = (fields["cluster_id"], fields["group_id"])
             level = fields["feature_level"]
-            if type(level) is int and level > FEATURE_LEVEL:  # First: such a level may change the rest.
+            if type(level) is int and level > FEATURE_LEVEL:  # Checked first: such a level may change the rest.
                 raise NewerFormat(self._path, level, FEATURE_LEVEL, "feature level")
             header = SnapshotHeader(
                 index=fields["index"],

@@ -15,8 +15,8 @@ from storage.snapshots.format import SnapshotParser, encode_chunk, encode_header
 Finished = Callable[[SnapshotInfo | BaseException], None]
 
 SYNC_EVERY_BYTES = 1024 * 1024
-"""The bytes of one sync, which takes 1 or 2 ms. The log uses the same thread and the same disk: one sync of 150 MiB at
-the end delayed the log, and with it every write of the cluster, by 0.1 s."""
+"""A snapshot is synced each time this many bytes were written, which takes 1 or 2 ms. The log uses the same thread and
+the same disk: a single sync of 150 MiB at the end delayed the log, and so every write of the cluster, by 0.1 s."""
 
 
 class SnapshotHome(Protocol):
@@ -27,15 +27,15 @@ class SnapshotHome(Protocol):
     ballast: Ballast
 
     def durable(self, header: SnapshotHeader) -> SnapshotInfo | None:
-        """The verified snapshot at this position, if it exists already."""
+        """The verified snapshot at this position, if it is the latest; None otherwise."""
         ...
 
     def naming(self, name: str) -> None:
-        """A complete file is about to get this name."""
+        """Take note that a complete file is about to get this name."""
         ...
 
     def adopt(self, info: SnapshotInfo) -> None:
-        """A new snapshot is complete and durable."""
+        """Take note that a new snapshot is complete and durable."""
         ...
 
 
@@ -127,7 +127,7 @@ class LocalSnapshotWriter(_WriterAside):
 
 
 class ReceivedSnapshotWriter(_WriterAside):
-    """Writes a snapshot file from the leader, verified as it comes. Implements `raft.SnapshotWriter`."""
+    """Writes a snapshot file from the leader, and verifies it piece by piece. Implements `raft.SnapshotWriter`."""
 
     def __init__(self, home: SnapshotHome, aside: str, total_bytes: int, position: LogPosition | None) -> None:
         super().__init__(home, aside)

@@ -44,14 +44,14 @@ leave the processor's cache before the last column is compared."""
 PREVIOUS_CHECKSUM_AT, BATCH_AT, DURABLE_BATCH_AT = 12, 16, 24  # In the head of a frame (storage.wal.frame).
 
 SORT_BYTES = 5
-"""How many bytes at `sort_at` `guess_uniform_frames` compares: the length of a payload and the kind of its entry."""
+"""How many bytes `guess_uniform_frames` compares, from `sort_at` on: the payload's length and the kind of its entry."""
 
 _NUMBER_BYTES = 8
 _NUMBERS_END = 1 << 64
 
 
 def guess_uniform_frames(data: bytes, at: int, length: int, sort_at: int) -> int:
-    """How many frames, the one at byte `at` included, may be like it; 1 if a comparison is not worth its cost.
+    """How many frames from byte `at` on may be like the first of them; 1 if a full comparison is not worth its cost.
 
     Only one other frame is checked: it must begin with the same salt and length, and have the same bytes at `sort_at`.
     """
@@ -65,10 +65,10 @@ def guess_uniform_frames(data: bytes, at: int, length: int, sort_at: int) -> int
 def count_uniform_frames(
     data: bytes, at: int, length: int, count: int, same: Sequence[int], counting: Sequence[int]
 ) -> int:
-    """How many of `count` frames of this length from byte `at` on are uniform.
+    """How many of `count` frames of this length from byte `at` on are uniform, up to the first that is not.
 
-    Each has the byte of the first frame at every position of `same`, and at every position of `counting` a 64-bit
-    number that is one more than in the frame before. The caller knows that `data` holds `count` frames.
+    A uniform frame has the same bytes as the first frame at the positions `same`. At each of the positions `counting`
+    it has a 64-bit number that is one more than in the frame before. The caller knows that `data` holds `count` frames.
     """
     for place in same:
         column = data[at + place : at + count * length : length]
@@ -94,8 +94,9 @@ def verified_checksums(data: bytes, at: int, length: int, count: int) -> tuple[i
 
 
 def count_chained_frames(data: bytes, at: int, length: int, checksums: Sequence[int]) -> int:
-    """How many of the frames from byte `at` on name the checksum of the frame before; the first one counts as
-    chained."""
+    """How many of the frames from byte `at` on have the checksum of the frame before, up to the first that has not.
+
+    The first frame is not checked, and counts."""
     expected = struct.pack(f">{len(checksums) - 1}I", *checksums[:-1])
     return 1 + _count_expected_numbers(data, at + length + PREVIOUS_CHECKSUM_AT, length, expected, CHECKSUM.size)
 
@@ -116,7 +117,7 @@ def _count_expected_numbers(data: bytes, at: int, length: int, expected: bytes, 
     return count
 
 
-@lru_cache(maxsize=64)  # A client has a few lengths at a time.
+@lru_cache(maxsize=64)  # The frames of one client have only a few lengths at a time.
 def _body(length: int) -> Struct:
     return Struct(f"{length - CHECKSUM.size}s{CHECKSUM.size}x")
 
@@ -132,9 +133,9 @@ def _payload(length: int, payload_at: int, payload_bytes: int) -> Struct:
 
 
 LOOK_AGAIN = 4
-"""After this many times ROWS_MIN single frames, the next comparison of many is worth its cost even if it fails."""
+"""After LOOK_AGAIN × ROWS_MIN frames read one by one, it is worth trying again to compare many, even if that fails."""
 
-_PLAIN_KINDS = frozenset(KINDS) - {EntryKind.CONFIGURATION}  # `LogState` must see each of these.
+_PLAIN_KINDS = frozenset(KINDS) - {EntryKind.CONFIGURATION}  # `LogState` must see each membership change.
 _PADDINGS = frozenset(bytes(size) for size in range(8))
 _INDEX_AND_ENTRY = struct.Struct(INDEX.format + ENTRY.format.removeprefix(">"))
 _FLAGS_AND_COUNT = struct.Struct(">II")
@@ -194,8 +195,8 @@ def read_frame_run(
     """The plain frames from `offset` on that continue the frame `batch` with this `checksum`; None if there are none.
 
     A hot loop, because a log written by one client at a time has a frame for every command. It takes a fifth of the
-    time of `parse_frame`, `LogState.apply` and `LogIndex.add` per frame. `scan_frames` works without it: the tests
-    compare the two.
+    time of `parse_frame`, `LogState.apply` and `LogIndex.add` per frame. `scan_frames` works without this function: the
+    tests compare its results with those of `scan_parts`.
     """
     example = _plain_frame(data, offset, salt)
     if example is None:
@@ -242,7 +243,7 @@ def read_frame_run(
         batch += 1
         index += 1
         offset += length
-        if offset >= look_at:  # Perhaps there are many that only count on.
+        if offset >= look_at:  # Perhaps many uniform frames follow.
             more = _read_uniform_checksums(data, offset - length, layout, length, payload_length, batch_max - batch)
             if more:
                 offsets.extend(range(offset, offset + len(more) * length, length))
@@ -285,8 +286,8 @@ def read_single_entry_frames(
     """The entries of the plain frames at `offsets`, with the indexes from `index` on, up to the first other frame.
 
     `data` holds all these frames, whole; it begins at byte `base` of the file. `parse_frame` decides about the frame at
-    which the list ends. A hot loop: a quarter of the time of `parse_frame` and `Frame.entries`, or less where frames
-    have one length.
+    which the list ends. A hot loop: it takes a quarter of the time of `parse_frame` and `Frame.entries`, or less where
+    all frames have the same length.
     """
     found: list[Entry] = []
     look_at = 0
@@ -314,7 +315,7 @@ def read_single_entry_frames(
         found.append(Entry(index, term, kinds[kind], data[payload_at:payload_end]))
         index += 1
         number += 1
-        if number >= look_at:  # Perhaps there are many that only count on.
+        if number >= look_at:  # Perhaps many uniform frames follow.
             more = _read_uniform_payloads(
                 data, at, length, _count_adjacent_frames(offsets, lengths, number - 1), size, payload_length
             )
@@ -343,7 +344,9 @@ def _read_uniform_payloads(
 
 
 def _count_adjacent_frames(offsets: Sequence[int], lengths: Sequence[int], number: int) -> int:
-    """How many frames of one length follow each other from `number` on, ROWS_MAX at most; 1 if they are few."""
+    """How many frames of one length follow each other from `number` on, at most ROWS_MAX.
+
+    A result below ROWS_MIN may be too low: then the frames are too few to be compared together."""
     offset, length = offsets[number], lengths[number]
     last = number + ROWS_MIN - 1
     if last >= len(offsets) or offsets[last] != offset + (ROWS_MIN - 1) * length:
@@ -360,7 +363,7 @@ def _count_leading_true(judged: Iterable[bool]) -> int:
     return len(found) if all(found) else found.index(False)
 
 
-@lru_cache(maxsize=64)  # A client has a few lengths at a time.
+@lru_cache(maxsize=64)  # The frames of one client have only a few lengths at a time.
 def _constant_positions(size: int, length: int, payload_length: int) -> tuple[int, ...]:
     """The positions at which consecutive plain frames have the same bytes.
 
@@ -403,14 +406,17 @@ def _plain_frame(data: bytes, offset: int, salt: int) -> Frame | None:
 
 @cache
 def _layout(vote_length: int | None) -> struct.Struct:
-    """A plain frame up to its payload: salt, length, previous checksum, batch, durable batch; flags, count and term;
-    the hint; the vote behind its length; its entry. Without a hard state three of these are empty."""
+    """The layout of a plain frame up to its payload: salt, length, previous checksum, batch, durable batch; flags,
+    count and term; the hint; the vote after its length; the entry.
+
+    Without a hard state, the term, the hint and the vote are empty."""
     hard_state = "8s0s0s" if vote_length is None else f"16sQ{2 + vote_length}s"
     return struct.Struct(f">QIIQQ{hard_state}{_INDEX_AND_ENTRY.format.removeprefix('>')}")
 
 
 @lru_cache(maxsize=64)  # Bounded, because a damaged frame may state any length of its vote.
 def _entry_layout(vote_length: int | None) -> struct.Struct:
-    """Unpacks of a plain frame: its length; flags and count; the vote after its length; the entry up to its payload."""
+    """The layout of a plain frame up to its payload, to unpack only its length; flags and count; the vote after its
+    length; the entry."""
     vote = "0s" if vote_length is None else f"16x{2 + vote_length}s"
     return struct.Struct(f">8xI20x8s{vote}{_INDEX_AND_ENTRY.format.removeprefix('>')}")

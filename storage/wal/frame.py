@@ -1,12 +1,13 @@
 """A frame of the write-ahead log: the bytes that one sync made durable.
 
-All numbers are big-endian. A frame starts at a multiple of 8 bytes and its length is one:
+All numbers are big-endian. A frame starts at a multiple of 8 bytes, and its length is a multiple of 8 bytes:
 
-    u64 salt               of its segment: bytes of another file, or of an earlier life, are never taken for it
+    u64 salt               of its segment: bytes of another file, or of an earlier run, are never taken for a frame
     u32 length             of the whole frame, checksum included
     u32 previous_checksum  of the frame before, so that each frame verifies alone and the chain is compared
     u64 batch              this frame's number, +1 per frame; it may jump from one segment to the next
-    u64 durable_batch      the highest batch known to be synced when this one was written; it proves damage
+    u64 durable_batch      the highest batch known to be synced when this one was written; a bad frame up to that batch
+                           is damage, not a torn write
     u32 flags              which of the optional parts follow, in this order
     u32 entry_count
     [START]      u64 index, u64 term        the end of the log before this frame: in the first frame of each segment
@@ -58,7 +59,7 @@ class MalformedFrame(Exception):
 
 
 class NewerFrame(MalformedFrame):
-    """The frame is valid, and a newer build wrote it: this build knows `what` up to `supported`, not `found`."""
+    """The frame is valid, but a newer build wrote it: `what` is `found` there; this build knows up to `supported`."""
 
     def __init__(self, what: str, found: int, supported: int) -> None:
         super().__init__(what, found, supported)

@@ -37,7 +37,7 @@ def read_frame_range(
     while number < count:
         first = frames.first_indexes[number]
         run: list[Entry] = []
-        if FAST_PATHS and is_whole and frames.ends[number] == first + 1:  # Perhaps plain, and what follows as well.
+        if FAST_PATHS and is_whole and frames.ends[number] == first + 1:  # Perhaps plain frames follow.
             run = read_single_entry_frames(data, base, frames.offsets[number:], frames.lengths[number:], first)
             found += run
             number += len(run)
@@ -65,7 +65,7 @@ def _entries_at(path: str, frames: FrameRange, number: int, data: bytes) -> list
 
 
 def _check_terms(path: str, frames: FrameRange, found: list[Entry], state: LogState) -> None:
-    """Check the terms: if an index was written twice, the earlier frame may stand where the later one belongs."""
+    """Check the terms: if an index was written twice, the earlier frame may be in the place of the later one."""
     terms = state.terms(found[0].index, found[-1].index)
     if [entry.term for entry in found] != terms:
         wrong = next(entry.index for entry, term in zip(found, terms, strict=True) if entry.term != term)

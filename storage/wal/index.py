@@ -29,7 +29,7 @@ class FrameRange(NamedTuple):
     ends: array[int]
 
     def first(self, count: int) -> FrameRange:
-        """The first `count` of them."""
+        """The first `count` of these frames."""
         columns = (self.offsets, self.lengths, self.first_indexes, self.ends)
         return FrameRange(self.segment, *(column[:count] for column in columns))
 
@@ -64,29 +64,30 @@ class LogIndex:
         self._lengths.extend(lengths)
 
     def truncate(self, from_index: int) -> None:
-        """Entries from `from_index` on are no longer in force."""
+        """Take note that entries from `from_index` on are no longer in force."""
         keep = bisect_left(self._first_indexes, from_index)
         for column in self._columns:
             del column[keep:]
 
     def clear(self) -> None:
-        """No entry is in force."""
+        """Take note that no entry is in force."""
         self.truncate(0)
 
     def find(self, index: int) -> tuple[FrameLocation, int | None]:
-        """The frame that holds `index`, and the first index of the next frame.
+        """The frame that holds `index`, and the first index of the next frame; None in its place if there is no next.
 
-        Entries of the first frame from that second index on were replaced. The caller knows that `index` is present."""
+        If the found frame has entries from that first index on, the next frame has replaced them. The caller knows that
+        `index` is present."""
         row = bisect_right(self._first_indexes, index) - 1
         assert row >= 0, index
         place = FrameLocation(self._segments[row], self._offsets[row], self._lengths[row], self._first_indexes[row])
         return place, self._first_indexes[row + 1] if row + 1 < len(self) else None
 
     def range_from(self, index: int, limit: int, bytes_max: int) -> FrameRange:
-        """The frame that holds `index`, and later ones of its segment with entries below `limit`, in `bytes_max`
-        together.
+        """The frame that holds `index`, and later frames of the same segment with entries below `limit`.
 
-        The caller knows that all these indexes are here."""
+        There are later ones only as long as all frames together take at most `bytes_max`. The caller knows that the
+        indexes from `index` to `limit` - 1 are present."""
         row = bisect_right(self._first_indexes, index) - 1
         assert row >= 0, index
         segment, offset_max = self._segments[row], self._offsets[row] + bytes_max
@@ -108,7 +109,7 @@ class LogIndex:
         return self._first_indexes[row] - 1 if row < len(self) else last_index
 
     def drop_through(self, segment: int) -> int | None:
-        """Forget the frames of `segment` and all older ones; the first index that is left, or None."""
+        """Forget the frames of `segment` and of all older ones. Return the first index that is left, or None."""
         count = bisect_right(self._segments, segment)
         for column in self._columns:
             del column[:count]

@@ -91,7 +91,7 @@ class LogState:
         return None
 
     def _truncate(self, from_index: int) -> None:
-        if from_index < self.first_index:  # The entries before it were dropped together with those that it replaces.
+        if from_index < self.first_index:  # Compaction has dropped the entries before `from_index`.
             self.start = LogPosition(from_index - 1, 0)
         while self.runs and self.runs[-1].index >= from_index:
             self.runs.pop()

@@ -2,10 +2,10 @@
 
 The rule is docs/reference/specification.md#410-end-of-the-log.
 
-The loss of any other segment is detected, because the next segment continues it. The loss of the newest one would go
-unnoticed, and the member would have forgotten votes that it gave and entries that it acknowledged. So the number of a
-segment is noted once the segment is durable. Nothing waits for the note, and it costs no sync: an older note, or none,
-after a power loss claims too little, but never too much.
+The loss of any segment but the newest is detected, because the next segment continues it. The loss of the newest one
+would go unnoticed, and the member would have forgotten votes that it gave and entries that it acknowledged. So the
+number of a segment is noted once the segment is durable. Nothing waits for the note, and the note costs no sync. After
+a power loss it may be missing or name an older segment: it may claim too little, but never too much.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME = re.compile(r"reached-([0-9]{16})")
 
 
 def note_path(log_folder: str, segment: int) -> str:
-    """The path of the note of this segment. It is beside the log, so that it is not lost with the log."""
+    """The path of this segment's note. The note is beside the log's folder, so that it is not lost with that folder."""
     return f"{log_folder.rpartition('/')[0]}/reached-{segment:016d}"
 
 

@@ -44,8 +44,8 @@ class Recovered:
     segments: list[SegmentInfo]
     proven_batch: int
     proven_checksum: int  # Of the frame `proven_batch`, after which the next segment continues.
-    last_batch: int  # The highest that was seen: never used again.
-    # The writes above: valid, but perhaps only in the page cache (docs/reference/specification.md#35-recovery).
+    last_batch: int  # The highest batch that was found: its number is never used again.
+    # The writes above `proven_batch`: perhaps only in the page cache (docs/reference/specification.md#35-recovery).
     unproven: list[LogWrite]
     torn_bytes: int  # At the end of the last segment, behind all valid frames.
 
@@ -121,7 +121,7 @@ class Replay:
         self._segments[-1].size_bytes = last.end_offset
 
     def take_last_segment(self, path: str, data: bytes, header: SegmentHeader) -> None:
-        """Take the last segment: its frames prove each other, and the segment's name proves the first frame."""
+        """Take the last segment: its frames prove those before them, and the segment's name proves the first one."""
         scan = scan_parts(path, data, header)
         first, last = scan.parts[0], scan.parts[-1]
         if scan.is_torn:

@@ -73,7 +73,7 @@ class Wal:
         self._state = recovered.state
         self._index = recovered.index
         self._segments: list[SegmentInfo] = recovered.segments
-        self._salt = 0  # The salt of the last segment, once this life has written one.
+        self._salt = 0  # The salt of the last segment; 0 until this object has written one.
         self._file_bytes = 0  # The allocated size of the last segment; all bytes after its frames are zero.
         self._may_preallocate = True  # False once the disk was too full for zeroes.
         self._durable_batch, self._durable_checksum = recovered.proven_batch, recovered.proven_checksum
@@ -203,9 +203,10 @@ class Wal:
         return entries
 
     def look_for_room(self) -> None:
-        """Find out whether `is_disk_full` still holds, by trying to make the ballast again: one write of its size.
+        """Try again the writes that wait for room; if there are none, try to make the ballast again.
 
-        Raises OSError if the last attempt failed because of a limit on file sizes: more room would not help.
+        After a shortage of room, `is_disk_full` stays True until the ballast is made. Raises OSError if the last try
+        to make the ballast failed because of a limit on file sizes: more room would not help.
         """
         if self._failure is None:
             self._ballast.look_for_room()
@@ -233,7 +234,7 @@ class Wal:
     def _run_from(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
         """Some entries from `first_index` on, from memory or disk. At least one, none above `last_index`.
 
-        They come from no more frames than the caller would need one by one, if `bytes_max` are left to read.
+        No more frames are read than are needed for entries of `bytes_max`, which is what the caller still wants.
         """
         limit = last_index + 1
         for group in (self._pending, self._flight):
@@ -250,12 +251,14 @@ class Wal:
     def _load(self, first_index: int, limit: int, bytes_max: int) -> list[Entry]:
         """Entries from `first_index` on, below `limit`, of all needed frames that one read can fetch.
 
-        Only frames that the caller would need one by one are read, so that damage is not reported early. Entries that
-        were cut are read with the others.
+        A frame is needed only if the frames before it hold less than `bytes_max`. No other frame is read, so that its
+        damage is not reported before its entries are wanted. Entries that were cut are read with the others.
         """
         frames = self._index.range_from(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
         if frames.ends[-1] - frames.first_indexes[0] > len(frames.offsets):
-            frames = frames.first(_needed_frames(frames, bytes_max))  # A frame of one entry takes more than it counts.
+            # Some frame has several entries. Frames of one entry each would all be needed, because such a frame takes
+            # more bytes than its entry counts.
+            frames = frames.first(_needed_frames(frames, bytes_max))
         found, last = read_frame_range(self._files, self._path(frames.segment), frames, self._state, first_index)
         place = FrameLocation(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
         self._cached = (place, last)
@@ -339,8 +342,8 @@ class Wal:
         """Append frames to the last segment, and zeroes after them when the preallocated ones are used up.
 
         A write into blocks that the file already has changes no metadata, so its sync need not wait for the journal of
-        the file system: an eighth to a third less time with three members on one disk. Zeroes are never a valid frame,
-        so they mark the end.
+        the file system. With three members on one disk, a sync then takes an eighth to a third less time. Zeroes are
+        never a valid frame, so they mark the end.
         """
         if len(frames) == 1:
             frames_bytes, buffers = frames[0].length, frames[0].buffers
@@ -397,8 +400,8 @@ class Wal:
     def _delete_segments(self) -> None:
         """Delete segments, oldest first, each durably before the next: a crash never leaves a gap in the numbers.
 
-        If a sync fails, the log takes no more writes, and the node stops at its next one: a later sync of the folder
-        may succeed without this deletion, and the next deletion would then leave a gap.
+        If a sync fails, the log takes no more writes, and the node stops at its next write: a later sync of the folder
+        may succeed without making this deletion durable, and the next deletion would then leave a gap.
 
         One segment is deleted at a time, so that a sync of the log waits for one deletion at most.
         """
@@ -439,7 +442,10 @@ def _how_many_fit(run: Sequence[Entry], bytes_max: int, at_least: int) -> int:
 
 
 def _needed_frames(frames: FrameRange, bytes_max: int) -> int:
-    """How many of these frames are needed for `bytes_max`. An entry counts for more than it takes in a frame."""
+    """How many of these frames are needed for entries of `bytes_max`.
+
+    An entry counts for ENTRY_OVERHEAD_BYTES and its payload, which is more than it takes in a frame.
+    """
     for number, length in enumerate(frames.lengths):
         bytes_max -= length + (ENTRY_OVERHEAD_BYTES - ENTRY.size) * (frames.ends[number] - frames.first_indexes[number])
         if bytes_max <= 0:

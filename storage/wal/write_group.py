@@ -10,8 +10,8 @@ from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, FrameBody, en
 class PendingWrites:
     """The sum of the log writes taken since the last sync began.
 
-    From `from_index` on the log consists of `entries`; below it, of the earlier ones. A truncation that only reaches
-    entries of the same group leaves no trace on disk.
+    From `from_index` on, the log consists of `entries`; below that index, of entries appended before. A truncation that
+    only reaches entries of the same group leaves no trace on disk.
     """
 
     def __init__(self, from_index: int) -> None:

@@ -77,7 +77,7 @@ class SafetyChecker:
     def votes_for(self, candidate: str, term: int, voters: Iterable[str]) -> list[str]:
         """Return those of `voters` that have voted for `candidate` in this term.
 
-        The candidate always counts, because its vote for itself need not have left it.
+        The candidate always counts, because its vote for itself may never have been sent.
         """
         return [voter for voter in voters if voter == candidate or self._votes.get((voter, term)) == candidate]
 
@@ -98,7 +98,7 @@ class SafetyChecker:
         self.members.reached(index, term)
 
     def committed_in(self, index: int) -> int:
-        """The term of the leader that committed this entry."""
+        """Return the term of the leader that committed this entry."""
         return self._committed_in[index]
 
     def last_committed_before(self, leader_term: int) -> int:

@@ -17,17 +17,21 @@ from raft import Role
 from storage import OpenedStorage
 
 TRUE_CHECK_EVERY_COMMITS = 32
-"""After so many commits "durable on a majority" is verified by a recovery, and not only by shadow logs."""
+"""How many times the commit index rises, at least, until "durable on a majority" is verified by a recovery again.
+
+All other rises are verified by shadow logs only.
+"""
 
 FILES_PER_COMMIT = 4
-"""Between two recoveries there is at least one commit for each so many files.
+"""Between two recoveries, the commit index also rises at least once for every this many files on a disk.
 
-A recovery reads every file. At a fixed interval, its total cost would grow with the square of the length of the log.
+A recovery reads every file. At a fixed interval, the total cost of all recoveries would grow with the square of the
+length of the log.
 """
 
 
 class CommitmentChecker:
-    """Follows the high-water mark of the cluster."""
+    """Follows the commit index of the cluster, which is the highest commit index of any member."""
 
     def __init__(self, world: CheckedWorld, timeline: CommitTimeline) -> None:
         self._world, self.timeline = world, timeline
@@ -66,15 +70,15 @@ class CommitmentChecker:
             self._next_check += max(TRUE_CHECK_EVERY_COMMITS, files // FILES_PER_COMMIT)
             for holder in holders:
                 if holder.is_damaged:
-                    continue  # Its copy may be gone; others hold a quorum of good copies.
+                    continue  # The damaged copy may be gone; others hold a quorum of good copies.
                 self._recover_aside(holder, index, term)
 
     def _holders(self, committer: MachineView, index: int, term: int) -> list[MachineView]:
         """Return the machines that hold the entry durably, and check that they are enough.
 
-        They must be majorities of the newest configuration in the log of the committer. A configuration entry needs the
-        majorities of that configuration. An entry behind a committed joint configuration needs the majorities of the
-        next configuration.
+        The holders must form majorities of the newest configuration in the log of the committer; for a configuration
+        entry, of the configuration in that entry. So once a log has the configuration that follows a joint one, new
+        entries need a majority of the following configuration only.
         """
         history, log = self._world.safety.members, committer.logs.memory
         configuration = history.in_force(log, index if history.is_written(index, term) else None)

@@ -1,4 +1,4 @@
-"""The part of the run that its checks may use, beyond the part that its machines may use."""
+"""The interface of the run for its checks, which extends the interface for its machines."""
 
 from __future__ import annotations
 

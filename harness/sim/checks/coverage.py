@@ -1,4 +1,4 @@
-"""The coverage points that a campaign of CAMPAIGN_SEEDS_MIN seeds must hit; without them it proves nothing.
+"""The coverage points that a campaign of CAMPAIGN_SEEDS_MIN seeds must hit: an untested rule proves nothing.
 
 Most coverage points are names of trace events and of faults, and what the simulated world reports. Those that need two
 facts at once are recognised here.
@@ -19,10 +19,10 @@ from harness.sim.world.probes import LONE_PUTS
 from raft import Effects, InstallSnapshot, Node, ReadsReady, TraceEvent
 
 CAMPAIGN_SEEDS_MIN = 1_000
-"""A wanted point that was never hit fails a campaign of so many seeds or more. A smaller campaign only shows it."""
+"""A wanted point that was never hit fails a campaign of this many seeds or more. A smaller one only lists the point."""
 
 OFTEN, SELDOM, RARE = 20, 100, 300
-"""A coverage point should be hit in one of so many seeds.
+"""How often a coverage point should be hit: in one of this many seeds.
 
 A point that is hit less often is shown as rare. Only a point that is never hit fails the campaign.
 """
@@ -150,7 +150,7 @@ class CoverageTracker:
         self._candidates: dict[int, set[str]] = {}  # By term.
         self._led: set[int] = set()  # Terms that had a leader.
         self._handed_over: set[int] = set()  # Terms for which a leader had asked a peer to campaign.
-        self._transfers: dict[str, set[tuple[str, int]]] = {}  # Of snapshots, to each member since its last install.
+        self._transfers: dict[str, set[tuple[str, int]]] = {}  # By member: snapshot transfers since its last install.
         self._reading: set[str] = set()  # Leaders that have begun a round of reads since reads were last let through.
 
     def look(self, member: MachineView, node: Node, message: object, effects: Effects) -> None:
@@ -212,8 +212,8 @@ class CoverageTracker:
     def _is_on_a_majority(self, index: int, term: int) -> bool:
         """True if the entry that is being cut is durable on a majority (Raft §5.4.2, figure 8).
 
-        A rule of its own says that no committed entry is cut. Copies of an uncommitted entry only go away when they are
-        cut, so at the first cut all of them are there.
+        Another rule checks that no committed entry is cut. Copies of an uncommitted entry only go away when they are
+        cut, so at the first cut all copies are still there.
         """
         members = self._world.members.values()
         holders = sum(other.logs.durable.term_at(index) == term for other in members)

@@ -45,7 +45,7 @@ def check_is_durable(world: World, member: MachineView, opened: OpenedStorage) -
     loose = [path for folder in (LOG_FOLDER, SNAPSHOT_FOLDER) for path in member.image.loose_names(folder)]
     require(not loose, "the names that recovery found are durable", member.node_id, loose)
     if member.image.is_lying:
-        return  # What this disk really holds is seen when power is lost.
+        return  # The real contents of a lying disk are checked after its power loss.
     again = recover_aside(world, member)
     require(isinstance(again, OpenedStorage), "recovered entries are durable", member.node_id, repr(again))
     assert isinstance(again, OpenedStorage)

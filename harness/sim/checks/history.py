@@ -1,4 +1,4 @@
-"""Compares what the clients of a run were told with what the log really did.
+"""Compares the answers that the clients of a run got with what the log really did.
 
 Every written value is unique, so a value in the log names the operation that wrote it.
 
@@ -54,7 +54,7 @@ BODY_ITEMS = {
 """How many items follow the kind of a command in the log."""
 
 NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUEST_CLOSED}
-"""Results that a session does not keep: a later attempt under the same request number may end otherwise."""
+"""Results that a session does not keep: a later attempt under the same request number may end differently."""
 
 
 class HistoryChecker:
@@ -62,11 +62,11 @@ class HistoryChecker:
 
     def __init__(self, seed: int, cover: Callable[[str], None], *, trusts_clocks: bool = True) -> None:
         self._trusts_clocks = trusts_clocks
-        self._told: list[tuple[int, int]] = []  # (true ns, the greatest revision told), both rising.
+        self._told: list[tuple[int, int]] = []  # (true ns, the greatest revision answered by then), both rising.
         self._run_id, self._cover = f"simulation-{seed}", cover
         self.rows: list[Row] = []
         self._by_request: dict[tuple[int, int], Any] = {}  # By (session, request number): its result.
-        self._op_of: dict[bytes, int] = {}  # By value: the operation that wrote, or tried to write, it.
+        self._op_of: dict[bytes, int] = {}  # By value: the operation that is to write it.
         self._asked: dict[bytes, Command] = {}  # By value: the command that would write it.
         self._results: dict[int, Any] = {}  # By op_id: the results of writes that were carried out.
         self._failed: dict[bytes, int] = {}  # By value: the operation whose write was reported as certainly failed.
@@ -75,7 +75,7 @@ class HistoryChecker:
         self._revision_min: list[int] = []  # By op_id: the greatest revision answered before it was called.
 
     def counts(self) -> dict[str, int]:
-        """How operations ended."""
+        """Return how many operations ended in each way."""
         statuses = [str(row["status"]) for row in self.rows]
         return {f"operations {status}": statuses.count(status) for status in ("ok", "fail", "unknown")}
 
@@ -114,8 +114,8 @@ class HistoryChecker:
     def answered(self, row: Row, response: Response, now_ns: int) -> Result:
         """Record the answer of a member, and return its result.
 
-        The answer must not be older than what was told before the call. A local read is exempt, and a bounded read may
-        be as old as its answer says.
+        The answer must not have a lower revision than any answer given before the call. A local read is exempt, and a
+        bounded read may be as old as its answer states.
         """
         op_id, consistency = int(str(row["op_id"])), Consistency(response.consistency or Consistency.LINEARIZABLE)
         if consistency is Consistency.BOUNDED:
@@ -142,7 +142,8 @@ class HistoryChecker:
     def _check_age(self, row: Row, response: Response) -> None:
         """Check that a bounded read is no older than its answer says.
 
-        It must show everything that any client had been told that long before the read was called.
+        Take the time of the call less the age in the answer. The read must have at least the greatest revision in any
+        answer given before that time.
         """
         if not self._trusts_clocks:
             return

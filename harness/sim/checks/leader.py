@@ -51,10 +51,10 @@ class LeaderChecker:
         self._answered: dict[str, int] = {}  # The highest read round that each peer has answered in this term.
         self._matched: dict[str, int] = {}  # The index that each peer has acknowledged in this term.
         self._round = 0
-        self._confirmed = 0  # The highest round that majorities of the members of that moment have answered.
-        self._promised = 0  # The same, counting only members that cannot forget what they promise for leases.
-        self._reads: dict[int, tuple[int, int]] = {}  # ticket → (mark when it was asked, earliest round for it)
-        self._config, self._now = config, 0  # ns: the time that the node was told last; all checks use it.
+        self._confirmed = 0  # The highest round that majorities of the members at that time have answered.
+        self._promised = 0  # The highest such round without members that may not know their lease promise.
+        self._reads: dict[int, tuple[int, int]] = {}  # ticket → (commit index when it was asked, earliest round)
+        self._config, self._now = config, 0  # ns: the time at the node's last tick; all checks use it.
         self._began: list[tuple[int, int]] = []  # (round, when it was sent), both rising.
         self._by_lease: dict[int, int] = {}  # ticket → when it was asked
         self._questions: dict[tuple[str, int], tuple[int, int, int]] = {}  # (peer, number) → (mark, round, asked at)
@@ -63,11 +63,11 @@ class LeaderChecker:
         ] = {}  # Peers asked to campaign: (the end of the log, when the request left)
         self._transfer_began_at = -1
         self._sync_since: int | None = None  # When the sync of the log that is under way was first seen.
-        self._successor_since: int | None = None  # Since when a peer could take over, while this sync lasts.
+        self._successor_since: int | None = None  # The time since which a peer could take over during this sync.
 
     @property
     def now(self) -> int:
-        """The time that the node was told last (ns, by its own clock)."""
+        """The time at the node's last tick (ns, by its own clock)."""
         return self._now
 
     @property
@@ -105,7 +105,7 @@ class LeaderChecker:
                 self._heard_at[peer_id] = now
             case ReadIndexRequest(number=number):
                 first = self._safety.commit_index, self._round + 1, now
-                self._questions.setdefault((peer_id, number), first)  # Repeated: an answer to the first is right too.
+                self._questions.setdefault((peer_id, number), first)  # An answer to an earlier copy is right too.
             case _:
                 pass
         if self._reads or self._by_lease or self._questions:
@@ -122,7 +122,7 @@ class LeaderChecker:
         self._promised = max(self._promised, self._of_majorities(dict.fromkeys(self._peer_ids, 0) | bound))
 
     def _of_majorities(self, answered: dict[str, int]) -> int:
-        """Return the latest round that majorities of the members of this moment have answered."""
+        """Return the latest round that majorities of the current members have answered."""
         known = answered | {self._node_id: self._round}
         halves = [sorted((known[voter] for voter in half), reverse=True) for half in self._halves()]
         return min(half[len(half) // 2] for half in halves)
@@ -142,10 +142,10 @@ class LeaderChecker:
             )
 
     def ticked(self, core: RaftCore, now: int) -> None:
-        """Check, when the node was told the time, that it no longer leads after too long a silence of a majority.
+        """Check after a tick that the node has stopped leading if a majority was silent for too long.
 
-        The bound is one election time-out, for the check of the quorum, and a heartbeat. It holds even after the
-        process has stood still for long: the first thing that the process learns afterwards is the time.
+        The bound is one election time-out, after which a leader checks its quorum, and one heartbeat interval. The
+        bound holds even after a long pause of the process, because the first event after a pause begins with a tick.
         """
         self._now = now
         if self._sync_since is not None:
@@ -167,19 +167,19 @@ class LeaderChecker:
         self._transfer_began_at = self._now
 
     def transfer_given_up(self) -> None:
-        """Check a transfer that is given up: the peer has not taken over, and the leader leads on."""
+        """Check that the leader gives up a transfer only after an election time-out without a takeover by the peer."""
         tried_ns = self._now - self._transfer_began_at
         if tried_ns < self._config.election_timeout_max_ns:
             broken("a handover is tried for an election time-out", f"{self._node_id} gives it up after {tried_ns} ns")
 
     def sync_ended(self) -> None:
-        """The disk has ended a sync of the log. A sync that begins at once is another one."""
+        """The disk has ended a sync of the log. A sync that begins right afterwards counts as a new one."""
         self._sync_since = self._successor_since = None
 
     def step_is_over(self, core: RaftCore, *, syncs: bool, is_disk_full: bool) -> None:
         """Check the end of a step in which the member leads.
 
-        Its transfers end in time, and its disk does not hang for too long without a transfer.
+        The leader's transfers must end in time, and its disk must not hang for too long without a transfer.
         """
         if core.successor_id is not None and self._now >= self._transfer_began_at + self._silence_ns_max:
             broken(
@@ -194,7 +194,7 @@ class LeaderChecker:
             self._check_hang()
 
     def _look_for_a_successor(self, core: RaftCore) -> None:
-        """Note at each tick during a sync since when a peer could take over."""
+        """Note, at each tick during a sync, the time since which a peer could take over."""
         if core.successor_id is not None or core.term != self._term or not self._can_somebody_lead(core):
             self._successor_since = None
         elif self._successor_since is None:
@@ -203,7 +203,9 @@ class LeaderChecker:
     def _check_hang(self) -> None:
         """Check that the leader asks a peer to take over once a sync has lasted too long.
 
-        If a peer could not take over from the beginning of the sync, the leader has as long a time again.
+        The leader has HANG_TIMEOUTS_MAX election time-outs for that. If no peer could take over when the sync began,
+        the leader gets the same time once more. It is counted from the end of the first, or from the moment since
+        which a peer can take over if that is later.
         """
         assert self._sync_since is not None
         if self._successor_since is None:
@@ -219,7 +221,7 @@ class LeaderChecker:
             )
 
     def _can_somebody_lead(self, core: RaftCore) -> bool:
-        """True if a voter was heard within an election time-out and has acknowledged the whole log itself."""
+        """True if another voter was heard within an election time-out and has acknowledged the whole log."""
         silent_at = self._now - self._config.election_timeout_max_ns
         return any(
             self._matched.get(voter) == core.last_index and self._heard_at[voter] > silent_at
@@ -243,7 +245,7 @@ class LeaderChecker:
     def read_ready(self, ticket: int, last_applied: int) -> None:
         """Check a read that is let through after a round.
 
-        Everything that was committed when the read was asked for is applied, and a round confirms the read.
+        Everything that was committed when the read was requested must be applied, and a round must confirm the read.
         """
         if ticket not in self._reads:
             return  # It was requested in an earlier term.
@@ -278,7 +280,7 @@ class LeaderChecker:
     def lease_ready(self, ticket: int, promise_ns: int) -> None:
         """Check a read that is let through by lease (thesis §6.4.1).
 
-        A lease was held when the read was asked for, or has begun since.
+        A lease must have been in force when the read was requested, or must have begun since.
         """
         asked_at = self._by_lease.pop(ticket, None)
         if asked_at is None:
@@ -287,9 +289,9 @@ class LeaderChecker:
         self._check_lease(asked_at, promise_ns)
 
     def told_a_peer(self, peer_id: str, message: ReadIndexResponse, promise_ns: int) -> None:
-        """Check the read index that a peer is told, up to which it must have applied.
+        """Check a read index that the leader sends to a peer: the peer must apply the log up to there before it reads.
 
-        A round that began after the peer asked must confirm the index, or else a lease.
+        A round that began after the peer's request must confirm the index; otherwise a lease must.
         """
         question = self._questions.get((peer_id, message.number))
         if question is None or message.term != self._term:
@@ -308,7 +310,7 @@ class LeaderChecker:
         sent_at = next((at for counter, at in reversed(self._began) if counter <= self._promised), None)
         drift_ppm = (
             self._config.clock_drift_ppm_max
-        )  # Our clock may be slow by as much, and the clock of the promising member fast by as much.
+        )  # This leader's clock may be slow by this much, and the clock of the promising member fast by this much.
         lease_ns = promise_ns * (1_000_000 - drift_ppm) // (1_000_000 + drift_ppm)
         ends_at = -1 if sent_at is None else sent_at + lease_ns
         if asked_at >= ends_at:

@@ -4,8 +4,8 @@ The end of a connection is only a hint, so four rules hold:
 
 - A member that hears a leader grants no pre-vote.
 - A candidate needs the pre-votes of majorities.
-- No hint is heeded where a leader may read by lease.
-- At most one hint is heeded per election time-out.
+- A member ignores every hint where a leader may read by lease.
+- A member acts on at most one hint per election time-out.
 
 Together they mean that no hint raises a term while a majority hears a leader.
 """
@@ -36,16 +36,16 @@ WAS_WRONG = "a hint was wrong and did no harm"
 class LeaderLossChecker:
     """Checks one process.
 
-    Times are its own clock's, in ns. The checker follows by itself which leader the member hears.
+    Times are in ns of the process's own clock. The checker works out by itself which leader the member hears.
     """
 
     def __init__(self, world: World, node_id: str, config: RaftConfig, halves: Callable[[], Halves]) -> None:
         self._world, self._node_id, self._config, self._halves = world, node_id, config, halves
         self._heard: tuple[str, int, int] | None = None  # (leader, term, when)
-        self._lost: tuple[str, int] | None = None  # (leader, term), from a heeded hint until the leader is heard again.
+        self._lost: tuple[str, int] | None = None  # (leader, term), from a hint until the leader is heard again.
         self._heeded_at: int | None = None
         self._ended: str | None = None  # The peer whose connections have ended in this step.
-        self._early_term: int | None = None  # The term for which it asks for pre-votes because of a hint.
+        self._early_term: int | None = None  # The term for which a hint made it ask for pre-votes.
         self._asked: set[tuple[str, int]] = set()  # (sender, next_term): pre-votes asked for while no leader was heard.
         self._granted: dict[int, set[str]] = {}  # By next_term: the peers that granted a pre-vote.
 
@@ -68,7 +68,7 @@ class LeaderLossChecker:
                 pass
 
     def sent(self, receiver: str, message: Message) -> None:
-        """Check a message that leaves. An answer may have waited for the disk, so the moment of the question counts."""
+        """Check a message that leaves. A grant may have waited for the disk, so the time of the request counts."""
         if not isinstance(message, PreVoteResponse) or not message.granted:
             return
         if (receiver, message.next_term) not in self._asked:
@@ -104,7 +104,7 @@ class LeaderLossChecker:
     def _hears_a_leader(self, core: RaftCore, now: int) -> bool:
         """True if the member hears a leader (thesis §4.2.3).
 
-        A leader of this term spoke within the least election time-out, and its connections stand.
+        A leader of this term spoke within the least election time-out, and no hint of its end has come since.
         """
         if core.role is Role.LEADER:
             return True

@@ -1,8 +1,8 @@
 """The promise that a member makes to leaders that may read by lease: it votes for nobody else (thesis §6.4.1).
 
-A leader may rely on this for `lease_ns` after the member has heard it, by the member's own clock and in any term. The
-only exception is a campaign that a leader has asked for. A process that has just started does not know which leader it
-has heard before, so for its first `lease_ns` it votes for nobody at all.
+A leader may rely on this promise for `lease_ns` after the member has heard it, by the member's own clock and in any
+term. The only exception is a campaign that a leader has requested. A process that has just started does not know which
+leader the member heard before, so for its first `lease_ns` it votes for nobody at all.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from raft import AppendEntries, Configuration, InstallSnapshot, Message, RaftCor
 
 
 class LeasePromiseChecker:
-    """Checks one process. Times are its own clock's, in ns."""
+    """Checks one process. Times are in ns of the process's own clock."""
 
     def __init__(self, core: RaftCore, now: int) -> None:
         self._silent_until = now + core.configuration.lease_ns
         self._heard: tuple[str, int, int] | None = None  # The leader heard last, when, and the promise at that time.
         self._vote = core.term, core.voted_for
-        self._asked_to_campaign_in: int | None = None  # The term of the campaign that it was asked for.
+        self._asked_to_campaign_in: int | None = None  # The term of the campaign that a leader requested.
 
     def received(self, core: RaftCore, sender: str, message: Message, now: int) -> None:
         """The member has taken a message. A message from its leader renews the promise.
@@ -35,7 +35,7 @@ class LeasePromiseChecker:
         """Check, after an event, that the member was free to give the vote that it has given.
 
         `message`: the message that the event was about, if any. `committed`: the newest members that any member has
-        committed. Where these have one voter only, nobody else leads.
+        committed. If these have only one voter, no other member can lead.
         """
         vote = core.term, core.voted_for
         if vote == self._vote:
@@ -57,7 +57,7 @@ class LeasePromiseChecker:
             )
 
     def check_request(self, core: RaftCore, request: VoteRequest) -> None:
-        """The member asks for votes. Only a campaign that a leader asked for may claim to break promises."""
+        """Check a request for votes: only a campaign that a leader requested may ask voters to break promises."""
         if request.transfer and request.term != self._asked_to_campaign_in:
             broken("a campaign that breaks promises is one that a leader asked for", core.node_id, request)
 

@@ -1,8 +1,8 @@
 """The copies of the log that one member has, in memory and on its disk, as known from outside.
 
-`ShadowLogs` sees every write that the node hands to its log, and when the disk has really synced it; it trusts neither
-the node nor the log about durability. After a crash it knows what recovery may find: what was synced, followed by any
-number of the other writes, in order.
+`ShadowLogs` sees every write that the node hands to its log, and every sync that the disk has really done. So it need
+not trust the node or the log about durability. After a crash it knows what recovery may find: the synced writes,
+followed by any number of the other writes, in order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.sim.world.shadow_log import ShadowLog
 from raft import Entry, HardState, LogPosition, LogStore, LogWrite
 
 LOG_BYTES_MAX = 1 << 40
-"""The bound of one read: it is never reached, for a simulated log is small."""
+"""The limit of one read of a log, in bytes. Simulated logs are small, so no read reaches it."""
 
 
 class ShadowLogs:
@@ -48,7 +48,7 @@ class ShadowLogs:
             memory.terms.append(entry.term)
 
     def was_read(self, entries: Sequence[Entry]) -> None:
-        """Check entries that the log gave to the node: they are what was written, and what is in force."""
+        """Check entries that the node has read from its log: they were written, and no later entry replaced them."""
         for entry in entries:
             term = self.memory.term_at(entry.index)
             require(
@@ -70,8 +70,8 @@ class ShadowLogs:
         if index is None or index > self.memory.last_index:
             return
         term, own = self.memory.term_at(index), (write.hard_state or self.memory.hard_state).term
-        # A member that has not reached the term in which the entry was committed was not counted for it. It may still
-        # hear an earlier leader (Raft §5.4.2). Entries that this leader overwrites come again.
+        # A member below the term in which the entry was committed was not counted as a holder of the entry. An earlier
+        # leader may still overwrite the entry there (Raft §5.4.2); then it is replicated to the member again.
         is_kept = (
             term is not None and self._safety.is_committed(index, term) and own >= self._safety.committed_in(index)
         )
@@ -92,7 +92,7 @@ class ShadowLogs:
         return index <= self.durable.base.index or self.durable.term_at(index) == term
 
     def recovered(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> str:
-        """Check what recovery found after a crash. From here on it counts as durable.
+        """Check what recovery found after a crash. From here on, the recovered state counts as durable.
 
         Returns a coverage point, or an empty string.
         """
@@ -114,10 +114,10 @@ class ShadowLogs:
         return "a crash lost un-synced writes" if lost else "a crash kept un-synced writes" if kept else ""
 
     def are_all_in(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> bool:
-        """True if recovery found what was promised. For a disk that has lied this is a question, not a rule.
+        """Return whether recovery found everything that was promised; do not fail if it did not.
 
-        Such a disk may have lost entries. The entries that it still has are what was written; otherwise a checksum
-        would tell.
+        This is for disks that may have lied and so lost entries. The entries that such a disk still has must be the
+        ones that were written; otherwise a checksum would fail.
         """
         found = ShadowLog(LogPosition(log.first_index - 1, 0), expand(log.term_runs(), log.last_index), HardState())
         self._check_contents(log, found, first_index=log.first_index + 1)
@@ -140,8 +140,8 @@ class ShadowLogs:
         """Turn `candidate` into each state that a crash may leave, one after the other.
 
         Yields how many writes are whole in each state. Writes are kept in order. One sync may be several frames, so a
-        crash may keep only the first entries of a write. The cut of that write is then kept too, never one without the
-        other (docs/reference/specification.md#34-cut-and-replacement).
+        crash may keep only the first entries of a write. Then the cut of that write is kept too: the two always go
+        together (docs/reference/specification.md#34-cut-and-replacement).
         """
         yield 0
         for count, write in enumerate(self.waiting):
@@ -152,7 +152,7 @@ class ShadowLogs:
                 yield count + (place == len(write.entries))
 
     def _may_be_in_force(self, whole: int, found: HardState, snapshot: LogPosition) -> bool:
-        """True if the term and vote found are those of the last whole write, or of a later one.
+        """True if the term and vote found are those of the last whole write, or of a later write.
 
         Term and vote are written with entries, or before them.
 

@@ -72,7 +72,7 @@ def check_damage_read(world: World, member: MachineView, refusal: CorruptLog) ->
 
 
 def is_whole(world: World, member: MachineView, opened: OpenedStorage) -> bool:
-    """Check a damaged member that starts. False if it cannot know what it lost, because no checksum can show it.
+    """Check a damaged member that starts. False if it cannot know what it lost, because no checksum shows the loss.
 
     Whenever a damaged member starts, the rotten file must be unused, and there must be no damage that a later frame
     proves.

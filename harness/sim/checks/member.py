@@ -86,11 +86,11 @@ class MemberChecker:
 
     @property
     def now(self) -> int:
-        """The time that the node was told last (ns, by its own clock)."""
+        """The time at the node's last tick (ns, by its own clock)."""
         return self.leader.now
 
     def ticked(self, core: RaftCore, now: int) -> None:
-        """The node was told the time."""
+        """The clock of the node has advanced."""
         self.leader.ticked(core, now)
 
     def sync_ended(self) -> None:
@@ -102,7 +102,7 @@ class MemberChecker:
         self.leader_loss.connections_ended(peer_id)
 
     def sends(self, node: Node, receiver: str, message: Message) -> None:
-        """Check a message that leaves: what it says is on the disk."""
+        """Check a message that leaves: everything that it states must be on the disk."""
         check_promise(self._world, self._member, node, receiver, message)
 
     def received(self, core: RaftCore, sender: str, message: Message) -> None:
@@ -111,11 +111,11 @@ class MemberChecker:
         self._lease_promises.received(core, sender, message, now)
         self.leader_loss.received(core, sender, message, now)
         self._notices.received(message)
-        if core.role is Role.LEADER or core.term == self.leader.term:  # The message may have ended its leadership.
+        if core.role is Role.LEADER or core.term == self.leader.term:  # The message may have deposed this leader.
             self.leader.received(core, sender, message, now)
 
     def voted(self, core: RaftCore, message: object) -> None:
-        """Check, after an event: if the member has voted, it was free to."""
+        """Check after an event that the member was free to give its vote, if it has given one."""
         self._lease_promises.check(core, message, self._member.now(), self._world.safety.members.committed)
 
     @property
@@ -157,10 +157,10 @@ class MemberChecker:
         self._judge_step(core, is_last=True)
 
     def _judge_step(self, core: RaftCore, *, is_last: bool) -> None:
-        """Check one step: what the member has committed, what configurations it has written, and what it told others.
+        """Check one step: the member's new commit index, the configurations that it wrote, and its low-water mark.
 
-        In a step in which the member ends, for whatever reason, it tells nobody. What it wrote before its end may be on
-        its disk. That is judged by the commit index of this life, because the next life has another one.
+        A member that ends in this step sends no message any more. What it wrote before its end may be on its disk.
+        These writes are judged by the commit index of this life, because the next life starts with another one.
         """
         commit = core.commit_index
         if commit != self._commit_index:
@@ -183,7 +183,7 @@ class MemberChecker:
     def _check_low_watermark(self, core: RaftCore) -> None:
         """Check the low-water mark of a member.
 
-        A leader computes it over the members of that moment. The others repeat what a leader said.
+        A leader computes the mark over the current members. The other members repeat the mark of a leader.
         """
         mark, history = core.low_watermark, self._world.safety.members
         require(mark > self._low_watermark, "the low-water mark never falls", self._node_id, mark)
@@ -288,7 +288,7 @@ class MemberChecker:
                 pass
 
     def _read_round(self, term: int, read_index: int) -> None:
-        """Check the index that a leader lets reads wait for (§6.4).
+        """Check the index up to which a leader must apply the log before it answers reads (§6.4).
 
         `read_index` must not be below the last index that earlier leaders committed.
         """
@@ -302,7 +302,7 @@ class MemberChecker:
     # What the probes report.
 
     def applying(self, entry: Entry) -> None:
-        """Check an entry before it is applied: it is committed, it is the next one, and it is durable here.
+        """Check an entry before it is applied: it must be committed, the next in order, and durable here.
 
         See docs/reference/specification.md#32-copies-count-when-durable.
         """

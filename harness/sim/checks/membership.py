@@ -32,11 +32,11 @@ class ConfigurationHistory:
         self._written: dict[tuple[int, int], Configuration] = {}  # By (index, term).
         self._newest_first: list[tuple[int, int]] = []
         self.fresh: list[tuple[str, int, int]] = []  # (leader, index, term): appended, and not checked yet.
-        self.committed = founding  # The newest that any member has committed.
+        self.committed = founding  # The newest configuration that any member has committed.
         self.promised_at = (
-            0  # A member that has acknowledged this entry knows what it promises for leases, if there are any.
+            0  # A member that has acknowledged the log up to this index knows its promise for leases, if there are any.
         )
-        self.low_watermark_max = 0  # The highest that any leader has told.
+        self.low_watermark_max = 0  # The highest mark that any leader has sent.
 
     @property
     def has_changes(self) -> bool:
@@ -95,7 +95,7 @@ class ConfigurationHistory:
         self.fresh = [each for each in self.fresh if each[0] != node_id]
 
     def reached(self, index: int, term: int) -> None:
-        """The entry (index, term) is committed. If it is a configuration, check it against the one before.
+        """The entry (index, term) is committed. If it is a configuration, check it against the previous one.
 
         Configurations that follow each other share majorities (Raft §6).
         """
@@ -123,10 +123,10 @@ def check_standing(history: ConfigurationHistory, machine: MachineView, node: No
     nor leads.
     """
     log = machine.logs.memory
-    if not history.has_changes or node.failure is not None:  # It ends, perhaps in the middle of a step.
+    if not history.has_changes or node.failure is not None:  # A failed node may have ended in mid-step.
         return
     members = history.in_force(log)
-    if node.core.configuration != members:  # Not `require`: this runs after every event, and the words take 80 µs.
+    if node.core.configuration != members:  # Not `require`: this runs after every event, and the text takes 80 µs.
         broken(
             "the newest configuration in the log is in force",
             f"{machine.node_id} has {node.core.configuration}, its log {members}",

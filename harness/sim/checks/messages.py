@@ -26,9 +26,9 @@ ANSWERS = (AppendAccepted, AppendRejected, InstallSnapshotProgress, PreVoteRespo
 
 
 def check_promise(world: CheckedWorld, member: MachineView, node: Node, receiver: str, message: Message) -> None:
-    """Raise Violation if `message`, which now leaves `member` for `receiver`, says more than its disk holds.
+    """Raise Violation if `message`, which now leaves `member` for `receiver`, states more than the member's disk holds.
 
-    Assertions about a term that is over on that disk no longer matter: nobody counts them.
+    If that disk has a later term already, statements about an earlier term no longer matter: no peer counts them.
     """
     durable = member.logs.durable
     state = durable.hard_state
@@ -105,7 +105,7 @@ def check_acknowledgement(member: MachineView, node: Node, term: int, index: int
 
 
 def check_equality(world: CheckedWorld, member: MachineView, receiver: str, term: int, index: int) -> None:
-    """Check that an acknowledged entry is the one that the leader has, as long as it leads (Raft §5.3).
+    """Check that an acknowledged entry equals the leader's entry, as long as this leader leads (Raft §5.3).
 
     The leader counts the entry as a copy of its own.
     """
@@ -123,9 +123,9 @@ def check_equality(world: CheckedWorld, member: MachineView, receiver: str, term
 
 
 def check_tail(member: MachineView, index: int, term: int) -> None:
-    """Check that the end of the log that a message tells of is durable before the message leaves.
+    """Check that the end of the log, as a message states it, is durable before the message leaves.
 
-    While the message waited for the disk, a snapshot of a higher index may have come.
+    While the message waited for the disk, a snapshot of a higher index may have arrived.
     """
     durable = member.logs.durable
     if index >= durable.base.index and durable.term_at(index) != term:

@@ -1,7 +1,7 @@
 """Checks events of a node against what the world knows.
 
 The events are about appends that do not fit or bring nothing new, and about a disk that lacks room or hangs. In the
-product only counters, logs and their readers depend on these events, so no other rule would see that one is untrue.
+product only counters, logs and their readers depend on these events, so no other rule would notice a false event.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NodeEventChecker:
             self._append = message
 
     def step_is_over(self) -> None:
-        """All events of one step have been told."""
+        """All events of one step have been reported."""
         self._append = None
 
     def told(self, event: TraceEvent) -> None:
@@ -49,8 +49,8 @@ class NodeEventChecker:
     def _check_rejected(self, prev_index: int, hint_index: int, hint_term: int) -> None:
         """Check an append that the node rejects (Raft §5.3).
 
-        The node does not have the entry before the append. It has the entry that it names instead, to which the leader
-        may go back.
+        The node must lack the entry before the append. It must have the entry that its rejection names, to which the
+        leader may go back.
         """
         append, log = self._append, self._member.logs.memory
         if append is None or append.prev_index != prev_index or log.term_at(prev_index) == append.prev_term:

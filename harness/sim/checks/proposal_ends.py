@@ -12,7 +12,7 @@ from harness.sim.engine.errors import broken
 
 
 class ProposalChecker:
-    """Checks one process. Times are those that its node was told, in ns."""
+    """Checks one process. Times are those of its node's ticks, in ns."""
 
     def __init__(self, node_id: str, wait_ns: int) -> None:
         self._node_id, self._wait_ns = node_id, wait_ns
@@ -31,7 +31,7 @@ class ProposalChecker:
             tickets.discard(ticket)
 
     def step_is_over(self, leading_term: int | None, now: int) -> None:
-        """A step and its events are over: `now` is the time that the node was told last."""
+        """A step and its events are over: `now` is the time at the node's last tick."""
         if leading_term != self._leading_term:
             self._leading_term = leading_term
             if self._open:

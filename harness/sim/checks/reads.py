@@ -1,8 +1,8 @@
 """Checks the state that reads show, in every read mode, without trusting the member that answers.
 
-`CommitTimeline` knows when the cluster committed what. A linearizable read shows everything that was committed when the
-read was asked for, whether it goes by a round, by lease, or to a follower. A bounded read shows everything that was
-committed at least as long ago as the age that it states.
+`CommitTimeline` knows the cluster's commit index at any time. A linearizable read shows everything that was committed
+when the read was requested, whether it uses a round, a lease or a follower. A bounded read states an age. It shows
+everything that was committed at least this long before the read is let through.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from raft import ReadMode
 
 
 class CommitTimeline:
-    """When the high-water mark of the cluster rose, over a whole run."""
+    """The commit index of the cluster over a whole run: when it rose, and to what value."""
 
     def __init__(self, queue: EventQueue) -> None:
         self._queue = queue
-        self._times: list[int] = []  # True ns at which the mark of the cluster rose,
-        self._marks: list[int] = []  # and to what.
+        self._times: list[int] = []  # True ns at which the commit index rose,
+        self._marks: list[int] = []  # and its new value each time.
 
     def committed(self, index: int) -> None:
-        """The mark of the cluster has risen."""
+        """The commit index of the cluster has risen."""
         self._times.append(self._queue.now)
         self._marks.append(index)
 
     def mark_at(self, time_ns: int) -> int:
-        """Return the commit index of the cluster at a true moment."""
+        """Return the commit index of the cluster at a true time."""
         place = bisect_right(self._times, time_ns)
         return self._marks[place - 1] if place else 0
 
@@ -40,7 +40,7 @@ class ReadChecker:
 
     def __init__(self, world: CheckedWorld, member: MachineView, timeline: CommitTimeline) -> None:
         self._world, self._member, self._timeline = world, member, timeline
-        self._marks: dict[int, int] = {}  # ticket → the mark of the cluster when the read was asked for
+        self._marks: dict[int, int] = {}  # ticket → the cluster's commit index when the read was requested
 
     def asked(self, ticket: int) -> None:
         """The node has taken a read."""

@@ -10,7 +10,7 @@ from storage import OpenedStorage
 
 
 def check_built(safety: SafetyChecker, member: MachineView, storage: OpenedStorage) -> None:
-    """Check that a snapshot is the state at its index, however long it took and whatever was applied meanwhile.
+    """Check that a snapshot is the state at its index, even if entries were applied while it was built.
 
     See docs/reference/specification.md#51-state-at-an-index.
     """

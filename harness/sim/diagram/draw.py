@@ -151,7 +151,7 @@ class Drawing:
         sender = self._by_number.get(flight.sender)
         receiver = self._by_number.get(flight.received) if flight.received is not None else None
         if receiver is None and (sender is None or not flight.receiver or flight.received is not None):
-            return  # It left or arrived before the part shown, or it is a client's bytes, whose receiver nobody knows.
+            return  # The flight began or ended before the part shown, or a client sent it and its receiver is unknown.
         x2 = self._x[receiver.place if receiver else flight.receiver]
         y1 = self._y[sender.number] if sender else float(TOP)
         x1 = self._x[sender.place] if sender else x2 - 30

@@ -1,6 +1,6 @@
 """Records a run for a diagram: events on members and clients, and the bytes that went from one event to another.
 
-Bytes are followed by object identity: the object that is put into the queue is the one that arrives. A run that is not
+Bytes are tracked by object identity: the object that is put into the queue is the one that arrives. A run that is not
 drawn pays nothing for this (`harness.sim.recorded_run`).
 """
 
@@ -21,7 +21,7 @@ FLIGHTS_MAX = 20_000
 """How many of the newest messages are remembered. A picture of the end of a run needs no more."""
 
 UNLABELLED = ("commit_advanced", "low_watermark_advanced")
-"""Trace events that happen all the time. They have no label, and show only under the mouse."""
+"""Trace events that are too frequent for a label: they show only in the tooltip of their mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class Recorder:
     def note(
         self, member: MachineView, node: Node, what: str, content: bytes, message: object, effects: Effects
     ) -> None:
-        """One event on one machine."""
+        """Record one event on one machine."""
         core = node.core
         self._see_who_is_up()
         before = self._seen.get(member.node_id)
@@ -142,12 +142,12 @@ class Recorder:
         self._arrived(content)
 
     def note_client(self, name: str, content: bytes) -> None:
-        """A client was answered."""
+        """Record that a client was answered."""
         self._event(name, "", (), "is answered")
         self._arrived(content)
 
     def note_world(self, what: str) -> None:
-        """Something that happened to the world."""
+        """Record something that happened to the world."""
         self._faults.append((self.queue.now, what))
         self._see_who_is_up()
 
@@ -190,7 +190,7 @@ class Recorder:
         return flight
 
     def _scheduled(self, time_ns: int, content: bytes) -> None:
-        """Bytes are in flight. Bytes of clients are seen here first. Their receiver is known when they arrive."""
+        """Record bytes in flight. Bytes of clients first appear here; their receiver is unknown until they arrive."""
         flight = self._flights.get(id(content))
         if flight is None:
             flight = self._begin_flight("", content)

@@ -30,7 +30,7 @@ class Clock:
     ) -> None:
         self._queue, self._grain_ns = queue, grain_ns
         self._random = stream(seed, f"clock/{name}")
-        self._since = queue.now  # A true moment, in the future while the clock stands still.
+        self._since = queue.now  # A true time; it is in the future while the clock stands still.
         self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS  # At `_since`.
         place = 2 * self._random.random() - 1
         self.usual_rate = int(FS_PER_NS * spread ** (math.copysign(1, place) if at_edges else place))
@@ -43,18 +43,18 @@ class Clock:
         return shown_ns - shown_ns % self._grain_ns
 
     def due(self, shown_ns: int) -> int:
-        """The first true moment, not before now, at which it shows `shown_ns` or more, if nothing changes it."""
+        """Return the first true time, from now on, at which this clock shows `shown_ns` or more if left alone."""
         shown_ns += -shown_ns % self._grain_ns
         missing_fs = shown_ns * FS_PER_NS - self._shown_fs
         return max(self._queue.now, self._since + -(-missing_fs // self._rate) if missing_fs > 0 else 0)
 
     def jump(self, by_ns: int) -> None:
-        """Jump ahead. Timers have to be armed anew."""
+        """Jump ahead. The caller has to arm timers again."""
         assert by_ns >= 0, by_ns
         self._shown_fs += by_ns * FS_PER_NS
 
     def run_at(self, rate: int) -> None:
-        """Run at another rate from now on. Timers have to be armed anew."""
+        """Run at another rate from now on. The caller has to arm timers again."""
         assert rate > 0, rate
         elapsed_ns = self._queue.now - self._since
         if elapsed_ns > 0:
@@ -63,7 +63,7 @@ class Clock:
         self._rate = rate
 
     def stand_still(self, until: int) -> None:
-        """Stand still until the true moment `until`. Timers that are armed will fire too early."""
+        """Stand still until the true time `until`. Timers that are armed will fire too early."""
         self.run_at(self._rate)
         self._since = max(self._since, until)
 
@@ -73,6 +73,6 @@ class Clock:
         self.run_at(self.usual_rate)
 
     def begin_anew(self) -> None:
-        """The machine has lost its power: its clock begins at a random time, even before the time that it showed."""
+        """Show a random time from now on, even an earlier one: the machine has lost its power."""
         self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS
         self._since, self._rate = self._queue.now, self.usual_rate

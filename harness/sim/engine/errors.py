@@ -27,7 +27,7 @@ def require(holds: bool, rule: str, *detail: object) -> None:
 
 
 def broken(rule: str, *detail: object) -> NoReturn:
-    """Raise `Violation(rule)`. For checks so frequent that their words must cost nothing while the rule holds."""
+    """Raise `Violation(rule)`. For frequent checks, which build their text only when the rule does not hold."""
     raise Violation(rule, " ".join(str(part) for part in detail))
 
 

@@ -18,7 +18,7 @@ class Trace:
 
     @property
     def is_on(self) -> bool:
-        """True if lines are wanted. Then the caller must say in words what happened."""
+        """True if lines are wanted. Then the caller must describe each event as text."""
         return self._write is not None
 
     def event(self, stamp: str, content: bytes = b"") -> None:
@@ -28,7 +28,7 @@ class Trace:
             self._hash.update(content)
 
     def line(self, now_ns: int, place: str, state: str, words: str) -> None:
-        """One readable line: when, where, in which state, what."""
+        """Write one readable line: time, place, state, and what happened."""
         if self._write is not None:
             text = f"{now_ns / 1e9:13.9f}  {place:<4}  {state:<58}  {words}"
             self._write(text if len(text) <= LINE_CHARACTERS_MAX else text[:LINE_CHARACTERS_MAX] + " …")

@@ -25,7 +25,7 @@ class ClientFaults:
         self._clients = [f"c{number}" for number in range(world.plan.load.clients)]
 
     def inject(self, fault: Fault, member: MachineView) -> None:
-        """Carry out one step of CLIENT_KINDS; it ends by itself."""
+        """Begin one fault of CLIENT_KINDS, which ends by itself."""
         world, connections = self._world, self._world.load.connections
         if fault.kind == "cut in two with clients":
             side, clients = minority(fault, member.node_id, world.plan.members, self._clients)

@@ -18,7 +18,7 @@ class ClockFaults:
         self._world = world
 
     def inject(self, fault: Fault, member: MachineView) -> None:
-        """Carry out one step of CLOCK_KINDS; it ends by itself."""
+        """Begin one fault of CLOCK_KINDS, which ends by itself."""
         queue = self._world.queue
         match fault.kind:
             case "clock jumps":

@@ -1,4 +1,4 @@
-"""The part of the run that faults may use, beyond the parts that machines and checks may use."""
+"""The interface of the run for its faults, which extends the interfaces for machines and checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.sim.world.context import MachineView
 
 
 class FaultyLoad(Protocol):
-    """The load of a run, as far as faults hit it."""
+    """The interface of the load of a run for faults."""
 
     @property
     def connections(self) -> ClientConnections | None:
@@ -29,7 +29,7 @@ class FaultyWorld(CheckedWorld, Protocol):
 
     @property
     def load(self) -> FaultyLoad:
-        """What its clients do."""
+        """The load that its clients make."""
 
     def make_machine(self, node_id: str) -> MachineView:
         """Make a machine that is in no list yet, with an empty disk and checks of its own."""

@@ -9,8 +9,8 @@ class DamageBudget:
     """Lets only a minority of the members be damaged or lost, over the whole run and by all kinds of damage together.
 
     A member counts from the moment of the damage, whether it has noticed the damage or not: a copy acknowledged from a
-    disk that lied is no good copy. The member stops counting once it has started from a disk that holds all that it
-    promised, because the damaged bytes were then unused. A lost member counts for ever: to the others it is a machine
+    disk that lied is no good copy. The member stops counting once it has started from a disk that still holds all
+    that it promised: then nothing uses the damaged bytes. A lost member counts for ever: to the others it is a machine
     that never comes back.
     """
 
@@ -18,7 +18,7 @@ class DamageBudget:
         self._world = world
 
     def allows(self, member: MachineView) -> bool:
-        """True if `member` may be damaged now. One damage at a time: a second one may hide the first."""
+        """True if `member` may be damaged now. A damaged member may not: a second damage could hide the first."""
         if self._world.plan.founders:
             return False  # The members may change, and a minority with them. See `with_changes`, `with_losses`.
         members = self._world.members.values()

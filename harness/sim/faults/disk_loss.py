@@ -1,14 +1,13 @@
 """Members that lose their disk, with every file: the old id never works again, and a new member takes their place.
 
-The process is started again as before, and refuses to start without files. If its command line says `--bootstrap`, it
+The process is started again as before, and refuses to start without files. If its command line has `--bootstrap`, it
 makes a new folder under the old id: another incarnation, which has forgotten its votes. All members that knew the first
-incarnation refuse to hear the second or to talk to it, and the first refusal ends it (`refusals.py`). Then an operator
-adds a spare machine. Once the spare has caught up, the operator gives it the place of the lost member in one step, as
-docs/operations/guide.md says. Other faults go on meanwhile.
+incarnation refuse to hear the second or to talk to it, and the first refusal ends the second one (`refusals.py`). Then
+an operator adds a spare machine. Once the spare has caught up, the operator gives it the place of the lost member in
+one step, as docs/operations/guide.md describes. Other faults go on at the same time.
 
-A member that has never met the first incarnation cannot tell it from the second: `--bootstrap` says that the second is
-new, and the member believes it. So no folder is made anew here before all that were ever members have met the first
-incarnation.
+A member that has never met the first incarnation cannot tell it from the second, which claims to be new because of
+`--bootstrap`. So the simulator makes a second incarnation only once all members, past and present, have met the first.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -35,11 +34,10 @@ REBORN_SHARE = 0.5
 """Share of the members without a disk that are started with `--bootstrap`."""
 
 HASTY_SHARE = 0.25
-"""Share of losses in which the spare is added when the new incarnation was refused, before an operator reads its log.
-"""
+"""Share of the losses in which the operator adds the spare as soon as a member has refused the new incarnation."""
 
 REBORN_TIMEOUTS = 5
-"""How long a new incarnation runs until an operator reads its log, in multiples of the longest election time-out."""
+"""How long a new incarnation runs until the operator notices it, in multiples of the longest election time-out."""
 
 
 class DiskLoss:
@@ -52,12 +50,12 @@ class DiskLoss:
         self._operator = Operator(world)
         self._to_replace: list[str] = []
         self._spares: dict[str, str] = {}  # The spare of each lost member, from the first try on.
-        self._reborn: MachineView | None = None  # At most one at a time.
-        self._is_refused = False  # The new incarnation was told so by the first member that refused it.
-        self._is_hasty = False  # The operator replaces it as soon as it was refused.
+        self._reborn: MachineView | None = None  # The new incarnation, at most one at a time.
+        self._is_refused = False  # A member has refused the new incarnation, and has told it so.
+        self._is_hasty = False  # The operator acts as soon as the new incarnation is refused.
 
     def allows(self, member: MachineView) -> bool:
-        """True if a quorum keeps its disks in every configuration that may be in force."""
+        """True if a quorum would keep its disks after this loss, in every configuration that may be in force."""
         history = self._world.safety.members
         if self._world.plan.changes or member.is_lost or not history.committed.is_voter(member.node_id):
             return False
@@ -84,11 +82,11 @@ class DiskLoss:
         world.queue.after(fault.duration_ns, self._start_as_ever, member, fault)
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin no further replacement, and end the new incarnation if there is one."""
         self._operator.is_stopped = True
         self._end_reborn()
 
-    # Its process is started again.
+    # The restart of the process.
 
     def _start_as_ever(self, member: MachineView, fault: Fault) -> None:
         if self._operator.is_stopped:
@@ -121,7 +119,11 @@ class DiskLoss:
         self._world.cover("a member refused to start on an empty disk")
 
     def _is_known_to_all(self, member: MachineView) -> bool:
-        """True if all that were ever members have met it, so that they will know a second incarnation."""
+        """True if a second incarnation of this founding voter may be made now.
+
+        All other members, past and present, that are not lost themselves must have met the first incarnation. No other
+        replacement may be under way.
+        """
         everybody = self._world.safety.members.ever
         others = [self._world.members[name] for name in sorted(everybody) if name != member.node_id]
         known = member.identity.incarnation_id
@@ -149,7 +151,7 @@ class DiskLoss:
             self._replace(member)
 
     def was_told(self, ghost: MachineView) -> None:
-        """A member that knows the first folder has refused the machine that was made anew."""
+        """A member that knows the first incarnation has refused the second one, `ghost`."""
         if self._reborn is not ghost:
             return
         self._is_refused = True
@@ -159,7 +161,7 @@ class DiskLoss:
             self._replace(self._world.members[ghost.node_id])
 
     def ghost_ended(self, ghost: MachineView) -> None:
-        """The process of a ghost is over; no operator has looked yet."""
+        """The process of the second incarnation has ended, before the operator noticed it."""
         if self._reborn is ghost:
             self._end_reborn()
 
@@ -169,7 +171,7 @@ class DiskLoss:
             self._world.members[reborn.node_id].stand_in = None
             reborn.crash(power=False)
 
-    # What it hears, and says.
+    # The messages of a new incarnation.
 
     def deliver(self, reborn: MachineView, sender: str, frame: bytes) -> None:
         """Deliver a frame to a new incarnation.
@@ -196,7 +198,7 @@ class DiskLoss:
             f"{member.node_id} hears {peer_id}, which has forgotten what it said",
         )
 
-    # It is replaced.
+    # The replacement.
 
     def _replace(self, member: MachineView) -> None:
         self._to_replace.append(member.node_id)
@@ -204,7 +206,7 @@ class DiskLoss:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Take one step of a replacement, or try to. The next step follows a little later."""
+        """Try one step of a replacement. The next try follows a little later."""
         if self._operator.is_stopped or not self._to_replace:
             return
         lost = self._to_replace[0]

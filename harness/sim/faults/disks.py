@@ -20,7 +20,7 @@ SLOW_FACTOR = 20
 LEADER_HANG_TIMEOUTS = 3
 """How long a leader's disk hangs, at least, in multiples of the longest election time-out. It may be twice as long.
 
-A leader waits for two of them before it hands over.
+A leader waits for two such time-outs before it hands over.
 """
 
 ROOM_BYTES_MAX = 4_000
@@ -52,7 +52,7 @@ class DiskFaults:
         self._is_healed = False
 
     def inject(self, fault: Fault, member: MachineView) -> None:
-        """Carry out one step of DISK_KINDS; it ends by itself."""
+        """Begin one fault of DISK_KINDS, which ends by itself."""
         world = self._world
         match fault.kind:
             case "fail a sync":
@@ -104,7 +104,7 @@ class DiskFaults:
             world.queue.after(hang_ns, self._let_answer, leader, leader.life)
 
     def heal(self) -> None:
-        """End all that is under way; what is damaged stays damaged."""
+        """End all faults of disks that are under way. Damaged bytes stay damaged."""
         self._is_healed = True
         for member in self._world.members.values():
             member.image.size_bytes_max = None
@@ -115,7 +115,7 @@ class DiskFaults:
                 member.files.lies_about = None
                 member.files.answer()
             if member.is_up and member.proven.rotten_path:
-                # It finds the rot when it reads the file again: later it might lead, and send from this file.
+                # A restart lets it find the rot now. Later it could be the leader, and send entries of this file.
                 self._restart(member, "kill")
 
     def has_failed(self, member: MachineView) -> None:
@@ -130,7 +130,7 @@ class DiskFaults:
             self._processes.take_down([member], replace(fault, kind=kind, duration_ns=duration_ns))
 
     def _let_lie(self, member: MachineView, fault: Fault) -> None:
-        """Let the next sync of the log lie, if the budget still allows it then. A while later power is lost."""
+        """Let the next sync of the log lie, if the budget still allows it then. Power is lost a while later."""
         files = member.files
         assert files is not None
 
@@ -149,7 +149,7 @@ class DiskFaults:
             self._restart(member, "lose power")
 
     def _rot_in_use(self, member: MachineView, fault: Fault) -> None:
-        """Change a bit of the newest snapshot, or sometimes another, which the member may be sending.
+        """Change a bit of the newest snapshot, or sometimes of another one. The member may be sending it.
 
         After a while the member is started again, and must notice the damage.
         """
@@ -158,7 +158,7 @@ class DiskFaults:
         self._world.queue.after(fault.duration_ns, self._reread, member)
 
     def _rot_log(self, member: MachineView, until_ns: int) -> None:
-        """Rot a frame of the log as soon as one is going to be read. If nobody reads it, the next start must notice."""
+        """Rot a frame of the log as soon as one is going to be read. If no read follows, the next start must notice."""
         queue = self._world.queue
         if self._is_healed or not self._budget.allows(member):
             return

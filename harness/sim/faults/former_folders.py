@@ -1,7 +1,7 @@
-"""Machines that were made anew while they waited to be added: some members have met their former folder.
+"""Machines that got a new data folder while they waited to be added, although some members know their former folder.
 
-These members refuse the present folder until the configuration names it. The leader that makes the machine a voter
-names the folder that has acknowledged the log to this leader. Earlier pins then give way.
+These members refuse the new folder until the configuration names it. A leader that makes such a machine a voter writes
+into the configuration which folder has acknowledged the log to it. Members then drop their pins of the former folder.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -19,7 +19,7 @@ from raft import Identity, PeerRefused
 
 
 class FormerFolders:
-    """Introduces the former folders to members, and knows which members may still refuse the present one."""
+    """Introduces the former folders to members, and knows which members may still refuse the new ones."""
 
     def __init__(self, world: CheckedWorld, upgrades: Upgrades) -> None:
         self._world, self._upgrades = world, upgrades
@@ -40,7 +40,7 @@ class FormerFolders:
         return replace(self._world.members[machine].identity, incarnation_id=incarnation_id)
 
     def may_be_refused(self, machine: str, by: str) -> bool:
-        """True if `by` has met the former folder, and its log has no configuration yet that names the present one."""
+        """True if `by` has met the former folder, and no configuration in the log of `by` names the new one yet."""
         if by not in self._met.get(machine, ()):
             return False
         members = self._world.safety.members.in_force(self._world.members[by].logs.memory)
@@ -50,7 +50,7 @@ class FormerFolders:
     def waits(self, machine: str) -> bool:
         """True if this machine may stay a learner for ever, because its leader may have met the former folder.
 
-        No progress is asked of the machine until the configuration names its folder.
+        The checks expect no progress of the machine until the configuration names its folder.
         """
         known = self._world.safety.members.committed.member(machine)
         return machine in self._met and known is not None and not known.incarnation_id

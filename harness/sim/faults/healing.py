@@ -32,7 +32,7 @@ class Healing:
     ) -> None:
         self._world, self._injector, self._processes = world, injector, processes
         self._former_folders = former_folders
-        self._dead: dict[str, str] = {}  # Members that are left dead, though they could live, and how.
+        self._dead: dict[str, str] = {}  # By member that is left dead, though it could live: how.
         self._term_when_cut: dict[str, int] = {}
 
     @property
@@ -61,7 +61,7 @@ class Healing:
             world.cover(f"a member stayed dead: {kind}")
             self._leave(world.members[node_id], kind)
             member = world.members[node_id]
-            if kind == "cut off" and member.is_up and node_id not in behind:  # If behind, it hears what had arrived.
+            if kind == "cut off" and member.is_up and node_id not in behind:  # Else old frames await it.
                 self._term_when_cut[node_id] = member.current_term
         self._dead = dead
 
@@ -90,7 +90,7 @@ class Healing:
     # -- the dead come back
 
     def latest_term_of_the_dead(self) -> int:
-        """Return the latest term that a dead member has written down. A member that alone knows it deposes a leader."""
+        """Return the latest term of any dead member. Its return deposes a leader if no living member knows the term."""
         dead = [self._world.members[node_id] for node_id in self._dead]
         return max((member.logs.memory.hard_state.term for member in dead), default=0)
 
@@ -129,7 +129,7 @@ class Healing:
                 )
 
     def leadership(self) -> tuple[int, str] | None:
-        """(term, leader) if all living members follow one leader, else None."""
+        """Return (term, leader) if all living members follow one leader, else None."""
         cores = [member.node.core for member in self.living() if member.node is not None]
         seen = {(core.term, core.leader_id) for core in cores}
         leads = any(core.role is Role.LEADER for core in cores)

@@ -34,7 +34,7 @@ class Injector:
             self._world.queue.at(fault.at_ns, self.inject, fault)
 
     def heal(self) -> None:
-        """Stop injecting, and end all faults: first those of networks, clocks and disks. Then processes start."""
+        """Stop injecting, and end all faults: first those of networks, clocks and disks; then processes start again."""
         self._is_stopped = True
         self._network.heal()
         self._clients.heal()
@@ -48,7 +48,7 @@ class Injector:
             self._processes.amid_an_install(member)
 
     def inject(self, fault: Fault) -> None:
-        """Carry out one step now."""
+        """Carry out one fault now."""
         if self._is_stopped:
             return
         member = self._world.members[choose_target(self._world, fault.target)]

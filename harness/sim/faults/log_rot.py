@@ -63,9 +63,9 @@ def _replaced(frame: dict[str, Any], frames: list[dict[str, Any]]) -> list[dict[
 
 
 def _read_next(member: MachineView) -> tuple[int, int] | None:
-    """Return the entries that are certainly needed and no longer in memory, by first and last index.
+    """Return (first index, last index) of the entries that the member certainly needs and no longer has in memory.
 
-    None if there are none.
+    Return None if there are no such entries.
     """
     node = member.node
     if node is None:

@@ -36,20 +36,21 @@ from raft import (
 )
 
 TRIES_MAX, PAUSE_NS = 12, 40 * MILLISECOND_NS
-"""A declined request may be taken soon: a leader is elected, another change ends, the last member is upgraded."""
+"""How often a request is tried, and the pause between two tries. A declined request may succeed soon: a leader is
+elected, another change ends, or the last member is upgraded."""
 
 
 class Operator:
-    """Asks the leader of the moment for something, again and again, until one takes it or `is_stopped`."""
+    """Sends a request to the current leader, again and again, until a leader accepts it or `is_stopped` is set."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.is_stopped = False
 
     def ask(self, what: str, label: str, attempt: Callable[[Node], None], tries_left: int = TRIES_MAX) -> None:
-        """Call `attempt` with a leader's node; what it raises when the node declines is tried again.
+        """Call `attempt` with the leader's node. If the node declines, which is an error of `attempt`, try again later.
 
-        `what` is in the mark of a refusal, `label` in the trace.
+        `what` names the request in the coverage point of a refusal, `label` in the trace.
         """
         world = self._world
         member = world.members[choose_target(world, None)]
@@ -75,11 +76,14 @@ def _word(error: Exception) -> str:
 
 
 SILENCE_TIMEOUTS = 12
-"""In the longest election time-outs: longer than a leader replicates to a removed member (`DEPARTURE_TIMEOUTS_MAX`)."""
+"""How long a silenced member is cut off, in multiples of the longest election time-out.
+
+That is longer than a leader replicates to a removed member (`DEPARTURE_TIMEOUTS_MAX`).
+"""
 
 
 class MembershipChanges:
-    """Carries out the steps of the plan, and checks what becomes of each."""
+    """Carries out the steps of the plan, and checks how each of them ends."""
 
     def __init__(self, world: FaultyWorld) -> None:
         self._world = world
@@ -95,11 +99,11 @@ class MembershipChanges:
             self._world.queue.at(step.at_ns, self._try, step)
 
     def stop(self) -> None:
-        """Nothing more is begun; what is under way goes on to its end."""
+        """Begin no further changes. Changes that are under way go on to their end."""
         self._operator.is_stopped = True
 
     def promote_the_living(self) -> None:
-        """Request the promotion of the learners that live, again and again until there are none."""
+        """Request the promotion of all living learners, again and again until there are none."""
         learners = self.living_learners()
         if not learners:
             return
@@ -114,12 +118,12 @@ class MembershipChanges:
             member.call("change: promote the learners", attempt)
 
     def living_learners(self) -> tuple[str, ...]:
-        """The learners that live, of the configuration that is committed."""
+        """Return the living learners of the committed configuration."""
         learners = self._world.safety.members.committed.learner_ids
         return tuple(member.node_id for member in self._world.living() if member.node_id in learners)
 
     def propose(self, node: Node, change: MembershipChange) -> None:
-        """Have a leader begin this change, as the service of the store does it, or as another program may."""
+        """Have a leader begin this change, with the folders of new voters (as the store's service does) or without."""
         if self._names:
             named = naming_new_voters(change, node.core.configuration, node.pinned_incarnation)
             if named != change:
@@ -133,7 +137,7 @@ class MembershipChanges:
             raise
 
     def check_refusal(self, node_id: str, change: MembershipChange, error: ChangeRefused) -> None:
-        """An id is refused as used only if a configuration named it before."""
+        """Check that an id is refused as used only if a configuration named it before."""
         named = {member.node_id for member in (*change.add, *change.update)}
         require(
             error.reason is not ChangeRefusal.USED_ID or not named.isdisjoint(self._world.safety.members.ever),
@@ -167,7 +171,7 @@ class MembershipChanges:
         self._world.inject(Fault(at_ns=now, kind=kind, duration_ns=step.cut_off_ns, target=target, shape=step.shape))
 
     def _change(self, step: ChangeStep, now: Configuration) -> MembershipChange | None:
-        """The change to ask of the leader; None if none of this kind is possible."""
+        """Return the change to request of the leader; None if no change of this kind is possible."""
         ids = [member.node_id for member in now.members]
         spares = [name for name in self._world.plan.members if name not in ids and name not in now.removed]
         learners, voters = now.learner_ids, now.voter_ids
@@ -179,7 +183,7 @@ class MembershipChanges:
             case "add":
                 wanted = tuple(spares) if step.shape < 0.3 else one(spares)
                 if step.shape > 0.8 and now.removed:
-                    wanted = now.removed[-1:]  # Which is refused.
+                    wanted = now.removed[-1:]  # The leader refuses a used id.
                 new = tuple(Member(name, client_address=f"{name}:1") for name in wanted[: MEMBERS_MAX - len(ids)])
                 return MembershipChange(add=new) if new else None
             case "promote":
@@ -193,7 +197,7 @@ class MembershipChanges:
         raise AssertionError(step.what)
 
     def on_flush(self, machine: MachineView, effects: Effects) -> None:
-        """See what became of changes, and take these ends from among those of clients."""
+        """Check how changes have ended, and remove these completions from those of the clients."""
         ours = [
             each for each in effects.completions if isinstance(each, Applied | Refused | Unknown) and each.ticket < 0
         ]

@@ -1,4 +1,4 @@
-"""Faults of the network between members: partitions, slow links, and connections that break or only seem to stand."""
+"""Faults of the network between members: partitions, slow links, and connections that break or only seem to be open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLOW_LINK_NS_MIN = 20 * MILLISECOND_NS
 SLOW_LINK_TIMES_MAX = 10
 
 DROP_TOLD_NS_MAX = 5 * MILLISECOND_NS
-"""Each end notices at most so much later."""
+"""The longest time until an end of a dropped connection notices it."""
 
 
 class NetworkFaults:
@@ -24,7 +24,7 @@ class NetworkFaults:
         self._is_healed = False
 
     def inject(self, fault: Fault, member: MachineView) -> None:
-        """Carry out one step of NETWORK_KINDS; it ends by itself."""
+        """Begin one fault of NETWORK_KINDS, which ends by itself."""
         world, network = self._world, self._world.network
         if fault.kind in ("lose connection", "half-open", "slow link"):
             link = self._link_of(fault, member.node_id)
@@ -84,7 +84,7 @@ class NetworkFaults:
             self._world.network.slow_down(link, -extra_ns)
 
     def _reconnect(self, sender: MachineView, receiver: MachineView) -> None:
-        """Tell both ends that the connection was dead. The next connection begins with a hello."""
+        """Report to both ends that the connection is gone. The next connection begins with a hello."""
         link = (sender.node_id, receiver.node_id)
         self._world.network.mend([link])
         self._world.network.reconnect(link)

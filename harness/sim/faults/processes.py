@@ -38,7 +38,7 @@ class ProcessFaults:
         self._is_healed = False
 
     def inject(self, fault: Fault, member: MachineView) -> None:
-        """Carry out one step of PROCESS_KINDS; it ends by itself."""
+        """Begin one fault of PROCESS_KINDS, which ends by itself."""
         world = self._world
         match fault.kind:
             case "kill" | "lose power" if member.files is not None and fault.shape < AMID_A_SYNC_SHARE:
@@ -128,7 +128,7 @@ class ProcessFaults:
                     delay = self._random.randrange(CONNECTION_LOSS_TOLD_NS_MAX)
                     ends = (
                         other.connections.lose if fault.kind == "kill" else other.lose_connection
-                    )  # A machine without power closes nothing.
+                    )  # A machine without power closes no connection.
                     world.queue.after(delay, ends, member.node_id)
             world.queue.after(fault.duration_ns * (place + 1), self._bring_up, member)
 

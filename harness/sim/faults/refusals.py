@@ -39,7 +39,7 @@ class Refusals:
         self._random = stream(world.plan.seed, "refusals")
 
     def tell(self, caller: MachineView, peer_id: str, code: str) -> None:
-        """`peer_id` has not taken the hello of `caller`. The process that runs there hears of it a little later."""
+        """`peer_id` has not taken the hello of `caller`. The process on `caller` hears of it a little later."""
         process = caller.stand_in or caller
         if process.node is not None:
             delay_ns = self._world.plan.network.delay_ns
@@ -80,7 +80,7 @@ class Refusals:
         self._processes.ends_when_stopped(member, RESTART_NS if restarts else None)
 
     def has_forgotten(self, member: MachineView) -> None:
-        """A node has failed because its member is known with another folder. A supervisor may start it again."""
+        """A node has failed because others know its member with another folder. A supervisor may start it again."""
         is_ghost = member is not self._world.members[member.node_id]
         self._world.cover(GHOST_ENDED if is_ghost else JOINER_ENDED)
         self._world.queue.after(0, self._end_forgotten, member, member.life)

@@ -9,7 +9,8 @@ from raft import Role
 def choose_target(world: World, target: float | None) -> str:
     """Return the id of a machine. `target` is a share of the members in order, or None for the leader.
 
-    If several members take themselves for the leader, it is the newest of them; if none does, the first member.
+    If several members take themselves for the leader, the one with the highest term is meant; if none does, the first
+    member.
     """
     members = world.plan.members
     if target is not None:

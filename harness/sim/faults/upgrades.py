@@ -1,8 +1,8 @@
 """Upgrades: members get other builds one after another, an operator raises the feature level, some go back.
 
-A build is the range of levels that it knows, `LevelRange(1, highest)`. A level changes nothing here but its number,
-which is enough: a member that applies what its build does not know, or is led to a level that it could never run,
-breaks a rule.
+A build is the range of levels that it knows, `LevelRange(1, highest)`. Here, levels differ by their number only. That
+is enough for the rules: no member may apply an entry of a level that its build does not know, or come to a level that
+none of its builds knew.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -38,7 +38,7 @@ LEVEL_MAX = 3
 """The highest level that the newest build of a run knows; the first builds know 1."""
 
 OUR_TICKETS = -1_000_000
-"""From here downwards: neither a client's nor those of changes of the members."""
+"""The tickets of the operator's commands go down from here; no client and no membership change uses such tickets."""
 
 HASTY_SHARE = 0.5
 """Share of the proposals of a level at which a member is taken back, at that moment, to a build that lacks the level.
@@ -56,16 +56,16 @@ class Upgrades:
         self._world, self._processes = world, processes
         members = world.plan.members
         random = stream(world.plan.seed, "upgrades")
-        newest = len(world.plan.voters)  # Machines that come later bring any build.
+        newest = len(world.plan.voters)  # Machines that join later have any build.
         self._next = {name: 1 if place < newest else random.randint(1, LEVEL_MAX) for place, name in enumerate(members)}
         self.levels = {name: LevelRange(1, highest) for name, highest in self._next.items()}
-        self.best = dict(self._next)  # The newest build that each ever ran.
+        self.best = dict(self._next)  # The newest build that each member ever ran.
         forgets = stream(world.plan.seed, "upgrades/forgotten")
         self._forgotten = {name for name in members[newest:] if forgets.random() < LEFT_OUT_SHARE}
         self._haste = stream(world.plan.seed, "upgrades/haste")
         self._rolled = 1
-        self._said: dict[str, dict[str, LevelRange]] = {name: {} for name in members}  # To each, on what stands.
-        self._asked: list[tuple[int, frozenset[str]]] = []  # Levels that were proposed, and the members then.
+        self._said: dict[str, dict[str, LevelRange]] = {name: {} for name in members}  # By member and connected peer.
+        self._asked: list[tuple[int, frozenset[str]]] = []  # (proposed level, members at that time).
         self._last_ticket = OUR_TICKETS
         self._operator = Operator(world)
 
@@ -75,15 +75,15 @@ class Upgrades:
             self._world.queue.at(step.at_ns, self._carry_out, step)
 
     def stop(self) -> None:
-        """At the end every member gets the newest build, because an older one could not follow."""
+        """Stop the operator, and give every member the newest build: an older one may lack the level in force."""
         self._operator.is_stopped = True
         if self._world.plan.upgrades:
             for member in self._world.members.values():
-                if self._next[member.node_id] < LEVEL_MAX:  # It may run a newer one still, or be down.
+                if self._next[member.node_id] < LEVEL_MAX:  # This is its next build: its process may be newer, or down.
                     self._give(member, LEVEL_MAX, 0)
 
     def starts(self, member: MachineView) -> LevelRange:
-        """The build of the process that starts there now."""
+        """Return the build of the process that starts on `member` now."""
         name = member.node_id
         levels = self.levels[name] = LevelRange(1, self._next[name])
         self._said[name].clear()
@@ -112,12 +112,12 @@ class Upgrades:
                 raise AssertionError(step.what)
 
     def _reach(self, member: MachineView, highest: int, pause_ns: int) -> None:
-        """A roll-out reaches this member; at the end every member has the newest build already."""
+        """A roll-out reaches this member. Once the operator has stopped, every member has the newest build already."""
         if not self._operator.is_stopped:
             self._give(member, highest, pause_ns)
 
     def _give(self, member: MachineView, highest: int, pause_ns: int) -> None:
-        """The process of a member ends, and another build starts in its place."""
+        """End the process of a member, and start another build in its place."""
         self._next[member.node_id] = highest
         self._world.note_world(f"{member.node_id} gets a build that knows levels up to {highest}")
         now = self._world.queue.now
@@ -144,7 +144,7 @@ class Upgrades:
         self._operator.ask("a level", f"raise the level to {level}", attempt, tries_max)
 
     def check_refusal(self, level: int, node: Node, error: LevelRefused) -> None:
-        """A level is refused for a member's build only if the leader was told of a build that lacks the level."""
+        """Check that a leader that refuses a level for a member's build knows of a build that lacks the level."""
         ids = {member.node_id for member in node.core.configuration.members}
         told = self._said[node.identity.node_id]
         lacking = sorted(name for name, levels in told.items() if name in ids and level not in levels)
@@ -155,7 +155,7 @@ class Upgrades:
         )
 
     def nothing_prevents_a_level(self) -> bool:
-        """True if a leader would raise the level to the newest now; every member must live, and has that build."""
+        """True if the leader would raise the level to the newest now. Every member must run, with the newest build."""
         leader = self._world.members[choose_target(self._world, None)].node
         if leader is None or leader.core.role is not Role.LEADER:
             return False
@@ -174,7 +174,7 @@ class Upgrades:
             self._give(self._haste.choice(others), level - 1, PAUSE_NS)
 
     def _check_asked(self, level: int, node: Node) -> None:
-        """A leader would raise the level now."""
+        """Check that every member has had a build with this level, and has reported the level to the leader."""
         ids = frozenset(member.node_id for member in node.core.configuration.members)
         behind = sorted(name for name in ids if self.best[name] < level)
         require(
@@ -194,7 +194,7 @@ class Upgrades:
     # What members report.
 
     def connection_lost(self, member: MachineView, peer_id: str) -> None:
-        """The node is told that a connection is gone: what that peer has said may no longer be true."""
+        """The node is told that a connection is gone. The levels that the peer stated on it may have changed since."""
         self._said[member.node_id].pop(peer_id, None)
 
     def applied(self, member: MachineView) -> None:
@@ -215,7 +215,7 @@ class Upgrades:
         self._world.cover(f"level {level} is in force")
 
     def greet(self, node: Node, machine: StateMachine | None, sender: Identity) -> None:
-        """`sender` says its hello, behind which its messages are taken. Raises PeerRefused."""
+        """Hand the hello of `sender` to `node`, which then takes its messages. Raises PeerRefused."""
         assert machine is not None
         levels, level = self.levels[sender.node_id], machine.feature_level
         pinned = node.pinned_incarnation(sender.node_id)
@@ -230,11 +230,12 @@ class Upgrades:
         )
 
     def has_stopped(self, member: MachineView, error: UnsupportedFeatureLevel) -> None:
-        """Its build does not know what it has to apply: it must have been given that build later, or have come later.
+        """Check a member that has stopped because its build does not know an entry that it has to apply.
 
-        The operator sees it, and gives it the build that the others have.
+        It must have been taken back to this build, or have joined after the level was proposed. The operator notices
+        the stop, and gives the member the newest build.
         """
-        if member.node is not None:  # It did run, and its last step is not looked at in any other way.
+        if member.node is not None:  # It did run, and no other check sees its last step.
             member.checker.stopped(member.node.core)
         name, levels = member.node_id, self.levels[member.node_id]
         require(error.level not in levels, "a build goes on at every level that it knows", f"{name}, {levels}: {error}")
@@ -245,7 +246,7 @@ class Upgrades:
         self._give(member, LEVEL_MAX, PAUSE_NS)
 
     def take_own(self, effects: Effects) -> None:
-        """Remove the ends of our own commands: no client waits for them."""
+        """Remove the completions of the operator's own commands: no client waits for them."""
         kept: list[object] = []
         for told in effects.completions:
             if isinstance(told, AppliedBatch):

@@ -15,7 +15,7 @@ from harness.workload.operation_generator import Planned
 from kvstore import Put
 
 EACH_EVERY_NS = 5 * MILLISECOND_NS
-"""On average at least so many ns pass per put, so that a large burst comes less often."""
+"""The least average time per put, in ns: the larger the bursts are, the longer are the pauses between them."""
 
 KEYS = [b"crowd-%02d" % number for number in range(20)]
 """Keys of one length. Each has few callers, so that the check of a key has few unknown outcomes to combine."""
@@ -47,7 +47,7 @@ class Burst(Generic[C]):
         self._write([(caller, self._put(caller.number)) for caller in callers])
 
     def ended(self, caller: C) -> None:
-        """The caller has its answer, or could not begin."""
+        """Make a caller idle again: its put has ended, or could not begin."""
         self._idle.append(caller)
 
     def _put(self, number: int) -> Planned:

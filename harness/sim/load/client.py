@@ -14,10 +14,10 @@ from kvstore import CallEnded, ClientLimits, ClientStateMachine, Request
 Ended = Callable[[CallEnded], None]
 
 FLUSHES_IN_PLACE_MAX = 1_000
-"""A machine that wants to be called again so often without time passing is stuck."""
+"""A state machine that needs this many flushes in a row, while no time passes, is stuck."""
 
 CONNECTIONS_MAX = 1 << 20
-"""The connections of one process, at most.
+"""The most connections that one process may open.
 
 Connections of the next process have higher numbers, so that late data for the first process finds no connection.
 """
@@ -56,7 +56,7 @@ class SimClient:
         )
 
     def vanish(self) -> None:
-        """The process dies, and only its connections show it. The next process asks for nothing."""
+        """The process dies without notice, except that its connections end. The next process sends no requests."""
         self._waiting.clear()
         self._begin_anew(ttl_ns=0)
 
@@ -108,7 +108,7 @@ class SimClient:
     # -- what connections report
 
     def connected(self, connection_id: int) -> None:
-        """A dialed connection stands."""
+        """A dialed connection is open."""
         if connection_id > self._first_id:
             self._core.tick(self._clock.now())
             self._core.connected(connection_id - self._first_id)

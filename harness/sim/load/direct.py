@@ -1,7 +1,7 @@
 """Load without a service: programs that share a process with a member and call its node, as an embedder would.
 
 Checks what `Node` promises about tickets: a command that was refused is never applied, nothing is applied twice, and a
-read sees every write that was acknowledged before the read was asked for.
+read sees every write that was acknowledged before the read was requested.
 
 See docs/reference/specification.md#96-end-of-a-proposal.
 """
@@ -85,14 +85,14 @@ class DirectLoad:
             self.world.queue.after(random.randrange(self._plan.think_ns), self._act, number)
 
     def stop(self) -> None:
-        """No client begins anything more."""
+        """Let no client begin another call."""
         self._stopped = True
 
     def jump(self, whose: float, by_ns: int) -> None:
         """Do nothing: such programs use the clock of their member."""
 
     def counts(self) -> dict[str, int]:
-        """How operations ended."""
+        """Return how many operations ended in each way."""
         return dict(self._counts)
 
     def probe(self, deadline: int) -> LivenessProbe:
@@ -113,7 +113,7 @@ class DirectLoad:
         return True
 
     def check_history(self) -> None:
-        """Everything was checked as it happened."""
+        """Do nothing: this load checks everything as it happens."""
 
     # -- one client's step
 
@@ -230,7 +230,7 @@ class DirectLoad:
             return
         for command in read_commands(entry.index, entry.payload)[1]:
             if command[3] != CommandKind.PUT:
-                continue  # An operator raises the feature level.
+                continue  # A command of an operator, who raises the feature level.
             key, value = command[4], command[5]
             require(
                 value not in self._certain_not,

@@ -14,7 +14,8 @@ from harness.workload.operation_generator import Planned
 from kvstore import Compare, Comparison, Delete, Operation, Put, Range, Target, Txn
 
 COMPACTED, AHEAD = 1, 2**40
-"""Revisions that cannot be read behind a write: the first one is over by then, and the other never comes."""
+"""Revisions that no read behind a write can get: the first is compacted by then, and the store never gets to the other.
+"""
 
 
 class ExtraOperations:
@@ -35,7 +36,7 @@ class ExtraOperations:
         return None
 
     def _failing(self) -> Txn:
-        """Return some writes and behind them a page of a revision that cannot be had. No write may stay.
+        """Return a transaction whose last operation fails, because it reads an impossible revision. No write may stay.
 
         See docs/reference/specification.md#84-transactions.
         """

@@ -54,7 +54,7 @@ from raft import Effects, Entry, EntryKind
 
 PROBE_VALUE = b"probe"
 SEEN_TO_EXPIRE_NS_MAX = SECOND_NS
-"""Sessions that live longer are not waited for at the end."""
+"""The longest time to live of sessions whose expiry is awaited at the end of a run."""
 
 EXPIRY_LOOKS, EXPIRY_ELECTION_TIMEOUTS = 3, 40
 """How many times leaders may have to look for sessions to expire, and how long the election of a leader may take.
@@ -159,7 +159,7 @@ class ServiceLoad:
             self._stay(client)
 
     def stop(self) -> None:
-        """No client begins anything more, and connections stop breaking."""
+        """Let no client begin another operation, and no connection break any more."""
         self._stopped = True
         self.connections.is_calm = True
 
@@ -169,7 +169,7 @@ class ServiceLoad:
         clients[int(whose * len(clients))].jump(by_ns)
 
     def counts(self) -> dict[str, int]:
-        """How operations ended."""
+        """Return how many operations ended in each way."""
         return self._history.counts()
 
     # -- operations

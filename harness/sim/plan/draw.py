@@ -1,7 +1,7 @@
 """Draws the plan of a seed: cluster size, limits, network, disks, load and faults, before the run begins.
 
-This is swarm testing: each seed turns whole families of faults on or off and moves the limits to extremes. Runs in
-which a few things happen often reach more than runs in which everything happens now and then.
+This is swarm testing: each seed turns whole families of faults on or off and moves the limits to extremes. Runs with
+a few frequent faults reach more states than runs with faults of all kinds, each of them rare.
 """
 
 from __future__ import annotations
@@ -51,22 +51,26 @@ from raft import RaftConfig
 from storage import StorageLimits
 
 PROBE_ELECTION_TIMEOUTS_MAX = 40
-"""How many of the longest election time-outs a probe write may take, after healing, until all have applied it.
+"""How long all members may take to apply a probe write after healing, in multiples of the longest election time-out.
 
-Most seeds need two. Frames with up to a second's delay may still be in flight, and each may cost an election.
+Most seeds need two such time-outs. But frames with up to a second's delay may be in flight, and each may cost an
+election.
 """
 
 COARSE_SHARE = 0.25
 """Share of the seeds that draw coarse clocks."""
 
 EXPIRY_SHARE = 0.8
-"""Share that gets `expiry_at_command_time`, of the seeds with coarse clocks that nothing else bends."""
+"""Share of the seeds with coarse clocks that get `expiry_at_command_time`.
+
+It applies only to seeds with three voters or more, no profile and no membership changes.
+"""
 
 GRAINS_NS = (MILLISECOND_NS, 10 * MILLISECOND_NS, 50 * MILLISECOND_NS)
 """The grains of coarse clocks, in ns. Each divides a second, because sessions live for whole seconds."""
 
 OPERATIONS_MAX = 4_000
-"""How many operations a run has at most. A busier run ends sooner, because ten other runs find more in its time."""
+"""How many operations a run has at most. A busier run is cut short: many short runs find more than a long one."""
 
 
 def draw_plan(seed: int) -> Plan:
@@ -120,7 +124,7 @@ def with_coarse_clocks(plan: Plan, random: Random) -> Plan:
 
 
 def with_entry_bounds(plan: Plan, random: Random) -> Plan:
-    """Draw the bounds that count entries and commands, from one upwards; production limits are left alone."""
+    """Draw the bounds that count entries and commands, from one upwards, except in the profile of production limits."""
     usual = RaftConfig()
     append = often(random, 0.4, 1, 9, usual.append_entries_max)
     window = often(random, 0.4, 1, 17, usual.window_entries_max)
@@ -144,7 +148,7 @@ def with_reads(plan: Plan, random: Random) -> Plan:
     plan = replace(plan, load=replace(plan.load, read_modes=True, read_share=max(plan.load.read_share, 0.5)))
     if not has_leases:
         return plan
-    drift_ppm = random.choice((10_000, 300_000))  # With very bad clocks, a bound that is left out shows.
+    drift_ppm = random.choice((10_000, 300_000))  # With the worse clocks, a missing bound in the code would show.
     return replace(
         plan,
         faults=tuple(fault for fault in plan.faults if fault.kind not in CLOCK_KINDS),
@@ -154,14 +158,14 @@ def with_reads(plan: Plan, random: Random) -> Plan:
 
 
 def often(random: Random, share: float, low: int, high: int, usual: int) -> int:
-    """Draw a number from low to high with probability `share`, small ones as likely as large ones; else `usual`."""
+    """Draw a number from low to high with probability `share`, small numbers as likely as large ones; else `usual`."""
     tiny = random.random() < share
     drawn = int(low * (high / low) ** random.random())
     return drawn if tiny else usual
 
 
 def draw_raft(random: Random) -> RaftConfig:
-    """Draw the bounds of a member, from one of everything to what production uses."""
+    """Draw the bounds of a member, from the smallest possible ones to those of production."""
     heartbeat_ns = random.choice((20, 50, 50, 100)) * MILLISECOND_NS
     shortest_ns = int(heartbeat_ns * (3 + 4 * random.random()))
     return RaftConfig(
@@ -214,7 +218,7 @@ def draw_network(random: Random) -> NetworkPlan:
 
 
 def draw_clocks(random: Random) -> ClockPlan:
-    """Draw clocks that are up to a hundredth fast or slow, as bad ones are; in a fifth of the seeds, up to twice."""
+    """Draw clocks that are fast or slow by up to a hundredth; in a fifth of the seeds, by up to a factor of two."""
     spreads = (2 ** random.random(), 2 ** random.random())
     return ClockPlan(spread=spreads[0], client_spread=spreads[1]) if random.random() < 0.2 else GOOD_CLOCKS
 
@@ -295,7 +299,7 @@ def draw_faults(seed: int, until_ns: int) -> tuple[Fault, ...]:
 
 
 def draw_fault(random: Random, kind: str, at_ns: int, duration_max: float) -> Fault:
-    """Draw one fault of `kind`. Half of them aim at the leader, and short ones are as likely as long ones."""
+    """Draw one fault of `kind`. Half of the faults aim at the leader. Half last at most a tenth of `duration_max`."""
     short = random.random() < 0.5
     span = duration_max * SECOND_NS * random.random() * (0.1 if short else 1.0)
     target = None if random.random() < 0.5 else random.random()
@@ -309,8 +313,8 @@ DEAD_MAX = 4
 def draw_heal(seed: int) -> HealPlan:
     """Draw the members that stay dead: none in a third of the seeds, else one, or as many as there may be.
 
-    Half of the time the leader is among them. Then the others have to elect a new one, from whatever the faults have
-    left.
+    Half of the time the leader is among them. Then the others have to elect a new one, in the state in which the faults
+    have left them.
     """
     random = stream(seed, "heal")
     count = random.choice((0, 1, DEAD_MAX))
@@ -320,20 +324,20 @@ def draw_heal(seed: int) -> HealPlan:
 
 
 BURST_SHARE = 0.15
-"""Share that has bursts, of the seeds with a service and without a profile."""
+"""Share of the seeds that have bursts, among the seeds with a service and without a profile."""
 
 SIZES = (5, 17, 20, 40)
 
 
 def with_bursts(plan: Plan, random: Random) -> Plan:
-    """Add callers that write at the same moments to a plan whose seed has any, and in most seeds room for them."""
+    """Add bursts to the plan if its seed has any, and in most such seeds raise the bounds so that whole bursts fit."""
     if random.random() >= BURST_SHARE or not plan.load.with_service or not plan.profile.startswith("as drawn"):
         return plan
     load = replace(plan.load, burst=random.choice(SIZES), clients=min(plan.load.clients, 2))
     connections = replace(load.connections, in_pieces=random.random() < 0.2)
     plan = replace(plan, load=replace(load, connections=connections))
     if random.random() < 0.2:
-        return plan  # It keeps its small bounds, if it has any.
+        return plan  # This plan keeps its small bounds, if it has any.
     usual = ClientLimits()
     limits = replace(
         load.client_limits,
@@ -375,6 +379,6 @@ STAGES: dict[str, Callable[[Plan, Random], Plan]] = {
 }
 """The stages that change a drawn and bent plan, in this order. Each has a random stream of its own.
 
-A stage leaves a plan alone if the seed has nothing of it, or if an earlier stage has made the plan unfit for it. The
-keys are the names of the streams, so renaming one changes what every seed stands for.
+A stage returns the plan unchanged if the seed draws nothing from the stage, or if the plan is unfit for it after an
+earlier stage. The keys are the names of the streams, so renaming one changes what every seed stands for.
 """

@@ -1,4 +1,4 @@
-"""Draws what happens to the membership: changes, lost disks and their spares, upgrades, and machines made anew.
+"""Draws what happens to the membership: changes, lost disks and their spares, upgrades, and former folders of machines.
 
 Each function adds one of these to a plan if its seed has it, from a random stream of its own.
 """
@@ -52,10 +52,10 @@ CHANGED_SHARE = 0.25
 """Share of the seeds with membership changes."""
 
 CUT_OFF_SHARE = 0.25
-"""Share of the changes that get their leader cut off once it has begun them."""
+"""Share of the changes whose leader is cut off once it has begun the change."""
 
 SILENCED_SHARE = 0.4
-"""Share of the removals of a follower in which it is cut off before it can hear of its removal."""
+"""Share of the removed followers that are cut off before they can hear of their removal."""
 
 
 def with_changes(plan: Plan, random: Random) -> Plan:
@@ -95,7 +95,7 @@ def with_changes(plan: Plan, random: Random) -> Plan:
 
 
 LOSSES_SHARE = 0.12
-"""Share that loses disks, of the seeds without other membership changes."""
+"""Share of the seeds that lose disks, among the seeds without other membership changes."""
 
 VOTERS_MIN = 3
 
@@ -110,8 +110,8 @@ LAST_LOSS_SHARE = 0.8
 def with_losses(plan: Plan, random: Random) -> Plan:
     """Add lost disks, and spare machines to take the place of their members, to a plan whose seed has any.
 
-    Other damage is left out, and all members are healed. All losses together must leave a quorum, and only one place
-    counts them (`DiskLoss.allows`).
+    All losses together must leave a quorum. Only `DiskLoss.allows` counts them, so other damage is left out, and all
+    members are healed.
     """
     founders = len(plan.members)
     if random.random() >= LOSSES_SHARE or plan.changes or founders < VOTERS_MIN:
@@ -142,7 +142,10 @@ UPGRADED_SHARE = 0.2
 """Share of the seeds with upgrades."""
 
 OBSERVED_SHARE = 0.5
-"""Share in which one more machine joins and stays a learner, of the seeds with upgrades and no other machines."""
+"""Share of the seeds in which one more machine joins and stays a learner.
+
+It applies to seeds with upgrades and without other machines that join.
+"""
 
 
 def with_upgrades(plan: Plan, random: Random) -> Plan:
@@ -186,14 +189,14 @@ def with_observer(plan: Plan, random: Random) -> Plan:
 
 
 MADE_ANEW_SHARE = 0.6
-"""Share of the machines outside the first configuration that were made anew.
+"""Share of the machines outside the first configuration that have a former folder.
 
-It counts only in seeds whose members change and whose new voters are named.
+It applies only to seeds whose members change and whose new voters are named with their folders.
 """
 
 
 def with_former_folders(plan: Plan, random: Random) -> Plan:
-    """Add machines that were made anew to a plan whose seed has any. At most half of the voters knew them before."""
+    """Give some joining machines a former folder, if the seed has any. At most half of the voters know this folder."""
     voters = plan.voters
     if not plan.changes or len(voters) < 2 or not names_new_voters(plan.seed):
         return plan
@@ -206,7 +209,7 @@ def with_former_folders(plan: Plan, random: Random) -> Plan:
 
 
 LAST_VOTER_REMOVAL_SHARE = 0.06
-"""Share that has a last voter removal, of the seeds without a profile, membership changes and upgrades."""
+"""Share of the seeds with a last voter removal, among those without a profile, membership changes and upgrades."""
 
 
 LAST_VOTER_REMOVAL = "last voter removal"
@@ -224,11 +227,11 @@ FIRST, LAST = 0.4, 0.99
 
 
 def with_last_voter_removal(plan: Plan, random: Random) -> Plan:
-    """Let the leader of two voters remove itself, and crash the other one as it becomes the only voter.
+    """Let the leader of two voters remove itself, and crash the other voter as it becomes the only one.
 
-    From then on each of them would be a majority: the leader by the answers that it has heard, the other one by itself.
-    Only the promises that the other one made before its crash keep them apart. The other one is not alone for long: the
-    next machine takes the place of the leader.
+    From then on each of the two could believe that it has a majority: the leader because of the answers that it has
+    received, the other voter because it is alone. Only the promises that the other voter made before its crash keep it
+    from leading too early. Soon the next machine takes the place of the old leader.
     """
     if random.random() >= LAST_VOTER_REMOVAL_SHARE or plan.profile != AS_DRAWN or plan.changes or plan.upgrades:
         return plan
@@ -262,8 +265,8 @@ def with_last_voter_removal(plan: Plan, random: Random) -> Plan:
 def _dies(at_ns: int, target: float, random: Random) -> list[Fault]:
     """Let the voter before `target` lead, and crash `target`, at best during the sync that makes it the only voter.
 
-    The crashed member starts again before any promise is over. The leader's name is always lower than the other one's,
-    because the change removes the first voter.
+    The crashed member starts again before any promise is over. The leader's name always sorts before the name of the
+    other voter, because the change removes the first voter.
     """
     dies_ns = at_ns + int((2 + 5 * random.random()) * MILLISECOND_NS)
     kind, back_ns = random.choice(("kill", "kill", "lose power")), int((1 + 9 * random.random()) * MILLISECOND_NS)

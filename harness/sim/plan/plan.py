@@ -21,12 +21,12 @@ MICROSECOND_NS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. `target` is a share of the members in order, or None for the leader; `shape` decides the rest."""
+    """One fault. `target`: a share of the members in order, or None for the leader. `shape` (0 to 1): the rest."""
 
     at_ns: int
     kind: str  # One of KINDS.
     duration_ns: int
-    target: float | None  # None: the leader of that moment.
+    target: float | None  # None: the leader at that time.
     shape: float
 
 
@@ -38,7 +38,7 @@ PROCESS_KINDS: Kinds = {
     "lose power": (0.6, 2.0),  # A draw decides which unsynced data survives.
     "lose power everywhere": (0.2, 1.0),
     "stop": (0.4, 1.0),  # The process is asked to end, as for a rolling restart: a leader hands over first.
-    "transfer": (0.4, 1.0),  # A leader is asked to hand over, and stays.
+    "transfer": (0.4, 1.0),  # A leader is asked to hand over; its process goes on.
     "take over": (0.0, 0.0),  # The leader is asked to hand over to this member.
     "pause": (0.3, 1.5),  # The process stands still and then goes on as if nothing had happened.
     "slow process": (0.3, 2.0),  # Starved of processor time: each event takes a while, and the next ones wait.
@@ -46,7 +46,7 @@ PROCESS_KINDS: Kinds = {
 
 CLOCK_KINDS: Kinds = {
     "clock jumps": (0.3, 3.0),  # As on a machine that counts the time of its suspension; by an hour now and then.
-    "clock runs wild": (0.3, 3.0),  # At half to twice its rate.
+    "clock runs wild": (0.3, 3.0),  # The clock runs at half to twice its usual rate.
     "suspend": (0.3, 1.5),  # The machine stands still with its clock: it cannot know that time has passed.
 }
 
@@ -73,12 +73,12 @@ CLIENT_KINDS: Kinds = {
 DISK_KINDS: Kinds = {
     "slow disk": (0.3, 2.0),
     "hanging disk": (0.2, 6.0),  # Writes and syncs do not end for a while; reads do.
-    "leader's disk hangs": (0.3, 0.0),  # For so many election time-outs that it must hand over.
+    "leader's disk hangs": (0.3, 0.0),  # For so long that the leader must hand over.
     "fail a sync": (0.4, 2.0),  # The next sync of some files or of a folder fails; the process must stop.
     "fail a read": (0.2, 1.0),
     "short reads": (0.3, 3.0),  # The system returns half of what is asked for, again and again.
     "full disk": (0.3, 3.0),  # There is no room for a while, or only for a few bytes.
-    "bit rot": (0.4, 1.0),  # Power is lost, and a bit changes that the start must notice; or one of a snapshot in use.
+    "bit rot": (0.4, 1.0),  # A bit changes during a power loss, and the start must notice; or one of a snapshot in use.
     "rotting log": (0.3, 2.0),  # A frame that is going to be read back changes, or another one takes its place.
     "lose a disk": (0.0, 0.5),  # With every file. Only `with_losses` draws it, with machines for new members.
     "lying disk": (0.3, 3.0),  # A write of the log is lost or misdirected, and its sync succeeds; power is lost later.
@@ -107,8 +107,8 @@ LOSS = "lose a disk"
 class ClockPlan:
     """How wrong clocks may be: each runs for ever at its own rate, from 1 / spread to spread.
 
-    `at_edges`: the clocks of members run at one of these two rates. `grain_ns`: they show only multiples of it, so that
-    times and deadlines coincide exactly.
+    `at_edges`: each member's clock runs at the lowest or the highest of these rates. `grain_ns`: clocks show only
+    multiples of it, so that times and deadlines coincide exactly.
     """
 
     spread: float = 1.01
@@ -126,7 +126,7 @@ class NetworkPlan:
 
     delay_ns: int = 500_000
     jitter_ns: int = 1_000_000
-    late_rate: float = 0.0  # Frames that take up to `late_ns` more: whole elections may pass meanwhile.
+    late_rate: float = 0.0  # Frames that take up to `late_ns` more, perhaps longer than an election.
     late_ns: int = 1_000_000_000
     loss_rate: float = 0.0
     duplicate_rate: float = 0.0
@@ -151,9 +151,9 @@ class DiskPlan:
 class ConnectionsPlan:
     """How connections of clients behave. Rates are per piece of data.
 
-    With `in_pieces`, a quarter of the pieces arrive in two parts. Late data takes up to `late_ns` more, and all data
-    behind it on its connection waits for it, as when TCP retransmits later and later. By then the client may have given
-    up, and may have been answered on another connection.
+    With `in_pieces`, a quarter of the pieces arrive in two parts. Late data takes up to `late_ns` more, and all later
+    data on the connection waits for it, as when TCP retransmits after longer and longer pauses. By then the client may
+    have given up, and may have been answered on another connection.
     """
 
     delay_ns: int = 500_000
@@ -201,7 +201,7 @@ class LoadPlan:
 
 
 DEAD_KINDS = ("kill", "lose power", "cut off", "pause")
-"""Gone for good, with or without un-synced data; running but cut off; standing still for ever."""
+"""Killed (un-synced data survives), without power (it may not), running but cut off, or paused; each for good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +220,7 @@ class HealPlan:
     """The members that stay dead when the rest is healed.
 
     Together with the members that are lost for other reasons, they are at most a minority. `dead` is in the order in
-    which they are taken. `returns`: they come back when the quorum has shown that it works.
+    which they are chosen. `returns`: they come back when the quorum has shown that it works.
     """
 
     dead: tuple[Dead, ...] = ()
@@ -236,7 +236,7 @@ ADD, PROMOTE, REMOVE, REPLACE = "add", "promote", "remove", "replace"
 class ChangeStep:
     """One membership change that an operator tries. `shape` decides which members it concerns.
 
-    `cut_off_ns`: how long the leader is cut off once it has begun the change. Meanwhile others may replace its entries.
+    `cut_off_ns`: how long the leader is cut off once it has begun the change. Others may replace its entries then.
     """
 
     at_ns: int
@@ -274,10 +274,10 @@ class Plan:
     """A whole run. `until_ns`: when the faults end and the healing begins.
 
     `turn_ns`: how long a member takes for one slice of the entries to apply, if nothing else wakes it.
-    `install_death_rate`: the share of installs during which the member crashes, of those that drop a log.
-    `silenced_rate`: the share of removed members that are cut off until their leader no longer tells them of it.
-    `former_folders`: the machines that were made anew before they were added, each with the members that have met its
-    former folder.
+    `install_death_rate`: the share of the snapshot installs that drop a log in which the member crashes.
+    `silenced_rate`: the share of removed members that are cut off until no leader reports their removal to them any
+    more. `former_folders`: the machines that got a new data folder before they were added, each with the members that
+    know its former folder.
     """
 
     seed: int
@@ -298,7 +298,7 @@ class Plan:
     heal: HealPlan = ALL_HEALED
     priorities: dict[str, int] = field(default_factory=dict)  # In elections; 0 for members that are not named.
     patience: dict[str, int] = field(default_factory=dict)  # Factors by which time-outs are longer than `raft` says.
-    leaseless: tuple[str, ...] = ()  # Members that do not read by lease when they lead, whatever `raft` says.
+    leaseless: tuple[str, ...] = ()  # Members that do not read by lease when they lead, even if `raft` allows it.
     founders: int = 0  # How many of the machines are voters at first; 0: all.
     changes: tuple[ChangeStep, ...] = ()
     upgrades: tuple[UpgradeStep, ...] = ()
@@ -333,7 +333,7 @@ class Plan:
         return self.members[: self.founders] if self.founders else self.members
 
     def words(self) -> str:
-        """One line for the head of a trace."""
+        """Return the plan as one line, for the head of a trace."""
         counts: dict[str, int] = {}
         for fault in self.faults:
             counts[fault.kind] = counts.get(fault.kind, 0) + 1

@@ -43,14 +43,14 @@ USUAL: Tree = {
         "session_ttl_ns": 60_000_000_000,
     },
 }
-"""The values of an empty plan, for fields without a default of their own. Changing it changes every kept file."""
+"""The values of an empty plan, for fields without a default of their own. Changing one changes every stored plan."""
 
 SHARES = ("_rate", "_share", "target", "shape")
 """Fields whose names end in one of these are numbers from 0 to 1."""
 
 
 def write_plan(plan: Plan, path: Path, comment: str) -> None:
-    """Put `plan` into a file, under a comment that says what it shows."""
+    """Write `plan` to a file, under a comment that explains what the plan shows."""
     path.write_text(plan_text(plan, comment), encoding="utf-8")
 
 
@@ -157,7 +157,7 @@ class PlanReader:
         self._path = path
 
     def bad(self, key: str, value: object, hint: str) -> BadInput:
-        """The error about one key."""
+        """Return the error about one key."""
         return BadInput(f"{self._path}: {key} = {value!r} cannot be played", hint)
 
     def value(self, kind: Any, tree: Any, key: str) -> Any:

@@ -67,9 +67,9 @@ def draw_profile(seed: int) -> Profile:
 
 
 def frequent_elections(plan: Plan, random: Random) -> Plan:
-    """Faults hit the leader several times a second, besides those drawn, and programs read and write all the time.
+    """Further faults hit the leader several times a second, while programs read and write all the time.
 
-    With clients of the service, some still talk to the old leader while others have found the new one.
+    If the programs are clients of the service, some still talk to the old leader after others have found the new one.
     """
     until_ns = int((1.5 + 2 * random.random()) * SECOND_NS)
     load = plan.load
@@ -340,7 +340,7 @@ def production_limits(plan: Plan, _: Random) -> Plan:
 
 
 def lease_faults(plan: Plan, random: Random) -> Plan:
-    """A leader reads by lease, on clocks as bad as it allows for, under the faults that would expose a wrong lease.
+    """A leader reads by lease, on clocks as bad as its settings allow, under faults that would expose a wrong lease.
 
     Frames and syncs take a few milliseconds, and promises last many times as long. So another member may come to lead
     while a lease goes on.
@@ -390,9 +390,10 @@ def lease_faults(plan: Plan, random: Random) -> Plan:
 
 
 def _a_cut(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """The leader is cut off: the others elect a new one, and the old leader does not hear of its writes.
+    """The leader is cut off: the others elect a new one, and the old leader does not hear of its successor's writes.
 
-    The member with the quickest clock is elected most often. So any member may take over first, even the slowest one.
+    First, a handover makes a random member the leader. Without it, the member with the fastest clock, which is elected
+    most often, would be the leader most of the time.
     """
     handover = _fault_ns("take over", at_ns - promise_ns, 0, 0.0, target=random.random())
     return [handover, _fault_ns("cut off", at_ns, promise_ns * 3 // 2, 0.0)]
@@ -418,7 +419,7 @@ def _a_follower_forgets(at_ns: int, promise_ns: int, random: Random) -> list[Fau
 
 
 def _late_answers(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """Responses reach the leader so late that they may be older than the last of its heartbeats that was heard."""
+    """Responses reach the leader so late that its followers may have heard later heartbeats by then."""
     slow = [_fault_ns("slow link", at_ns, 3 * promise_ns, random.random()) for _ in range(4)]
     return [*slow, _fault_ns("cut one way", at_ns + promise_ns, 2 * promise_ns, 0.1)]
 
@@ -481,10 +482,10 @@ PROFILES = (
 
 
 COINCIDENCE_SHARE = 0.3
-"""Share that has a coincidence, of the seeds without a profile."""
+"""Share of the seeds without a profile that have a coincidence."""
 
 LEADER_AFTER_SNAPSHOT_SHARE = 0.08
-"""Share that gets `leader_after_snapshot`, of the seeds with neither a profile nor a coincidence."""
+"""Share of the seeds with neither a profile nor a coincidence that get `leader_after_snapshot`."""
 
 QUICK = RaftConfig(
     heartbeat_interval_ns=20 * MILLISECOND_NS,
@@ -517,7 +518,8 @@ def _with_leader_after_snapshot(plan: Plan, random: Random) -> Plan:
 def hung_disk_during_partition(plan: Plan, random: Random) -> Plan:
     """The leader's disk hangs while the leader is cut off, and still hangs when it hears of its successor.
 
-    So the entries that it was writing are cut from its log and replaced before the disk says that they are written.
+    So the entries that the old leader was writing are cut from its log and replaced before the disk reports them as
+    written.
     """
     faults: list[Fault] = []
     until_ns, at_ms = 4 * SECOND_NS, 400
@@ -555,7 +557,7 @@ def disks_full(plan: Plan, random: Random) -> Plan:
 
 
 def divergent_log_rewrite(plan: Plan, random: Random) -> Plan:
-    """The tail of an old leader that wrote while cut off is replaced at once, in frames of a KiB; then it crashes."""
+    """The log tail that an old leader wrote while cut off is replaced in frames of a KiB; then this leader crashes."""
     until_ns, place = 4 * SECOND_NS, random.randrange(len(plan.members))
     target = (place + 0.5) / len(plan.members)
     faults: list[Fault] = []
@@ -575,7 +577,7 @@ def divergent_log_rewrite(plan: Plan, random: Random) -> Plan:
 def client_outlives_session(plan: Plan, random: Random) -> Plan:
     """A client is cut off in both directions for longer than its session lives; then it retries.
 
-    No request may span the session's expiry, since its outcome can no longer be determined.
+    The client must not repeat a request after the session's expiry: its outcome can no longer be determined.
     """
     until_ns, clients, at_ms = 6 * SECOND_NS, 3, 400
     faults: list[Fault] = []
@@ -683,17 +685,21 @@ def busy(plan: Plan, random: Random) -> Plan:
 
 
 def _aimed_at_leader(kind: str, at_ms: int, duration_ms: int, random: Random) -> Fault:
-    """A fault that hits the leader of that moment."""
+    """Return a fault that hits the leader at that time."""
     at_ns, duration_ns = at_ms * MILLISECOND_NS, duration_ms * MILLISECOND_NS
     return Fault(at_ns=at_ns, kind=kind, duration_ns=duration_ns, target=None, shape=random.random())
 
 
 ROT_SHARE = 0.15
-"""Share of the seeds in which leaders keep little of the log in memory, and read it back for returning followers."""
+"""Share of the seeds in which the log rots while it is read back, because members keep little of it in memory."""
 
 
 def with_log_rot(plan: Plan, random: Random) -> Plan:
-    """Let the leader's log rot each time before a follower comes back, in ROT_SHARE of the seeds."""
+    """Let logs rot in ROT_SHARE of the seeds.
+
+    In half of these the log rots just before a member returns: mostly the leader's, else the log of that member. The
+    other half is described at `_rot_after_rewrite`.
+    """
     if random.random() >= ROT_SHARE or plan.profile != AS_DRAWN or plan.founders or len(plan.members) < 3:
         return plan
     if random.random() < 0.5:
@@ -752,7 +758,7 @@ def _fault_ms(kind: str, at_ms: int, duration_ms: int, target: float | None, ran
 
 
 PATIENCE_TIMES = (2, 3, 5)
-"""Factors by which the election time-outs of the patient member are longer."""
+"""Factors by which the election time-outs of the patient member are longer than those of the others."""
 
 LEASE_FAULTS = "lease faults"
 

@@ -1,8 +1,9 @@
 """Connections between simulated clients and members: ordered bytes that may stop without notice, as with TCP.
 
-When a connection breaks, each end is told or not (half-open), and the bytes in flight are lost. Bytes arrive in pieces
-of any size. Behind a cut they wait in order, because TCP retransmits them. When the cut is mended they arrive, unless
-the connection was given up meanwhile. Members use `network` among themselves; its partitions do not cut clients off.
+When a connection breaks, each end may or may not notice (half-open), and the bytes in flight are lost. Bytes arrive in
+pieces of any size. While a direction is cut, its bytes wait in order, because TCP retransmits them. When the cut is
+mended they arrive, unless the connection was given up before. Members use `network` among themselves; its partitions do
+not cut clients off.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from harness.sim.world.network import BlockedLinks, Link
 from kvstore import Service
 
 GIVEN_UP_RATE = 0.3
-"""Share of the connections that are given up, of those that had data waiting behind a cut."""
+"""Share of the connections with data waiting behind a cut that are given up."""
 
 
 class ClientEnd(Protocol):
@@ -30,7 +31,7 @@ class ClientEnd(Protocol):
     name: str
 
     def connected(self, connection_id: int) -> None:
-        """A dialed connection stands."""
+        """A dialed connection is open."""
 
     def receive(self, connection_id: int, data: bytes) -> None:
         """Bytes from a member."""
@@ -54,8 +55,8 @@ class ClientConnection:
     accepted: bool = False
     broken: bool = False
     arrives_at: list[int] = field(default_factory=lambda: [0, 0])  # Latest arrival at the member, at the client.
-    inbox: deque[bytes] = field(default_factory=deque)  # Data arrived at the member, which does not want it yet.
-    is_to_be_read: bool = False  # The member will look at it when it gets round to it.
+    inbox: deque[bytes] = field(default_factory=deque)  # Data that has arrived, but that the member does not want yet.
+    is_to_be_read: bool = False  # The member's scheduler holds a read of this connection.
     hangs: list[bool] = field(default_factory=lambda: [False, False])  # Nothing arrives at that side any more.
     held: tuple[deque[Held], deque[Held]] = field(default_factory=lambda: (deque(), deque()))  # Behind a cut.
 
@@ -73,9 +74,9 @@ class ClientConnections:
         self._random: dict[str, Random] = {}  # By client.
         self._connections: dict[tuple[str, int], ClientConnection] = {}  # By client and its connection id.
         self._at_member: dict[int, ClientConnection] = {}
-        self._full: dict[int, ClientConnection] = {}  # Those with data in their inbox.
+        self._full: dict[int, ClientConnection] = {}  # Connections with data in their inbox.
         self._blocked = BlockedLinks()  # How many faults cut this direction now.
-        self._holding: dict[int, ClientConnection] = {}  # Those with something that waits behind a cut.
+        self._holding: dict[int, ClientConnection] = {}  # Connections with something that waits behind a cut.
         self._last_server_id = 0
         self.is_calm = False
 
@@ -113,7 +114,7 @@ class ClientConnections:
     # -- the member's side
 
     def flushed(self, member: MachineView, service: Service) -> None:
-        """After a flush: send the output of the service, and read the input that it has room for."""
+        """After a flush: send the output of the service, and read the input that the service has room for."""
         for server_id, data in service.take_output():
             connection = self._at_member.get(server_id)
             if connection is not None and not self._breaks(connection):
@@ -130,7 +131,7 @@ class ClientConnections:
                 self._world.queue.after(0, self._read, connection)
 
     def member_down(self, member: MachineView) -> None:
-        """The process is gone; most of its clients learn it from their connections."""
+        """The process is gone; most of its clients notice, because their connections end."""
         for connection in [connection for connection in self._connections.values() if connection.member is member]:
             self._forget(connection)
             if connection.accepted and self._random[connection.client.name].random() < 0.7:
@@ -159,7 +160,7 @@ class ClientConnections:
             self._read(connection)
 
     def _read(self, connection: ClientConnection) -> None:
-        """Let the member read one piece, when it gets round to it and if it still has room for it then."""
+        """Let the member read one piece as soon as its process gets a turn, if it has room for the piece then."""
         if not connection.is_to_be_read:
             connection.is_to_be_read = connection.member.scheduler.postpones(self._read_now, connection)
             if not connection.is_to_be_read:
@@ -210,7 +211,7 @@ class ClientConnections:
         self._blocked.add(links)
 
     def mend(self, links: Iterable[Link]) -> None:
-        """Undo one `cut` of each link that was not healed meanwhile. Data that waited behind them goes on its way."""
+        """Undo one `cut` of each link, unless `heal` has done so. Data that waited behind this cut goes on its way."""
         self._blocked.remove(links)
         self._release()
 
@@ -265,7 +266,7 @@ class ClientConnections:
 
     def _break(self, connection: ClientConnection) -> None:
         connection.broken = True
-        told = int(4 * self._draw(connection))  # Nobody, the client, the member, both.
+        told = int(4 * self._draw(connection))  # Which ends notice: none, the client, the member, both.
         if told & 1:
             self._world.queue.after(self._delay(connection), self._tell_client, connection, "reset")
         if told & 2:

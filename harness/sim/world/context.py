@@ -1,8 +1,8 @@
-"""Protocols for what the parts of a simulated run may ask of the run and of its machines.
+"""Protocols through which the parts of a simulated run use the run, its machines and each other.
 
-The run (`harness.sim.simulation`) is made of all parts, and each part needs something of the run. The same holds for a
-machine and its connections, its checks and the faults that hit it. So these protocols state what they need of each
-other, and the objects are handed in. Later packages extend `World` with their own parts (`checks/context.py`,
+The run (`harness.sim.simulation`) makes all parts, and each part calls the run. In the same way, a machine, its
+connections, its checks and its faults call each other. So these protocols state what a part needs of the others, and
+each part gets the objects as arguments. Later packages extend `World` with their own parts (`checks/context.py`,
 `faults/context.py`).
 """
 
@@ -39,7 +39,7 @@ from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage
 
 
 class ShadowLogsView(LogWatcher, Protocol):
-    """The log of one machine as known from outside: in memory, and on its disk."""
+    """The log of one machine, as an observer outside knows it: in memory, and on its disk."""
 
     memory: ShadowLog
     durable: ShadowLog
@@ -48,24 +48,24 @@ class ShadowLogsView(LogWatcher, Protocol):
         """True if the committed entry (index, term) would survive any crash of this machine."""
 
     def are_all_in(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> bool:
-        """True if recovery found all that was promised."""
+        """True if recovery found everything that was promised."""
 
 
 class ProcessChecks(MachineWatcher, Protocol):
-    """Checks one process of a machine. The machine reports each event here, before its effects are let out."""
+    """Checks one process of a machine. The machine reports each event here, before it carries out the effects."""
 
     level: int  # The feature level in force, as far as it was seen.
     term: int
 
     @property
     def now(self) -> int:
-        """The time that the node was told last (ns, by its own clock)."""
+        """The time at the node's last tick (ns, by its own clock)."""
 
     def begins(self, node: NodeProbe) -> None:
         """The node of this process is made."""
 
     def ticked(self, core: RaftCore, now: int) -> None:
-        """The node was told the time."""
+        """The clock of the node has advanced."""
 
     def received(self, core: RaftCore, sender: str, message: Message) -> None:
         """The node was handed a message."""
@@ -74,10 +74,10 @@ class ProcessChecks(MachineWatcher, Protocol):
         """Check the state of the node after an event."""
 
     def voted(self, core: RaftCore, message: object) -> None:
-        """Check its vote after an event, which may have been this message."""
+        """Check the node's vote after an event. `message`: the message that the event was about, if any."""
 
     def told(self, effects: Effects) -> None:
-        """Check what the node says that it did."""
+        """Check the events that the node reports."""
 
     def sends(self, node: Node, receiver: str, message: Message) -> None:
         """Check a message that now leaves the node."""
@@ -106,29 +106,29 @@ class MachineChecks(Protocol):
         """The checks of a process that starts now."""
 
     def refused(self, machine: MachineView, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
-        """It refuses to start, because it has found damage."""
+        """Check a machine that refuses to start because it has found damage."""
 
     def damage_read(self, machine: MachineView, refusal: CorruptLog) -> None:
-        """While running, it has read what has rotted."""
+        """Check a machine whose running process has read rotten bytes."""
 
     def is_whole(self, machine: MachineView, opened: OpenedStorage) -> bool:
-        """It starts although damaged. False if it cannot know what it lost."""
+        """Check a machine that starts although it is damaged. Return False if it cannot know what it lost."""
 
     def recovered(self, machine: MachineView, opened: OpenedStorage, snapshot: LogPosition) -> None:
-        """It starts from what recovery found, with this as its newest snapshot."""
+        """Check a machine that starts from what recovery found. `snapshot`: the position of its newest snapshot."""
 
 
 class PeerConnectionsView(Protocol):
     """The peer connections of a machine, as other machines and faults use them."""
 
     def waits_for(self, peer_id: str) -> bool:
-        """Return True while it pauses before it calls this peer again, which has refused it."""
+        """Return True during the pause before the next call to this peer, which has refused the last one."""
 
     def was_taken_by(self, peer_id: str) -> None:
-        """This peer has taken its hello."""
+        """This peer has taken the machine's hello."""
 
     def was_refused_by(self, peer_id: str) -> None:
-        """This peer has not taken its hello: the next call waits, and each pause is twice as long as the last."""
+        """This peer has refused the machine's hello: the next call waits, each time twice as long as before."""
 
     def hung_up(self, peer_id: str) -> None:
         """The connection of this peer to the machine is gone."""
@@ -176,7 +176,7 @@ class MachineView(Protocol):
 
     @property
     def current_term(self) -> int:
-        """The term of the node that runs here, as far as it is known outside."""
+        """The term of the node that runs here, or the last known term if none does."""
 
     def state_words(self) -> str:
         """Role, term and indexes in one aligned line."""
@@ -215,7 +215,7 @@ class MachineView(Protocol):
         """Ask its process to end."""
 
     def call(self, what: str, action: Callable[[Node], None]) -> None:
-        """Do an action on the node, then settle its effects."""
+        """Run an action on the node, then carry out the effects."""
 
     def serve(self, life: int, what: str, action: Callable[[Service], None], content: bytes = b"") -> None:
         """Let the service of process `life` handle an event of a client's connection."""
@@ -258,7 +258,7 @@ class World(Protocol):
         """The node of a machine runs."""
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """The effects of a node are let out, and its application handles them."""
+        """The effects of a node are carried out, and its application handles them."""
 
     def disk_failed(self, member: MachineView) -> None:
         """A process ends because a sync or a read has failed."""

@@ -15,16 +15,16 @@ SEALED_PATHS = ("meta", "pins")
 
 
 SEGMENTS_GROWING_MAX = 2
-"""Between two syncs one segment may end and another begin; older ones do not grow."""
+"""How many segments may grow between two syncs: one may end and the next one begin. Older segments do not grow."""
 
 _LOOK_BYTES = 4096
 _ZEROES = bytes(_LOOK_BYTES)
 
 
 def written_bytes(content: bytes | bytearray) -> int:
-    """Return where the zeroes begin that were written ahead of frames.
+    """Return the offset of the zeroes at the end, which were written ahead of frames.
 
-    Rarely this is inside the last frame, if that one ends in zeroes.
+    The offset is inside the last frame if that frame ends in zeroes, which is rare.
     """
     end = len(content)
     while end:
@@ -37,11 +37,11 @@ def written_bytes(content: bytes | bytearray) -> int:
 
 
 class ProvenBytes:
-    """The sizes of the segments of one member, known from outside, and the damage to its disk.
+    """The proven size of each segment of one member, as an observer outside knows it, and the damage to its disk.
 
     Each frame states up to which batch the log was known to be synced. So once a second sync has succeeded, the frames
     that it wrote prove every byte that the first sync made durable. Nothing proves a write that the *last* sync lost:
-    no checksum can tell such a log from one that ends there.
+    no checksum can tell such a log from a log that ends before this write.
     """
 
     def __init__(self, image: DiskImage) -> None:
@@ -80,7 +80,7 @@ class ProvenBytes:
         return path if self._image.names.get(path) is inode else ""
 
     def forget_damage(self) -> None:
-        """The member has started from all that it promised."""
+        """Forget the damage: the member has started, and its disk held everything that it promised."""
         self._syncs_since_lie = self._rotten = None
 
     def rot(self, random: Random) -> bool:

@@ -1,8 +1,7 @@
 """`SimFiles`: the `Files` of storage over a disk image, in virtual time. One submission is one event.
 
-Nobody sees any part of a submission under way; when it is done, all of it has happened. If the process crashes in
-between, a draw decides how many of its operations, in order, were carried out. A sync under way may or may not have
-happened.
+No part of a submission is visible until all of it is done. If the process crashes before that, a draw decides how many
+operations of the submission, in order, were carried out. A sync under way may or may not have happened.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from storage import CreateFile, Done, Operation, Rename, SetSize, SyncFile, Sync
 BALLAST_PATH = "ballast"
 
 Schedule = Callable[[int, Callable[[], None]], None]
-"""Call back after a delay in ns, in the life of the process that asked."""
+"""Call back after a delay in ns, unless the process that requested this has ended."""
 
 
 class SimFiles:
@@ -31,18 +30,18 @@ class SimFiles:
         self._queue: deque[tuple[tuple[Operation, ...], Done]] = deque()
         self._dead = False
         self.slow_factor = 1
-        self.hangs = False  # While it does, no submission ends. `answer` stops it.
+        self.hangs = False  # While True, no submission ends. `answer` ends the hang.
         self._is_due = False  # The submission under way would have ended while the disk hung.
         self.accepted: set[str] = set()
         self.lies_about: str | None = None  # The next sync of bytes in this folder is a lie.
-        self.may_lie: Callable[[], bool] = lambda: True  # Asked when the lie would happen.
-        self.on_lie: Callable[[str], None] = lambda _: None  # Told once, in words, when it has happened.
+        self.may_lie: Callable[[], bool] = lambda: True  # Called when the lie would happen.
+        self.on_lie: Callable[[str], None] = lambda _: None  # Called with a description after the lie.
         self.has_failed = False  # A sync on which something relies has failed.
         self.has_erred = False  # A sync or a read has failed.
         self.has_read_short = False  # The system returned less than it was asked for.
-        self.on_start: Callable[[int], None] | None = None  # Told once, with its duration, when a submission begins.
-        self.has_lacked_room = False  # Something found no room since the process last said that there is some.
-        self._owed: set[str] = set()  # Folders in which something found no room, and which have got nothing since.
+        self.on_start: Callable[[int], None] | None = None  # Called once, with its duration, as a submission begins.
+        self.has_lacked_room = False  # Something found no room since the process last reported room.
+        self._owed: set[str] = set()  # Folders in which something found no room, and nothing was written since.
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         """See storage.Files."""
@@ -74,9 +73,9 @@ class SimFiles:
     def is_synced(self, folder: str) -> bool:
         """Return True if everything ever submitted that puts bytes or names into `folder` is carried out and synced.
 
-        Files of `accepted` do not count: they are leftovers of an earlier life, which nobody needs, or of operations
-        that found no room. Such an operation is owed until the folder takes something again, because a process that
-        says that it is written has then written it anew.
+        Files of `accepted` do not count: they are leftovers of an earlier process, which no process needs, or of
+        operations that found no room. After such an operation the result is False until the folder takes something
+        again. By then the process has repeated the operation, if it reports the data as written.
         """
         start = f"{folder}/"
         waiting = any(adds_to(operation, start) for operations, _ in self._queue for operation in operations)
@@ -88,11 +87,11 @@ class SimFiles:
         return bool(self._queue)
 
     def owes(self, folder: str) -> bool:
-        """Return True if something found no room in `folder`, and the folder has got nothing since."""
+        """Return True if something found no room in `folder`, and nothing was written there since."""
         return folder in self._owed
 
     def crash(self, random: Random) -> None:
-        """Kill the process: the submission under way was carried out in part, and those behind it never began."""
+        """Kill the process: the submission under way is carried out in part, and later ones not at all."""
         self._dead = True
         if self._queue:
             operations, _ = self._queue[0]
@@ -116,7 +115,7 @@ class SimFiles:
         syncs = sum(isinstance(operation, SyncFile | SyncFolder) for operation in operations)
         base_ns = 5 * MICROSECOND_NS * (len(operations) - syncs) + int(plan.sync_ns * syncs * (1 + random.random()))
         stalled = random.random() < plan.stall_rate
-        return self.slow_factor * base_ns + (plan.stall_ns if stalled else 0)  # A slow stall would outlast the run.
+        return self.slow_factor * base_ns + (plan.stall_ns if stalled else 0)  # A stall is not slowed.
 
     def answer(self) -> None:
         """Stop hanging: a submission that was due ends now."""
@@ -170,7 +169,7 @@ class SimFiles:
             if error.errno == errno.ENOSPC and isinstance(operation, Write):
                 self.accepted.add(
                     operation.path
-                )  # Some of it may be there; until it is written again, it does not count.
+                )  # A part may be written; the file does not count until it is written again.
             if error.errno == errno.ENOSPC and isinstance(operation, Rename):
                 self.accepted.add(operation.old_path)
             raise
@@ -193,7 +192,7 @@ class SimFiles:
 
 
 def is_relied_on(operation: Operation) -> bool:
-    """Return True if a later sync is to make this operation durable: it is no mere deletion, and not the ballast."""
+    """Return True if something may rely on this operation being durable: not for deletions, nor for the ballast."""
     path = put_at(operation)
     return path is not None and path != BALLAST_PATH
 

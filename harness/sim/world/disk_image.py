@@ -1,14 +1,14 @@
 """A disk that remembers only what was synced: its current and durable contents, and what a crash leaves of them.
 
 Bytes of a file are durable after `SyncFile`, its name after `SyncFolder` of its folder (storage/files/interface.py).
-Killing a process loses nothing that the operating system has taken. When power is lost, a seeded draw settles all
-un-synced bytes: nothing survives, or everything, or a prefix, or some sectors, with torn sectors and garbage among
-them. Bytes that were not being written are never harmed, unless they rot or are hit by a misdirected write.
+Killing a process loses nothing that the operating system has taken. When power is lost, a seeded draw decides what
+survives of all un-synced bytes: nothing, or everything, or a prefix, or some sectors, with torn sectors and garbage
+among them. Bytes that were not being written are never harmed, unless they rot or are hit by a misdirected write.
 
-After a failed sync the system takes the pages for clean. Programs go on seeing them, but no later sync writes the pages
-that did not reach the platter, even if it succeeds. Names are in a journal: a failed sync of a folder makes some of
-them durable, in order, and the next sync that succeeds makes the rest durable. A disk that *lies* says that a sync
-succeeded although the bytes are nowhere, or elsewhere. Nobody sees it until power is lost.
+After a failed sync the system takes the pages for clean. Programs still see these pages, but no later sync, even a
+successful one, writes the pages that did not reach the platter. Names are in a journal: a failed sync of a folder makes
+some of them durable, in order, and the next sync that succeeds makes the rest durable. A disk that *lies* reports that
+a sync succeeded although the bytes are nowhere, or elsewhere. The lie has no visible effect until power is lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Inode:
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes] | int] = []  # (offset, data) of a write, or a new size.
         self.has_failed = False  # A sync of it failed: the seen and the durable contents may differ for good.
-        self.claimed: bytearray | None = None  # What the disk says is durable, once it has lied about this file.
+        self.claimed: bytearray | None = None  # What the disk claims to be durable, once it has lied about this file.
 
     def change(self, pending: tuple[int, bytes] | int) -> None:
         """Carry out one write or size change; it is not durable yet."""
@@ -43,7 +43,7 @@ class Inode:
 
     @property
     def is_seen_durably(self) -> bool:
-        """True if every byte that programs see would survive, as far as the disk says."""
+        """True if every byte that programs see would survive, if the disk's claims are true."""
         if not (self.pending or self.has_failed):
             return True
         said = self.durable if self.claimed is None else self.claimed
@@ -62,7 +62,7 @@ class Inode:
         assert self.has_failed or self.has_lied or len(self.durable) == len(self.current)
 
     def _reach(self, change: tuple[int, bytes] | int) -> None:
-        """One change reaches the platter, and the disk says so."""
+        """One change reaches the platter, and the disk reports it."""
         carry_out(self.durable, change)
         if self.claimed is not None:
             carry_out(self.claimed, change)
@@ -95,7 +95,7 @@ class Inode:
         self.lose_sync(random)
 
     def _claim(self) -> bytearray:
-        """Keep what the disk says is durable apart from what is durable, from here on. Returns the former."""
+        """From now on, keep apart what is durable and what the disk claims to be durable. Returns the claimed bytes."""
         if self.claimed is None:
             self.claimed = bytearray(self.durable)
         return self.claimed
@@ -141,7 +141,7 @@ class DiskImage:
     def __init__(self) -> None:
         self.names: dict[str, Inode | None] = {}
         self.durable_names: dict[str, Inode | None] = {}
-        self.pending_names: dict[str, list[tuple[Change, ...]]] = {}  # Per folder, in order; each is atomic.
+        self.pending_names: dict[str, list[tuple[Change, ...]]] = {}  # By folder: atomic changes, in order.
         self.size_bytes_max: int | None = None  # Of all files together; None: no bound.
         self.fails_sync: SyncFile | SyncFolder | None = None  # The next sync of this folder (or in it) fails.
         self.fails_read_of: str | None = None  # The next read of a file whose path begins like this fails.
@@ -263,8 +263,8 @@ class DiskImage:
     def unsynced(self, folder: str) -> set[str]:
         """Return the files of `folder` that may lose something that programs see in a crash: bytes, or the name.
 
-        A crash may also forget a deletion or a cut. Such files do not count, because there is then more than programs
-        see now, never less.
+        A crash may also forget a deletion or a cut. Such files do not count, because the disk then holds more than
+        programs see now, never less.
         """
         start = f"{folder}/"
         return {
@@ -305,7 +305,7 @@ class DiskImage:
         return copy
 
     def lose_power(self, random: Random) -> set[str]:
-        """Settle everything un-synced by a draw from `random`. Returns the coverage points of what happened."""
+        """Draw what survives of everything un-synced, and keep only that. Returns coverage points for what happened."""
         happened: set[str] = set()
         for folder in sorted(self.pending_names):
             for changes in keep_some(self.pending_names[folder], random):

@@ -72,17 +72,17 @@ class SimMember:
         self.clock = Clock(
             world.queue, plan.seed, node_id, clocks.spread, at_edges=clocks.at_edges, grain_ns=clocks.grain_ns
         )
-        self.applied_max = 0  # Over all lives.
+        self.applied_max = 0  # The highest index that any of its processes has applied.
         self.is_damaged = False  # A bit has rotted, or its disk has lied (faults/damage_budget.py).
-        self.has_read_damage = False  # In this life.
-        self.is_lost = False  # It refused to start on that, or cannot know what it lost, or is removed. It stays down.
+        self.has_read_damage = False  # In the present process.
+        self.is_lost = False  # It stays down: it refused to start, cannot know its losses, or is removed.
         self.is_blank = False  # The process that runs began with an empty log.
         self.proven = ProvenBytes(self.image)
         self._disk_random = stream(plan.seed, f"disk/{node_id}")
         self._crash_random = stream(plan.seed, f"crash/{node_id}")
         self._timer_at: int | None = None
         self._log: LogProbe  # Of the process that runs.
-        self._stops_by: int | None = None  # Set when it is asked to stop, in the time that its node is told (ns).
+        self._stops_by: int | None = None  # The latest end once it is asked to stop, in ns of its node's clock.
         self._ticks_in_place = 0
         self._progress = (0, 0)
         self.connections = PeerConnections(world, self)
@@ -153,7 +153,7 @@ class SimMember:
         header = outcome.snapshots.latest().header
         if self.files.has_read_short:
             world.cover("a member started from short reads")
-        to_fail, self.image.fails_read_of = self.image.fails_read_of, None  # The reads that follow are ours.
+        to_fail, self.image.fails_read_of = self.image.fails_read_of, None  # The next reads are the checker's own.
         if self.is_damaged and not self.checks.is_whole(self, outcome):
             self.lose("its disk has lost what it said was synced")
             return
@@ -256,7 +256,7 @@ class SimMember:
 
     @property
     def current_term(self) -> int:
-        """The term of the node that runs here, as far as it is known outside."""
+        """The term of the node that runs here, or the last known term if none does."""
         return self.node.core.term if self.node is not None else self.checker.term
 
     def state_words(self) -> str:
@@ -317,7 +317,7 @@ class SimMember:
             self.settle(f"lost {peer_id}")
 
     def refused(self, life: int, peer_id: str, code: str) -> None:
-        """A peer has not taken the hello of process `life`, and says why."""
+        """A peer has refused the hello of process `life`. `code`: the reason."""
         if life != self.life or self.node is None or self.scheduler.postpones(self.refused, life, peer_id, code):
             return
         self._tick()
@@ -332,7 +332,7 @@ class SimMember:
             self._stops_by = self.checker.now + self.world.plan.raft.outcome_wait_ns
 
     def call(self, what: str, action: Callable[[Node], None]) -> None:
-        """Do a client's action on the node, then settle its effects."""
+        """Run a client's action on the node, then carry out the effects."""
         assert self.node is not None
         if self.scheduler.postpones(self.call, what, action):
             return
@@ -341,7 +341,7 @@ class SimMember:
         self.settle(what)
 
     def serve(self, life: int, what: str, action: Callable[[Service], None], content: bytes = b"") -> None:
-        """Let the service of process `life` handle an event of a connection, then settle the effects."""
+        """Let the service of process `life` handle an event of a connection, then carry out the effects."""
         if life != self.life or self.scheduler.postpones(self.serve, life, what, action, content):
             return
         if self.service is not None:
@@ -394,7 +394,7 @@ class SimMember:
     # -- after each event
 
     def settle(self, what: str, content: bytes = b"", message: object = None) -> None:
-        """Take the node's effects, check everything that may have changed, and let the effects out."""
+        """Take the node's effects, check everything that may have changed, and carry out the effects."""
         try:
             self._settle(what, content, message)
         except UnsupportedFeatureLevel as error:
@@ -425,7 +425,7 @@ class SimMember:
         if self.node is node and effects.failure is None:
             if node.is_stopped and node.failure is None:
                 world.process_stopped(self)
-            else:  # It may have failed since its effects were taken; the next effects say so.
+            else:  # It may have failed since its effects were taken; the next effects report it.
                 self._arm()
 
     def _check_stop(self, node: Node) -> None:
@@ -442,10 +442,10 @@ class SimMember:
         )
 
     def _check_failure(self, effects: Effects) -> None:
-        """Check that a node stops by itself after a failed sync, and promises nothing any more.
+        """Check that a node stops by itself after a failed sync or a read of rotten bytes, and sends nothing more.
 
-        It may also stop after a failed read, or after a failed sync on which nothing relies (deletions, the ballast).
-        It never stops by itself for any other reason.
+        It may also stop after a failed read, after a failed sync on which nothing relies (deletions, the ballast), or
+        because its peers know its member with another folder. It never stops by itself for any other reason.
 
         See docs/reference/specification.md#37-failed-sync.
         """

@@ -14,7 +14,7 @@ Link = tuple[str, str]
 
 
 class BlockedLinks:
-    """Counts the faults that block each direction: it is open again when all of them have ended."""
+    """Counts the faults that block each direction. A direction is open again when all its faults have ended."""
 
     def __init__(self) -> None:
         self._count: dict[Link, int] = {}
@@ -31,7 +31,7 @@ class BlockedLinks:
             self._count[link] = self._count.get(link, 0) + count
 
     def remove(self, links: Iterable[Link]) -> None:
-        """Undo one cut of each link. Links that were healed meanwhile are left alone."""
+        """Undo one cut of each link. Links that have no cut any more are left alone."""
         for link in links:
             left = self._count.get(link, 0) - 1
             if left > 0:
@@ -49,7 +49,7 @@ Deliver = Callable[[str, str, bytes], None]
 
 
 class SimNetwork:
-    """All directed links between members. Every frame takes the same number of draws, whatever happens to it."""
+    """All directed links between members. Every frame takes the same number of draws, even if it is lost."""
 
     def __init__(self, seed: int, plan: NetworkPlan, queue: EventQueue, deliver: Deliver) -> None:
         self._seed, self.plan, self._queue, self._deliver = seed, plan, queue, deliver
@@ -57,7 +57,7 @@ class SimNetwork:
         self._last_arrival: dict[Link, int] = {}
         self._blocked = BlockedLinks()  # How many partitions cut this direction now.
         self._extra_ns: dict[Link, int] = {}  # How much longer slow links take.
-        self._connections: dict[Link, int] = {}  # How often each connection was made anew.
+        self._connections: dict[Link, int] = {}  # How often each connection was replaced.
         self.covered: set[str] = set()
 
     def send(self, sender: str, receiver: str, frame: bytes) -> None:
@@ -117,7 +117,7 @@ class SimNetwork:
         self._blocked.add(links, count)
 
     def mend(self, links: Iterable[Link]) -> None:
-        """Undo one `cut` of each of these links. Links that were healed meanwhile are left alone."""
+        """Undo one `cut` of each of these links. Links that have no cut any more are left alone."""
         self._blocked.remove(links)
 
     def is_cut(self, sender: str, receiver: str) -> bool:
@@ -125,7 +125,7 @@ class SimNetwork:
         return (sender, receiver) in self._blocked
 
     def reconnect(self, link: Link) -> None:
-        """Make the connection of this direction anew. Frames in flight on the old one never arrive."""
+        """Replace the connection in this direction. Frames in flight on the old connection never arrive."""
         self._connections[link] = self._connections.get(link, 0) + 1
         self._last_arrival.pop(link, None)
 

@@ -1,6 +1,6 @@
 """The connections of one simulated machine with others, as its transport would make them (`raft.runtime`).
 
-Frames leave for the peers that the node wants, and for strangers that have called here and were accepted. Two hellos
+Frames are sent to the peers that the node wants, and to other machines whose calls this member has accepted. Two hellos
 come before the first frame of a connection. If either end refuses the other's hello, the caller tries again after a
 pause. When the node no longer wants a peer, both connections with it are closed, and the frames in flight to it are
 lost.
@@ -30,18 +30,18 @@ class PeerConnections:
     def begin(self) -> None:
         """Begin with a new process, which has no connections yet."""
         self._wanted: frozenset[str] = frozenset()
-        self._callers: set[str] = set()  # The members whose connections to this member stand.
-        self._pauses: dict[str, tuple[int, int]] = {}  # By called peer: until when, and how long the next one is.
+        self._callers: set[str] = set()  # The members that have an open connection to this one.
+        self._pauses: dict[str, tuple[int, int]] = {}  # By called peer: end of this pause, length of the next.
 
     def lead_to(self, peer_id: str) -> bool:
-        """Return True if a frame for this peer leaves."""
+        """Return True if this member can send a frame to this peer."""
         if peer_id in self._wanted or peer_id in self._callers:
             return True
         self._world.cover(NO_WAY)
         return False
 
     def take(self, caller: MachineView) -> bool:
-        """Return True if a frame that came from `caller` is heard. Raises Violation for a refusal without a reason."""
+        """Return True if this member accepts a frame from `caller`. Raises Violation for a refusal without a reason."""
         own_id, world = self._member.node_id, self._world
         if caller.node_id in self._callers:
             return True
@@ -55,9 +55,9 @@ class PeerConnections:
                 raise Violation("peers understand each other", f"{caller.node_id} → {own_id}: {refused}") from refused
             world.cover(f"a hello was refused: {refused.code}")
             caller.connections.was_refused_by(own_id)
-            if refused.peer_id == own_id:  # Refused by the caller, which this member knew to be there until then.
+            if refused.peer_id == own_id:  # The caller refused; its call shows that it is there.
                 self._hurry(caller.node_id)
-            else:  # A caller reads the reason; a refusal in place of a message is only logged.
+            else:  # This member refused: the caller reads the reason.
                 world.send_refusal(caller, own_id, refused.code)
             return False
         self._callers.add(caller.node_id)
@@ -66,7 +66,7 @@ class PeerConnections:
         return True
 
     def hung_up(self, peer_id: str) -> None:
-        """The connection from this peer is gone; its next one begins with a hello."""
+        """The connection from this peer is gone; its next connection begins with a hello."""
         self._callers.discard(peer_id)
 
     def lose(self, peer_id: str) -> None:
@@ -102,19 +102,19 @@ class PeerConnections:
         return caller.node_id if refused_id == self._member.node_id else self._member.node_id
 
     def waits_for(self, peer_id: str) -> bool:
-        """Return True while this member pauses before it calls this peer again, which has refused it."""
+        """Return True during this member's pause before its next call to this peer, which has refused the last one."""
         return peer_id in self._pauses and self._world.queue.now < self._pauses[peer_id][0]
 
     def was_taken_by(self, peer_id: str) -> None:
-        """This peer has taken its hello."""
+        """This peer has taken this member's hello."""
         self._pauses.pop(peer_id, None)
 
     def was_refused_by(self, peer_id: str) -> None:
-        """This peer has not taken its hello: the next call waits, and each pause is twice as long as the last."""
+        """This peer has refused this member's hello: the next call waits, each time twice as long as before."""
         _, pause_ns = self._pauses.get(peer_id, (0, PAUSE_NS_MIN))
         self._pauses[peer_id] = (self._world.queue.now + pause_ns, min(2 * pause_ns, PAUSE_NS_MAX))
 
     def _hurry(self, peer_id: str) -> None:
-        """End the pause before the next call of this peer: it has called, so it is there."""
+        """End the pause before the next call to this peer: the peer has called, so it is there."""
         if peer_id in self._pauses:
             self._pauses[peer_id] = (0, self._pauses[peer_id][1])

@@ -1,6 +1,6 @@
-"""Probes between a node and what it uses: its log and its state machine, and the calls that it takes.
+"""Probes around a node: on its log, on its state machine, and on the calls that the node takes.
 
-The production objects do the work. A probe passes every call on, and reports it to a watcher at that moment.
+The production objects do the work. A probe passes every call on, and reports the call to a watcher at once.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class StoreProbe(KvMachine):
     def __init__(self, cover: Callable[[str], None] = lambda _: None, **options: Any) -> None:
         super().__init__(**options)
         self._cover = cover
-        self._left = 0  # How many of the fast loop's entries were left to the loop that can do everything.
+        self._left = 0  # How many of these entries the general loop had to apply.
 
     def _apply_single_puts(self, rows: Sequence[Any]) -> list[list[Any]]:
         self._left = 0
