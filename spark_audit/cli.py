@@ -208,7 +208,7 @@ def _run_in_spark(
 
 
 def _write(html: Path, page: str, verdict: Verdict) -> None:
-    """Write the page. The verdict was printed before and stands, but a page that cannot be written is an error."""
+    """Write the page. A page that cannot be written is an error, but the verdict, printed before, stays valid."""
     try:
         write_page(html, page)
     except InputError as error:

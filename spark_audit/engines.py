@@ -16,8 +16,8 @@ ENGINES = ("auto", "local", "spark")
 LOCAL_BYTES_MAX = 2**30  # Estimated resident memory: about 1,200,000 operations of single keys.
 _ALWAYS_BYTES = 100 * 2**20
 _ROW_BYTES = 650  # For each row, besides its own bytes.
-_MULTI_KEY_ROW_BYTES = 6_000  # The same, if the store may have to be replayed.
-_HEAD_BYTES = 2**20  # The rows of a file of JSON lines are estimated from its head.
+_MULTI_KEY_ROW_BYTES = 6_000  # For each row, if the store may have to be replayed.
+_HEAD_BYTES = 2**20  # The number of rows of a JSON lines file is estimated from this many bytes.
 
 
 def engine_for(files: Sequence[HistoryFile]) -> str:
@@ -39,13 +39,13 @@ def _bytes_for(file: HistoryFile) -> int:
     try:
         footer = parquet.read_metadata(file.path)
     except (pa.ArrowException, OSError):
-        return size  # It will be refused.
+        return size  # The audit will refuse this file.
     own = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
     return own + footer.num_rows * (_MULTI_KEY_ROW_BYTES if _may_have_multi_key(footer) else _ROW_BYTES)
 
 
 def _may_have_multi_key(footer: parquet.FileMetaData) -> bool:
-    """Whether the file may have listings or transactions. Their names sort after those of all other operations."""
+    """Whether the file may have listings or transactions. `range` and `txn` sort after all other names."""
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     columns = (group.column(number) for group in groups for number in range(group.num_columns))
     statistics = [column.statistics for column in columns if column.path_in_schema == "op"]
@@ -61,7 +61,8 @@ class _NoPandas(MetaPathFinder):
 def spare_pandas() -> None:
     """Keep Arrow from importing pandas just to test whether a value is a Series: the import takes half a second.
 
-    Arrow asks once and remembers the answer. Code that needs pandas later can still import it, and so can Arrow.
+    Arrow tries the import once and remembers the result of that test. Later imports of pandas, by Arrow or by other
+    code, still work.
     """
     if "pandas" in sys.modules:
         return

@@ -84,7 +84,7 @@ class Volume:
         self._filling.unlink(missing_ok=True)
 
     def freeze(self, seconds_max: float) -> None:
-        """Make every write and sync wait until `thaw`. A watchdog thaws if the harness does not do so in `seconds_max`."""
+        """Make every write and sync wait until `thaw`. A watchdog thaws if the harness has not done so in time."""
         assert self._guard is None, self._mountpoint
         where = shlex.quote(str(self._mountpoint.absolute()))
         wait = f"sleep {seconds_max + _THAW_GRACE_SECONDS:.1f}; exec fsfreeze --unfreeze {where}"

@@ -1,4 +1,4 @@
-"""Checks during a run that members still answer their operators: requests a fresh `status` and `livez` of each member."""
+"""Checks during a run that members answer their operators: requests a fresh `status` and `livez` of each member."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Clusters: each write with the operations that read from it, where values identify the write.
 
-A response that does not name its source is used only in part. Its observation is dropped; an absence that several
-deletions may have made stands alone. Both allow more orders than the history itself does. So a violation that is found
-is still a violation, but linearizability is not proven (`vague`).
+A response that does not name its source is used only in part. Its observation is dropped; a read of absence that
+several deletions may have made is a cluster of its own. Both allow more orders than the history itself does. So a
+violation that is found is still a violation, but linearizability is not proven (`vague`).
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Columns:
     mod: Int64s  # `mod`, `create`, `version`: as reported of the record seen.
     create: Int64s
     version: Int64s
-    weak: Columns | None = None  # Reads that promise less: with the same names and tokens, but rows of their own.
+    weak: Columns | None = None  # Reads of weaker consistency, with the same names and tokens, but rows of their own.
 
     def __len__(self) -> int:
         return len(self.call)
@@ -158,7 +158,7 @@ def encode(table: pa.Table) -> Columns:
     row = _by_key_and_call(key, source.numbers("call_ns", 0), taking_part)
     made = _Meaning(source, kind, unknown)
     key = key[row]
-    assert (key >= 0).all(), "a row of no single key: cut it with split.parts first"
+    assert (key >= 0).all(), "a row of no single key: project it to its keys first"
     starts = np.searchsorted(key, np.arange(len(names) + 1))
     writes, finds, differs, tokens = made.tokens(row, key, len(names))
     unknown = unknown[row]
@@ -378,7 +378,7 @@ def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64
     is_first[first_seen[value]] = True
     rank = (np.cumsum(is_first) - 1)[first_seen[value]]
     tokens = np.full(len(flat), NOTHING, np.int64)
-    tokens[known] = rank + owner + 1  # Below it: the values seen earlier, and one absence per key up to its own.
+    tokens[known] = rank + owner + 1  # Smaller tokens: earlier values, and the absences of all keys up to this one.
     new = np.bincount(owner[is_first], minlength=keys)
     first = np.concatenate(([0], np.cumsum(new + 1)))
     return tokens.reshape(values.shape), first

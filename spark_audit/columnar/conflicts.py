@@ -125,7 +125,7 @@ class ConflictFinder:
         return np.where(cluster < len(self._given), cluster, NOTHING)
 
     def pairs(self, linked: Chains) -> None:
-        """Find pairs of blocks of which each must come before the other."""
+        """Find pairs of blocks in which each block must precede the other."""
         block = np.flatnonzero(linked.active & (linked.root == np.arange(len(linked.root))) & ~linked.cyclic)
         begin, end = linked.first_return[block], linked.last_call[block]
         forward = block[begin < end]

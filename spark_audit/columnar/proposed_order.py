@@ -91,10 +91,10 @@ class Proposal:
         return replace(self, rows=there, order=order)
 
     def out_of_turn(self) -> Bools:
-        """Find the places whose revision is below the one before, or the same as the one before at a write.
+        """Find the places whose revision is below the last known one of the key, or, at a write, equal to it.
 
         At such a place, an unknown write is not at the place of its revision, or a revision was seen without its write.
-        In an order without such a place, every read has read the last write of a revision up to its own.
+        In an order without such a place, every read reads from the last write whose revision is not above its own.
         """
         known = np.flatnonzero(self.order.revision > 0)
         rise = np.diff(self.order.revision[known])
@@ -167,5 +167,8 @@ def given_order(block: Block) -> Order:
 
 
 def _or_nothing(column: Int64s) -> Int64s:
-    """Return the column, or a constant if it has no value: that takes no room, and no time to sort (`Order.taken`)."""
+    """Return the column, or a constant if it has no value.
+
+    A constant takes no memory, and no time to reorder (`Order.taken`).
+    """
     return column if column.max(initial=NOTHING) >= 0 else np.broadcast_to(np.int64(NOTHING), len(column))

@@ -86,8 +86,8 @@ def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanc
 def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
     """Return whether every read that promises less fits its own revision, as far as this range shows.
 
-    See `columnar/weak_reads.py`. All acknowledged writes of the key at the revisions of the range are present, those
-    left over from earlier ranges too.
+    See `columnar/weak_reads.py`. `columns` has all acknowledged writes of the key at the revisions of the range,
+    including those left over from earlier ranges.
     """
     weak = columns.weak
     if weak is None:
@@ -100,8 +100,9 @@ def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
 def _with_creation(columns: Columns, carry: Carry) -> Columns | None:
     """Insert a creation before the write of the carried record.
 
-    The writes between the two are left out, so versions reported in that life of the record decrease accordingly.
-    Return None if a row reports a version without the creation revision: it may be of another life of the record.
+    The writes between the two are left out, so the versions reported for the record until its deletion are reduced
+    accordingly. Return None if a row reports a version without the creation revision: it may be of another life of the
+    record.
     """
     if carry.version <= 1:
         return columns

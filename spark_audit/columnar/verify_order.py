@@ -1,8 +1,8 @@
 """The verification of an order: does it respect real time, and does every response follow from the state at its place?
 
-A verified order is a proof, whoever proposed it: this is the only part of the witness that must be right. It is
-stricter than `model/key.py` in one point: if the write of a record has no revision, a response that reports one is
-refused.
+A verified order is a proof, however it was found, so this check is the only part of the witness that must be right. The
+check is stricter than `model/key.py` in one point: if the write of a record has no revision, a response that reports
+one is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The check of reads that promise less than linearizability against the revision that they carry, for all keys at once.
 
-The rules are those of `key/weak_reads.py`. A read that fits here fits there. The other reads are few in a sound
-history. `key/weak_reads.py` decides them: it is exact where a value was written twice, and across clocks.
+The rules are those of `key/weak_reads.py`. A read that fits here fits there, too. All other reads, few in a sound
+history, are decided by `key/weak_reads.py`, which is exact even if a value was written twice, and across clocks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Witness: the order that the revisions propose, for all keys at once. A verified order is a proof.
 
 - Order by (key, revision, writer first, call).
-- A write of unknown outcome takes part only if its effect was observed. It goes immediately before its first observer:
-  it never returns, so the latest place is the best one. Chains of unknown compare-and-sets are followed backwards
-  (`columnar/observed_unknowns.py`). Versions and creation revisions show hidden writes
+- A write of unknown outcome takes part only if its effect was observed. The write goes immediately before its first
+  observer: the write never returns, so the latest place is the best one. Chains of unknown compare-and-sets are
+  followed backwards (`columnar/observed_unknowns.py`). Versions and creation revisions show hidden writes
   (`columnar/hidden_unknowns.py`).
 - The order is verified (`columnar/verify_order.py`). A key whose order fails is suspect, not wrong.
 """
@@ -24,7 +24,7 @@ from spark_audit.columnar.verify_order import Order, States, late, states, unexp
 
 OK, SUSPECT, NOT_COVERED = range(3)
 
-ROUNDS_MAX = 4  # A hidden deletion may require a hidden put, and this another deletion. More rounds are rare.
+ROUNDS_MAX = 4  # A hidden deletion may require a hidden put, and that put another deletion. More rounds are rare.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`hwm-audit follow`: the audit of a history that grows, part by part. Exit codes as of `check`."""
+"""`hwm-audit follow`: the audit of a history that grows, part by part. The exit codes are those of `check`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that grow: the new rows of each, and the same rows again, with proof that they are the same.
+"""Reads files that grow: the new rows of each, and earlier rows again, with a check that they are unchanged.
 
 Whole lines are taken from a file of JSON lines. Text after the last line end counts as still being written until the
 history is final. A Parquet file is taken as a whole, once its footer is there. Bytes that were taken must never change.

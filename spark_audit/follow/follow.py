@@ -3,7 +3,8 @@
 A cut is a position in the order of revisions: (revision, reads, call). Rows that rank before it are decided and
 dropped, except for the carry; rows that rank behind it wait. Later rows are expected to rank behind the cut, but this
 is checked: if one does not, the run is read again from its first row. So the verdict on all rows does not depend on the
-cuts. The module is pure: rows come in, and are read again, through functions. `follow/state.py` reads and writes files.
+cuts. The module is pure: rows are passed in, and are read again through a function. `follow/state.py` reads and writes
+files.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def _split(rows: Iterable[Row], cut: tuple[int, int]) -> tuple[list[Row], list[R
 def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterable[Row]) -> None:
     """Continue the order over all keys, and that of each key.
 
-    Keys, and runs, that are not proven are noted, and decided from all rows.
+    A key or a run for which this fails is noted, and is then decided from all its rows.
     """
     clocks = Clocks.from_run(run.clocks)
     ordered = [row for row in closed if takes_part(row)]
@@ -219,7 +220,7 @@ def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterabl
 def _take(carry: RunCarry, done: Closed) -> bool:
     """Add the unknown writes that took effect in this part of a key.
 
-    Return False if one has a revision that it cannot have.
+    Return False if one of these writes has an impossible revision.
     """
     fine = True
     for revision, call_ns in done.claims:

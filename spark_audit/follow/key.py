@@ -22,7 +22,7 @@ from spark_audit.store.revision_claims import UnplacedWrite
 Row: TypeAlias = Mapping[str, Any]
 
 BEFORE_ALL = -(2**63)  # ns: earlier than every call, so that no unknown write fits in before it.
-TAIL_WRITES_MAX = 4  # Acknowledged writes kept, for reads that may be old. If a read is older, the key is read again.
+TAIL_WRITES_MAX = 4  # Acknowledged writes kept, for reads that may be old. For older reads, the key is read again.
 _CARRIED = -1  # op_id of the operation that stands for the decided past; the op_ids of rows are ≥ 0.
 
 
@@ -32,8 +32,9 @@ class KeyCarry:
 
     `state`: after the last operation. `last`: the greatest revision so far. `call`: the greatest call, in ns, of an
     operation that takes part, unknown ones that took effect included. `pending`: rows of unknown outcome without any
-    visible effect yet. `tail`: rows of the last acknowledged writes of the key; `complete`: the key had no others.
-    `rows`, `weak`: how many rows reported on the key, and how many of them promise less than linearizability.
+    visible effect yet. `tail`: rows of the last acknowledged writes of the key; `complete`: whether the key had no
+    other acknowledged writes. `rows`, `weak`: how many rows reported on the key, and how many of them promise less than
+    linearizability.
     """
 
     state: State = ABSENT
@@ -71,7 +72,7 @@ class KeyPart:
 def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | None:
     """Return the carry after this part.
 
-    None: the order of revisions, continued from the carry before, does not explain the part.
+    Return None if the order of revisions, continued from the carry before, does not explain the part.
     """
     answered = [op for row in part.answered for op in operation_of(row)]
     pending = [*carry.pending, *part.unknown]

@@ -75,8 +75,8 @@ class Operation:
     guards: tuple[Guard, ...] = ()
     guards_hold: bool | None = None
     weak: str | None = None  # "local", "bounded" or "pinned": a read that promises less than linearizability.
-    changes_store: bool = False  # A transaction that changed the store, if only another key: its revision is its own.
-    alternative: int = 0  # The branch of an unknown transaction: of all with one op_id, at most one takes effect.
+    changes_store: bool = False  # A transaction that changed this key or another one: its revision is its own.
+    alternative: int = 0  # The branch of an unknown transaction: at most one per op_id takes effect.
 
     @property
     def rank(self) -> tuple[int, int, int, int]:

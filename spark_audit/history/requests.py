@@ -34,7 +34,7 @@ HALF_PAIR = "text with one half of a surrogate pair"
 
 
 def is_text(value: str) -> bool:
-    """Whether UTF-8 can encode the text: a JSON escape can make one half of a surrogate pair, which it cannot."""
+    """Whether UTF-8 can encode the text. It cannot if a JSON escape made one half of a surrogate pair."""
     return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 

@@ -70,7 +70,8 @@ _PYTHON_TYPES = {"string": str, "long": int, "boolean": bool}
 class Rule:
     """A rule of a row, in both forms.
 
-    `broken(row)` and `sql` are true for a row that breaks the rule. A row keeps it if the SQL condition is null.
+    `broken(row)` and `sql` are true for a row that breaks the rule. If the SQL condition is null, the row does not
+    break the rule.
     """
 
     reason: str
@@ -191,7 +192,7 @@ def problem(row: object) -> str | None:
 
 
 def plain_problem(row: object) -> str | None:
-    """The same by types and RULES alone, which do not check the request of a listing or transaction."""
+    """The reason why this object breaks a type or one of RULES, which check no request; None if it does not."""
     if not isinstance(row, Mapping):
         return "not an object"
     return _type_problem(row, FIELDS, "") or next((rule.reason for rule in RULES if rule.broken(row)), None)

@@ -92,7 +92,10 @@ def form_of(text: str, line: int = 1) -> Any:
 
 
 def _tokens(text: TextIO) -> Iterator[list[str]]:
-    """All tokens, chunk by chunk. A token at the end of a chunk may continue in the next one, so it waits for that."""
+    """All tokens, chunk by chunk.
+
+    A token at the end of a chunk may continue in the next one, so it is held back until then.
+    """
     rest = ""
     line = 1
     while chunk := text.read(CHUNK_CHARACTERS):

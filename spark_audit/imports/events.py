@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
 
 class Reader(Protocol):
-    """The reader of one format. At the first line that is not of it, `events` raises NotImportable without a file."""
+    """The reader of one format. At the first line of another format, `events` raises NotImportable without a file."""
 
     left_out: Counter[str]  # Description → number of such lines that are not client events.
 
@@ -45,9 +45,9 @@ class Reader(Protocol):
 class Settings:
     """How a history is to be read.
 
-    `independent`: whether values are `[key value]`; None: the first operation decides. `initial`: the initial value of
-    each register, as text of a row. `nil_read_unknown`: a completed read of nil says nothing (as in Knossos), not that
-    the register held nil. `failed_cas_saw_another`: a failed compare-and-set asserts that the value was not the
+    `independent`: whether values are `[key value]`; None if the first operation decides. `initial`: the initial value
+    of each register, as text of a row. `nil_read_unknown`: a completed read of nil says nothing (as in Knossos), not
+    that the register held nil. `failed_cas_saw_another`: a failed compare-and-set asserts that the value was not the
     expected one.
     """
 
@@ -69,7 +69,7 @@ class NotImportable(InputError):
 
 
 def refused(line: int, expected: str, found: Any) -> NotImportable:
-    """The error for this line; the caller that knows the file adds it."""
+    """The error for this line; the caller adds the name of the file."""
     text = str(found)
     shown = text if len(text) <= FOUND_CHARACTERS_MAX else f"{text[: FOUND_CHARACTERS_MAX - 1]}…"
     return NotImportable("", line, expected, shown)

@@ -1,6 +1,6 @@
 """Turns events into rows: a completion is paired with its invocation, and a row is made as soon as both are read.
 
-Memory holds open operations, the processes that may not go on, and the names of the keys; not the history.
+Memory holds open operations, the processes that must not be used again, and the names of the keys, but not the history.
 
 A history lists events in the order in which they happened: Jepsen, Knossos and Porcupine use that order, not `:time`.
 So stamps always increase from line to line. A stamp is the `:time` of its line if that is an increase, otherwise 1 ns
@@ -16,14 +16,14 @@ from typing import Any
 from spark_audit.imports.events import Event, Settings, refused
 
 BACKWARDS_NS_MAX = 10**9  # A thread stamps an event before it writes it, so events can change places, within this time.
-LINE_NS = 10**6  # From line to line, without :time.
+LINE_NS = 10**6  # The distance between the stamps of two lines without :time.
 _CLIENT_OF_INITIAL = "initial"
 _PHRASES = {"get": "read", "put": "write", "cas": "compare-and-set", "append": "append"}
 
 
 @dataclass(slots=True)
 class EventCounts:
-    """The counts of one history. `silent_cas`: failed cas whose line names an error, and so tells no value."""
+    """The counts of one history. `silent_cas`: failed cas whose line names an error, and so gives no value."""
 
     ok: int = 0
     fail: int = 0

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_audit.history.operation import Operation, Step
 
-TEXTS_MAX = 20_000_000  # Characters looked at (length of the values × different lengths of texts): some seconds.
+TEXTS_MAX = 20_000_000  # Characters compared (length of the values × number of text lengths): takes some seconds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ResolvedAppends:
         """Return the proof, and the reads that show what its appends found."""
         shown = {op.op_id: op for op in proof}
         links = [op for op in proof if op.op_id in self.evidence]
-        for link in sorted(links, key=lambda op: -len(op.steps[0].value or "")):  # The longest may show others, too.
+        for link in sorted(links, key=lambda op: -len(op.steps[0].value or "")):  # A longer one may show others.
             made = link.steps[0].value or ""
             if not any(value.startswith(made) for op in shown.values() for value in _named(op)):
                 shown[self.evidence[link.op_id].op_id] = self.evidence[link.op_id]
@@ -131,7 +131,7 @@ class _Texts:
     def chain(self, value: str) -> list[tuple[Operation, int]] | None:
         """Return the operations that made the value, each with its end within the value.
 
-        The list is empty if no operations can have made the value. None: it is not certain.
+        The list is empty if no operations can have made the value. Return None if this is not certain.
         """
         if value not in self._chains:
             self._left -= len(value) * len(self._lengths)

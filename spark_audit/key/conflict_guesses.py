@@ -3,12 +3,12 @@
 `key/decide.py` completes each guess to a sound excerpt and lets `search` confirm it, so a wrong guess costs time but is
 never reported.
 
-If each write has a value of its own, all operations on one value form a block: its write and its reads. Let f be its
-least return and s its greatest call. Two blocks are impossible together if and only if f(A) < s(B) and f(B) < s(A)
-(Gibbons and Korach 1997), so the four operations at these bounds and the two writes show it. One value is overwritten
-only once, so two operations that both found it and wrote are a violation, too. Many deletions may have written absence,
-so each read of absence and each deletion is a block of its own. A read of absence is also paired with the write that
-had returned last.
+If each write has a value of its own, all operations on one value form a block: its write and its reads. Let f be the
+block's least return and s its greatest call. Two blocks are impossible together if and only if f(A) < s(B) and f(B) <
+s(A) (Gibbons and Korach 1997), so the four operations at these bounds and the two writes show it. One value is
+overwritten only once, so two operations that both found it and wrote are a violation, too. Many deletions may have
+written absence, so each read of absence and each deletion is a block of its own. A read of absence is also paired with
+the writes called last among those that had returned before it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heapq import nsmallest
 from spark_audit.history.operation import Operation
 from spark_audit.key.counterexample import ANYTHING, NOTHING, Excerpt, tokens_observed
 
-CORES_MAX = 200  # Guesses for one key. A true violation is nearly always among the first.
+CORES_MAX = 200  # Guesses tried for one key. A violation is nearly always found by the first ones.
 
 
 @dataclass(slots=True)

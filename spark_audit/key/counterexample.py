@@ -1,10 +1,10 @@
-"""A few operations of a key which are impossible by themselves, so that a person can see it.
+"""Reduces an impossible history of one key to a few operations that a person can check.
 
 Leaving operations out must not create a violation. These reductions are safe, for a history H of one key:
 
 - to drop an operation that only read, and to forget what a write observed (fewer things to explain);
 - to forget versions and creation revisions (always done as soon as a write is left out: they count the others);
-- to take a revision for that of one write, as each change of a store has a revision of its own;
+- to assume that a revision belongs to one write only, as each change of a store has a revision of its own;
 - to drop a write u, if no kept operation r can have read from it. This is certain in four cases: u and r name different
   values; r returned before u was called; some kept write was called after u returned, and returned before r was called;
   or r lies between two kept operations of one block. In the last case, one write p, which is kept, wrote the value of
@@ -44,7 +44,7 @@ def tokens_written(op: Operation) -> set[str]:
 
 
 def tokens_observed(op: Operation, value_at: dict[int, str]) -> set[str]:
-    """Return the values that its response depends on. `value_at`: revision → the value of its acknowledged write."""
+    """Return the values that the response depends on. `value_at`: revision → the value of its acknowledged write."""
     observed = {token for step in op.steps for token in _observed(step, value_at)}
     if op.guards:
         return observed | {_guard_token(guard, value_at) if op.guards_hold else ANYTHING for guard in op.guards}
@@ -88,7 +88,7 @@ def _seen_tokens(step: Step) -> set[str]:
 def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
     """Yield (revision, value written at it), first as readers report it, then from the writes themselves.
 
-    The writes come last because they take precedence.
+    The writes come last because the last pair of a revision takes precedence.
     """
     for op in operations:
         for step in op.steps:
@@ -138,7 +138,7 @@ class Excerpt:
 
     def completed(self, core: Iterable[Operation], operations_max: int) -> list[Operation]:
         """Return the core with every write that its readers may have read from, made sound if there are too many."""
-        now = list({(op.op_id, op.alternative): op for op in core}.values())  # A repeated one would take effect twice.
+        now = list({(op.op_id, op.alternative): op for op in core}.values())  # A repetition would take effect twice.
         while len(now) <= operations_max:
             barrier = _Barrier(self, now)
             needed = {(w.op_id, w.alternative): w for op in now for w in self._missing(barrier, op)}
@@ -180,7 +180,7 @@ class Excerpt:
 
 
 class _Barrier:
-    """An index of the kept operations: the latest call among the writes returned by some time, and the blocks."""
+    """An index of the kept operations: the blocks, and the latest call of the writes returned by a given time."""
 
     def __init__(self, excerpt: Excerpt, kept: Sequence[Operation]) -> None:
         self._have = {(op.op_id, op.alternative) for op in kept}

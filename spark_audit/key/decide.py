@@ -22,7 +22,7 @@ from spark_audit.store.revision_claims import UnplacedWrite
 
 CONFIGURATIONS_MAX = 300_000  # Per key. About 10 s of search; the default of `--configurations-max`.
 CORE_CONFIGURATIONS_MAX = 5_000  # For one small set of operations.
-CORE_OPERATIONS_MAX = 16  # The size of a guess, with the writes that it may have read from.
+CORE_OPERATIONS_MAX = 16  # The size of a guess, including the writes that its reads may have read from.
 SHRINK_CONFIGURATIONS_MAX = 100_000  # For shrinking a counterexample, which is valid at any size.
 
 
@@ -31,8 +31,8 @@ class Decision:
     """The decision for one key.
 
     `status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `needs_replay`: it was not
-    shown that the order of revisions itself explains the key; a replay of the whole store can tell. `counterexample`:
-    operations that are impossible by themselves, reduced to what shows it. `suspicion`: why the witness failed.
+    shown that the order of revisions itself explains the key; a replay of the whole store can show it.
+    `counterexample`: a few operations that are impossible by themselves. `suspicion`: why the witness failed.
     `unplaced`: the unknown writes without a revision in the order of the witness (`store/revision_claims.py`).
     """
 
@@ -97,7 +97,10 @@ def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Deci
 
 
 def _alone(op: Operation, excerpt: Excerpt) -> Operation | None:
-    """Drop observations that count other writes, or all observations if they do not name a single value."""
+    """Drop versions and creation revisions, which count other writes.
+
+    If the observations do not name a single value, drop all of them.
+    """
     if ANYTHING in tokens_observed(op, excerpt.value_at):
         return op.without_reads()
     steps = (
@@ -112,7 +115,7 @@ def _decide_across_clocks(
 ) -> Decision:
     """Decide operations of several clocks on one axis, on which some precedences are lost.
 
-    Operations that are impossible even without these are a violation. Everything else is undecided.
+    Operations that are impossible even without these precedences are a violation. Everything else is undecided.
     """
     axis = widened(strict, [clocks.widened(op) for op in strict])
     found = search(axis, configurations_max=configurations_max)

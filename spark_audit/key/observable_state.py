@@ -17,9 +17,10 @@ UNREAD = "\0unread"  # Stands for every value that is never read.
 class Observability:
     """The parts of a state that the responses of a history can distinguish.
 
-    All other parts may be dropped, so that many states become one. `values`: the values that responses name; None: all
-    values count (appends, and comparisons of values, look inside). `begun`: in a history with appends, the values that
-    responses name, sorted. A value that begins none of them can only be overwritten, so all such values are alike.
+    All other parts may be dropped, so that many states become one. `values`: the values that responses name; None if
+    every value matters, because appends or comparisons of values look inside it. `begun`: in a history with appends,
+    the values that responses name, sorted. A value that is a prefix of none of them can only be overwritten, so all
+    such values are alike.
     """
 
     mod: bool
@@ -60,7 +61,7 @@ class Observability:
     def _version_max(self) -> int:
         """The cap on versions if none is reported.
 
-        It is then enough to know whether a record is as it was created.
+        It is then enough to know whether the record was written again after its creation.
         """
         return 2 if self.mod and self.create else 0
 
@@ -82,12 +83,12 @@ class Observability:
 class PendingReads:
     """Values that future calls must find, and the operations that could still write them. None stands for absence.
 
-    Once no operation is left that could write a value, a configuration that overwrites it before a future call has
+    Once no remaining operation can write a value, a configuration that overwrites this value before the future call has
     found it is dead.
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        blind = any(step.kind == "append" for op in operations for step in op.steps)  # Values then come from others.
+        blind = any(step.kind == "append" for op in operations for step in op.steps)  # Appends derive values.
         self._needs = [[] if blind else _needs(op) for op in operations]
         self._may_write = [_may_write(op) for op in operations]
         self._reads = Counter(token for tokens in self._needs for token in tokens)

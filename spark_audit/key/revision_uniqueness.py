@@ -1,9 +1,9 @@
 """The revisions that a response may report for an unacknowledged write, since each change has a revision of its own.
 
-Such a revision is not one that an acknowledged write carries, and not one that was reported for another write before.
-`advance` sees one state only and cannot check this. A replay remembers the reported revisions (`UsedRevisions`). The
-search does not need to. Once a record is gone, no response may report its revision again, so a configuration in which
-some operation still must report it is dead (`NamedRevisions`).
+Such a revision is neither carried by an acknowledged write, nor was it reported before for another write. `advance`
+sees one state only and cannot check this. A replay remembers the reported revisions (`UsedRevisions`). The search need
+not remember them. Once a record is gone, no response may report its revision again, so a configuration in which some
+operation still must report it is dead (`NamedRevisions`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_REVISIONS: frozenset[int] = frozenset()
 class UsedRevisions:
     """The revisions used along an order.
 
-    A revision that is reported of a write without one must belong to that write alone.
+    If a write carries no revision itself, the revision that a response reports for it must belong to it alone.
     """
 
     def __init__(self, carried: Iterable[int]) -> None:
@@ -29,7 +29,7 @@ class UsedRevisions:
     def take(self, state: State, op: Operation) -> bool:
         """Take `op` as the next operation in this state; return whether its reported revisions are possible.
 
-        Each revision that it reports of the record must be new, or already that of this record.
+        Each revision that `op` reports for the record must be new, or already be known as a revision of this record.
         """
         claimed = revisions_claimed(state, op)
         if not self._used.isdisjoint(claimed):
@@ -58,7 +58,10 @@ class NamedRevisions:
             self._creates_to_come.subtract(self._creates[position])
 
     def fits(self, state: State, position: int) -> bool:
-        """Return whether the revision that the operation reports of a write without one may belong to that write."""
+        """Return whether the revisions that the operation reports are possible for the record of `state`.
+
+        A revision that the state does not know yet must not be carried by an acknowledged write.
+        """
         _, mod, create, _ = state
         return (mod is not None or self._carried.isdisjoint(self._mods[position])) and (
             create is not None or self._carried.isdisjoint(self._creates[position])
@@ -102,7 +105,7 @@ def revisions_claimed(state: State, op: Operation) -> frozenset[int]:
 
 
 def _mods(op: Operation) -> frozenset[int]:
-    """Return the revisions that the found record must have for the operation to answer so, or to take effect."""
+    """Return the revisions that the found record must have to explain the operation's response or effect."""
     seen = {step.seen.mod_revision for step in op.steps if step.seen is not None and step.seen.found}
     expected = {step.expected_mod_revision for step in op.steps if step.kind == "cas" and step.flag is not False}
     return frozenset(r for r in seen | expected if r and not (op.writes and r == op.revision))

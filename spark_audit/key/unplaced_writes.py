@@ -1,10 +1,10 @@
 """The unplaced writes (`store/revision_claims.py`) of one key, and their alternative ranges.
 
-An unplaced write is an unknown write in the key's order whose revision no response named. A put that was never read,
-and that only some version counts, is hardly bound to its place. It may stand anywhere on the same record between two
-responses that count versions, if the next operation there does not look at the record: then no response changes. No
-response says which of several such puts, or deletions, stands at which place. So the puts and deletions used are those
-called first, in the order of their calls. docs/internals/audit-proofs.md, section 9, proves both.
+An unplaced write is an unknown write in the key's order whose revision no response named. A *hidden* put was never
+read, and only the version in some response counts it. It can be moved along the same record, between two responses that
+report versions, to any place where the next operation does not look at the record: no response changes. No response
+tells apart several hidden puts, or several deletions. So the order uses those called first, in the order of their
+calls. docs/internals/audit-proofs.md, section 9, proves both.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from spark_audit.history.operation import FOREVER, Operation
 from spark_audit.model.key import ABSENT, State, advance
 from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 
-PLACES_AWAY_MAX = 512  # How far away another place is looked for. Places beyond are not used.
+PLACES_AWAY_MAX = 512  # A hidden put is moved at most this many places away from its own.
 
 STOP, LOOKS, BLIND, UNNAMED, UNNAMED_PUT, HIDDEN = range(6)
 """The effect of an operation on a hidden put that moves past it, or to the place right before it.
 
 - STOP: the put cannot pass the operation.
 - LOOKS: the put can pass it.
-- BLIND: a write with a revision that does not look at the record. The put can pass it, or stand before it.
-- UNNAMED: an unknown write without a revision, bound to its place. The put can pass it, but not stand next to it.
+- BLIND: a write with a revision that does not look at the record. The put can pass it, or be placed right before it.
+- UNNAMED: an unknown write without a revision, bound to its place. The put can pass it, but not be placed next to it.
 - UNNAMED_PUT: an unknown write without a revision that does not look at the record.
 - HIDDEN: another hidden put, which moves itself.
 """
@@ -35,8 +35,9 @@ def alternative_ranges(
 ) -> tuple[RevisionRange, ...]:
     """Return the revisions that a hidden put at the place `own` may have there and at other places, ascending.
 
-    `kinds`, `revisions` (0 or less: not named), `calls` (ns of one clock): those of all places around it, in order. The
-    put may stand before an UNNAMED_PUT if it was called no later, because the two can then exchange their revisions.
+    `kinds`, `revisions` (0 or less: not named), `calls` (ns of one clock): of all places around `own`, in order. The
+    hidden put may be placed before an UNNAMED_PUT that was not called before it, because the two can then exchange
+    their revisions.
     """
     at = own
     while at > 0 and kinds[at - 1] != STOP:
@@ -68,8 +69,8 @@ def unplaced_writes(
 ) -> tuple[UnplacedWrite, ...] | None:
     """Return the unplaced writes of an order that `witness.py` verified.
 
-    The order begins in the state `initial`, which has no revision above `after`. None: a response other than that of a
-    neighbour depends on a revision that was not named.
+    The order begins in the state `initial`, which has no revision above `after`. Return None if a response other than
+    that of a neighbour depends on a revision that was not named.
     """
     revisions = _named(order, initial)
     if revisions is None:
@@ -131,9 +132,10 @@ def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[in
 
 
 def _named(order: Sequence[tuple[Operation, int | None]], initial: State) -> list[int | None] | None:
-    """Return the revision of each operation; None for one that no response names.
+    """Return the revision of each operation, None for those that no response names.
 
-    This includes unknown writes that a later response names other than by a record: as a creation, or by a comparison.
+    The revision of an unknown write is also found if a later response names it as a creation or in a comparison. Return
+    None for the whole order if it has a transaction, or if a revision that a response depends on cannot be assigned.
     """
     revisions = [revision for _, revision in order]
     state, writer, creator = initial, -1, -1
@@ -204,7 +206,7 @@ def with_earliest_calls(
 def _is_unobserved(order: Sequence[tuple[Operation, int | None]], place: int, alike: Mapping[int, Operation]) -> bool:
     """Return whether the next operation behind this place, apart from `alike`, does not look at the record.
 
-    A deletion does not say what it found.
+    A deletion counts as not looking, because it does not report which record it found.
     """
     following = (op for op, _ in islice(order, place + 1, None) if op.op_id not in alike)
     after = next(following, None)

@@ -1,8 +1,8 @@
 """The check of a read against its own response: it must fit the revision that it carries.
 
-This is the only check of a `local` read, which may be old, and of a page pinned to an earlier revision. Every other
-read gets it too, as part of the store-wide order. The check is sound, not complete: it accepts a read if an unknown
-write could be the reason.
+This is the only check of a `local` read, which may be old, and of a listing pinned to an earlier revision. Every other
+read is also checked in this way, as part of the store-wide order. The check is sound, not complete: it accepts a read
+if an unknown write could be the reason.
 
 - The record that the read saw is not newer than the revision of the response.
 - No acknowledged write of the key lies between the two; an absent key was not last written by an acknowledged put.
@@ -21,7 +21,7 @@ from spark_audit.history.operation import Operation, Seen
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A read that contradicts the revision that it carries, and the write that shows it, if one does."""
+    """A read that contradicts the revision that it carries. `write`: a write that shows this; None if there is none."""
 
     read: Operation
     reason: str

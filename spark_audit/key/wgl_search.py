@@ -1,25 +1,26 @@
-"""Search for any order at all: just-in-time linearization (Wing and Gong, Lowe), for one key.
+"""Searches for any order of the operations of one key: just-in-time linearization (Wing and Gong, Lowe).
 
 The search walks through time from event to event. A configuration is a state and the set of open operations that have
-already taken effect in it. When an operation returns, each configuration in which it has not yet taken effect is
-extended by open operations until it has; a configuration that cannot be extended so is dropped. If none is left, no
-order explains the history up to this return. Memory is bounded by the concurrency, not by the length of the history.
+already taken effect in it. An operation must have taken effect by the time it returns. So each configuration in which
+the returning operation has not taken effect is extended by open operations until it has. A configuration for which this
+is impossible is dropped. If none is left, no order explains the history up to this return. Memory is bounded by the
+concurrency, not by the length of the history.
 
-- An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal ones
-  form one sort with a count. Of two configurations with the same state and the same completed operations, the one that
-  has spent fewer of every sort dominates the other.
-- A read that agrees with the state and changes nothing takes effect at once: this can only help.
+- An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal
+  operations of unknown outcome form one sort with a count. Of two configurations with the same state and the same
+  completed operations, the one that has spent fewer of every sort dominates the other.
+- A read that agrees with the state and changes nothing takes effect at once: this excludes no order.
 - Parts of the state that no response reports are dropped: a number that is never reported, a value that is never read.
-- A value that future calls must still find, and that no operation is left to write, is not overwritten.
+- A value that future calls must still find, and that no remaining operation can write again, is not overwritten.
 - Each change has a revision of its own, so a revision reported of an unknown write belongs to no other write
   (`key/revision_uniqueness.py`).
 - When a put takes effect, open puts that are never read take effect before it. It overwrites them, so they cost
   nothing. This is not done if some response, such as a deletion that found a record, depends on a record without naming
   its value.
-- `ordered`: acknowledged writes take effect in the order of their revisions. An order found this way is as good as any
-  other. If none is found, this proves nothing, and the search without `ordered` decides.
-- A first pass keeps only the BEAM most promising configurations at each return. An order that it finds is valid all the
-  same, and it finds one for most histories that have one. Otherwise a second pass keeps all configurations.
+- `ordered`: acknowledged writes take effect in the order of their revisions. An order found this way is a proof like
+  any other. Finding none proves nothing; then the search without `ordered` decides.
+- A first pass keeps only the BEAM most promising configurations at each return. An order that this pass finds is valid,
+  and it finds one for most linearizable histories. Otherwise a second pass keeps all configurations.
 - `configurations_max` bounds the work; beyond it the result is None, never a verdict.
 """
 
@@ -38,7 +39,7 @@ Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, how many), ordered by s
 Configuration: TypeAlias = tuple[State, int, Spent]  # state, bits of open completed operations that took effect, spent
 
 
-BEAM = 24  # Configurations kept by the first walk. A wider beam finds hardly more (measured), at a proportional cost.
+BEAM = 24  # Configurations kept by the first walk. A wider beam costs more and finds hardly more (measured).
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class _CapReached(Exception):
 def search(
     operations: Sequence[Operation], *, configurations_max: int, ordered: bool = False, initial: State = ABSENT
 ) -> SearchResult:
-    """Decide one key. All stamps must be of one clock (`Clocks.widened` moves others onto one axis)."""
+    """Decide one key. All stamps must be of one clock (`Clocks.widened` moves several onto one axis)."""
     made = 0
     for beam in (BEAM, None):
         linearizer = _Linearizer(operations, configurations_max - made, ordered, beam)
@@ -149,7 +150,7 @@ class _Linearizer:
             self._open_idle[position] = bit
 
     def _promising(self, configurations: set[Configuration]) -> set[Configuration]:
-        """Return the configurations that have committed to the least.
+        """Return the configurations that leave the most choices open.
 
         In these, few open operations and few unknown ones have taken effect.
         """
@@ -263,7 +264,7 @@ def _is_idle(op: Operation) -> bool:
 
 
 def _write_ranks(operations: Sequence[Operation]) -> dict[int, int]:
-    """Positions of acknowledged writes with a revision → 0, 1, 2… by revision."""
+    """Return the rank by revision (0, 1, 2…) of each acknowledged write with a revision, by position."""
     revisions = [(op.revision, p) for p, op in enumerate(operations) if op.writes and op.revision is not None]
     return {position: rank for rank, (_, position) in enumerate(sorted(revisions))}
 

@@ -1,12 +1,13 @@
-"""The order that the revisions propose, and its verification. A verified order is a proof, whoever proposed it.
+"""The order that the revisions propose, and its verification. A verified order is a proof, however it was found.
 
 - The operations are put in the order (revision, writer first, call).
 - A write of unknown outcome takes part only if some response shows that it happened. If a response names its revision,
-  that is its place. Otherwise it goes immediately before its first observer: it never returns, so the latest place is
-  the best one. Chains of such writes (an unknown compare-and-set over the value of another) are followed.
-- Real time: the order is wrong if and only if some operation returned before an earlier one of the order was called,
-  that is, if a prefix maximum of the calls exceeds a return.
-- Replay: every response must follow from the state at its place, and no revision is reported of two writes.
+  this determines its place. Otherwise the write goes immediately before its first observer: the write never returns, so
+  the latest place is the best one. Chains of such writes (an unknown compare-and-set over the value of another unknown
+  write) are followed.
+- Real time: the order is wrong if and only if some operation returned before an operation that precedes it in the order
+  was called, that is, if a prefix maximum of the calls exceeds a return.
+- Replay: every response must follow from the state at its place, and no revision is reported for two writes.
 
 Cost: O(n log n) for n operations of a key, plus a bounded search at each gap that unknown writes must fill. A key whose
 order fails is suspect, not wrong: `key/decide.py` then looks for a violation, or for another order.
@@ -28,17 +29,17 @@ Rank: TypeAlias = tuple[int, int, int, int]  # (revision, writer first, call, op
 
 LATE = "it returned before an operation that precedes it in the order was called"
 
-FILL_STATES_MAX = 200  # States tried at one place to fill a gap with unknown writes. It needs one or two, rarely more.
-FILL_BACK_MAX = 24  # How many places back a gap may have to be filled: the writes since a version was last shown.
+FILL_STATES_MAX = 200  # States tried at one place to fill a gap with unknown writes. Most gaps need one or two.
+FILL_BACK_MAX = 24  # A gap is filled at most this many places back: among the writes since the last reported version.
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
     """The result of verifying the order that the revisions propose.
 
-    `order`: every completed operation, and the unknown ones that took effect. `reason`, `at`: if not `verified`, why,
-    and the operation at which it failed. `guessed`: no response named the place of some unknown write, so it is not
-    proven that a revision was free there.
+    `order`: every completed operation, and the unknown ones that took effect. `reason`, `at`: why the verification
+    failed, and at which operation. `guessed`: no response named the place of some unknown write, so it is not proven
+    that a revision was free there.
     """
 
     verified: bool
@@ -50,7 +51,7 @@ class Witness:
 
 @dataclass(slots=True)
 class _Place:
-    """An operation at its place. `shows`: what responses reported of the record that it wrote."""
+    """An operation at its place. `shows`: a response's report of the record that it wrote."""
 
     revision: int
     operation: Operation
@@ -65,7 +66,7 @@ class _Place:
 
 
 def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State = ABSENT) -> Witness:
-    """Verify the order that the revisions of one key propose; reads that promise less are left out."""
+    """Verify the order that the revisions of one key propose; reads of weaker consistency are left out."""
     completed = [op for op in operations if not op.unknown and op.weak is None]
     if any(op.revision is None for op in completed):
         return Witness(False, reason="an operation has no revision")
@@ -88,9 +89,9 @@ def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State =
 
 
 def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
-    """Return the records that responses reported, by the revision that wrote them.
+    """Return one report of each record that responses reported, by the record's revision.
 
-    The replay compares reports that differ.
+    If reports of one record differ, the replay notices it.
     """
     shown: dict[int, Seen] = {}
     for op in completed:
@@ -105,7 +106,7 @@ def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
 def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Operation]) -> set[int] | None:
     """Place the unknown writes that were seen with a revision, and return their op_ids.
 
-    None: a record was seen that no operation can have written.
+    Return None if a record was seen that no operation can have written.
     """
     written = {place.revision for place in places if place.operation.writes}
     by_value: dict[str, list[Operation]] = {}
@@ -117,7 +118,7 @@ def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Ope
     for revision in sorted(shown.keys() - written):
         value = shown[revision].value
         if value is None:
-            continue  # Only keys were requested: it may be any write; the replay fills the gap.
+            continue  # Only keys were requested, so any write is possible; the replay fills the gap.
         candidates = by_value.get(value, [])
         while candidates and candidates[-1].op_id in taken:
             candidates.pop()
@@ -145,7 +146,7 @@ def _values_seen(completed: Iterable[Operation]) -> set[str]:
 
 
 def late_operation(order: Sequence[Operation], clocks: Clocks) -> Operation | None:
-    """Return the first operation that had returned before an earlier one of the order was called, if there is one."""
+    """Return the first operation that had returned before one that precedes it in the order was called, or None."""
     latest: dict[str, int] = {}
     for op in order:
         for clock, call in latest.items():
@@ -161,7 +162,7 @@ def _replay(
 ) -> Witness:
     carried = {place.revision for place in places if place.operation.writes}
     filler = _Filler(spare, values_seen, [place.operation for place in places], carried, clocks)
-    states = [initial]  # states[i]: before places[i].
+    states = [initial]  # states[i]: the state before places[i].
     chains: dict[int, list[Operation]] = {}  # Unknown writes put immediately before places[i].
     for position, place in enumerate(places):
         after = _accepts(states[position], place, carried)
@@ -187,7 +188,7 @@ def _replay(
 
 
 def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: Clocks, initial: State) -> Witness:
-    """If several unknown writes may stand at a place, use the one that bounds its revision least."""
+    """Where several unknown writes are possible, use the one whose call restricts its revision least."""
     if not found.guessed:
         return found
     order = with_earliest_calls(found.order, operations)
@@ -217,8 +218,8 @@ def _misfit(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, initi
 def _accepts(state: State, place: _Place, carried: set[int]) -> State | None:
     """Return the state after the operation at this place; None if the operation does not fit there.
 
-    It fits if the state agrees with its response and with later reports of its result, and if it gives no unknown write
-    a revision of `carried`: those of other writes.
+    The operation fits if the state agrees with its response and with later reports of its result. It must not report a
+    revision of `carried` (the revisions that writes of the order carry) for an unknown write.
     """
     if not carried.isdisjoint(revisions_claimed(state, place.operation)):
         return None
@@ -270,8 +271,9 @@ class _Filler:
         """Find a place not before `first`, and unknown writes there that explain all responses up to `position`.
 
         Returns the place, the writes, the state after them, and the states after each place from there on. The latest
-        place is tried first. An earlier one may be needed: a hidden write shows only in the version of a later one, or
-        must not stand between a write and the compare-and-set that expects it.
+        place is tried first. An earlier place may be needed if only the version of a later write shows the hidden
+        write, or if the hidden write must not come between another write and the compare-and-set that expects that
+        write.
         """
         for start in range(position, max(first, position - FILL_BACK_MAX) - 1, -1):
             filled = self._fill(states[start], places[start : position + 1], start)
@@ -282,7 +284,7 @@ class _Filler:
     def _fill(
         self, state: State, ahead: Sequence[_Place], position: int
     ) -> tuple[list[Operation], State, list[State]] | None:
-        """Search breadth first, so for a shortest chain; None if there is none within FILL_STATES_MAX states."""
+        """Return a shortest chain that fits, by breadth-first search; None if FILL_STATES_MAX states give none."""
         feasible = [op for op in self._spare if op.op_id not in self._used and self._in_time(op, position)]
         useful = _leading_to({value for place in ahead for value in _values_wanted(place)}, feasible)
         frontier: list[tuple[State, tuple[Operation, ...]]] = [(state, ())]
@@ -310,7 +312,10 @@ class _Filler:
     def _candidates(
         self, feasible: Sequence[Operation], chain: tuple[Operation, ...], useful: set[str | None]
     ) -> Iterator[Operation]:
-        """Yield one write of each sort. A write whose value others wait for is not used where any write would do."""
+        """Yield one write of each sort.
+
+        A write whose value some response names is not used where any write would do.
+        """
         done = {op.op_id for op in chain}
         offered: set[object] = set()
         for op in feasible:

@@ -29,7 +29,7 @@ _SINGLE_OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revisio
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The same as `DecidedTable`, for some of the keys."""
+    """The decisions for some of the keys, as in `DecidedTable`."""
 
     proven: pa.Table
     others: list[KeyFindings]

@@ -45,7 +45,10 @@ def gather_rows(rows: Iterable[Row], verdict: Verdict, about: Mapping[str, RunAb
 
 
 def gather(frame: Frame, parts: pa.Table, verdict: Verdict, about: Mapping[str, RunAbout]) -> Material:
-    """Return the same from a frame. `parts`: its rows about single keys (`single_rows`)."""
+    """Return the material of the page of this verdict, from a frame.
+
+    `parts`: its rows about single keys (`single_rows`).
+    """
     whole, by_key = _Stamped.of(frame), _Stamped.of(Frame(parts))
     scenes = tuple(_scene(whole, by_key, violation) for violation in verdict.violations)
     plots, left_out = _plots(frame, wrong_runs(verdict), about)

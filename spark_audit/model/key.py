@@ -2,8 +2,8 @@
 
 A state is a plain tuple `(value, mod_revision, create_revision, version)`; a value of None means that the key is
 absent. A revision is None while no response has named it (a write of unknown outcome, or a history without revisions).
-The first response that names it fixes it, and every later one has to agree. `advance` alone decides whether an
-operation may have answered as it did.
+The first response that names the revision fixes it, and every later response has to agree. `advance` alone decides
+whether an operation may have answered as it did.
 
 See docs/reference/specification.md#81-records-and-revisions.
 """
@@ -20,10 +20,10 @@ ABSENT: State = (None, 0, 0, 0)
 
 
 def advance(state: State, operation: Operation, revision: int | None) -> State | None:
-    """Return the state after `operation`, or None if it cannot have answered so in this state.
+    """Return the state after `operation`, or None if this state rules out the response.
 
-    `revision`: that of its writes, if known. An unknown operation that would change nothing here is refused: leaving it
-    out is equivalent, and cheaper.
+    `revision`: the revision of the operation's writes, if known. An operation of unknown outcome that would change
+    nothing in this state is refused, because leaving the operation out is equivalent, and cheaper to search.
     """
     if operation.guards and not _guards_agree(state, operation):
         return None
@@ -95,7 +95,7 @@ def observed(state: State, seen: Seen) -> State | None:
 
 
 def _with_revisions(state: State, seen_mod: int | None, seen_create: int | None) -> State | None:
-    """Return the state with these revisions of its record; None if it has others."""
+    """Return the state with these revisions for its record; None if the record has other revisions."""
     value, mod, create, version = state
     if seen_mod is not None and seen_mod != mod:
         if mod is not None:
@@ -116,7 +116,7 @@ def _guards_agree(state: State, operation: Operation) -> bool:
     answers = [_guard_holds(state, guard) for guard in operation.guards]
     if operation.guards_hold:
         return False not in answers
-    return operation.guards_hold is None or not all(answers)  # A revision that is not named (None) may have differed.
+    return operation.guards_hold is None or not all(answers)  # A comparison with an unnamed revision (None) may fail.
 
 
 def _guard_holds(state: State, guard: Guard) -> bool | None:

@@ -19,14 +19,17 @@ from spark_audit.model.key import compared
 
 Row: TypeAlias = Mapping[str, Any]
 Record: TypeAlias = tuple[str | None, int, int, int]
-"""(value, mod_revision, create_revision, version). Absent: value None; mod_revision is that of its deletion, or 0."""
+"""(value, mod_revision, create_revision, version).
+
+If the key is absent, the value is None, and mod_revision is the deletion's revision or 0.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """The reason why a response does not follow from the store.
 
-    `keys`: the keys whose records would have to differ for it to follow.
+    `keys`: the response could follow only if the records of these keys were different.
     """
 
     reason: str
@@ -41,7 +44,7 @@ def written(old: Record, value: str | None, revision: int) -> Record:
 
 
 def differs(have: Record, seen: Row | None) -> bool:
-    """Return whether a response reports a record other than this one (None: it reports absence)."""
+    """Return whether a response reports a record other than this one. If `seen` is None, it reports absence."""
     if seen is None or have[0] is None:
         return (seen is None) != (have[0] is None)
     names = ("value", "mod_revision", "create_revision", "version")
@@ -119,7 +122,7 @@ class WholeStore:
         return found[::-1] if request["reverse"] else found
 
     def meet(self, row: Row, request: Request | None) -> Conflict | None:
-        """Compare a response with the store, and always apply its writes. `request`: that of a range or txn."""
+        """Compare a response with the store, and always apply its writes. `request`: of a range or txn."""
         output, op = row["output"], row["op"]
         if request is not None:
             if op == "range":
@@ -149,7 +152,7 @@ class WholeStore:
             if found is not None:
                 return found
         reason = _listing_problem(request, output, [key for key, _ in live])
-        # Behind the limit every key of the interval may be the reason; `*` stands for the whole interval.
+        # Any key of the interval may be the reason, even one beyond the limit; `*` stands for the whole interval.
         return Conflict(reason, frozenset(("*",))) if reason else None
 
     def _items(self, request: Request, output: Row, live: list[tuple[str, Record]]) -> Conflict | None:

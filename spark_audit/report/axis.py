@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 WIDTH, LEFT, RIGHT, TOP = 1100, 150, 20, 22
 TICKS_WANTED = 9
-CHARACTER_WIDTH = 5.6  # About that of 10 px sans-serif.
+CHARACTER_WIDTH = 5.6  # About the width of a character of 10 px sans-serif.
 
 INK, PALE, GRID, VIOLATION, FAULT = "#222", "#6b7280", "#e5e7eb", "#dc2626", "#f59e0b"
 _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))
@@ -45,7 +45,7 @@ def _step(wanted_ns: float) -> int:
 
 
 def moment(offset_ns: int, step_ns: int) -> str:
-    """`+1.5 ms`, with as many digits as steps of this size need."""
+    """The label of a tick, such as `+1500 µs`, in the largest unit that is not above the step."""
     size, unit = next((size, unit) for size, unit in _UNITS if step_ns >= size or size == 1)
     return f"{offset_ns // size:+d} {unit}" if offset_ns else f"0 {unit}"
 
@@ -115,7 +115,7 @@ def text(
 
 
 def room_text(parent: Element, x: float, y: float, words: str, colour: str, room: float) -> None:
-    """Words inside a shape that is `room` wide, shown only while they fit."""
+    """Draw a text inside a shape that is `room` wide; it is shown only while it fits."""
     drawn = text(parent, x, y, words, colour, **{"class": "room", "data-room": f"{room:.3f}"})
     if len(drawn.text or "") * CHARACTER_WIDTH > room:
         drawn.set("visibility", "hidden")

@@ -22,7 +22,7 @@ BUCKETS_MAX = 240  # In a plot over time: a screen shows no more.
 BUCKETS_MIN, OPERATIONS_PER_BUCKET = 8, 25  # A short history has fewer buckets: a p99 of three operations says nothing.
 PLOTS_MAX = 8  # Runs (or clocks which cannot be compared) that are plotted; those with violations first.
 TEXT_CHARACTERS_MAX = 1_000  # Shown of a value or a response in a tooltip; the history has all of it.
-LATENCY_BITS = 7  # Latencies are rounded down to so many leading bits: by less than 1.6 %.
+LATENCY_BITS = 7  # Latencies are rounded down to this many leading bits: by less than 1.6 %.
 MARGIN_FACTOR = 4  # Neighbours are sought in a time that has, on average, this many times NEIGHBOURS_MAX.
 SPAN_NS_MAX = 2**62  # A run whose stamps lie further apart (146 years) has no axis.
 
@@ -48,9 +48,9 @@ class Bucket:
     """A slice of time.
 
     The bucket of the return counts `completed`, `failed` and the latencies (of `completed`); the bucket of the call
-    counts `unknown` and the lags. A lag is the number of revisions by which the lowest response to a call of this
-    bucket was behind the highest one that had returned before the bucket began. `local_lag` is the lag of `local`
-    reads, which may be behind. None: nothing to compare.
+    counts `unknown` and the lags. A lag compares the lowest revision in responses to calls of this bucket with the
+    highest revision returned before the bucket began: it is the number of revisions by which the first is behind the
+    second. `local_lag` is the lag of `local` reads, which may be behind. A lag is None if there is nothing to compare.
     """
 
     completed: int = 0
@@ -87,7 +87,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class FaultWindow:
-    """An injected fault. `stop_ns` None: until the end."""
+    """An injected fault. `stop_ns` is None if it lasted until the end."""
 
     start_ns: int
     stop_ns: int | None
@@ -105,7 +105,10 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """`scenes`: the bars of each violation of the verdict, in its order. `plots_left_out`: see PLOTS_MAX."""
+    """The material of a page.
+
+    `scenes`: the bars of each violation, in the order of the verdict. `plots_left_out`: see PLOTS_MAX.
+    """
 
     scenes: tuple[tuple[Bar, ...], ...] = ()
     plots: tuple[Plot, ...] = ()
@@ -148,7 +151,7 @@ def rounded_latency(nanoseconds: int) -> int:
 
 
 def margin_ns(span_ns: int, operations: int) -> int:
-    """How far (ns) from a violation its neighbours are sought, if a span of time has so many operations."""
+    """How far (ns) from a violation its neighbours are sought, given the number of operations in a span of time."""
     return MARGIN_FACTOR * NEIGHBOURS_MAX * (span_ns // max(1, operations) + 1)
 
 

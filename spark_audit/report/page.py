@@ -167,6 +167,6 @@ def _marks(verdict: Verdict, material: Material, plot: Plot) -> list[tuple[int, 
 
 
 def _is_marked(bar: Bar, plot: Plot) -> bool:
-    """Whether the bar is of a violation and of the axis: stamps of a clock that is not on it have no place on it."""
+    """Whether the bar is part of a violation and lies on the axis of the plot, which not all clocks share."""
     end_ns = plot.axis.start_ns + plot.axis.buckets * plot.axis.width_ns
     return bar.guilty and bar.clock == plot.axis.clock and plot.axis.start_ns <= bar.call_ns <= end_ns

@@ -26,7 +26,10 @@ def draw_scene(bars: Sequence[Bar], label: str) -> str:
 
 
 def shares_no_axis(bars: Sequence[Bar]) -> bool:
-    """Whether the bars are of clocks that cannot be compared. Then lanes say nothing about each other."""
+    """Whether the bars are of clocks that cannot be compared.
+
+    Then the order of bars in different lanes means nothing.
+    """
     return len({bar.clock for bar in bars}) > 1
 
 

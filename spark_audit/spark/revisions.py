@@ -58,7 +58,7 @@ def open_keys_of(keys: DataFrame, runs: Iterable[str]) -> dict[str, list[str]]:
 def revision_facts(
     scan: Scan, queries: Mapping[str, RevisionQuery], clocks: Mapping[str, Clocks]
 ) -> dict[str, RevisionFacts]:
-    """The facts by run. Without queries, nothing is read."""
+    """The facts by run. If there are no queries, no file is read."""
     if not queries:
         return {}
     tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
@@ -95,7 +95,10 @@ class _Calls:
 
 
 def _reached(rows: RowsOfFrame, calls: _Calls) -> Int64s:
-    """The same as `RowsOfFrame.reached`, but the calls are prepared once for many chunks. See `RevisionFacts`."""
+    """For each call the highest revision returned before it, as in `RowsOfFrame.reached`.
+
+    The calls are prepared once for many chunks.
+    """
     found = np.ones(calls.count, np.int64)
     clock = rows.frame.codes("clock_id")
     code = clock.ids[rows.taking]
@@ -163,7 +166,7 @@ def rows_by_run(frame: Frame, clocks: Mapping[str, Clocks]) -> Iterator[tuple[st
 
 
 def _packed(numbers: Int64s) -> bytes:
-    """Numbers as compressed differences: those of revisions are mostly small."""
+    """Compress the differences of the numbers; the differences of revisions are mostly small."""
     return zlib.compress(np.diff(numbers, prepend=0).tobytes(), 1)
 
 

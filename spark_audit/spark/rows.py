@@ -85,7 +85,7 @@ class RowsOfSpark:
         return self._rows.where(_TAKES_PART)
 
     def reached(self, calls: Sequence[CallStamp]) -> Sequence[int]:
-        """Answer by one pass over the files."""
+        """Find, by one pass over the files, the highest revision returned before each call."""
         query = {self._run_id: RevisionQuery(tuple(calls), 1, 0)}
         return revision_facts(self._scan, query, {self._run_id: self._clocks})[self._run_id].reached
 
@@ -128,7 +128,7 @@ class RowsOfSpark:
         return [row.asDict(recursive=True) for row in some.collect()]
 
     def returned_before(self, claim: RevisionClaim) -> Row:
-        """Let Spark find the first such row."""
+        """Let Spark find the first row that contradicts the claim."""
         assert claim.by is not None
         _, call, name = claim.by
         late = f.lit(False)

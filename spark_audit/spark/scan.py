@@ -55,9 +55,9 @@ TASK_ROWS = 1 << 20
 LINES_TASK_BYTES = 1 << 27  # Per task: about TASK_ROWS / 3 rows, as text is slow to parse.
 _UNTOLD = 4  # A hot key may be missed in a source that holds less of it than its fair share divided by this.
 PARTITION_ROWS = 250_000  # Rows of whole keys that are decided at once: about 100 MB.
-PIECES_AT_ONCE = 32  # Pieces that Python gets together.
+PIECES_AT_ONCE = 32  # Pieces that are handed to Python together.
 SMALL_ROWS = 5_000  # One partition is enough: tasks cost more than the work.
-JSON_ROW_BYTES = 300  # About so many; only used to choose the number of partitions.
+JSON_ROW_BYTES = 300  # An estimate, only used to choose the number of partitions.
 ERROR, SUMMARY = "error", "summary"
 _OF_ONE_KEY = (
     "client", "key", "value", "expected", "expected_mod_revision", "output.value", "output.create_revision",

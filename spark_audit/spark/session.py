@@ -1,7 +1,7 @@
 """A Spark session for one audit: the right Java, the right Python, silent, and removed without a trace afterwards.
 
-There are four ways: in this process tree on loopback (local), as the driver of a cluster (`master`), as a client of a
-Spark Connect server (`remote`), or inside of a driver that spark-submit has started. See
+Spark runs in one of four ways: in this process tree on loopback (local), as the driver of a cluster (`master`), as a
+client of a Spark Connect server (`remote`), or inside of a driver that spark-submit has started. See
 docs/operations/audit-spark.md.
 """
 
@@ -54,7 +54,7 @@ _HERE = {
     "spark.shuffle.sort.bypassMergeThreshold": "1",  # Otherwise the shuffle writes everything twice.
     "spark.sql.adaptive.enabled": "false",  # It plans every stage again, and there are few partitions here anyway.
 }
-_SHORT_ELSEWHERE = {"spark.sql.shuffle.partitions": "8"}  # Spark's 200 start Python 200 times: 70 s for 2,000 rows.
+_SHORT_ELSEWHERE = {"spark.sql.shuffle.partitions": "8"}  # The default, 200, starts Python 200 times: 70 s.
 LOG_TAIL_CHARACTERS_MAX = 2_000  # Shown of Spark's log if it does not start.
 
 
@@ -248,7 +248,7 @@ def _stop(session: SparkSession) -> None:
         process = getattr(gateway, "proc", None)
         gateway.shutdown()
         if process is not None:
-            process.stdin.close()  # It ends itself when its stdin ends.
+            process.stdin.close()  # The JVM ends when its stdin is closed.
             process.wait(timeout=30)
         SparkContext._gateway = None
         SparkContext._jvm = None

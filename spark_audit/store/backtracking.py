@@ -4,9 +4,9 @@ The search is exact at every gap: the store is known, so each write is evaluated
 are tried first. If a later response contradicts the store, the choices that it depends on are taken back, last first,
 and the next candidate is tried. A choice is skipped if none of its candidates could affect the contradicted keys.
 
-`wide` decides which operations affect a key. By default these are only the operations that write it, which is quick and
-nearly always enough. With `wide`, these are all operations that are connected with it, however remotely. An exhausted
-wide search is a proof that no explanation exists.
+`wide` decides which operations affect a key. By default, these are only the operations that write the key, which is
+fast and nearly always enough. With `wide`, these are all operations that are connected with the key through shared
+keys, directly or indirectly. An exhausted wide search is a proof that no explanation exists.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class BacktrackingSearch:
     # -- Taking back ------------------------------------------------------------------------------------------------
 
     def _settle(self, fault: _Fault) -> int:
-        """Settle a contradiction: let it stand, or make another choice. Return the step to continue with."""
+        """Handle a contradiction: report it, or make another choice. Return the step to continue with."""
         following = fault.step + 1
         if fault.step in self._reported:
             return following

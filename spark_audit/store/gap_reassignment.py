@@ -2,7 +2,7 @@
 
 The order that proved a key is one of several, and it was chosen without regard to other keys. Once all orders are
 known, so are the free revisions. Between two operations that report a whole record, or absence, a key depends on the
-rest of its history only through the unknown writes that are used up. `store/segment_solver.py` decides such a segment
+rest of its history only through the unknown writes that the rest uses. `store/segment_solver.py` decides such a segment
 again, exactly. The candidates are the free revisions and, at a higher cost, the revisions of unplaced writes in other
 segments. Those writes then look for another revision, or are decided again in their turn. Each segment is verified, and
 all writes are matched again: docs/internals/audit-proofs.md, section 9.
@@ -327,8 +327,8 @@ def _window(write: UnplacedWrite, around: int) -> RevisionWindow:
 def _part(key: str, low: int, high: int, operations: Sequence[Operation], around: int, more: int) -> _Part | None:
     """Return the part around these revisions, extended by `more` operations on either side.
 
-    Only operations that report the whole record count for `more`. None: the state of the key at the begin of the part
-    is not known, or no such operation ends it.
+    Only operations that report the whole record count for `more`. Return None if the state of the key at the beginning
+    of the part is not known, or if no such operation ends the part.
     """
     shows = [(op.revision or 0, state) for op in operations if (state := _shown(op)) is not None]
     begins = [one for one in shows if one[0] < low]

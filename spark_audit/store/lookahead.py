@@ -1,7 +1,7 @@
 """Later responses about a key: whether they can still be explained from the record that is in the store now.
 
-They are kept only for keys that an unknown write may have changed. A score of IMPOSSIBLE is exact: whatever unknown
-writes follow, some response would be contradicted. The other scores only rank candidates.
+They are kept only for keys that an unknown write may have changed. A score of IMPOSSIBLE is exact: no matter which
+unknown writes follow, some response would be contradicted. The other scores only rank candidates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Observed: TypeAlias = tuple[str, Row | None, tuple[str, str | None] | None]  # 
 FITS, WANTING, DOUBTFUL, IMPOSSIBLE = 1_000, 500, 100, 0
 """How well a record fits the next observation. From WANTING, the number of missing unknown writes is subtracted."""
 
-AHEAD_MAX = 12  # Answers looked at. The first that shows a version decides; later ones do not count against the record.
+AHEAD_MAX = 12  # Responses compared. The first that reports a version decides; later ones are ignored.
 _MISSING_MAX = 300
 _OTHER_LIFE = 10  # A record of another creation: at least a deletion and a write are missing. Only a weight.
 _ABSENT: Row = {"found": False}
@@ -162,8 +162,8 @@ class Lookahead:
     def _judge(self, have: Record, observation: Observation, now: int, rewritten: bool, hints: bool) -> int | None:
         """Return the score of a record against one observation.
 
-        None: the record agrees, and later observations may decide. `now`: unplaced writes have later revisions than
-        this.
+        Return None if the record agrees, so that later observations may decide. `now`: all writes that are not placed
+        yet have revisions above this one.
         """
         seen = observation.seen
         assert seen is not None
@@ -206,7 +206,7 @@ def _same(seen: Row, have: Record) -> bool:
 
 
 def _missing(seen_create: int | None, seen_version: int | None, create: int, version: int, now: int) -> int:
-    """Return the score of a record of this life with `version`, by how many writes it lacks to be the one seen."""
+    """Return the score of a record with `create` and `version`, by how many writes it lacks to match the seen one."""
     if seen_create is not None and seen_create != create:
         return WANTING - _OTHER_LIFE if seen_create > now else IMPOSSIBLE
     if seen_version is None or seen_version == version:

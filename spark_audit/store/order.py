@@ -1,8 +1,8 @@
 """The store-wide properties that revisions alone decide, for rows in memory (Spark: `spark/order.py`).
 
-Order: over all keys, an operation carries no revision below one that a completed operation carried before its call, and
-a write that changed something carries a higher one. In the order (revision, writer first, call), this means that no
-operation returned before an earlier one of the order was called.
+Order: an operation carries no revision below that of an operation, on any key, that had returned before its call. A
+write that changed something carries a higher revision than that. In the order (revision, writer first, call), this
+means that no operation returned before an earlier one of the order was called.
 
 Unique: no two acknowledged writes that changed something carry the same revision. Gaps are only counted, since other
 writers may exist.
@@ -30,7 +30,7 @@ class OutOfOrder:
 
 
 def out_of_order(rows: Iterable[Mapping[str, Any]], clocks: Clocks) -> Iterator[OutOfOrder]:
-    """Yield each operation of one run that breaks the order, with one that shows it.
+    """Yield each operation of one run that breaks the order, with another operation that shows this.
 
     `rows`: those that take part.
     """

@@ -84,7 +84,7 @@ def worth_replaying(multi_key: int, rows: int, unproven: bool) -> bool:
 
 
 def left_open(rows: int, keys: Sequence[str] = ()) -> str:
-    """Return why a run of so many rows stays open although a key of it needs a replay.
+    """Return why a run of this many rows stays undecided although one of its keys needs a replay.
 
     `keys`: the keys for which no order was found that uses the free revisions.
     """
@@ -106,7 +106,7 @@ def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
 
 
 def no_order(without_revision: int) -> str | None:
-    """Return why so many completed operations without a revision prevent a replay; None if there are none."""
+    """Return why completed operations without a revision prevent a replay; None if their number is 0."""
     return (
         f"{without_revision} operations carry no revision, so there is no order to replay the store in"
         if without_revision

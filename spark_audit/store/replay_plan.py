@@ -83,7 +83,7 @@ def plan_replay(
 ) -> ReplayPlan | None:
     """Plan the replay of one run. `rows`: sorted by `position`; `wrong`: keys that no order explains.
 
-    None: there is no unknown write to place.
+    Return None if there is no unknown write to place.
     """
     found = unknown_writes(unknown, rows, clocks)
     if not found:

@@ -7,9 +7,9 @@ higher one.
 
 An *unplaced write*: an unknown write, in the order that proves the key, whose revision no response named. Its revision
 lies between those of its neighbours and above all revisions that had returned before its call. No other write has the
-same one. If every unplaced write of a run finds a revision of its own, the orders of all keys are parts of one order of
-the whole store that explains every response. A replay of the store (`replay.py`) could then add nothing except for
-listings and transactions over several keys. docs/internals/audit-proofs.md, section 9.
+same revision. If every unplaced write of a run finds a revision of its own, the orders of all keys are parts of one
+order of the whole store that explains every response. A replay of the store (`replay.py`) could then add nothing except
+for listings and transactions over several keys. docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ RevisionRange: TypeAlias = tuple[int, int]  # (first, last)
 class RevisionClaim:
     """The revision of an unknown write that a response named.
 
-    `by`: (op_id, call, clock) of the write; if several can have it, the one with the least call. `by` None: the
-    responses do not name the value, or no write comes first because there are several clocks.
+    `by`: (op_id, call, clock) of the write; if several can have it, the one with the least call. `by` is None if the
+    responses do not name the value, if the calls of several clocks cannot be ordered, or if there are fewer writes than
+    revisions.
     """
 
     key: str

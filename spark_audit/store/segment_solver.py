@@ -1,9 +1,9 @@
 """Decides a segment of one key exactly: where its writes of unknown outcome took effect, using the offered revisions.
 
-The acknowledged operations are in the order of their revisions, and an unknown write is at the revision that it gets,
-so every state is completely known. One pass over the revisions, with all states that are possible at each, finds the
-cheapest solution. No response distinguishes unknown puts whose value nothing names, and none distinguishes unknown
-deletions. Both are used in the order of the revisions returned before their calls, the least restrictive first.
+The acknowledged operations are in the order of their revisions, and an unknown write is placed at the revision that it
+is given, so every state is completely known. One pass over the revisions, with all states that are possible at each,
+finds the cheapest solution. No response distinguishes unknown puts whose value nothing names, and none distinguishes
+unknown deletions. Both are used in the order of the revisions returned before their calls, the least restrictive first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PlacedWrite: TypeAlias = tuple[Operation, int]  # A write and its revision.
 
 STATES_MAX = 2_000  # States kept at one revision: the cheapest. True histories need tens.
 STEPS_MAX = 200_000  # Operations tried on states of one segment: about a second.
-_UNNAMED = -1  # Stands for every revision that no answer names: such states are one, as nothing distinguishes them.
+_UNNAMED = -1  # Stands for all revisions that no response names: states that differ only in these are merged.
 _ANY = "\ud800 of unknown outcome"  # Stands for every value that nothing names, for the same reason.
 
 
@@ -46,7 +46,7 @@ def solve(segment: Segment) -> tuple[PlacedWrite, ...] | None:
 
 
 def verifies(segment: Segment, placed: Sequence[PlacedWrite]) -> bool:
-    """Return whether every response follows with these writes.
+    """Return whether every response follows if these writes take effect.
 
     Each write must be used once, above its floor, at an offered revision of its own.
     """

@@ -1,8 +1,8 @@
 """Writes of unknown outcome, seen from the whole store: what each would change there, and from which revision on.
 
 Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries. Every transaction that
-changes something has a revision of its own. The write cannot have taken effect before its call, so it
-took effect above every revision that a response had carried by then.
+changes something has a revision of its own. The write cannot have taken effect before its call, so its revision is
+above every revision that a response had carried by then.
 
 See docs/reference/specification.md#81-records-and-revisions.
 """
@@ -69,7 +69,7 @@ class UnknownWrite:
         return {key: value for key, value in made.items() if value is not None or record(key)[0] is not None}
 
     def may_write(self, key: str, value: str | None) -> bool:
-        """Return whether it can have written this value; None: any value."""
+        """Return whether it can have written this value, or, if `value` is None, any value."""
         if self.row["op"] == "append":
             return key in self.keys
         return any(branch.get(key) is not None and value in (None, branch[key]) for branch in self.branches)

@@ -1,7 +1,7 @@
 """Decides all keys of a table together.
 
-The columnar kernel proves most keys without any Python per key; the others are decided one by one, as
-`verdict/findings.py` does it. Both engines use this module. It needs the `audit` extra (numpy, pyarrow).
+The columnar kernel proves most keys without Python code per key; the other keys are decided one by one, by
+`verdict/findings.py`. Both engines use this module. It needs the `audit` extra (numpy, pyarrow).
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ PROVEN: pa.Schema = pa.schema(_PROVEN)
 
 @dataclass(frozen=True, slots=True)
 class DecidedTable:
-    """Every key of a table is in one of the two fields.
+    """The decisions for all keys of a table; each key is in one of the two fields.
 
     `proven` (columns PROVEN): linearizable keys without further findings. The columns mean what the fields of
-    KeyFindings mean; `traces` is JSON (`Traces.from_json`; null: none), `method` is one of METHODS. `others`: all other
-    keys, each decided once, when the iteration reaches it. Some of them are linearizable, too, but have reads that need
-    a second look.
+    KeyFindings mean; `traces` is JSON (`Traces.from_json`), null if there are none, `method` is one of METHODS.
+    `others`: all other keys, each decided once, when the iteration reaches it. Some of them are linearizable, too, but
+    have reads that need a second look.
     """
 
     proven: pa.Table
@@ -94,7 +94,8 @@ def _weak(columns: Columns) -> Int64s:
 def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Traces]:
     """The traces of proven keys, by key.
 
-    If the witness proves the key, they come from the places of its unknown writes; if zones do, from reported records.
+    If the witness proves a key, its traces come from the places of its unknown writes. If zones prove it, they come
+    from reported records.
     """
     made: dict[int, Traces] = {}
     placed = found.placed
@@ -210,7 +211,7 @@ class _Rest:
     def _reads(self, key: int, decision: Decision, failed: dict[str, int] | None = None) -> KeyFindings:
         """The findings of a decided key.
 
-        Its doubted reads are compared with its writes, because `misfits` looks at nothing else.
+        Its doubted reads are compared with its writes, because `misfits` needs no other operations.
         """
         run_id, name = self.columns.names[key]
         mine = slice(*self.columns.starts[key : key + 2].tolist())

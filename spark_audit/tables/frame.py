@@ -22,7 +22,7 @@ Row: TypeAlias = dict[str, Any]
 NAMES = ("run_id", "client", "op", "key", "status", "clock_id", "consistency", "node")  # Columns of repeated texts.
 ROWS_AT_ONCE = 20_000  # Rows of a table that become Python objects at a time.
 BLOCK_ROWS = 1 << 16
-FEW_NULLS_MAX = 1 << 18  # Kept of each type: some MB at most.
+FEW_NULLS_MAX = 1 << 18  # Nulls of each type that are kept for slicing: some MB at most.
 _ATOMS: dict[str, pa.DataType] = {"string": pa.large_string(), "long": pa.int64(), "boolean": pa.bool_()}
 
 
@@ -52,7 +52,7 @@ class Codes:
     number: dict[str, int]
 
     def among(self, *wanted: str) -> Bools:
-        """Per row whether it is one of these texts; null is not."""
+        """Per row whether its text is one of these; false for null."""
         found = np.zeros(len(self.ids), np.bool_)
         for text in wanted:
             if text in self.number:
@@ -135,13 +135,16 @@ def _codes(column: Any) -> Codes:
 
 
 def distinct(numbers: Int64s) -> Int64s:
-    """The distinct numbers, ascending. `np.unique` hashes them and takes ten times as long for many distinct ones."""
+    """The distinct numbers, ascending. `np.unique` takes ten times as long for many distinct numbers."""
     ordered = np.sort(numbers)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
 
 
 def nulls(rows: int, kind: pa.DataType) -> Any:
-    """So many nulls. A few are a slice of an array that is made once, because fresh memory costs more than the rest."""
+    """An array of nulls.
+
+    A short one is a slice of an array that is made once, because fresh memory costs more than all else here.
+    """
     return _few_nulls(kind).slice(0, rows) if rows <= FEW_NULLS_MAX else _made_nulls(rows, kind)
 
 
@@ -189,7 +192,7 @@ class RowLocations:
     def add(self, file: str, rows: int, lines: int | Sequence[int]) -> None:
         """Add rows of this file.
 
-        `lines`: the line of the first row if each row is on the line after the one before, otherwise the line of each.
+        `lines`: the line of the first row if the rows are on consecutive lines, otherwise the line of each row.
         """
         if not rows:
             return

@@ -1,4 +1,6 @@
-"""Keys of very many operations, found in a sample before rows are shuffled. Only memory depends on the sample.
+"""Keys of very many operations, found in a sample before rows are shuffled.
+
+Only memory depends on the sample.
 
 Each task reads the keys of its source (of JSON lines, those of a part of the file). If some may be hot, it sends every
 SAMPLE_STRIDE-th row. From these rows the driver cuts each hot key into ranges of about `LIMITS.range` rows.
@@ -28,9 +30,9 @@ from spark_audit.tables.order import ranked
 from spark_audit.tables.ranges import HOT_ROWS, LIMITS, Limits, decide_in_ranges
 from spark_audit.tables.shuffle import concat
 
-SAMPLE_STRIDE = 256  # One row of so many is sampled: about 2,000 rows of a key of HOT_ROWS.
+SAMPLE_STRIDE = 256  # One row in this many is sampled: about 2,000 rows of a key that has HOT_ROWS rows.
 _LINES_EVERY_BYTES = 1 << 24
-_LINES_BYTES = 1 << 18  # Read at each place of a file of lines. Each row there also stands for rows that were skipped.
+_LINES_BYTES = 1 << 18  # Read every _LINES_EVERY_BYTES. Each row there also represents skipped rows.
 SAMPLE = "run_id string, key string, revision long, call_ns long, weight long"
 _FIELDS: list[tuple[str, pa.DataType]] = [
     ("run_id", pa.string()),
@@ -137,7 +139,7 @@ def sampled(sources: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Ite
     """A sample of each source: (path, first, last, whether it holds lines).
 
     First and last are row groups, or bytes of lines. Unreadable sources are skipped here and reported elsewhere.
-    `rows_min`: the sample of row groups is empty if no key has so many rows in them.
+    `rows_min`: the sample of row groups is empty if no key has this many rows in them.
     """
     for path, first, last, lines in sources:
         try:

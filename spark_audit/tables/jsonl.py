@@ -1,10 +1,10 @@
 """Reads JSON lines in pieces, with Arrow or line by line with Python.
 
 Arrow parses a piece in which each line is one plain object with the types of a row. It refuses a piece in which any
-value has another type, any text is not UTF-8, or any number is not an integer. It does not say which, and it is not
-exact about the end of a row. So a piece that it refuses is read again by Python, and a piece that it accepts is
-compared with its lines: each must begin with `{` and end with `}`. A line break between `}` and `{` cannot lie within a
-row, so each line holds whole rows; if there are as many rows as lines, each line holds one.
+value has another type, any text is not UTF-8, or any number is not an integer. Arrow does not report which line is
+wrong, and is not strict about the end of a row. So a piece that it refuses is read again by Python, and a piece that it
+accepts is compared with its lines: each must begin with `{` and end with `}`. A line break between `}` and `{` cannot
+lie within a row, so each line holds whole rows; if there are as many rows as lines, each line holds exactly one.
 
 Arrow's time grows with the number of fields in the schema. So a piece is first read with only the fields that its head
 names, and any other field is an error. If that fails, the piece is read with all fields.
@@ -27,7 +27,7 @@ from spark_audit.tables.frame import Row, arrow_type, schema
 
 PIECE_BYTES = 8 * 2**20  # The next piece uses its memory again. One wrong line sends a whole piece to Python.
 _BLOCK_BYTES = 2**20  # Parsed by one thread; a longer line is left to Python.
-_HEAD_BYTES = 2**16  # The fields that it names are expected in the rest.
+_HEAD_BYTES = 2**16  # The head of a piece: the rest is expected to name no other fields.
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Piece:
     """The rows of some lines.
 
     `lines`: the number of the first line if each line is a row, otherwise the number of the line of each row. `bad`:
-    (number, reason) of the other lines.
+    (number, reason) of the lines that are no rows.
     """
 
     table: pa.Table
@@ -91,7 +91,7 @@ def _by_arrow(text: bytes) -> pa.Table | None:
 
 
 def _parsed(text: bytes, fields: pa.Schema, others: Literal["error", "ignore"]) -> pa.Table | None:
-    """None if Arrow refuses it. `others`: the treatment of other fields."""
+    """The rows of the text, None if Arrow refuses it. `others`: how fields outside of `fields` are treated."""
     source: Any = pa.BufferReader(text)
     try:
         table = arrow_json.read_json(

@@ -63,7 +63,7 @@ def inspect_multi_key(frame: Frame) -> MultiKeyRows:
 
 
 def single_rows(frame: Frame, multi_key: MultiKeyRows) -> tuple[pa.Table, Int64s]:
-    """All rows about single keys, and an order for them: that of the frame, with projections at the place of their row.
+    """All rows about single keys, and their order: that of the frame, with projections in place of their row.
 
     The table has the columns of the frame, and those that `project` adds.
     """

@@ -1,7 +1,7 @@
 """The order over all keys, and unique revisions, of one run, in numpy.
 
 The result is that of `store/order.py`, but without a Python object per row. Only the few rows that are shown become
-Python objects; their words come from `verdict/findings.py`.
+Python objects; their texts come from `verdict/findings.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "r
 
 
 def check_order(frame: Frame, run_id: str, ordered: Int64s, changed: Bools, clocks: Clocks, verdict: Verdict) -> None:
-    """Record what breaks the order of one run, and revisions that several writes carry.
+    """Record violations of the order of one run, and revisions that several writes carry.
 
     `ordered`: the rows that take part, sorted by `rank` (history/effects.py). `changed`: per row of the frame.
     """
@@ -50,7 +50,7 @@ def ranked(frame: Frame, rows: Int64s, revision: Int64s, changed: Bools) -> Int6
 def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s]:
     """(late, early): rows that had returned before an earlier row of the order was called, and that earlier row.
 
-    The earlier row is, up to the late one, the row of its clock that was called last.
+    Among the rows of one clock that precede the late row, the earlier row is the one called last.
     """
     if not len(ordered):
         return ordered, ordered
@@ -76,7 +76,7 @@ def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s
 
 
 def _leads(reach: Int64s, ended: Int64s, margin: int) -> Bools:
-    """ended + margin < reach, for stamps and bounds of any size."""
+    """Whether ended + margin < reach, without overflow for stamps and bounds of any size."""
     leads: Bools = (reach > ended) & (reach.view(np.uint64) - ended.view(np.uint64) > min(margin, 2**64 - 1))
     return leads
 

@@ -1,9 +1,9 @@
 """The order over all keys, one block of revisions at a time.
 
-A block holds every row of a run with a revision in [n·2^BLOCK_BITS, (n+1)·2^BLOCK_BITS). It is checked for violations
-within it, and summarized for the other blocks. The summary has the greatest call and the least return per clock. A
-block is checked again only if the greatest call of earlier blocks exceeds its least return, and then begins with that
-call. So memory holds one block and a few numbers of each other block.
+A block holds every row of a run with a revision in [n·2^BLOCK_BITS, (n+1)·2^BLOCK_BITS). Each block is checked for
+violations among its own rows. Its summary, the greatest call and the least return per clock, serves the checks across
+blocks. If the greatest call of the earlier blocks (the carry) exceeds the block's least return, the block is checked
+again, starting from that call. So memory holds one block and a few numbers of each other block.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_audit.tables.order import ranked
 from spark_audit.tables.shuffle import BLOCK_BITS
 from spark_audit.verdict.verdict import SHOWN_MAX
 
-MEMBERS_MAX = 4  # Shown of the writes that share one revision.
+MEMBERS_MAX = 4  # How many of the writes that share a revision are shown.
 _EARLIEST = -(2**63)
 Latest = dict[str, tuple[int, int]]  # Clock → the greatest call, and its op_id.
 
@@ -31,10 +31,10 @@ Latest = dict[str, tuple[int, int]]  # Clock → the greatest call, and its op_i
 class BlockSummary:
     """The summary of one block. Rows are named by op_id.
 
-    `late`: the number of late rows; `pairs`: some of them as (late row, earlier row that was called after it had
-    returned). `writes`, `distinct`: the numbers of acknowledged changes and of their distinct revisions, which lie from
-    `least` to `greatest`. `repeated_revisions`: the number of revisions that several writes carry; `repeated`:
-    (revision, some of these writes) for the first of them.
+    A row is late if it had returned before a row that precedes it in the order was called. `late`: the number of late
+    rows; `pairs`: (late row, that earlier row) for some of them. `writes`, `distinct`: the numbers of acknowledged
+    changes and of their distinct revisions, which lie from `least` to `greatest`. `repeated_revisions`: the number of
+    revisions that several writes carry; `repeated`: (revision, some of these writes) for the first of them.
     """
 
     run_id: str
@@ -101,7 +101,7 @@ def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: La
             if margin is None:
                 continue
             late = np.flatnonzero((rows.clock == other) & _leads(reach[:-1], rows.ended, margin))
-            # The place behind the first row that was called so late; 0: the carry was.
+            # One above the place of the first row with that call; 0 if the carry has it.
             first = np.searchsorted(reach, reach[late]) if len(late) else late
             for place, by in zip(late.tolist(), first.tolist(), strict=True):
                 guilty.setdefault(place, int(rows.op_id[by - 1]) if by else carry[clock][1])
@@ -116,7 +116,7 @@ def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: La
 
 
 def _leads(reach: Int64s, ended: Int64s, margin: int) -> Bools:
-    """ended + margin < reach, for stamps and bounds of any size."""
+    """Whether ended + margin < reach, without overflow for stamps and bounds of any size."""
     leads: Bools = (reach > ended) & (reach.view(np.uint64) - ended.view(np.uint64) > min(margin, 2**64 - 1))
     return leads
 
@@ -138,7 +138,7 @@ def _note_writes(made: BlockSummary, rows: _BlockRows) -> None:
 
 
 def reached(carry: Latest, block: BlockSummary, clocks: Clocks) -> bool:
-    """Whether an operation before this block was called after one in it had returned."""
+    """Whether an operation of an earlier block was called after one of this block had returned."""
     return any(
         (margin := clocks.margin_ns(other, clock)) is not None and least + margin < call
         for clock, (call, _) in carry.items()
@@ -147,7 +147,7 @@ def reached(carry: Latest, block: BlockSummary, clocks: Clocks) -> bool:
 
 
 def carried(blocks: Sequence[BlockSummary], clocks: Clocks) -> dict[tuple[str, int], Latest]:
-    """The carries of the blocks of one run, which are given in order, but only of blocks where a carry matters."""
+    """The carries of those blocks of one run for which a carry matters. `blocks`: all of the run, in order."""
     carry: Latest = {}
     found: dict[tuple[str, int], Latest] = {}
     for block in blocks:

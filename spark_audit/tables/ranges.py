@@ -1,4 +1,6 @@
-"""Decides a key of very many operations, one range of revisions at a time, and holds one range and the unknown writes.
+"""Decides a key of very many operations, one range of revisions at a time.
+
+Memory holds one range and the unknown writes.
 
 Ranges come in the order (revision, writer first, call); each begins with the carry of the ranges before it
 (`columnar/ranges.py`). A range that is not proven proves nothing against the key. The key is then decided as a whole if
@@ -27,7 +29,7 @@ from spark_audit.tables.shuffle import concat
 from spark_audit.verdict.findings import KeyFindings
 from spark_audit.verdict.verdict import UNDECIDED, Undecided
 
-HOT_ROWS = 1 << 19  # A key of more rows is decided in ranges; any other as a whole, together with others.
+HOT_ROWS = 1 << 19  # A key of more rows is decided in ranges; a smaller one as a whole, together with others.
 WHOLE_ROWS_MAX = 1 << 22  # A key that its ranges do not prove is decided as a whole up to this size, in about 1.5 GB.
 
 
@@ -35,7 +37,7 @@ WHOLE_ROWS_MAX = 1 << 22  # A key that its ranges do not prove is decided as a w
 class Limits:
     """Numbers of rows.
 
-    `range`: rows of a range. `ahead`: those of its rows that are only looked at. `left`: rows that may wait for the
+    `range`: rows of a range. `ahead`: how many rows at its end are not decided yet. `left`: rows that may wait for the
     next range. `pending`: unknown writes that are considered at once. `whole`: see WHOLE_ROWS_MAX.
     """
 
@@ -107,7 +109,7 @@ class _RangeWalk:
 
     def __init__(self, unranked: pa.Table, limits: Limits) -> None:
         self._limits, self._carry = limits, Carry()
-        self.proves = not _among(unranked, "status", "ok").any()  # It has no revision: no range can take it.
+        self.proves = not _among(unranked, "status", "ok").any()  # Without a revision, a row is in no range.
         speaks = _among(unranked, "status", "unknown") & ~_among(unranked, "op", "get", "range")
         pending = _lean(unranked.take(np.flatnonzero(speaks & ~_weak(unranked))))
         self._pending = pending.take(np.argsort(_numbers(pending, "call_ns", 0), kind="stable"))
@@ -115,7 +117,7 @@ class _RangeWalk:
         self._op_id = _numbers(self._pending, "op_id", 0)
         self._open = np.ones(len(self._called), np.bool_)
         self._waiting: pa.Table | None = None  # The carried record's write, if there is one, and rows left over.
-        self._begun = 0  # How many of these rows are that write: 1 or 0.
+        self._begun = 0  # 1 if these rows begin with that write, otherwise 0.
         self._clocks: set[str] = set()
         self.name = ("", "")
         self.operations, self.weak = int(speaks.sum()), int((speaks & _weak(unranked)).sum())

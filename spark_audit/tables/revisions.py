@@ -24,7 +24,7 @@ TO_DECIDE = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status",
 
 @dataclass(frozen=True, slots=True)
 class RowsOfFrame:
-    """`RunRows` of these rows of a frame. `taking`: those that take part; `changed`: the changes among them."""
+    """`RunRows` for these rows of a frame. `taking`: the rows that take part; `changed`: the changes among these."""
 
     frame: Frame
     rows: Int64s
@@ -33,7 +33,7 @@ class RowsOfFrame:
     clocks: Clocks
 
     def reached(self, calls: Sequence[CallStamp]) -> list[int]:
-        """The same as `reached_by`, as a list."""
+        """For each call the highest revision returned before it, as a list; 1 if none."""
         return [int(revision) for revision in self.reached_by(calls).tolist()]
 
     def reached_by(self, calls: Sequence[CallStamp]) -> Int64s:
@@ -73,8 +73,8 @@ class RowsOfFrame:
     def numbers_in(self, windows: Sequence[RevisionWindow]) -> Int64s:
         """The numbers of the rows of all windows, ascending.
 
-        If several frames hold the rows of one run, these rows of all frames together give the same `rows_in` as all
-        rows of the run.
+        The rows of a run may be spread over several frames. The numbered rows of all its frames together give the same
+        `rows_in` as all rows of the run.
         """
         found = [np.zeros(0, np.int64)]
         for one, mine, first, end in self._found(windows):

@@ -1,6 +1,6 @@
-"""The rules of a row over whole columns: cheap conditions first, then the exact rules for the rows that meet them.
+"""The rules of a row over whole columns: cheap conditions find suspect rows, and the exact rules decide these.
 
-The conditions may be wider than RULES, never narrower; a test compares them with `plain_problem` on random rows.
+The conditions may find more rows than RULES, never fewer; a test compares them with `plain_problem` on random rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Checks the rows of a chunk, and cuts them into pieces for the tasks that decide, with Arrow and numpy only.
 
-A chunk alone decides nothing, because its keys, clients and revisions occur in others too. So the columns of each row
-go to the partition of its key, to that of its op_id, and to that of the block of its revision. Of each client only the
-first call and the last return are sent. Pieces are Arrow streams: a shuffle moves a few thousand of them, and no rows.
+A chunk alone decides nothing, because its keys, clients and revisions occur in others too. So columns of each row are
+sent to three partitions: one by its key, one by its op_id, and one by the block of its revision. For each client, only
+the first call and the last return are sent. Pieces are Arrow streams: a shuffle moves a few thousand of them, and no
+rows.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from spark_audit.tables.multi_key import MultiKeyRows, inspect_multi_key
 from spark_audit.tables.row_rules import broken_rows
 
 KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
-HOT = "hot"  # For a key with a partition of its own, which reads them by `place`.
+HOT = "hot"  # Rows of a hot key, whose own partition reads them by `place`.
 BLOCK_BITS = 14  # 2^14 revisions are one block: the unit in which the order over all keys is checked.
 DICTIONARY_MAX = 4_096  # Every piece carries its dictionaries whole, so longer ones become plain text first.
 PIECE_ROWS_MAX = 1 << 15  # A few MB, so that Spark hands over little at once.
 _ORDER = ("run_id", "clock_id", "revision", "call_ns", "return_ns", "op_id")
 _OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
 _MOSTLY_NULL = ("request", "weak", "changes_store", "expected_mod_revision")
-_SHORT_MAX = 127  # Texts of a dictionary whose indices are sent as single bytes.
+_SHORT_MAX = 127  # A dictionary of at most this many texts has indices of one byte.
 _ENDLESS = 2**63 - 1
 _INT32_MAX = 2**31 - 1
 _IDS_BITS = 16  # op_ids that differ only in these low bits go to one partition.
@@ -160,7 +161,7 @@ def _totals(frame: Frame, multi_key: MultiKeyRows, taking: Bools) -> Iterator[Sh
 
 
 def _of_keys(frame: Frame, multi_key: MultiKeyRows) -> pa.Table:
-    """The rows of single keys and the projections of the others, in the columns that decide."""
+    """The rows of single keys and the projections of all other rows, with the columns that decisions need."""
     if not len(multi_key.rows):
         return _lean(frame.table, _OUTPUT)
     single = np.ones(frame.rows, np.bool_)
@@ -187,7 +188,7 @@ def _lean(table: pa.Table, answers: Sequence[str]) -> pa.Table:
 
 
 def _narrow(table: pa.Table) -> pa.Table:
-    """The same with numbers and text offsets of 32 bits wherever they fit: a third fewer bytes."""
+    """The table with numbers and text offsets of 32 bits wherever they fit, which saves a third of the bytes."""
     for place, name in enumerate(table.column_names):
         column = one_piece(table.column(name))
         if pa.types.is_struct(column.type):

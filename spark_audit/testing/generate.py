@@ -1,4 +1,4 @@
-"""Seeded histories that are true by construction (`testing/inject_fault.py` puts faults into them).
+"""Seeded histories that are linearizable by construction (`testing/inject_fault.py` puts faults into them).
 
 A store is simulated with a clock of its own. Each operation takes effect at an instant between its call and its return,
 and its response is taken from the store at that instant. An unknown operation takes effect late, or never.

@@ -1,4 +1,4 @@
-"""Puts one fault into a true history: a checker that was never seen to fail proves nothing.
+"""Puts one fault into a linearizable history: a checker that has never rejected a history proves nothing.
 
 Values are assumed to be unique, as those of generated and recorded histories are. Then the claim of each fault is
 impossible, whatever the operations of unknown outcome did. If the changed rows are restored, no violation is left.
@@ -45,7 +45,7 @@ class _History:
         return sorted((row for row in mine if row["output"]["succeeded"] is not False), key=_returned)
 
     def overwritten(self, key: str, before_ns: int, *ops: str) -> tuple[Row, Row] | None:
-        """The last two consecutive writes that had returned by then and of which the first preceded the second."""
+        """The last pair of consecutive writes, both returned by then, the first before the second was called."""
         done = [row for row in self.writes(key, *(ops or ("put",))) if row["return_ns"] < before_ns]
         return next(((a, b) for a, b in reversed(list(pairwise(done))) if a["return_ns"] < b["call_ns"]), None)
 
@@ -128,8 +128,8 @@ def _lost_write(history: _History) -> Row | None:
 def _lose(history: _History, key: str) -> Row | None:
     """Lose the last write of this key, and return a read that shows it; None if that is not possible.
 
-    Another write may have come after it. Or an operation that saw it did more than report it: then the effect of that
-    operation depends on it.
+    It is not possible if another write may have followed the lost one, or if the effect of an operation that saw the
+    lost write depends on it.
     """
     pair = history.overwritten(key, max(row["call_ns"] for row in history.rows), "put", "cas")
     if pair is None:
@@ -162,7 +162,7 @@ def _strict_read(row: Row) -> bool:
 def _can_forget(row: Row, key: str, older: Row) -> bool:
     """Whether an operation that saw the lost write can see the older one instead.
 
-    A refused compare-and-set can, unless it expected the older value: it would now have met that.
+    A refused compare-and-set can, unless it expected the older value: then it would have succeeded.
     """
     if row["op"] == "range":
         return True

@@ -1,1 +1,1 @@
-"""The verdict: findings, their words, and the checks across keys that follow from the decisions of single keys."""
+"""The verdict: findings, their texts, and the checks across keys that follow from the decisions of single keys."""

@@ -1,7 +1,7 @@
 """Compares the traces of a run (`store/revision_claims.py`) with all of its rows.
 
-The result is what is wrong, and which keys still need a replay. All engines use this module; each implements the access
-to the rows (`RunRows`).
+The result is the contradictions found, and the keys that still need a replay. All engines use this module; each
+implements the access to the rows (`RunRows`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class RevisionQuery:
     def about(cls, traces: Traces, open_keys: Sequence[str] = ()) -> RevisionQuery:
         """The query about these traces and open keys, which must not all be empty.
 
-        Calls: those of claims with a known writer, then those of unplaced writes. If there are unplaced writes, any
-        revision may matter, because keys near them may be decided again.
+        Calls: those of claims with a known writer, then those of unplaced writes. If there are unplaced writes or open
+        keys, any revision may matter, because keys may be decided again.
         """
         calls = [(claim.by[1], claim.by[2]) for claim in traces.claims if claim.by is not None]
         calls += [(write.call_ns, write.clock) for write in traces.unplaced]
@@ -92,8 +92,9 @@ def check_across_keys(
 ) -> list[str]:
     """Record what contradicts the claims, and return the keys that need a replay.
 
-    These are the keys with unplaced writes that find no revision, even when keys are decided again near them, and those
-    of `open_keys` (keys without a known order by revisions) that stay unexplained.
+    A key needs a replay if one of its unplaced writes finds no revision, even after parts of keys near such writes were
+    decided again. A key of `open_keys` (keys without a known order by revisions) needs a replay if it stays
+    unexplained.
     """
     placed = [claim for claim in traces.claims if claim.by is not None]
     _note_twice(run_id, traces.claims, rows, facts.taken, verdict)
@@ -145,7 +146,7 @@ class RowsInMemory:
         self._taking = [row for row in rows if takes_part(row)]
 
     def facts(self, query: RevisionQuery) -> RevisionFacts:
-        """The answer of these rows to the query."""
+        """The answer to the query from these rows."""
         reached = self.reached(query.calls)
         revisions = {row["revision"] for row in self._taking if changed(row)}
         within = (revision for revision in sorted(revisions) if query.low <= revision <= query.high)

@@ -1,4 +1,7 @@
-"""Builds findings from decisions, with their words. Both engines use it; plain dicts go through Spark."""
+"""Builds findings, with their texts, from decisions.
+
+Both engines use this module; only plain dicts pass through Spark.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ Row = Mapping[str, Any]
 class KeyFindings:
     """The findings about one key of one run. `weak`: reads checked only against their own revision.
 
-    `operations`: the number of rows that report on the key. Weak reads do; failed operations and unknown reads do not.
+    `operations`: the number of rows that report on the key. Weak reads count; failed operations and reads of unknown
+    outcome do not.
     """
 
     run_id: str
@@ -120,7 +124,7 @@ def shown_row(row: Row) -> ShownOperation:
 
 
 def order_violation(run_id: str, pair: OutOfOrder) -> Violation:
-    """An operation carries no higher revision than one that had returned before it was called."""
+    """The violation of an operation whose revision is not above that of one that had returned before its call."""
     gap = span(max(0, pair.early["call_ns"] - pair.late["return_ns"]))
     late = f"{row_words(pair.late)}, which had returned {gap} before it was called"
     text = f"{row_words(pair.early)} carries no higher revision than {late}"
@@ -128,7 +132,7 @@ def order_violation(run_id: str, pair: OutOfOrder) -> Violation:
 
 
 def repeated_violation(run_id: str, revision: int, rows: Sequence[Row]) -> Violation:
-    """Acknowledged writes claim the same revision."""
+    """The violation of acknowledged writes that carry the same revision."""
     names = " and ".join(f"{row['op']} #{row['op_id']}" for row in rows[:4])
     text = f"{len(rows)} acknowledged writes carry revision {revision}: {names}"
     return Violation("unique", run_id, None, text, tuple(shown_row(row) for row in rows[:4]))
@@ -137,7 +141,7 @@ def repeated_violation(run_id: str, revision: int, rows: Sequence[Row]) -> Viola
 def repeated_claim(
     run_id: str, revision: int, claims: Sequence[RevisionClaim], rows: Sequence[Row], changes: Sequence[Row]
 ) -> Violation:
-    """A revision has more than one change.
+    """The violation of several changes that have the same revision.
 
     The changes are those that responses claim for unknown writes (`rows`), and acknowledged ones (`changes`).
     """
@@ -148,7 +152,7 @@ def repeated_claim(
 
 
 def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> Violation:
-    """A write of unknown outcome has a revision that is not above one returned before its call."""
+    """The violation of a write of unknown outcome whose revision is not above one returned before its call."""
     gap = span(max(0, unknown["call_ns"] - late["return_ns"]))
     text = (
         f"{unknown['op']} #{unknown['op_id']} of {short(claim.key)}, its outcome unknown, has revision "
@@ -158,7 +162,7 @@ def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> V
 
 
 def store_finding(run_id: str, found: Contradiction) -> Violation | Undecided:
-    """The whole store does not explain a listing or transaction."""
+    """The finding that the whole store does not explain a listing or transaction."""
     text = f"{row_words(found.row)}: {found.reason}"
     if not found.certain:
         return Undecided("store", run_id, None, f"{text}; a write of unknown outcome might explain it")

@@ -1,4 +1,7 @@
-"""The verdict of an audit. Each property is reported by itself: an undecided one hides no other, and is not a pass."""
+"""The verdict of an audit.
+
+Each property is reported by itself: an undecided property hides no other one, and is no success.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,11 @@ class Undecided:
 
 @dataclass(slots=True)
 class Property:
-    """`checked`: keys for `keys`, operations for the others. All counts are complete, even where examples are cut."""
+    """The counts of one property.
+
+    `checked` counts keys for `keys`, operations for all other properties. Findings that are not kept as examples are
+    counted, too.
+    """
 
     checked: int = 0
     violated: int = 0

@@ -154,7 +154,7 @@ def _reader_sentence(
 
 
 def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
-    """Words for the read that shows what an append found; empty if there is none."""
+    """The text that names the read which shows what an append found; empty if there is none."""
     left = append.steps[0].value if append.name == "append" and append.steps[0].kind == "cas" else None
     for op in proof if left is not None else ():
         for step in op.steps:
@@ -164,7 +164,7 @@ def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
 
 
 def _conflicting_appends(proof: Sequence[Operation]) -> str | None:
-    """An append after two different values, as two reads show."""
+    """The sentence for an append that reads show after two different values; None if there is none."""
     writes = [op for op in proof if op.writes]
     append = writes[0] if len(writes) == 1 and writes[0].steps[0].kind == "append" else None
     text = append.steps[0].value if append is not None else None
@@ -185,7 +185,7 @@ def _end(text: str) -> str:
 
 
 def _lost_append(reader: Operation, proof: Sequence[Operation], clocks: Clocks) -> str | None:
-    """A read whose value lacks an earlier append, with nothing in between that overwrites it."""
+    """The sentence for a read whose value lacks an earlier append that nothing overwrote; None if there is none."""
     seen = reader.steps[0].seen if len(reader.steps) == 1 else None
     if seen is None or seen.value is None:
         return None
