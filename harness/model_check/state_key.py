@@ -24,6 +24,7 @@ LEFT_OUT: dict[str, frozenset[str]] = {
             "configuration", "configurations", "configured_at", "quorum", "peer_ids", "voting_peer_ids", "is_alone",
             "now", "compacted_leader_time", "open_proposals",  # Time stands still, no compaction, outcomes only.
             "low_watermark",  # Limits compaction, and nothing is compacted.
+            "leader_match_index",  # Refuses only messages that no honest peer sends.
             "staleness", "yielded_count", "yielded_at",  # No read states an age, and no leader is preferred.
         }
     ),

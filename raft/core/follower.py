@@ -34,6 +34,8 @@ class Follower:
         # At or below the high-water mark everything equals the leader's log (Raft §5.4, leader completeness).
         assert ours in (None, message.prev_term), (message.prev_index, message.prev_term, ours)
         proven_index = self._take(message)
+        if proven_index > state.leader_match_index:
+            state.leader_match_index = proven_index
         if min(message.commit_index, proven_index) > state.commit_index:
             state.commit_to(min(message.commit_index, proven_index))
         state.raise_low_watermark(message.low_watermark)

@@ -120,17 +120,18 @@ class MessageValidation:
             raise ProtocolError(f"it leads in term {state.term}, as {state.leader_id} does")
 
     def _check_append(self, message: AppendEntries) -> None:
-        """The entries follow `prev_index` without a gap, in the order of terms, and agree with what is committed here.
+        """The entries follow `prev_index` without a gap, in the order of terms, and agree with the entries here that
+        are committed, or that this leader has sent before.
 
         A configuration is in force as soon as its entry is in the log, so its form must be known.
         """
-        state = self._state
         index, term = message.prev_index, message.prev_term
         if term > message.term:
             raise ProtocolError(f"a log that has term {term} at {index}, from a leader of term {message.term}")
-        is_below_the_mark = index <= state.commit_index
-        if is_below_the_mark:
-            self._check_committed(index, term)
+        agreed_index = self._agreed_index(message.term)
+        is_agreed = index <= agreed_index
+        if is_agreed:
+            self._check_agreed(index, term)
         for entry in message.entries:
             index += 1
             if entry.index != index or not term <= entry.term <= message.term:
@@ -149,14 +150,26 @@ class MessageValidation:
                     and payload[2:10] <= self._usual_time_max
                 ):
                     self._check_leader_time(entry, message)
-            if is_below_the_mark and index <= state.commit_index:
-                self._check_committed(index, term)
+            if is_agreed and index <= agreed_index:
+                self._check_agreed(index, term)
 
-    def _check_committed(self, index: int, term: int) -> None:
-        """Leader completeness (Raft §5.4): at or below the high-water mark every leader's log equals ours."""
+    def _agreed_index(self, term: int) -> int:
+        """Up to here the log of the leader of `term` is known to equal ours."""
+        state = self._state
+        if term == state.term and state.leader_match_index > state.commit_index:
+            return state.leader_match_index
+        return state.commit_index
+
+    def _check_agreed(self, index: int, term: int) -> None:
+        """The leader has the entries that are committed (leader completeness, Raft §5.4), and those that it had before,
+        because a leader never changes its log (leader append-only, Raft §5.3).
+        """
         ours = self._state.log.term_at(index)
         if ours is not None and ours != term:
-            raise ProtocolError(f"a log that has term {term} at {index}, where term {ours} is committed here")
+            words = f"where term {ours} is committed here"
+            if index > self._state.commit_index:
+                words = f"where its own earlier append had term {ours}"
+            raise ProtocolError(f"a log that has term {term} at {index}, {words}")
 
     def _check_leader_time(self, entry: Entry, message: AppendEntries) -> None:
         """The replicated clock must be readable and not jump ahead: sessions expire by it, and it never goes back."""
@@ -182,6 +195,8 @@ class MessageValidation:
         state, index, term = self._state, message.snapshot_index, message.snapshot_term
         if not 1 <= term <= message.term:
             raise ProtocolError(f"a snapshot at {index} of term {term}, from a leader of term {message.term}")
+        if state.commit_index < index <= self._agreed_index(message.term):
+            self._check_agreed(index, term)
         committed_term = state.log.term_at(state.commit_index)
         if index > state.commit_index and committed_term is not None and term < committed_term:
             raise ProtocolError(

@@ -62,7 +62,10 @@ class Outbox:
         self._keep(lambda message: not isinstance(message, AppendAccepted))
 
     def check_acknowledges_before(self, index: int) -> None:
-        """Assert that no acknowledgement of entries from `index` on waits: the log was cut there, in a later term."""
+        """Assert that no acknowledgement of entries from `index` on waits: the log was cut there, in a later term.
+
+        Validation refuses a leader that contradicts its own appends within a term.
+        """
         for _, peer_id, message in self._waiting:
             assert not isinstance(message, AppendAccepted) or message.match_index < index, (index, peer_id, message)
 

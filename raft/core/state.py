@@ -76,6 +76,8 @@ class CoreState:
         self.role = Role.FOLLOWER
         self.term, self.voted_for = hard_state.term, hard_state.voted_for
         self.leader_id: str | None = None
+        self.leader_match_index = 0
+        """Up to here the appends of this term's leader have shown that its log equals this one."""
         self.snapshot_index = self.last_applied = snapshot.index
         self.commit_index = max(snapshot.index, min(hard_state.commit_index, self.log.last_index))
         self.low_watermark = 0
@@ -136,6 +138,7 @@ class CoreState:
         """Raft §5.1: terms only rise, and a new one begins without a vote or a leader."""
         assert term > self.term, (term, self.term)
         self.term, self.voted_for = term, None
+        self.leader_match_index = 0
         self.writes.change_hard_state()
         self.outbox.drop_terms_before(term)
         self.follow(None)

@@ -137,6 +137,36 @@ def test_a_log_that_contradicts_what_is_committed_is_refused() -> None:
     refused(follower, heartbeat(3, (9, 4)), "from a leader of term 3")
 
 
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_a_leader_that_contradicts_its_own_earlier_append_is_refused(is_durable: bool) -> None:
+    """A leader never changes its log (Raft §5.3). Entries that it has shown are acknowledged, or are about to be."""
+    follower = a_follower(term=3, log_terms=[1, 1])
+    follower.step("s2", append(3, (1, 1), [2, 3]))  # It cuts the second entry, and has another leader's in its place.
+    if is_durable:
+        follower.persist()
+
+    refused(follower, append(3, (1, 1), [3]), "its own earlier append had term 2")
+    refused(follower, append(3, (1, 1), [2, 2]), "terms|earlier append had term 3")
+    refused(follower, heartbeat(3, (2, 1)), "its own earlier append had term 2")
+    refused(follower, chunk(3, 3, 2), "its own earlier append had term 3")
+
+    follower.step("s2", append(3, (3, 3), [3]))
+    follower.step("s3", append(4, (1, 1), [4]))  # A later leader may have another log.
+    assert follower.core.last_index == 2
+    follower.step("s3", append(4, (2, 4), [4]))
+    assert follower.core.last_index == 3
+
+
+def test_entries_that_this_term_s_leader_has_not_shown_may_be_cut() -> None:
+    """The follower knows nothing of them but that an earlier leader had them."""
+    follower = a_follower(term=3, log_terms=[1, 1, 2])
+    follower.step("s2", heartbeat(3, (1, 1)))
+
+    follower.step("s2", append(3, (1, 1), [3]))
+
+    assert (follower.core.last_index, follower.core.term_at(2)) == (2, 3)
+
+
 def test_answers_about_what_the_leader_does_not_have_are_refused() -> None:
     leader = a_leader_with_commits(commands=3)
     beyond = leader.core.last_index + 1
