@@ -17,9 +17,6 @@ from harness.mutants.sandbox import Copies
 FIRST_LOOK_SEEDS = 4
 """How many seeds the first look at a mutant takes."""
 
-REPLAYED_SEEDS = 2
-"""How many seeds of a first look without a catch run again, in a process that hashes strings differently."""
-
 CHUNK_SEEDS_MAX = 160
 """The most seeds of one process. Each process runs twice as many as the one before: starts soon cost little."""
 
@@ -113,11 +110,11 @@ class Hunt:
             _require_clean(outcome)
 
     def first_look(self, root: Path, first_seed: int, count: int) -> list[SeedOutcome]:
-        """Run seeds. If nothing is caught, run some again with another hash seed, and compare the traces."""
+        """Run seeds. If nothing is caught, run them again with another hash seed, and compare the traces."""
         outcomes = self._look(root, first_seed, count)
         if any(outcome.is_catch for outcome in outcomes):
             return outcomes
-        again = self._workers.run_seeds(root, first_seed, min(count, REPLAYED_SEEDS), hash_seed=_HASH_SEEDS[1])
+        again = self._workers.run_seeds(root, first_seed, count, hash_seed=_HASH_SEEDS[1])
         for place, (outcome, replayed) in enumerate(zip(outcomes, again, strict=False)):
             if outcome.trace_hash != replayed.trace_hash:
                 detail = f"trace hash {outcome.trace_hash} in one process, {replayed.trace_hash} in another"

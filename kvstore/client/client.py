@@ -335,7 +335,7 @@ class Client(MemberCalls):
     # About the cluster.
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Take the current client addresses of all members. The client also learns them itself, in time."""
+        """Tell the client the current client addresses of all members. In time it also learns them by itself."""
         self._pump.learn(addresses)
 
     async def status(

@@ -42,7 +42,7 @@ class MemberCalls:
 
     @abstractmethod
     def learn(self, addresses: Sequence[str]) -> None:
-        """Take the current client addresses of all members."""
+        """Tell the client the current client addresses of all members."""
 
     async def members(self, *, deadline_seconds: float | None = None) -> MembersView:
         """The members of the cluster, and its leader, as any one member sees them."""

@@ -93,7 +93,7 @@ class ClientPump:
         return self._core.members if self._core else None
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Take the current client addresses of all members."""
+        """Tell the client the current client addresses of all members."""
         if self._core is not None:
             self._core.book.learn(addresses)
 

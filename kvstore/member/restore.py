@@ -44,7 +44,10 @@ REVISION_LEAP_MAX = 1 << 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredMember:
-    """A member that was made: the `facts` of the file, its identity, and the `revision` at which the cluster begins."""
+    """A member made from a snapshot file.
+
+    `facts`: those of the file. `identity`: of the new member. `revision`: where the new cluster begins.
+    """
 
     facts: SnapshotFacts
     identity: Identity

@@ -1,8 +1,9 @@
 """Commands that the leader proposes for sessions: an empty one when a session is due to expire, and closes for room.
 
 At `sessions_max` the leader closes unused sessions, oldest first. Registering costs a client nothing. Without this, a
-client that only registers sessions would lock out all others for the time-to-live of these sessions. A session that was
-never used holds nothing: its owner learns that it has expired, and registers another one.
+client that only registers sessions would lock out all others for the time-to-live of these sessions. Closing a session
+that was never used does no harm, because it holds no results. Its owner learns that it has expired, and registers
+another one.
 
 The leader proposes `close_session`, a command of feature level 1. So apply is not changed, and members of all builds
 compute the same state (docs/reference/versions.md). Nothing else here is replicated: a new leader starts without it.

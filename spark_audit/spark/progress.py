@@ -48,7 +48,7 @@ def stage_progress(session: SparkSession, say: Say) -> Iterator[Say]:
             running = (stage for stage in stages or () if not stage.done)
             progress.tasks((stage.num_completed_tasks, stage.num_tasks) for stage in running)
 
-        handler: Any = handle  # Spark's type is a class of its own, of which it needs only the call.
+        handler: Any = handle  # Spark's type for a handler is an abstract class, and Spark only calls it.
         session.registerProgressHandler(handler)
         try:
             yield progress.doing

@@ -24,7 +24,7 @@ from spark_audit.store.segment_solver import PlacedWrite, Segment, solve
 ROWS_MAX = 200_000  # Rows of a window, from `low` to `high`, that are read at once.
 AROUND = (64, 4_096)  # Rows of the key read on either side of a write; the second number if the first is not enough.
 WIDER = (0, 1, 4, 16, 64)  # How many more operations that report the whole record extend a part.
-ROUNDS_MAX = 12  # Rounds in which writes that lost their revision look for another.
+ROUNDS_MAX = 12  # Of reassignment. Each looks for revisions for the writes that are left without one.
 TRIES_MAX = 4_000  # Segments decided in all. Most take a few milliseconds.
 ALIKE_MAX = 8  # Revisions of one cost offered between two acknowledged operations: the last ones.
 _LOOKED_AT_MAX = 256  # Revisions looked at to find these.

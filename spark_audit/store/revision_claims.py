@@ -94,7 +94,7 @@ class Traces:
 
 
 def claims_of(key: str, operations: Sequence[Operation]) -> tuple[RevisionClaim, ...]:
-    """Return the claims of one key, from all its operations; by revision."""
+    """Return the claims of `key`, sorted by revision. `operations`: all operations of this key."""
     own = {op.revision for op in operations if op.writes and not op.unknown}
     value_at: dict[int, str | None] = {}
     for op in operations:

@@ -280,7 +280,7 @@ def sync_data(descriptor: int) -> None:
 def open_file(path: str | Path, flags: int) -> int:
     """Open a regular file, or a symbolic link to one; return the descriptor. Never waits for a fifo or a device.
 
-    Raises OSError: EISDIR or ENXIO, with the kind of file, if it is no regular file.
+    If it is not a regular file, raises OSError (EISDIR for a folder, else ENXIO), whose message names the kind.
     """
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)  # Does not wait for a fifo.

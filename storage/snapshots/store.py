@@ -135,7 +135,7 @@ class SnapshotFolder:
         return ReceivedSnapshotWriter(self, self._next_aside("receive"), total_bytes, position)
 
     def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """Bytes of the file, to be sent; fewer only at its end. Raises FileNotFoundError if the file was deleted."""
+        """Bytes of the file, fewer than `length` only at its end. Raises FileNotFoundError if the file was deleted."""
         return self._files.read(f"{self.folder}/{info.name}", offset, length)
 
     def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:
