@@ -19,12 +19,13 @@ import cbor2
 from benchmarks.load.dialect import receive_exactly
 from benchmarks.load.plan import KEY_BYTES
 from benchmarks.load.workload import Operation
+from kvstore.limits import AdmissionLimits
 from raft import Hello, HelloRole, encode_item, frame
 
 FIRST = 1 << 16
 """Token 0 is request id (and request number) FIRST + 1."""
 
-_SESSION_TTL_NS = 600_000_000_000
+_SESSION_TTL_NS = AdmissionLimits().session_ttl_ns_max
 _REQUEST = struct.Struct(">I2sIB")  # length, array of three, request id; kind
 _PUT = struct.Struct(">BIBI2s16s")  # request_no, acknowledged_up_to, put and the head of 16 bytes, key
 _ANSWER = struct.Struct(">IBBIB")  # length, array, five-byte int, request id, code

@@ -1,4 +1,4 @@
-"""A peer that is not there is named, with the way to get it, and nothing else stops."""
+"""A system that is missing is named, with the way to get it; our own takes the load of both generators."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.load.plan import CONTENDERS
+from benchmarks.load.spec import LoadSpec
 from benchmarks.systems import run as systems
-from benchmarks.systems.run import free_ports, missing
+from benchmarks.systems.run import free_ports, missing, running
 
 BY_NAME = {contender.name: contender for contender in CONTENDERS}
 
@@ -46,3 +47,29 @@ def test_free_ports_are_distinct_and_below_those_of_connections() -> None:
 
     assert len(set(ports)) == 14
     assert all(10_000 <= port < 32_768 for port in ports)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["highwatermark", "highwatermark-client"])
+def test_members_with_their_usual_limits_carry_out_every_put_of_a_window(name: str, tmp_path: Path) -> None:
+    """Both generators register a session and put under it."""
+    contender = BY_NAME[name]
+    spec = LoadSpec(
+        kind=contender.kind,
+        endpoints=[],
+        work="put",
+        in_flight=8,
+        connections=2,
+        rate=0,
+        value_bytes=16,
+        existing_keys=10,
+        seed=1,
+        warmup_seconds=0.0,
+        seconds=0.2,
+    )
+    with running(contender, 1, tmp_path) as cluster:
+        result = cluster.run(spec)
+
+    assert (result.errors, result.unanswered) == ({}, 0)
+    assert result.revision_after - result.revision_before == result.puts > 0
