@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ class PathNotFound(Exception):
 class FastPath:
     """A path, the text whose replacement turns it off, and the loads that it is meant for.
 
-    `loads`: (work, in flight); the work `log` is recovery from a log with so many commands to an entry.
+    `loads`: (work, in flight); the work `log` is recovery from a log with so many commands to an entry. `beside`: the
+    name of a path that is off on both sides, because it would take the same work first.
     """
 
     name: str
@@ -62,6 +64,7 @@ class FastPath:
     by: str
     loads: tuple[tuple[str, int], ...]
     contender: str = "highwatermark"
+    beside: str = ""
 
 
 SERVICE, MACHINE = "kvstore/server/service.py", "kvstore/store/machine.py"
@@ -122,7 +125,8 @@ FAST_PATHS: tuple[FastPath, ...] = (
         MACHINE,
         "(to_put_rows if FAST_PATHS else to_general_rows)(items[1:])",
         "to_general_rows(items[1:])",
-        (("put", 1), ("put", 64)),
+        (("put", 64), ("put", 1024), ("log", 256)),
+        beside="parse_uniform_batch",
     ),
     FastPath(
         "parse_uniform_single_puts",
@@ -180,11 +184,13 @@ class Gain:
         return statistics.median(self.ratios)
 
 
-def copy_without(path: FastPath, folder: Path) -> Path:
-    """Copy the packages into `folder`, with `path` turned off. Raises PathNotFound."""
+def copy_without(paths: Sequence[FastPath], folder: Path) -> Path:
+    """Copy the packages into `folder`, with `paths` turned off. Raises PathNotFound."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    if path.file:
+    for path in paths:
+        if not path.file:
+            continue
         source = folder / path.file
         text = source.read_text(encoding="utf-8")
         if text.count(path.replaces) != 1:
@@ -194,9 +200,13 @@ def copy_without(path: FastPath, folder: Path) -> Path:
 
 
 @contextmanager
-def _environment(path: FastPath, copy: Path) -> Iterator[None]:
-    """Processes that start now import the packages of `copy`; of the present code if it is the repository."""
-    wanted = {"PYTHONPATH": str(copy), SWITCH: "0" if path.name == "all" and copy != ROOT else "1"}
+def environment(path: FastPath, copy: Path) -> Iterator[None]:
+    """Processes that start now import the packages of `copy`, whatever folder they start in."""
+    wanted = {
+        "PYTHONPATH": str(copy),
+        "PYTHONSAFEPATH": "1",
+        SWITCH: "0" if path.name == "all" and copy.name == "without" else "1",
+    }
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -245,14 +255,14 @@ def served(path: FastPath, copies: Sequence[Path], home: Path, pairs: int, secon
         for number, copy in enumerate(copies):
             folder = home / f"cluster{number}"
             folder.mkdir()
-            with _environment(path, copy):
+            with environment(path, copy):
                 clusters.append(stack.enter_context(running(contender, 3, folder)))
                 clusters[-1].run(_spec(contender, "put", 256, seed=0, seconds=0.0))
         for work, in_flight in loads:
             rates: list[list[float]] = [[], []]
             for pair in range(pairs):
                 for number in (0, 1) if pair % 2 else (1, 0):
-                    with _environment(path, copies[number]):
+                    with environment(path, copies[number]):
                         spec = _spec(contender, work, in_flight, seed=pair, seconds=seconds)
                         rates[number].append(_rate(clusters[number], spec))
             yield _gain(path, work, in_flight, rates)
@@ -268,7 +278,7 @@ def recovered(path: FastPath, copies: Sequence[Path], home: Path, pairs: int) ->
         rates: list[list[float]] = [[], []]
         for pair in range(pairs):
             for number in (0, 1) if pair % 2 else (1, 0):
-                with _environment(path, copies[number]):
+                with environment(path, copies[number]):
                     command = [sys.executable, "-c", MEASURE_LOG, str(folder), str(LOG_COMMANDS)]
                     row = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=300).stdout)
                 took = row["open_seconds"] + row["read_seconds"] + row["apply_seconds"]
@@ -293,33 +303,33 @@ def line(gain: Gain) -> str:
 
 
 @click.command()
-@click.option("--only", default="", help="Paths whose name has this in it.")
-@click.option("--pairs", default=7, show_default=True, type=click.IntRange(1), help="Windows of each, by turns.")
+@click.option("--only", multiple=True, help="Paths whose name has this in it; may be repeated.")
+@click.option("--pairs", default=9, show_default=True, type=click.IntRange(1), help="Windows of each, by turns.")
 @click.option("--seconds", default=1.5, show_default=True, type=click.FloatRange(min=0.1), help="Of a window.")
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="For results.")
-def main(only: str, pairs: int, seconds: float, out: Path | None) -> None:
-    """Measure what each fast path gains. A run of all of them writes results/fast-paths.json."""
+def main(only: tuple[str, ...], pairs: int, seconds: float) -> None:
+    """Measure what each fast path gains. The rows replace those of the same loads in results/fast-paths.json."""
     click.echo("| path | load | with it, per second | without it | ratio |")
     click.echo("|---|---|---|---|---|")
-    gains: list[Gain] = []
-    machine: dict[str, Any] = {}
     began = datetime.now(UTC).replace(microsecond=0).isoformat()
     for path in FAST_PATHS:
-        if only not in path.name:
+        if only and not any(part in path.name for part in only):
             continue
         with tempfile.TemporaryDirectory(prefix="hwm-paths-", dir=data_folder(None)) as name:
             home = Path(name)
-            machine = machine or describe(home)
-            copies = (ROOT, copy_without(path, home / "copy"))
-            for gain in (*served(path, copies, home, pairs, seconds), *recovered(path, copies, home, min(pairs, 3))):
-                gains.append(gain)
+            beside = [each for each in FAST_PATHS if each.name == path.beside]
+            copies = (copy_without(beside, home / "with"), copy_without((*beside, path), home / "without"))
+            for gain in chain(served(path, copies, home, pairs, seconds), recovered(path, copies, home, pairs)):
                 click.echo(line(gain))
-    if out is None and not only:
-        out = RESULTS
-    if out is not None:
-        rows = [{**asdict(gain), "ratio": gain.ratio} for gain in gains]
-        content = {"date": began, "pairs": pairs, "seconds": seconds, "machine": machine, "rows": rows}
-        out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+                write_result(gain, {"date": began, "seconds": seconds, "machine": describe(home)})
+
+
+def write_result(gain: Gain, about: dict[str, Any]) -> None:
+    """Put the row of `gain` into the results, in the place of an earlier one of the same load."""
+    rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
+    load = (gain.path, gain.work, gain.in_flight)
+    rows = [row for row in rows if (row["path"], row["work"], row["in_flight"]) != load]
+    rows.append({**asdict(gain), "ratio": gain.ratio, **about})
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
