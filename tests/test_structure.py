@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Set
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ FILES_MAX = 20
 """In one folder. When one more comes, two chapters are hiding in it."""
 
 
+@cache
 def modules_of(package: str) -> dict[str, Path]:
     """Every module of a package with its file; the `__init__` of a folder has the folder's name."""
     return {
@@ -25,21 +28,34 @@ def modules_of(package: str) -> dict[str, Path]:
     }
 
 
-def imported(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
-    """Every module of `known` that the file imports: anywhere in it, and for types only as well."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+@cache
+def source(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def imported_names(path: Path) -> Set[str]:
+    """Every name that the file imports, with the module that it comes from: anywhere in it, and for types only too."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source(path))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield from (name for name in (inner, node.module) if name in known)
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(names)
 
 
+@cache
+def started_names(path: Path) -> Set[str]:
+    """Every dotted name behind a quotation mark or `-m`: modules that the file starts, or imports late."""
+    return frozenset(re.findall(r"(?:\"|-m )([\w.]+)", source(path)))
+
+
+@cache
 def arrows_of(package: str) -> dict[str, set[str]]:
     """Which modules of the package each of its modules imports."""
     known = modules_of(package)
-    return {name: {other for other in imported(path, known) if other != name} for name, path in known.items()}
+    return {name: (imported_names(path) & known.keys()) - {name} for name, path in known.items()}
 
 
 def chapters_of(package: str) -> dict[str, set[str]]:
@@ -134,7 +150,7 @@ def test_a_chapter_says_what_belongs_in_it(package: str) -> None:
 def test_no_two_public_classes_of_a_package_have_one_name(package: str) -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
     for module, path in modules_of(package).items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in ast.parse(source(path)).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module)
 
@@ -149,12 +165,9 @@ def test_no_file_is_dead(package: str) -> None:
     known = modules_of(package)
     used: set[str] = set()
     for path in (path for folder in (*PACKAGES, "examples") for path in (ROOT / folder).rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
         own = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        used |= {name for name in imported(path, known) if name != own}
-        used |= {
-            name for name in known if any(f"{mark}{name}" in text for mark in ('"', "-m "))
-        }  # Started, or imported late.
+        used |= (imported_names(path) & known.keys()) - {own}
+        used |= started_names(path) & known.keys()
 
     dead = {
         name

@@ -15,7 +15,7 @@ from harness.sim.world.probes import LONE_PUTS
 from kvstore import ClientLimits, StoreLimits
 from raft import RaftConfig
 from storage import StorageLimits
-from tests.simulation.support.plans import first_in
+from tests.simulation.support.plans import first_in, run_until
 
 AS_DRAWN = PROFILES[0].name
 
@@ -107,26 +107,14 @@ def test_a_patient_leader_takes_over_and_others_lead_while_it_is_cut_off() -> No
     assert marks >= {"take over", "leadership was transferred", "a read was let through: lease", "stepped_down"}
 
 
-@pytest.mark.timeout(100)
-@pytest.mark.parametrize("profile", [profile.name for profile in PROFILES])
-def test_a_seed_of_each_profile_holds_every_rule_and_commits(profile: str) -> None:
-    """A plan that fails without a defect would find every defect; one that commits nothing would find none."""
-    result = Simulation(first_in(profile)).run()
-
-    assert result.violation is None
-    assert result.counts["commits"] > 3
-
-
 @pytest.mark.timeout(60)
 def test_clients_with_short_sessions_are_given_up_too_early_and_come_too_late() -> None:
     """Retries of what was carried out, late bytes of what was acknowledged, and sessions that are over."""
     seeds = [seed for seed in range(1, 400) if draw_profile(seed).name == "short sessions"][:5]
-
-    marks = frozenset().union(*(Simulation(draw_plan(seed)).run().covered for seed in seeds))
-
-    assert marks >= {
+    marks = {
         "a client's bytes were late",
         "a request came after it was closed",
         "a retry found its result in the session",
         "a session expired",
     }
+    run_until(marks, map(draw_plan, seeds))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
 from dataclasses import replace
 
 from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.plan import ALL_HEALED, CALM, GOOD_CLOCKS, MILLISECOND_NS, SECOND_NS, HealPlan, Plan
 from harness.sim.plan.profiles import draw_profile
+from harness.sim.simulation import Simulation
 from raft import RaftConfig
 
 TIMERS = RaftConfig(
@@ -45,3 +47,19 @@ def first_in(profile: str) -> Plan:
     """The plan of the first seed with this profile."""
     seed = next(seed for seed in range(1, 1_000) if draw_profile(seed).name == profile)
     return draw_plan(seed)
+
+
+def run_until(marks: Set[str], plans: Iterable[Plan], *, commits_min: int = 0) -> None:
+    """Run the plans in turn until together they have reached all of `marks`.
+
+    Every run must hold every rule and make `commits_min` commits. Fails with the missing marks if the plans end first.
+    """
+    missing = set(marks)
+    for plan in plans:
+        result = Simulation(plan).run()
+        missing -= result.covered
+        assert result.violation is None, f"seed {plan.seed}: {result.violation}"
+        assert result.counts["commits"] >= commits_min, f"seed {plan.seed}"
+        if not missing:
+            return
+    raise AssertionError(f"no plan reached {sorted(missing)}")
