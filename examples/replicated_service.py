@@ -1,7 +1,7 @@
-"""Three members of one cluster, each embedded in a service; here all three are tasks of one program.
+"""Three members of one cluster, each embedded in a service. Here all three services are tasks of one program.
 
-Every service takes jobs, and a job is taken by exactly one of them, because claiming it is a compare-and-set on an
-absent key. In real life each is a process on its own machine, started with the same member list.
+Every service takes jobs. Exactly one service takes each job, because the claim is a compare-and-set on an absent key.
+In production, each service is a process on its own machine, started with the same member list.
 
     python examples/replicated_service.py
 """
@@ -30,7 +30,7 @@ async def take_jobs(store: EmbeddedStore, done: dict[str, list[int]]) -> None:
 
 
 def free_address() -> str:
-    """An address of this machine that nobody uses."""
+    """Return an address of this machine with an unused port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 

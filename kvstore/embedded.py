@@ -3,8 +3,9 @@
     async with open_node("data", bootstrap=True) as store:
         await store.put("greeting", "hello")
 
-Without peers this is a durable store of one node, which listens on no port. As a member of a cluster it listens for its
-peers and for clients; on a follower, calls go to the leader. `EmbeddedStore` is a `Client`.
+Without peers, the member is a durable store of one node, which listens on no port. As a member of a cluster, it listens
+for its peers and for clients. If it is a follower, the client sends its calls to the leader. `EmbeddedStore` is a
+`Client`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ IN_PROCESS_ADDRESS = "in-process:0"
 
 
 class EmbeddedStore(Client):
-    """A client whose nearest member runs in this process."""
+    """A client that reaches the member in this process without a socket of the network."""
 
     def __init__(self, member: RunningMember, nursery: trio.Nursery, deadline_seconds: float) -> None:
         super().__init__([IN_PROCESS_ADDRESS], deadline_seconds=deadline_seconds, dialer=self._dial_here_or_there)
@@ -49,12 +50,12 @@ class EmbeddedStore(Client):
 
     @property
     def client_address(self) -> str:
-        """Where other programs reach this member; empty if it has no client port."""
+        """The address at which other programs reach this member; empty if it has no client port."""
         return self._member.client_address
 
     @property
     def peer_address(self) -> str:
-        """Where its peers reach this member; empty if it has no peer port."""
+        """The address at which its peers reach this member; empty if it has no peer port."""
         return self._member.peer_address
 
     async def _dial_here_or_there(self, address: str) -> trio.abc.Stream:
@@ -66,18 +67,18 @@ class EmbeddedStore(Client):
 
 
 class open_node:  # noqa: N801 (used like a function)
-    """Run a member in this program while the block runs; `async with open_node(...) as store`.
+    """Run a member in this program during the block `async with open_node(...) as store`.
 
-    `members`: all members of the cluster, the same list for each of them; None for a folder that exists (it contains
-    the list), or for a new store of one node. `bootstrap`: make the folder if there is no member in it; without
-    `bootstrap` a missing folder is an error, because a member that lost its disk must not come back empty. `join`:
-    client addresses of members of a running cluster; if there is no member in the folder, a new member of that cluster
-    is made there. Then `members` has this member alone, and somebody adds it to the cluster (`Client.add_member`),
-    before or after. `listen_client`: `host:port` to serve other programs too; a store of one node listens nowhere
-    unless this is given.
+    `members`: all members of the cluster, the same list for each of them. It is None for a folder that exists (the
+    folder contains the list), or for a new store of one node. `bootstrap`: make the folder if there is no member in it.
+    Without `bootstrap`, a missing folder is an error, because a member that lost its disk must not come back empty.
+    `join`: client addresses of members of a running cluster; if there is no member in the folder, a new member of that
+    cluster is made there. In this case `members` has only this member, and it must also be added to the cluster
+    (`Client.add_member`), before or after this call. `listen_client`: `host:port` to serve other programs, too. A store
+    of one node listens nowhere without this.
 
-    Raises, before the block runs: StorageError (locked, damaged, another cluster's, not initialised), CannotServe,
-    ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused.
+    Raises, before the block runs: StorageError (the folder is locked, damaged, not initialised, or of another cluster),
+    CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused.
 
     If the node fails later, the block is cancelled. Then NodeStopped is raised; or NewerConfiguration or NewerFormat if
     the node has received something that only a newer build knows; or MemberRemoved if its cluster has removed it.
@@ -158,7 +159,7 @@ class open_node:  # noqa: N801 (used like a function)
         return bool(absorbed)
 
     async def _run(self, *, task_status: trio.TaskStatus[RunningMember | None]) -> None:
-        """Run the member. Its exception is kept in `_failure`, to be raised as it is and not in an exception group."""
+        """Run the member. Its exception is kept in `_failure`, to be raised later without an exception group."""
         started = False
 
         class Status:

@@ -11,4 +11,4 @@ from typing import Final
 from raft import fast_paths_wanted
 
 FAST_PATHS: Final[bool] = fast_paths_wanted(os.environ)
-"""Read once, when the process starts."""
+"""Read from the environment once, when the process starts."""

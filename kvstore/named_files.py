@@ -1,8 +1,8 @@
-"""Output files that a command line names: replaced, written in place, or refused.
+"""Decides how an output file that a command line names is written: replaced, written in place, or refused.
 
 A regular file is replaced as a whole, by a rename. A link is followed: its target is replaced, and the link stays. A
-device or a pipe is never replaced, since other processes use its name: it is written in place, like any name of an open
-descriptor (`/dev/stdout`, `/dev/fd/3`). Folders, sockets and block devices are refused.
+device or a pipe is never replaced, since other processes use its name. It is written in place, and so is any name of an
+open descriptor (`/dev/stdout`, `/dev/fd/3`). Folders, sockets and block devices are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LINKS_MAX = 40
-"""How many links are followed: the limit of the kernel."""
+"""How many links are followed. The kernel has the same limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class WriteTarget:
 
 
 def find_target(path: Path) -> WriteTarget:
-    """How `path` is to be written. Raises OSError, with `path` and the reason, if it cannot be."""
+    """Return how `path` is to be written. Raises OSError, with `path` and the reason, if it cannot be written."""
     place, mode = _follow(path)
     if mode is None or place.is_written_in_place or stat.S_ISREG(mode):
         return place
@@ -37,7 +37,7 @@ def find_target(path: Path) -> WriteTarget:
 
 
 def _follow(path: Path) -> tuple[WriteTarget, int | None]:
-    """The target of the links, and the mode of the file there; None as the mode if there is no file.
+    """Follow the links; return the target and the mode of the file there. The mode is None if there is no file.
 
     A name of an open descriptor (in `/proc/`) counts as the target, although it is a link: the file behind an open
     descriptor must not be replaced.

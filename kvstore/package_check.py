@@ -1,4 +1,4 @@
-"""A check that `raft` and `storage` are this project's: other packages may have these plain names."""
+"""A check that `raft` and `storage` are the packages of this project. Other packages may have the same names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SIBLINGS = ("raft", "storage")
 
 
 class ShadowedPackage(ImportError):
-    """`import storage` (or `raft`) finds somebody else's package."""
+    """`import storage` (or `raft`) finds a package that does not belong to this project."""
 
     def __init__(self, package: str, found: str, expected: str) -> None:
         super().__init__(package, found, expected)
@@ -23,7 +23,7 @@ class ShadowedPackage(ImportError):
 
 
 def check_not_shadowed(packages: tuple[str, ...] = SIBLINGS) -> None:
-    """Raises ShadowedPackage if a package of ours is hidden by one that comes first on the path."""
+    """Raise ShadowedPackage if another package comes before a package of this project on the import path."""
     ours = Path(__file__).resolve().parent.parent
     for package in packages:
         spec = find_spec(package)

@@ -1,4 +1,3 @@
-"""Backups: a snapshot of the store, fetched from a member (`save`), and its file (`file`).
-
-A new cluster is begun with such a file in `member.restore`.
+"""Backups: `save` fetches a snapshot of the store from a member, and `file` reads and writes the snapshot file.
+`member.restore` begins a new cluster with such a file.
 """

@@ -1,10 +1,9 @@
-"""A saved snapshot as a file: read, verified, written.
+"""Reads, verifies and writes the file of a saved snapshot.
 
-Its format is docs/reference/specification.md#52-snapshot-file.
+The format of the file: docs/reference/specification.md#52-snapshot-file.
 
-Every byte is under a checksum that depends on all bytes before it, so a changed, missing or additional byte is found.
-The rows are validated like those of a snapshot that a member starts from. A file that is written is whole and durable
-as soon as it has its name, or it is not there at all.
+Every byte is covered by a checksum that depends on all bytes before it. So a changed, missing or additional byte is
+found. A written file gets its name only after it is complete and durable.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ READ_BYTES = MIB
 
 
 class BackupFailed(OperationFailed):
-    """A snapshot was not saved, or not restored: nothing is left under the requested name."""
+    """A snapshot was not saved or not restored. No incomplete file or folder is left under the requested name."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason, remedy)
@@ -44,7 +43,8 @@ class BackupFailed(OperationFailed):
 
 
 class BackupDamaged(BackupFailed):
-    """The file is not a complete, unchanged snapshot. `what` is wrong was noticed at byte `offset`."""
+    """The file is not a complete, unchanged snapshot. `what` describes the problem, which was found at byte
+    `offset`."""
 
     def __init__(self, path: str, offset: int, what: str) -> None:
         super().__init__(
@@ -56,9 +56,7 @@ class BackupDamaged(BackupFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFacts:
-    """The contents of a snapshot as its header states them. `leader_time` in ns; `sessions` are dropped when it is
-    restored.
-    """
+    """The contents of a snapshot, as stated in its header. `leader_time` is in ns. A restore drops the `sessions`."""
 
     cluster_id: bytes
     index: int
@@ -72,7 +70,7 @@ class SnapshotFacts:
 
     @classmethod
     def of(cls, cluster_id: bytes, header: SnapshotHeader) -> Self:
-        """Raises KeyError if it is not a snapshot of a store."""
+        """Read the facts from a header. Raises KeyError if the header is not that of a snapshot of a store."""
         machine = header.machine
         return cls(
             cluster_id=cluster_id,
@@ -88,7 +86,8 @@ class SnapshotFacts:
 
 
 class SnapshotVerifier:
-    """Turns the bytes of a snapshot into verified chunks; `header` and then `facts` are known on the way."""
+    """Converts the bytes of a snapshot to verified chunks. `header` is set once its bytes were fed; `finish` returns
+    the facts."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -96,11 +95,11 @@ class SnapshotVerifier:
 
     @property
     def header(self) -> SnapshotHeader | None:
-        """None until it has come."""
+        """The header of the snapshot; None until all its bytes were fed."""
         return self._parser.header
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The chunks that these bytes complete. Raises BackupDamaged, BackupFailed."""
+        """Return the chunks that these bytes complete. Raises BackupDamaged, BackupFailed."""
         try:
             return self._parser.feed(data)
         except CorruptSnapshot as error:
@@ -112,7 +111,7 @@ class SnapshotVerifier:
             ) from error
 
     def finish(self) -> SnapshotFacts:
-        """All bytes were fed. Raises BackupDamaged."""
+        """Check that the snapshot is complete, after all bytes were fed; return its facts. Raises BackupDamaged."""
         try:
             header = self._parser.finish()
             return SnapshotFacts.of(self._parser.owner[0], header)
@@ -123,9 +122,8 @@ class SnapshotVerifier:
 
 
 class BackupReader:
-    """A saved file, to read from beginning to end: `header` first, then `chunks()`, then `facts` and `size_bytes`.
-
-    `path` None: standard input.
+    """Reads a saved file from beginning to end. `header` is available first, then `chunks()`, and then `facts` and
+    `size_bytes`. If `path` is None, the file is standard input.
     """
 
     header: SnapshotHeader
@@ -135,10 +133,10 @@ class BackupReader:
         self._path = path
         self._name = str(path or "standard input")
         self._checked = SnapshotVerifier(self._name)
-        self.size_bytes = 0  # So far.
+        self.size_bytes = 0  # Bytes read so far.
 
     def __enter__(self) -> Self:
-        """Raises BackupFailed if it cannot be read, BackupDamaged."""
+        """Open the file and read its header. Raises BackupFailed if the file cannot be read, and BackupDamaged."""
         try:
             self._file = self._open()
         except OSError as error:
@@ -156,7 +154,8 @@ class BackupReader:
         self._file.close()
 
     def chunks(self) -> Iterator[bytes]:
-        """The state machine's chunks, each verified; at the end `facts` are there. Raises BackupDamaged."""
+        """Yield the state machine's chunks, each verified. `facts` is set after the last chunk. Raises
+        BackupDamaged."""
         yield from self._first
         while data := self._read():
             yield from self._checked.feed(data)
@@ -196,20 +195,21 @@ COPY_BYTES = 1 << 20
 
 
 class AtomicFile:
-    """A file that is written aside, as `.NAME.PID.part`, and deleted at the end unless `publish` has given it its name.
+    """A file that is written under a temporary name, `.NAME.PID.part`, until `publish` gives it its name.
 
-    Without `force` no file is replaced, not even one that appears meanwhile. A killed process leaves only the part. A
-    file that is written in place (`named_files`), and standard output (`path` None), get all bytes at the end, from a
-    temporary file. Raises BackupFailed for any error of the operating system.
+    If `publish` was not called, the temporary file is deleted at the end. Without `force`, no existing file is
+    replaced, not even a file that is created meanwhile. If the process is killed, only the temporary file is left. If
+    the file is written in place (`named_files`), or is standard output (`path` is None), `publish` copies all bytes to
+    it from an unnamed temporary file. Raises BackupFailed for any error of the operating system.
     """
 
     def __init__(self, path: Path | None, *, force: bool) -> None:
         self._named, self._force = path, force
-        self._path: Path | None = None  # Links followed; None: standard output.
-        self._aside: Path | None = None  # None: written in place.
+        self._path: Path | None = None  # After following links; None: standard output.
+        self._aside: Path | None = None  # The temporary name; None: written in place.
         self._file: BinaryIO | None = None
         self._is_copying = False
-        self._folder: int | None = None  # Open from the start: a name that was given cannot be taken back later.
+        self._folder: int | None = None  # Opened early: a failure after the rename could not be undone.
 
     def __enter__(self) -> Self:
         with self._says():
@@ -235,7 +235,7 @@ class AtomicFile:
                 self._aside.unlink(missing_ok=True)
 
     def begin(self) -> None:
-        """From the first byte, whatever was written before."""
+        """Begin to write from the first byte, and drop all bytes written before."""
         with self._says():
             if self._file is not None:
                 self._file.close()
@@ -255,7 +255,8 @@ class AtomicFile:
                 left = left[self._file.write(left) :]
 
     def publish(self) -> None:
-        """Sync it, give it its name, sync the folder; or copy it to what is written in place."""
+        """Sync the file, give it its name, and sync the folder; or copy its bytes, if the target is written in
+        place."""
         assert self._file is not None
         with self._says():
             if self._path is None:
@@ -279,7 +280,8 @@ class AtomicFile:
         to.flush()
 
     def _is_linked(self, aside: Path, path: Path) -> bool:
-        """A link never replaces what has the name, as a rename would. False where the file system has none."""
+        """Give the file its name by a link, which never replaces an existing file (a rename would). False if the file
+        system has no links."""
         try:
             os.link(aside, path)
         except FileExistsError as error:
@@ -310,5 +312,5 @@ class AtomicFile:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """A snapshot holds every value of the store: only its owner reads it, whatever the umask is."""
+    """Open a file that only its owner may read, whatever the umask: a snapshot has every value of the store."""
     return os.open(path, flags, 0o600)

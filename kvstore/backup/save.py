@@ -1,11 +1,11 @@
 """Saving a snapshot of a running cluster to a file (`hwm snapshot save`).
 
 The guarantee: every write that was acknowledged before `save_snapshot` was called is in the file, and the file shows
-the store at one revision. A linearizable read gives a revision R that the store has reached; then any member can be
-asked for a snapshot of R or later, and builds one once it has applied R.
+the store at one revision. A linearizable read returns a revision R that the store has reached. Then any member can
+build a snapshot of revision R or later, once it has applied R.
 
-Without a majority there is no such read. With `existing` R is what the named member itself has applied: all of it is
-committed, but the other members may have acknowledged more.
+Without a majority, there is no linearizable read. With `existing`, R is the revision that the selected member itself
+has applied. This state is committed, but the cluster may have acknowledged later writes.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from kvstore.protocol.messages import Response, snapshot_request
 from kvstore.protocol.status import MemberStatus
 
 PAGE_BYTES = 256 * 1024
-"""Bytes of one response: the member that sends it has other clients, too, and heartbeats."""
+"""The size of one page. A larger response would delay other clients and the heartbeats of the member."""
 
 LOOK_SECONDS = 0.05
 BUILD_AGAIN_SECONDS = 5.0
-"""After so long without a snapshot it is asked for again: a member gives a build up when its disk is full."""
+"""The pause before the build of a snapshot is requested again. A member gives up a build if its disk is full."""
 
 WAIT_SECONDS_DEFAULT = 60.0
 TRIES_MAX = 5
-"""A member deletes its snapshot when it has made the next one: then it is begun anew, so often."""
+"""The most attempts to transfer a snapshot. A member deletes its snapshot when it has built the next one; then the
+transfer begins again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedSnapshot:
-    """The contents of the file, and the member that sent them; with `existing` also the status of that member."""
+    """The contents of the file and the member that sent them. With `existing`, `member` is the status of this
+    member."""
 
     facts: SnapshotFacts
     size_bytes: int
@@ -47,14 +49,13 @@ class SavedSnapshot:
 
     @property
     def is_older(self) -> bool:
-        """True if the member has applied, and so the cluster has committed, what is not in the file."""
+        """True if the member has applied committed writes that are not in the file."""
         return self.member is not None and self.facts.revision < self.member.revision
 
     @property
     def open_entries(self) -> int:
-        """Entries in the log of the member that it had not applied: perhaps acknowledged, and left out.
-
-        Also of those that it knew to be committed, or what a file that began right then lacks would be told by nobody.
+        """The number of entries in the log of the member that it had not applied. They are not in the file, but may
+        have been acknowledged. This includes entries that the member knew to be committed.
         """
         if self.member is None:
             return 0
@@ -71,18 +72,19 @@ async def save_snapshot(
     wait_seconds: float = WAIT_SECONDS_DEFAULT,
     tell: Callable[[str], None] = lambda _: None,
 ) -> SavedSnapshot:
-    """Save a snapshot of the cluster as `path`, verified and durable; on any error there is nothing under that name.
+    """Save a snapshot of the cluster as the file `path`, verified and durable. After an error, no incomplete file is
+    left there.
 
-    `path` None: standard output, which gets all of it at the end, once it is verified.
-    `member`: a node id or address (None: the leader). `existing`: all that this member itself has applied, for a
-    cluster that has no majority any more: the guarantee above is not given then. If it cannot build that within
-    `wait_seconds`, the snapshot that it has is taken (`SavedSnapshot.is_older`). `force`: replace an existing file.
-    `wait_seconds`: how long the member may take to build one. The client's deadline holds for each request.
-    `tell` is given a line for people when the member gives up, once for each reason; it is asked again all the same.
-    Raises BackupFailed and what the client raises.
+    If `path` is None, the file is standard output, which gets all bytes at the end, after they are verified. `member`:
+    a node id or address; None means the leader. `existing`: save the state that this member itself has applied. This is
+    for a cluster that has lost its majority, and does not give the guarantee above. If the member cannot build such a
+    snapshot within `wait_seconds`, its newest snapshot is saved instead (`SavedSnapshot.is_older`). `force`: replace an
+    existing file. `wait_seconds`: how long the member may take to build a snapshot. The client's deadline applies to
+    each request. If the member gives up a build, `tell` is called with a line for people, once for each reason, and the
+    build is requested again. Raises BackupFailed and the errors of the client.
     """
     if member is not None and ":" in member:
-        parse_address(member)  # Before anybody is asked anything.
+        parse_address(member)  # Check the address before any request is sent.
     with AtomicFile(path, force=force) as aside:
         least = 0 if existing else (await client.execute(Get(b"\0"))).revision
         address = await _address(client, member)
@@ -106,7 +108,8 @@ async def save_snapshot(
 
 
 async def _address(client: Client, member: str | None) -> str:
-    """Where to ask; until there is a leader it is looked for. Raises InvalidAddress, Unavailable."""
+    """Return the address of the member to ask. If this is the leader, wait until there is one. Raises InvalidAddress,
+    Unavailable."""
     if member is not None and ":" in member:
         return member
     with trio.move_on_after(client.deadline_seconds):
@@ -125,7 +128,8 @@ async def _address(client: Client, member: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _SnapshotSource:
-    """A member, and what is wanted of it: a snapshot of `revision` or later; with `may_be_older`, in the end, any."""
+    """A member that has to send a snapshot of `revision` or later. With `may_be_older`, any snapshot is accepted in the
+    end."""
 
     client: Client
     address: str
@@ -136,7 +140,8 @@ class _SnapshotSource:
     told: set[str] = field(default_factory=set)
 
     async def first_page(self) -> Response:
-        """The beginning of a snapshot; until the member has one that will do it is asked again and again."""
+        """Return the first page of a snapshot. The request is repeated until the member has a snapshot that is new
+        enough."""
         words, given_up, build_at = "it has not answered", "", trio.current_time()
         with trio.move_on_after(self.wait_seconds):
             while True:
@@ -144,7 +149,7 @@ class _SnapshotSource:
                 response = await self._ask(revision_min=self.revision, build=build)
                 if is_page(response, 0):
                     return response
-                _, words, is_being_built, *more = response.fields  # An older member says three.
+                _, words, is_being_built, *more = response.fields  # Older builds send three fields.
                 if more and isinstance(more[0], str) and more[0]:
                     given_up = f"{response.node_id} gave up: {more[0]}"
                     if given_up not in self.told:
@@ -161,7 +166,8 @@ class _SnapshotSource:
         )
 
     async def receive(self, page: Response, aside: AtomicFile, verifier: SnapshotVerifier) -> bool:
-        """All pages from the first one on, verified and written. False if the snapshot was replaced meanwhile."""
+        """Fetch all pages after the first one; verify and write all. Return False if the snapshot was replaced
+        meanwhile."""
         name, size_bytes, data = page.fields[:3]
         offset = 0
         while True:
@@ -186,7 +192,8 @@ class _SnapshotSource:
 
 
 def is_page(response: Response, offset: int) -> bool:
-    """False if there is none (yet). Raises BackupFailed for an answer that is neither, or would never end."""
+    """True if the response is a page of a snapshot, False if it says that there is no such page. Raises BackupFailed
+    for any other response, and for an empty page, with which the transfer would never end."""
     match response.fields:
         case (None, str(), bool(), *_):
             return False

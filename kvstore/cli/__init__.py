@@ -1,1 +1,1 @@
-"""The command `hwm`: one file per group of commands, and what they share."""
+"""The command `hwm`: one module for each group of commands, and modules that they share."""

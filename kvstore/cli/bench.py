@@ -1,8 +1,8 @@
 """`hwm bench`: throughput and latency of this cluster, measured by this process.
 
 Several clients, each with several tasks, put and get until the time is over. In a closed loop, a task begins its next
-operation as soon as the last one has ended. In an open loop (`rate`), operations are due at fixed times. Their latency
-counts from the time at which they were due, so it includes the time for which they waited behind other operations.
+operation as soon as the last one has ended. In an open loop (`rate`), operations are due at fixed times. The latency of
+an operation counts from its due time, so it includes the time for which it waited for other operations.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def bench(
 
 
 async def _run(spec: BenchSpec, keep: bool, as_json: bool) -> Bench:
-    """Measure, with a live display where there is a terminal; then clean up, also after a failure."""
+    """Measure, with a live display if there is a terminal. Then clean up, also after a failure."""
     result = Bench(spec)
     async with trio.open_nursery() as nursery:
         if sys.stderr.isatty() and not as_json:
@@ -157,7 +157,7 @@ def _print(result: Bench) -> None:
 
 
 def _failure(result: Bench, last_error: StoreError) -> Failure:
-    """The Failure for a run with operations that did not succeed; its exit code is that of the worst outcome."""
+    """Return the Failure for a run with failed operations. Its exit code is that of the worst outcome."""
     failed = sum(result.errors.values())
     if "outcome_unknown" in result.errors:
         code = ExitCode.UNKNOWN
@@ -172,7 +172,8 @@ DELETERS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSpec:
-    """The load. `in_flight`: operations open at a time, over all clients. `rate` per second; 0: a closed loop."""
+    """The load. `in_flight`: open operations of all clients together. `rate`: operations per second; 0 means a closed
+    loop."""
 
     endpoints: Sequence[str]
     deadline_seconds: float
@@ -199,14 +200,14 @@ class Bench:
     errors: Counter[str] = field(default_factory=Counter)  # By `StoreError.word`.
     last_error: StoreError | None = None
     elapsed_seconds: float = 0.0
-    cpu_seconds: float = 0.0  # CPU time of this process, within `elapsed_seconds`.
+    cpu_seconds: float = 0.0  # CPU time of this process while it measured.
     phase: str = "connecting"
     has_written: bool = False
     _began: float = 0.0
     _due: itertools.count[int] = field(default_factory=itertools.count)
 
     async def run(self) -> None:
-        """Connect, write all keys if there will be reads, and measure. Raises StoreError if it cannot begin."""
+        """Connect, write all keys if there will be reads, and measure. Raises StoreError if the run cannot begin."""
         spec = self.spec
         async with AsyncExitStack() as stack:
             clients = [
@@ -215,7 +216,7 @@ class Bench:
             ]
             for client in clients:
                 self.has_written = client is not clients[0]
-                await client.put(spec.key(0), os.urandom(spec.value_bytes))  # Now it is connected, with a session.
+                await client.put(spec.key(0), os.urandom(spec.value_bytes))  # Makes it connect and open a session.
             self.has_written = True
             if spec.reads:
                 self.phase = "filling"
@@ -259,7 +260,8 @@ class Bench:
         self.cpu_seconds = time.process_time() - cpu
 
     async def _ask_until(self, end: float, client: Client, random: Random) -> None:
-        """Run one task of the load. It waits even at the end until its operation has ended, so slow ones count, too."""
+        """Run one task of the load. At the end it still waits for its open operation, so that slow operations count,
+        too."""
         spec = self.spec
         value = random.randbytes(spec.value_bytes)
         while (began := time.perf_counter()) < end:

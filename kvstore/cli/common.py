@@ -30,7 +30,7 @@ from kvstore.protocol.text import escape_controls, escape_controls_in_json, from
 from raft import FRAME_BYTES_MAX_CLIENT, InvalidConfiguration, Member
 
 ENDPOINTS_DEFAULT = "127.0.0.1:7101"
-SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # Bounds of a deadline: a command line does not wait longer than a day.
+SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # Bounds of a deadline; the greatest is a day.
 HAS_PRINTED = "kvstore.has_printed"  # Set in `Context.meta` once a JSON value was printed to stdout.
 ResultT = TypeVar("ResultT")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -40,21 +40,22 @@ class ExitCode(enum.IntEnum):
     """The exit codes, which scripts may rely on."""
 
     OK = 0
-    NEGATIVE = 1  # The key is not there, or the comparison is false. Nothing is wrong.
+    NEGATIVE = 1  # The key does not exist, or the comparison is false. This is not an error.
     USAGE = 2
-    FAILED = 3  # Certainly not carried out; or the server refused to start.
-    UNKNOWN = 4  # It may have been carried out.
-    UNAVAILABLE = 5  # Certainly not carried out: no member could be reached, or there is no majority.
+    FAILED = 3  # The command was certainly not carried out, or the server refused to start.
+    UNKNOWN = 4  # The command may have been carried out.
+    UNAVAILABLE = 5  # Certainly not carried out, because no member could be reached or there is no majority.
     STOPPED = 6  # The server stopped itself: its disk failed, or an invariant broke.
     REMOVED = 7  # The server was removed from its cluster, for ever: do not start it again.
-    INTERNAL = 70  # A mistake in this program.
-    OUTPUT = 74  # Carried out, but the answer could not be written (`EX_IOERR`).
+    INTERNAL = 70  # A bug of this program.
+    OUTPUT = 74  # The command was carried out, but its output could not be written (`EX_IOERR`).
 
 
 class Failure(click.ClickException):
-    """An error as one line, with a hint as a second line; with `--json` also as an object, for programs.
+    """An error, shown as one line, with a hint as a second line. With `--json`, it is also printed as an object, for
+    programs.
 
-    `error`: the error of the store behind it, if any; the object contains its name, and its reason and lag.
+    `error`: the store's error that caused the failure, if any. The object contains its name, reason and lag.
     """
 
     def __init__(self, message: str, code: ExitCode, hint: str = "", error: StoreError | None = None) -> None:
@@ -65,7 +66,7 @@ class Failure(click.ClickException):
         refusal = error if isinstance(error, ChangeRefused | TransferRefused | LevelRefused) else None
         self._reason = refusal.reason if refusal else None
         self._lag = refusal.lag if isinstance(refusal, ChangeRefused) else None
-        context = click.get_current_context(silent=True)  # There is none when `show` runs.
+        context = click.get_current_context(silent=True)  # None later, when `show` runs.
         self._is_in_json = context is not None and context.params.get("as_json") and not context.meta.get(HAS_PRINTED)
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - As click declares it.
@@ -106,7 +107,7 @@ if TYPE_CHECKING:
     BytesParamType = click.ParamType[bytes]
     SecondsParamType = click.ParamType[float]
     MemberParamType = click.ParamType[Member]
-else:  # Before click 8.4 `ParamType` takes no type parameter.
+else:  # Before click 8.4, `ParamType` has no type parameter.
     BytesParamType = SecondsParamType = MemberParamType = click.ParamType
 
 
@@ -131,7 +132,7 @@ class Data(BytesParamType):
 
 
 def read_stdin() -> bytes:
-    """All of standard input. Raises Failure if no request could hold it, or if it cannot be read."""
+    """All of standard input. Raises Failure if the input is too large for any request, or cannot be read."""
     if sys.stdin is None:
         raise Failure("standard input is closed", ExitCode.USAGE, "give the value as an argument, or a file: `< FILE`")
     try:
@@ -145,7 +146,7 @@ def read_stdin() -> bytes:
 
 
 class Seconds(SecondsParamType):
-    """A number of seconds within bounds; so it is neither `nan` nor `inf`, which `float` accepts."""
+    """A number of seconds within bounds. The bounds exclude `nan` and `inf`, which `float` accepts."""
 
     name = "seconds"
 
@@ -161,7 +162,7 @@ class Seconds(SecondsParamType):
 
 
 class Number(click.FloatRange):
-    """A number within bounds. `nan` is refused here, because `click.FloatRange` accepts it."""
+    """A number within bounds. `click.FloatRange` accepts `nan`, so this class refuses it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Called by click."""
@@ -193,7 +194,7 @@ class MemberType(MemberParamType):
 
 
 def client_options(function: FunctionT) -> FunctionT:
-    """`--endpoints`, `--deadline`, `--json`: for every command that talks to a cluster."""
+    """Add the options `--endpoints`, `--deadline` and `--json`, which every command for a cluster has."""
     options = [
         click.option(
             "--endpoints",
@@ -220,7 +221,7 @@ def client_options(function: FunctionT) -> FunctionT:
 
 
 def run_with_client(endpoints: str, deadline_seconds: float, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
-    """Run `work` with a client; errors of the store become one line and an exit code."""
+    """Run `work` with a client. An error of the store becomes a Failure: one line and an exit code."""
 
     async def main() -> ResultT:
         addresses = [part.strip() for part in endpoints.split(",") if part.strip()]
@@ -231,10 +232,10 @@ def run_with_client(endpoints: str, deadline_seconds: float, work: Callable[[Cli
 
 
 def run_operation(operation: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Run the operation of a command and return its result. `OPERATION` records the progress.
+    """Run the operation of a command and return its result. Its progress is recorded in `OPERATION`.
 
-    Raises Failure for errors of the store and of the system. Once there is a result, an error of the system is ignored:
-    it may be that of a connection which cannot be closed in order.
+    Raises Failure for errors of the store and of the system. Once there is a result, an error of the system is ignored.
+    It may come from a connection that could not be closed properly.
     """
     results: list[ResultT] = []
 
@@ -254,7 +255,7 @@ def run_operation(operation: Callable[[], Awaitable[ResultT]]) -> ResultT:
 
 
 def failure_of_system(error: OSError, *, has_begun: bool) -> Failure:
-    """The Failure for an error of the operating system before a command is done.
+    """Return the Failure for an error of the operating system that occurred before the command was done.
 
     `has_begun`: a request may have been sent, so the outcome is unknown.
     """
@@ -284,7 +285,8 @@ def _json_default(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table on a terminal; elsewhere lines with tabs, without titles. Control characters are escaped."""
+    """Print rows as a table on a terminal, and elsewhere as lines with tabs, without titles. Control characters are
+    escaped."""
     if not sys.stdout.isatty():
         for row in rows:
             show_bytes("\t".join(escape_controls(str(cell)) for cell in row).encode() + b"\n")

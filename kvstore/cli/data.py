@@ -53,7 +53,7 @@ member_option = click.option(
 
 
 def read_options(consistency: str, max_staleness_ms: int | None) -> dict[str, Any]:
-    """The options as the client takes them. Raises Failure."""
+    """Return the read options as arguments of the client's methods. Raises Failure."""
     try:
         asked_for(consistency, max_staleness_ms)
     except ValueError as error:
@@ -62,7 +62,7 @@ def read_options(consistency: str, max_staleness_ms: int | None) -> dict[str, An
 
 
 def record_json(record: Record | KeyRecord) -> dict[str, Any]:
-    """A record as JSON output shows it."""
+    """Convert a record for JSON output."""
     shown: dict[str, Any] = {"key": record.key} if isinstance(record, KeyRecord) else {}
     return {
         **shown,
@@ -74,7 +74,7 @@ def record_json(record: Record | KeyRecord) -> dict[str, Any]:
 
 
 def result_json(result: Result) -> dict[str, Any]:
-    """A result as JSON output shows it."""
+    """Convert a result for JSON output."""
     match result:
         case GetResult():
             shown = record_json(result.record) if result.record else {}
@@ -154,9 +154,9 @@ def get(
 
 
 def _show_value(value: bytes) -> None:
-    """Print one value. Line ends and tabs are printed as they are: nothing else is on stdout with which they could mix.
+    """Print one value. Line ends and tabs are printed as they are, because stdout has nothing but this value.
 
-    A terminal would obey other control characters, so there a value with such characters is printed as `base64:…`.
+    On a terminal, a value with other control characters is printed as `base64:…`, because a terminal would act on them.
     """
     text = to_text(value)
     if sys.stdout.isatty() and escape_controls(text.translate(_HARMLESS)) != text.translate(_HARMLESS):

@@ -5,7 +5,8 @@ server refused to start); 4 the outcome is unknown; 5 unavailable, certainly not
 itself; 7 it was removed from its cluster; 70 a mistake in this program; 74 carried out, but the answer could not be
 written to stdout; 130 interrupted.
 
-If the answer cannot be written, exit code 0 becomes 74. Any other exit code stays: it tells more than the lost answer.
+If the answer cannot be written, exit code 0 becomes 74. Any other exit code stays, because it is more important than
+the lost answer.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ ALIASES = {
     "fsck": "check",
     "help": "--help",
 }
-"""Names of commands in other stores, with the name used here. They are not carried out: an error suggests this name."""
+"""The names of commands in other stores → the command here. A name of another store is refused, and the error suggests
+the command here."""
 
 
 class Commands(click.Group):
@@ -71,7 +73,7 @@ class Commands(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The commands, in the order in which a newcomer needs them."""
+        """The names of the commands, in the order in which a new user needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -126,7 +128,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The console script: no failure ends in a traceback (HWM_DEBUG=1 shows it)."""
+    """The console script. A failure is shown without a traceback, unless HWM_DEBUG=1 is set."""
     end_with_true_exit_code(lambda: sys.exit(_run()))
 
 

@@ -137,7 +137,7 @@ def replace(old: str, new: Member, wait_seconds: float, endpoints: str, deadline
 
     There are never fewer voters than before. OLD must not come back: its server stops when it learns of it.
     """
-    if old == new.node_id:  # It would be removed, and could not come back.
+    if old == new.node_id:  # The removed id could not be used again.
         raise Failure(
             f"{old} cannot take its own place: an id is never used again",
             ExitCode.USAGE,
@@ -161,7 +161,7 @@ def update(new: Member, wait_seconds: float, endpoints: str, deadline_seconds: f
 def change_members(
     work: Callable[[Client], Awaitable[Membership]], endpoints: str, deadline_seconds: float, as_json: bool
 ) -> None:
-    """Carry out `work` and print the members that there are afterwards. Raises Failure, with a hint what to do."""
+    """Carry out `work` and print the members after it. Raises Failure, with a hint about what to do."""
 
     async def change(client: Client) -> Membership:
         try:
@@ -179,7 +179,7 @@ def change_members(
 
 
 def _is_by_leader(now: Membership) -> bool:
-    return any(each.is_heard is not None for each in now.members)  # Only a leader reports this.
+    return any(each.is_heard is not None for each in now.members)  # Only a leader reports `is_heard`.
 
 
 def _cells(view: MemberView) -> list[object]:
@@ -191,7 +191,7 @@ def _cells(view: MemberView) -> list[object]:
 def _as_json(now: Membership) -> dict[str, Any]:
     members = [{**asdict(each), "incarnation_id": each.incarnation_id.hex()} for each in now.members]
     fields = {**asdict(now), "cluster_id": now.cluster_id.hex(), "members": members}
-    del fields["incarnation_id"]  # Empty: it was requested for no id.
+    del fields["incarnation_id"]  # Always empty here: no id was requested.
     return fields
 
 

@@ -1,7 +1,7 @@
-"""The output of a command of `hwm`, and the progress of its operation: the only file that writes to a standard stream.
+"""The output of a command of `hwm`, and the progress of its operation.
 
 Data goes to stdout (`show`), messages to stderr (`say`). Text from a store or another member is escaped: a key with a
-line end must not look like two keys, and a terminal must not obey text that a stranger has written.
+line end must not look like two keys, and foreign text must not control the terminal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kvstore.protocol.text import escape_controls
 
 @dataclass(slots=True)
 class Operation:
-    """The progress of the one operation of this process: set where it runs, used for the exit code."""
+    """The progress of the operation of this process. `run_operation` sets it; it affects the exit code."""
 
     has_begun: bool = False
     is_done: bool = False
@@ -30,7 +30,7 @@ OPERATION = Operation()
 
 
 def say(words: str) -> None:
-    """Print one line for people to stderr. If this fails, the line is dropped."""
+    """Print a message of one line to stderr. If this fails, the line is dropped."""
     with suppress(OSError):
         click.echo(escape_controls(words), err=True)
 
@@ -41,5 +41,5 @@ def show(line: object) -> None:
 
 
 def show_bytes(data: bytes) -> None:
-    """Print data unchanged to stdout, as bytes: from a text, click would remove what looks like terminal colours."""
+    """Print data unchanged to stdout, as bytes: click would remove terminal colours from a text."""
     click.echo(data, nl=False)

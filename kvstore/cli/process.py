@@ -1,4 +1,4 @@
-"""Running a member as a process: signals, the ready line, and every way in which it may end (`hwm serve`)."""
+"""Runs a member as a process (`hwm serve`): signals, the ready line, and all ways in which the process may end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ FILES_TOO_SMALL = (
     "nothing acknowledged is lost: a file may not become larger, by the limit on the size of files (`ulimit -f`, "
     "`LimitFSIZE=` of a systemd unit) or by what its file system takes; raise that limit, and start it again"
 )
-"""The hint where a limit forbids a file of this size: more room on the disk would not help."""
+"""The hint if a limit forbids a file of this size. More room on the disk would not help."""
 
 
 def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
@@ -76,8 +76,8 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
 
     Raises Failure, with its exit code, for everything that can go wrong.
 
-    When clients can connect, `ready node=… client=… peer=… [metrics=…]` goes to stderr and, whole or not at all, to
-    `ready_file` (`named_files` says how).
+    When clients can connect, the line `ready node=… client=… peer=… [metrics=…]` is written to stderr and to
+    `ready_file`. A regular `ready_file` gets the whole line at once (`named_files`).
     """
     if not __debug__:
         raise Failure(
@@ -87,7 +87,7 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
         )
     ready_place = None if ready_file is None else _ready_place(ready_file)
     wait_for_no_reader_of_words()
-    os.environ["RUST_BACKTRACE"] = "0"  # `cbor2` panics if it gets no memory: this member reports that itself.
+    os.environ["RUST_BACKTRACE"] = "0"  # No backtrace if `cbor2` panics for lack of memory: this member reports it.
     try:
         trio.run(_serve, config, ready_file, ready_place)
     except KeyboardInterrupt:
@@ -97,7 +97,8 @@ def serve(config: MemberConfig, ready_file: Path | None = None) -> None:
 
 
 def _ready_place(path: Path) -> WriteTarget:
-    """The target of the ready line. Raises Failure, before anything is created, if it cannot be written there."""
+    """Return the target of the ready line. Raises Failure, before anything is created, if the line cannot be written
+    there."""
     try:
         place = find_target(path)
         is_folder_there = place.path.parent.is_dir()
@@ -140,7 +141,8 @@ async def _serve(config: MemberConfig, ready_file: Path | None, ready_place: Wri
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGXCPU", "SIGPWR") if hasattr(signal, name)
 )
-"""The signals that end the member in order. SIGXCPU: a limit on CPU time is reached. SIGPWR: the power will fail."""
+"""The signals at which the member stops in an orderly way. SIGXCPU: a limit on CPU time is reached. SIGPWR: the power
+will fail."""
 
 IGNORED_SIGNALS = (
     *(
@@ -150,15 +152,16 @@ IGNORED_SIGNALS = (
     ),
     *(range(signal.SIGRTMIN, signal.SIGRTMAX + 1) if hasattr(signal, "SIGRTMIN") else ()),
 )
-"""Signals that mean nothing here. Unhandled, each of them would end the process without a hand-over of leadership."""
+"""Signals that a member ignores. Without a handler, each of them would end the process without a transfer of
+leadership."""
 
 
 def _signal_receiver() -> AbstractContextManager[AsyncIterator[int]]:
-    """A receiver of all signals that a member handles.
+    """Return a receiver of all signals that a member handles.
 
-    If the process has a terminal, SIGHUP means that the terminal is gone, and the member stops. Without a terminal,
-    unit files send SIGHUP to have options read again, and the member goes on. A SIGHUP that is ignored from the start
-    (`nohup`) stays ignored.
+    If the process has a terminal, SIGHUP means that the terminal was closed, and the member stops. If the process has
+    no terminal, supervisors send SIGHUP to make a server read its options again, and the member ignores it. A SIGHUP
+    that is ignored from the start (`nohup`) stays ignored.
     """
     numbers = {*STOP_SIGNALS, *IGNORED_SIGNALS}
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -177,8 +180,8 @@ def _has_terminal() -> bool:
 async def _obey(signals: AsyncIterator[int], running: list[RunningMember], everything: trio.CancelScope) -> None:
     """Stop the member at a stop signal, and log other signals once.
 
-    At the first stop signal the member stops in order. At a second one, or at one before the member is up, it stops at
-    once; nothing acknowledged is lost.
+    At the first stop signal, the member stops in an orderly way. It stops at once at a second stop signal, or if a stop
+    signal arrives before the member runs. No acknowledged write is lost.
     """
     stops = {*STOP_SIGNALS, signal.SIGHUP} if _has_terminal() else {*STOP_SIGNALS}
     told: set[int] = set()
@@ -202,7 +205,7 @@ async def _obey(signals: AsyncIterator[int], running: list[RunningMember], every
 def _name_of(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # Of the real-time signals only the first and the last have a name.
+    except ValueError:  # Only the first and the last real-time signal have a name.
         return f"SIGRTMIN+{number - signal.SIGRTMIN}"
 
 
@@ -228,11 +231,11 @@ def _announce(member: RunningMember, place: WriteTarget | None) -> None:
 
 
 def failure_of_member(error: BaseException, folder: Path) -> Failure:
-    """The Failure (one line, a hint, an exit code) for an error that ended a member or kept it from starting."""
+    """Return the Failure (one line, a hint, an exit code) for an error that ended a member or prevented its start."""
     if is_out_of_memory(error):
         return Failure("this member stopped itself: it ran out of memory", ExitCode.STOPPED, OUT_OF_MEMORY)
     if isinstance(error, NotCarriedOut) or isinstance(error.__cause__, NotCarriedOut):
-        return _mistake(error, folder)  # Treated as a failure of the disk, but a bug of this program.
+        return _mistake(error, folder)  # A bug of this program, not a failure of the disk.
     match error:
         case Failure():
             return error
@@ -254,7 +257,7 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             return Failure(str(error), ExitCode.USAGE, hint)
         case MemberRemoved():
             return Failure(str(error), ExitCode.REMOVED, error.hint)
-        case Unavailable():  # The cluster that it is to join did not answer: a supervisor tries again.
+        case Unavailable():  # The cluster to join did not answer. A supervisor tries again.
             return Failure(str(error), ExitCode.UNAVAILABLE, error.hint)
         case StoreError():
             return Failure(str(error), ExitCode.FAILED, error.hint)
@@ -279,7 +282,8 @@ def _mistake(error: BaseException, folder: Path) -> Failure:
 
 
 def _remedy_of_system(error: OSError, folder: Path) -> str:
-    """The hint for an error of the operating system: what to check, since the cause is seldom this program."""
+    """Return the hint for an error of the operating system. The cause is rarely this program, so the hint says what to
+    check."""
     if is_disk_full(error):
         return "the disk is full: make room on it, and start again; nothing acknowledged is lost"
     match error.errno:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     DialParamType = click.ParamType[tuple[str, str]]
     EndpointsParamType = click.ParamType[tuple[str, ...]]
     ClusterIdParamType = click.ParamType[bytes]
-else:  # Before click 8.4 `ParamType` takes no type parameter.
+else:  # Before click 8.4, `ParamType` has no type parameter.
     DialParamType = EndpointsParamType = ClusterIdParamType = click.ParamType
 
 
@@ -52,7 +52,7 @@ class DialType(DialParamType):
 
 
 def folder_options(function: FunctionT) -> FunctionT:
-    """The options that identify a member, the same for `init` and `serve`."""
+    """Add the argument and the options that identify a member, which are the same for `init` and `serve`."""
     options = [
         click.argument("folder", type=click.Path(path_type=Path, readable=False), metavar="DIR"),
         click.option("--node-id", metavar="ID", help="This member's id: small letters, digits and dashes."),
@@ -82,7 +82,7 @@ class Endpoints(EndpointsParamType):
         if isinstance(value, tuple):
             return value
         addresses = tuple(part.strip() for part in value.split(",") if part.strip())
-        if not addresses:  # Perhaps an unset shell variable. Without `--join`, `init` would found a cluster.
+        if not addresses:  # Perhaps a shell variable is unset. `init` without `--join` would make a new cluster.
             self.fail(f"{value!r} names no member of a running cluster", param, ctx)
         try:
             for address in addresses:
@@ -113,7 +113,7 @@ class ClusterId(ClusterIdParamType):
 
 
 def join_options(function: FunctionT) -> FunctionT:
-    """`--join` and `--cluster-id`."""
+    """Add the options `--join` and `--cluster-id`."""
     options = [
         click.option(
             "--join",
@@ -138,7 +138,8 @@ def join_options(function: FunctionT) -> FunctionT:
 def joining_from(
     join: Sequence[str], cluster_id: bytes | None, node_id: str | None, members: Sequence[Member], cluster_token: str
 ) -> JoinConfig | None:
-    """How to join, by the options; None without `--join` and `--cluster-id`. Raises InvalidConfiguration."""
+    """Convert the options about joining; None if neither `--join` nor `--cluster-id` is given. Raises
+    InvalidConfiguration."""
     if not join and cluster_id is None:
         return None
     if cluster_token:

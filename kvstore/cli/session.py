@@ -29,7 +29,7 @@ SECOND_NS = 1_000_000_000
 def run_without_session(
     endpoints: str, deadline_seconds: float, work: Callable[[Client], Awaitable[ResultT]]
 ) -> ResultT:
-    """Run `work` with a client. If the leader's build is too old for these requests, the Failure states this reason."""
+    """Run `work` with a client. If the leader's build does not know a request, raise a Failure that explains this."""
 
     async def ask(client: Client) -> ResultT:
         try:
@@ -137,7 +137,8 @@ def close_sessions(
 
 
 async def _pages(client: Client, after_id: int) -> AsyncGenerator[SessionPage, None]:
-    """Yield page after page, as they are needed. Between two pages the leader serves other requests."""
+    """Yield the pages one by one; each is requested when it is needed. Between two pages, the leader serves other
+    requests."""
     while True:
         page = await client.sessions(after_id=after_id, limit=PAGE_SESSIONS_MAX)
         yield page
@@ -147,7 +148,8 @@ async def _pages(client: Client, after_id: int) -> AsyncGenerator[SessionPage, N
 
 
 async def _close(client: Client, session_ids: list[int], *, only_unused: bool) -> list[int]:
-    """Close sessions; return the ids of those that were closed. Raises the first error, once all calls have ended."""
+    """Close sessions; return the ids of the closed sessions. If a call fails, raise the first error after all calls
+    have ended."""
     ends = await client.close_sessions(session_ids, only_unused=only_unused)
     for end in ends:
         if isinstance(end, StoreError):

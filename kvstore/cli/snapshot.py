@@ -24,7 +24,8 @@ from storage import SNAPSHOT_FORMAT
 
 
 def _file_or_standard_stream(ctx: click.Context, param: click.Parameter, value: str) -> Path | None:  # noqa: ARG001
-    """None for `-`. A file of this name is given as `./-`, which is distinguished here: as a path it equals `-`."""
+    """Return None for `-`. A file named `-` can be given as `./-`. This function has to distinguish them by their text,
+    because they are equal as paths."""
     return None if value == "-" else Path(value)
 
 
@@ -77,7 +78,7 @@ def save(
     in time); 5 no member could be reached, or there is no majority.
     """
     if file is not None and is_standard_output(file):
-        file = None  # Otherwise the message on stdout would follow the snapshot, or overwrite its beginning.
+        file = None  # Else the message on stdout would be mixed with the snapshot.
     if file is None and (as_json or sys.stdout.isatty()):
         what = "a terminal" if sys.stdout.isatty() else "the object of --json"
         raise click.UsageError(f"standard output is {what}: name a FILE")
@@ -95,7 +96,7 @@ def save(
             )
         except Unavailable as error:
             if existing and member is not None:
-                raise  # The hint below would suggest the same again.
+                raise  # The hint below suggests the options that are in use already.
             failure = failure_of(error)
             failure.hint += "; for what one member has by itself: --existing --member HOST:PORT"
             raise failure from error
@@ -207,7 +208,8 @@ def _of_member(saved: SavedSnapshot) -> dict[str, object]:
 
 
 def _what_may_lack(saved: SavedSnapshot) -> list[str]:
-    """Messages about writes that are not in the file, or may not be; there are some only with `--existing`."""
+    """Return messages about writes that are not in the file, or may be missing. Without `--existing`, there are
+    none."""
     if saved.member is None:
         return []
     who, words = saved.node_id, []

@@ -60,9 +60,8 @@ def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: b
 
 
 def could_be_raised(members: list[MemberStatus | StoreError]) -> int | None:
-    """The highest feature level that every member knows, if it is above the level in force; None otherwise.
-
-    Also None if a member has not answered.
+    """Return the highest feature level that every member knows, if this level is above the level in force; None
+    otherwise. If a member has not answered, return None.
     """
     found = [each for each in members if isinstance(each, MemberStatus)]
     level = min((each.feature_level_max for each in found), default=0)
@@ -71,7 +70,7 @@ def could_be_raised(members: list[MemberStatus | StoreError]) -> int | None:
 
 
 def of_its_disk(found: MemberStatus) -> list[str]:
-    """Messages about problems of one member: its failure, its disk, its descriptors, its places for clients."""
+    """Return messages about problems of one member: its failure, its disk, its descriptors, its places for clients."""
     words = []
     if found.failure is not None:
         words.append(f"has stopped: {found.failure}")
@@ -91,7 +90,7 @@ def of_its_disk(found: MemberStatus) -> list[str]:
 
 
 def of_its_peers(found: MemberStatus) -> list[str]:
-    """Messages about the members of which, as this member has found, two processes run."""
+    """Return messages about node ids under which two processes run, as this member has found."""
     return [
         f"it is called by two processes that both run as {peer_id}, with copies of one data folder: stop one of them"
         for peer_id in found.duplicate_members
@@ -99,7 +98,8 @@ def of_its_peers(found: MemberStatus) -> list[str]:
 
 
 def of_its_marks(found: MemberStatus) -> list[str]:
-    """Messages about what holds the marks back, which only the leader knows. A mark that moves freely gets none."""
+    """Return messages about the members that keep a mark from rising. Only the leader knows them. If a mark can rise,
+    there is no message about it."""
     words = []
     if found.commit_held_by:
         waits = ", ".join(found.commit_held_by)
@@ -113,7 +113,8 @@ def of_its_marks(found: MemberStatus) -> list[str]:
 
 
 def _of_its_log(found: MemberStatus) -> list[str]:
-    """Messages about the members for which the log is kept, and about those that lack entries before its beginning."""
+    """Return messages about the members for which the log is kept, and about members that need entries before its
+    beginning."""
     first = found.first_index
     late = {peer.node_id for peer in found.peers if peer.state == "snapshot" or peer.next_index < first}
     kept_for = [node_id for node_id in found.low_watermark_held_by if node_id not in late]
@@ -127,7 +128,7 @@ def _of_its_log(found: MemberStatus) -> list[str]:
 
 
 def role_and_part(found: MemberStatus) -> str:
-    """The member's role, and its part in the membership, unless that is `voter` or not known.
+    """Return the member's role, and its part in the membership, unless the part is `voter` or unknown.
 
     A learner whose role is `follower` is shown as `learner` alone.
     """

@@ -1,4 +1,5 @@
-"""The client addresses of the members, and which of them is asked next. Pure: time and randomness are passed in."""
+"""The client addresses of the members, and the choice of the next member to ask. Callers pass in time and
+randomness."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from random import Random
 from kvstore.errors import InvalidAddress
 
 MEMBERS_LEARNED_MAX = 16
-"""How many learned addresses are kept, so that a wrong list cannot make the book grow without end. A cluster has at
-most nine members."""
+"""How many learned addresses are kept. A cluster has at most nine members; the bound limits what a wrong list can
+add."""
 
 
 class AddressBook:
@@ -22,7 +23,7 @@ class AddressBook:
         self._learned: list[str] = []
         self._random = random
         self._pause_min_ns, self._pause_max_ns = pause_min_ns, pause_max_ns
-        self._failures: dict[str, int] = {}  # In a row, since the address last answered.
+        self._failures: dict[str, int] = {}  # Consecutive failures since the last answer.
         self._paused_until: dict[str, int] = {}
         self._silent_until: dict[str, int] = {}
         self._turn = random.randrange(len(self._endpoints))
@@ -34,7 +35,7 @@ class AddressBook:
         return list(dict.fromkeys([*self._endpoints, *self._learned]))
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Take the client addresses that a member listed. They replace the addresses learned before."""
+        """Store the client addresses that a member listed. They replace the addresses learned before."""
         self._learned = [address for address in addresses if address][:MEMBERS_LEARNED_MAX]
         kept = set(self.addresses)
         for book in (self._failures, self._paused_until, self._silent_until):
@@ -42,17 +43,20 @@ class AddressBook:
                 del book[address]
 
     def suggest(self, address: str | None) -> None:
-        """Take the leader's address as a member reported it. It is the next candidate, unless it was silent."""
+        """Make the leader's address, as a member reported it, the next candidate. A silent address is still not
+        asked."""
         self._hint = address or None
 
     def silent(self, address: str, until: int) -> None:
-        """Do not ask `address` before `until`, even if members name it: it accepts connections but answers nothing."""
+        """Do not ask `address` before `until`, even if members report it as the leader's: it accepts connections but
+        does not answer."""
         self._silent_until[address] = until
 
     def failed(self, address: str, now: int) -> None:
-        """Do not ask `address` for a while: there was no connection, or no answer.
+        """Do not ask `address` for a while, because a connection or a response failed.
 
-        The pause is longer after each failure in a row, and partly random, so that clients do not retry in step.
+        The pause grows with each consecutive failure. It is partly random, so that clients do not retry at the same
+        time.
         """
         failures = min(self._failures.get(address, 0) + 1, 20)
         self._failures[address] = failures
@@ -60,10 +64,10 @@ class AddressBook:
         self._paused_until[address] = now + pause // 2 + self._random.randrange(pause // 2 + 1)
 
     def may_follow(self, address: str, now: int) -> bool:
-        """True if `address` may be asked when a member names it as the leader's.
+        """True if `address` may be asked when a member reports it as the leader's.
 
-        After a failed connection it may, because the member may be back. While it is silent it may not, because an
-        attempt would cost a time-out.
+        After a failed connection the address may be asked, because the member may be back. A silent address may not be
+        asked, because an attempt would cost a time-out.
         """
         return self._silent_until.get(address, 0) <= now
 
@@ -77,7 +81,8 @@ class AddressBook:
         self._silent_until.pop(address, None)
 
     def next_candidate(self, now: int) -> str | None:
-        """The leader's address as a member named it, else the next in turn; None (until `earliest()`) if all pause."""
+        """The reported address of the leader, or else the next address in turn; None, until `earliest()`, if all are
+        paused."""
         hint, self._hint = self._hint, None
         if hint is not None and self.may_follow(hint, now):
             return hint

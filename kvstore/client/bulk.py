@@ -1,4 +1,4 @@
-"""Many operations under one await: those that are open, and the results of all, in the order of the operations.
+"""Many operations under one await: the state of the open operations, and the results of all, in order.
 
 Each operation is a call of its own, with its own request number, retries and outcome; only the waiting is shared.
 
@@ -18,7 +18,7 @@ from kvstore.protocol.messages import Request, Response
 from kvstore.protocol.results import read_answer
 
 OPEN_MAX = 1024
-"""How many operations of one bulk are open at a time: as many as a connection and a session have room for."""
+"""How many operations of one bulk call are open at a time: as many as a connection and a session have room for."""
 
 ResultT = TypeVar("ResultT")
 CallError = OperationFailed | OutcomeUnknown
@@ -29,26 +29,28 @@ Item = tuple[bytes | None, Request | OperationFailed]
 
 
 class BulkCall(Generic[ResultT]):
-    """One bulk. `items` are read as room becomes free. At the end `results` has one result for each item, in order.
+    """One bulk call. Each of `items` is read when there is room for a further open operation. At the end `results` has
+    one result for each item, in order.
 
     Two operations that write the same key are never open together: the second waits until all earlier ones have ended.
-    So they take effect in order, even with retries, unless the outcome of the first is unknown.
+    So writes of one key take effect in order, even with retries, unless the outcome of an earlier write is unknown.
     """
 
     def __init__(self, items: Iterable[Item], read: Callable[[Response], ResultT], patience_ns: int) -> None:
-        self.patience_ns = patience_ns  # The timeout of each operation, from when it is submitted.
-        self.open: dict[int, tuple[int, bytes | None]] = {}  # By ticket: position in `results`, key.
+        self.patience_ns = patience_ns  # Timeout of each operation from its submission.
+        self.open: dict[int, tuple[int, bytes | None]] = {}  # Ticket → (position in `results`, key).
         self.results: list[ResultT | CallError] = []
         self.wants_more = True
         self._items, self._read = iter(items), read
         self._held_back: Item | None = None
         self._keys: set[bytes] = set()  # The keys of open operations.
-        self._key: bytes | None = None  # The key of the last `next_request`.
-        self._ends: list[tuple[int, bool, CallEnded]] = []  # Not read yet: (position, whether it writes, end).
+        self._key: bytes | None = None  # The key of the last request from `next_request`.
+        self._ends: list[tuple[int, bool, CallEnded]] = []  # Unread: (position, is a write, end).
         self._sleeper: trio.lowlevel.Task | None = None
 
     def next_request(self) -> Request | None:
-        """The next request; None if an open one must end first, or if there are no more (`wants_more`)."""
+        """The next request. None if an open request must end first, or if no requests are left (then `wants_more` is
+        false)."""
         while len(self.open) < OPEN_MAX:
             item = self._held_back or next(self._items, None)
             if item is None:
@@ -65,14 +67,14 @@ class BulkCall(Generic[ResultT]):
         return None
 
     def begun(self, ticket: int) -> None:
-        """Take note that the request from `next_request` was submitted under `ticket`."""
+        """Record that the request from `next_request` was submitted under `ticket`."""
         self.open[ticket] = (len(self.results), self._key)
         if self._key is not None:
             self._keys.add(self._key)
         self.results.append(_NOT_YET)
 
     def ended(self, end: CallEnded) -> None:
-        """Take note that one of the open calls has ended."""
+        """Record that one of the open calls has ended."""
         place, key = self.open.pop(end.ticket)
         if key is not None:
             self._keys.discard(key)
@@ -82,7 +84,7 @@ class BulkCall(Generic[ResultT]):
             self._sleeper = None
 
     async def wait(self) -> None:
-        """Sleep until one of the open calls has ended, and read the results of those that have."""
+        """Sleep until one of the open calls has ended, and read the results of all calls that have ended."""
 
         def abort(_: object) -> trio.lowlevel.Abort:
             self._sleeper = None
@@ -105,4 +107,4 @@ class BulkCall(Generic[ResultT]):
             return error
 
 
-_NOT_YET = ClientClosed()  # A placeholder that no caller sees: a bulk returns when all of it has ended.
+_NOT_YET = ClientClosed()  # A placeholder that no caller sees: a bulk call returns after all its operations.

@@ -1,4 +1,4 @@
-"""Calls of a client: one operation each, its number in the session, its deadline, and the queue in which it waits.
+"""Calls of a client. A call is one operation with its request number, its deadline, and the queue in which it waits.
 
 A request number is open as long as an attempt may still send it; the numbers up to `acknowledged_up_to` are closed for
 ever (docs/reference/specification.md#93-kept-results).
@@ -18,14 +18,14 @@ from kvstore.protocol.messages import Request, Response
 class RequestSequence:
     """The request numbers of one session: 1, 2, 3, … All numbers up to `acknowledged_up_to` are closed for ever.
 
-    A member forgets the results of acknowledged numbers, and never executes such a number again. So a number, whatever
-    its outcome, is closed only when no attempt will send it any more.
+    A member forgets the results of acknowledged numbers, and never executes such a number again. So the client closes a
+    number, whatever the outcome of the request, only when no attempt will send it any more.
     """
 
     def __init__(self, open_max: int) -> None:
         self._last = 0
         self._floor = 0
-        self._closed: set[int] = set()  # Closed numbers above the floor, because an older number is still open.
+        self._closed: set[int] = set()  # Closed numbers above the floor: an older number is still open.
         self._open_max = open_max
 
     @property
@@ -35,7 +35,7 @@ class RequestSequence:
 
     @property
     def has_room(self) -> bool:
-        """False if a member would have to keep more results above the floor than `open_numbers_max`."""
+        """False if a further number could make a member keep more than `open_numbers_max` results of this session."""
         return self._last - self._floor < self._open_max
 
     def open(self) -> int:
@@ -62,17 +62,17 @@ MILLISECOND_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """Timers of a client in ns, and its bounds."""
+    """The times (in ns) and the bounds of a client."""
 
     attempt_timeout_ns: int = 1_000 * MILLISECOND_NS  # How long a member with open requests may be silent.
-    pause_min_ns: int = 20 * MILLISECOND_NS  # After a failure; doubles up to the maximum, with jitter.
+    pause_min_ns: int = 20 * MILLISECOND_NS  # The pause after a failure; doubles up to the maximum, with jitter.
     pause_max_ns: int = 500 * MILLISECOND_NS
-    search_pause_max_ns: int = 100 * MILLISECOND_NS  # Of the search for a leader: short, as elections are.
+    search_pause_max_ns: int = 100 * MILLISECOND_NS  # Bound on the pause while no leader is known.
     members_refresh_ns: int = 30_000 * MILLISECOND_NS  # How often the leader is asked for the current members.
-    calls_max: int = 8192  # Open operations of one client; callers with more have to wait.
+    calls_max: int = 8192  # Open operations of one client; further operations have to wait.
     in_flight_max: int = 1024  # Unanswered requests on one connection; a member takes a few times as many.
     open_numbers_max: int = 1024  # Open numbers of a session: a member keeps at most this many results for it.
-    keep_alive_ns: int = 10_000 * MILLISECOND_NS  # After this much silence a session is kept alive by a request.
+    keep_alive_ns: int = 10_000 * MILLISECOND_NS  # An idle session is kept alive at this interval.
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -82,7 +82,7 @@ class ClientLimits:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One operation. It is in one place at a time: in a queue, paused, or in flight on one connection.
+    """One operation. A call is either in a queue, or paused, or in flight on one connection.
 
     `uncertain`: the result of an attempt is unknown, so this call can no longer end as certainly failed.
     `numbers` and `session_id` are those of the session to which the call's number belongs.
@@ -99,7 +99,7 @@ class Call:
     sent_at: int = 0
     failures: int = 0
     session_id: int = 0
-    request_no: int = 0  # 0: has no number yet.
+    request_no: int = 0  # 0: no number assigned.
     numbers: RequestSequence | None = None
     last_error: OperationFailed | None = None
 
@@ -107,7 +107,7 @@ class Call:
 class CallEnded(NamedTuple):
     """How a call ended: `response`, or else `error` (an `OperationFailed` or an `OutcomeUnknown`).
 
-    `session_id`: the session under which a command was sent; 0 if under none.
+    `session_id`: the session under which a command was sent; 0 means no session.
     """
 
     ticket: int
@@ -118,7 +118,7 @@ class CallEnded(NamedTuple):
 
 @dataclass(slots=True)
 class ClientEffects:
-    """The work that a `ClientStateMachine` requests from its host. The ids are those of connections."""
+    """The work that a `ClientStateMachine` requests from its host. The ints are connection ids."""
 
     dial: list[tuple[int, str]] = field(default_factory=list)  # The host then calls `connected` or `disconnected`.
     send: list[tuple[int, bytes]] = field(default_factory=list)
@@ -127,7 +127,8 @@ class ClientEffects:
 
 
 class DeadlineQueue:
-    """Calls ordered by deadline. Finished calls are removed lazily, when they reach the front or are too many.
+    """Calls ordered by deadline. Ended calls are removed lazily: when they reach the front, or when there are too many
+    of them.
 
     Most calls of a program have the same timeout, so their deadlines arrive in order and go into a deque (0.1 µs per
     call instead of 1 µs). A deadline that arrives out of order goes into a heap.
@@ -142,7 +143,7 @@ class DeadlineQueue:
         return len(self._row) + len(self._heap)
 
     def push(self, moment: int, call: Call) -> None:
-        """Have `pop_expired` return `call` from `moment` on."""
+        """Add `call`; `pop_expired` returns it from the time `moment` on."""
         self._serial += 1
         if not self._row or self._row[-1][0] <= moment:
             self._row.append((moment, self._serial, call))
@@ -166,7 +167,7 @@ class DeadlineQueue:
         return due
 
     def shrink(self, open_calls: int) -> None:
-        """Drop ended calls if they are more than half. Amortized cost: constant per call."""
+        """Drop ended calls if they are more than half of all calls. Amortized cost: constant per call."""
         if len(self._row) + len(self._heap) > 2 * open_calls + 64:
             self._row = deque(item for item in self._row if not item[2].done)
             self._heap = [item for item in self._heap if not item[2].done]
@@ -179,7 +180,7 @@ class DeadlineQueue:
         while heap and heap[0][2].done:
             heapq.heappop(heap)
         if row and heap:
-            return min(row[0], heap[0])  # Serial numbers differ: calls are never compared.
+            return min(row[0], heap[0])  # Serial numbers differ, so calls are never compared.
         return row[0] if row else heap[0] if heap else None
 
 
@@ -204,19 +205,21 @@ class CallQueue:
         self._calls.append(call)
 
     def put_back(self, call: Call) -> None:
-        """Add a call in front, because it was in a queue before the others."""
+        """Add a call in front, because it was queued before the others."""
         self._calls.appendleft(call)
 
 
 class CallQueues:
-    """The calls of a client that are not on a connection: in a queue by the connection they need, or in a pause."""
+    """The calls of a client that are not on a connection. They wait in a queue for the connection they need, or
+    pause."""
 
     def __init__(self) -> None:
         self.commands, self.reads, self.anywhere = CallQueue(), CallQueue(), CallQueue()
         self._paused = DeadlineQueue()
 
     def queue_of(self, call: Call) -> CallQueue:
-        """The queue of `call`: commands need the leader and a session, reads the leader, other calls any member."""
+        """The queue of `call`. Commands need the leader and a session, reads need the leader, other calls need any
+        member."""
         if call.request.is_command:
             return self.commands
         return self.anywhere if call.request.anywhere else self.reads
@@ -226,7 +229,7 @@ class CallQueues:
         self._paused.push(until, call)
 
     def end_pauses(self, now: int) -> None:
-        """Put calls whose pause is over in front of their queues."""
+        """Put the calls whose pause is over at the front of their queues."""
         for call in self._paused.pop_expired(now):
             self.queue_of(call).put_back(call)
 
@@ -235,5 +238,5 @@ class CallQueues:
         return self._paused.first_moment()
 
     def needs_leader(self) -> bool:
-        """True if a call waits that only the leader can answer."""
+        """True if some waiting call can be answered only by the leader."""
         return self.commands.first() is not None or self.reads.first() is not None

@@ -5,7 +5,7 @@
         found = await client.get("greeting")
 
 Every operation ends within its deadline: with a result, with `OperationFailed` (it certainly had no effect), or with
-`OutcomeUnknown` (it may have had one). The outcome of a cancelled operation is unknown, too.
+`OutcomeUnknown` (it may have had an effect). The outcome of a cancelled operation is unknown, too.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ from raft import INT64_MAX, EntryKind, ProtocolError
 
 DEADLINE_SECONDS_DEFAULT = 5.0
 DEADLINE_SECONDS_MAX = 10_000_000.0
-"""Four months. Any longer deadline counts as this one, which fits into a count of nanoseconds."""
+"""Four months. A longer deadline is reduced to this one, because deadlines in nanoseconds must fit into 64 bits."""
 
 PAGE_LIMIT_DEFAULT = 1_000
 
@@ -105,10 +105,11 @@ Text = bytes | str
 
 
 class Client(MemberCalls):
-    """A client of one cluster. `endpoints`: client addresses of some members, `host:port`; the others are learned.
+    """A client of one cluster. `endpoints`: client addresses of some members, `host:port`; the client learns the other
+    addresses from the members.
 
-    `deadline_seconds` applies to every operation that does not name its own. `session` False: commands are not retried,
-    and the first one needs one round trip less. Raises InvalidAddress.
+    `deadline_seconds` applies to every operation that has no deadline of its own. If `session` is False, commands are
+    not retried, and the first command needs one round trip less. Raises InvalidAddress.
     """
 
     def __init__(
@@ -151,15 +152,15 @@ class Client(MemberCalls):
         atomic: bool = False,
         deadline_seconds: float | None = None,
     ) -> list[PutResult | OperationFailed | OutcomeUnknown]:
-        """Write many values, pipelined. Returns, in the order of `items`, the result of each write or its error, which
-        is not raised.
+        """Write many values, pipelined. Returns the result or the error of each write, in the order of `items`. These
+        errors are not raised.
 
-        Each write is an operation of its own, and its deadline counts from when it is submitted. `items` is read as
-        room becomes free. Writes to the same key take effect in the order of `items`. If the call is cancelled, the
-        outcome of each open write is unknown.
+        Each write is an operation of its own, and its deadline counts from its submission. The next of `items` is read
+        when there is room for a further open operation. Writes to the same key take effect in the order of `items`. If
+        the call is cancelled, the outcome of each open write is unknown.
 
-        With `atomic`, all writes are one transaction, within the bounds of a transaction. All of them or none take
-        effect, at one revision, and an error is raised.
+        With `atomic`, all writes are one transaction, within the bounds of a transaction. Either all of them take
+        effect, at one revision, or none. If the transaction fails, its error is raised.
         """
         pairs = items.items() if isinstance(items, Mapping) else items
         if atomic:
@@ -171,18 +172,19 @@ class Client(MemberCalls):
     async def get_many(
         self, keys: Iterable[Text], *, deadline_seconds: float | None = None
     ) -> list[GetResult | OperationFailed | OutcomeUnknown]:
-        """Read many keys, pipelined like `put_many`. Each is a linearizable read of its own, at its own revision."""
+        """Read many keys, pipelined like `put_many`. Each key is a linearizable read of its own, at its own
+        revision."""
         return await self._ask_each(_gets(keys), _read_get, deadline_seconds)
 
     async def delete(self, key: Text, *, deadline_seconds: float | None = None) -> DeleteResult:
-        """Remove a key; `found` says if there was one."""
+        """Remove a key. `found` of the result is true if the key existed."""
         return await self._write(Delete(_bytes(key)), DeleteResult, deadline_seconds)
 
     async def compare_and_set(
         self, key: Text, value: Text, expected: Text | int | None, *, deadline_seconds: float | None = None
     ) -> CompareAndSetResult:
-        """Write `value` if the key has the value `expected` (bytes or str), or this mod_revision (int), or is absent
-        (None)."""
+        """Write `value` if the key is as `expected`: it has this value (bytes or str), it has this mod_revision (int),
+        or it is absent (None)."""
         wanted = 0 if expected is None else expected if isinstance(expected, int) else _bytes(expected)
         command = CompareAndSet(_bytes(key), _bytes(value), wanted)
         return await self._write(command, CompareAndSetResult, deadline_seconds)
@@ -195,7 +197,7 @@ class Client(MemberCalls):
         *,
         deadline_seconds: float | None = None,
     ) -> TxnResult:
-        """Carry out `success` if all comparisons hold, else `failure`: in order, as one change, all or nothing."""
+        """Carry out `success` if all comparisons hold, else `failure`. The operations run in order, as one change."""
         command = Txn(tuple(compares), tuple(success), tuple(failure))
         return await self._write(command, TxnResult, deadline_seconds)
 
@@ -208,10 +210,10 @@ class Client(MemberCalls):
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> GetResult:
-        """Read one key. `member`: the node id or client address of the member that answers; by default the leader does.
+        """Read one key. `member`: the node id or client address of the member that answers; by default the leader.
 
-        `max_staleness_ms`: any member may answer that can prove that its state is no older than this. Raises TooStale
-        if no member can.
+        `max_staleness_ms`: any member may answer if it can prove that its state is at most this old. Raises TooStale if
+        no member can prove this.
         """
         if consistency is Consistency.LINEARIZABLE and member is None and max_staleness_ms is None:  # Saves 3 µs.
             request = _get(_key(key))
@@ -236,8 +238,8 @@ class Client(MemberCalls):
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> RangeResult:
-        """Read one page: of `request`, of all keys with `prefix`, or of all keys. The result's `more` says that further
-        keys exist."""
+        """Read one page: of `request`, of all keys with `prefix`, or of all keys. If `more` of the result is true,
+        further keys follow."""
         request = _listing(request, prefix)
         answer = await self.execute(
             request,
@@ -259,8 +261,9 @@ class Client(MemberCalls):
         max_staleness_ms: int | None = None,
         deadline_seconds: float | None = None,
     ) -> AsyncIterator[RangeResult]:
-        """Read page after page. Each page is linearizable by itself. With `one_revision` all pages have the revision of
-        the first, and RevisionCompacted is raised if the store has changed. `deadline_seconds` is per page."""
+        """Read page after page. Each page is linearizable by itself. With `one_revision`, all pages have the revision
+        of the first page; if the store changes meanwhile, RevisionCompacted is raised. `deadline_seconds` is per
+        page."""
         whole = _listing(request, prefix)
         start, end, left, revision = whole.start, whole.end, whole.limit, whole.revision
         while True:
@@ -295,7 +298,7 @@ class Client(MemberCalls):
             for item in page.items:
                 yield item
 
-    # Any operation, with all details of the answer.
+    # Any operation, with all details of its response.
 
     async def execute(
         self,
@@ -306,7 +309,8 @@ class Client(MemberCalls):
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> Answer[Result]:
-        """Carry out any command. Gets and ranges do not go through the log; only they use the read options.
+        """Carry out any command. Gets and ranges do not go through the log. The options `consistency`,
+        `max_staleness_ms` and `member` are for them only.
 
         The client manages its session itself: commands about sessions are refused with Unsupported.
         """
@@ -335,13 +339,14 @@ class Client(MemberCalls):
     # About the cluster.
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Tell the client the current client addresses of all members. In time it also learns them by itself."""
+        """Set the current client addresses of all members. The client also learns them from the members, with some
+        delay."""
         self._pump.learn(addresses)
 
     async def status(
         self, member: str | None = None, *, state_hash: bool = False, deadline_seconds: float | None = None
     ) -> MemberStatus:
-        """The status of `member`, or, if None, of any one member."""
+        """The status of `member`. If `member` is None, any member may respond with its own status."""
         address = None if member is None else await self._address_of(member)
         request = status_request(address, with_hash=state_hash)
         return read_answer(await self.ask(request, deadline_seconds), _read_status, has_effect=request.has_effect)
@@ -349,7 +354,7 @@ class Client(MemberCalls):
     async def cluster_status(
         self, *, state_hash: bool = False, deadline_seconds: float | None = None
     ) -> dict[str, MemberStatus | StoreError]:
-        """For each node id, the status of that member, or the error if the member did not report its status."""
+        """The status of each member by node id, or an error if the member did not report its status."""
         view = await self.members(deadline_seconds=deadline_seconds)
         found: dict[str, MemberStatus | StoreError] = {}
 
@@ -363,7 +368,8 @@ class Client(MemberCalls):
         return {node_id: found[node_id] for node_id, _ in view.members}
 
     async def transfer_leadership(self, to: str | None = None, *, deadline_seconds: float | None = None) -> str:
-        """Make another member the leader, `to` or the fittest; returns its id once it leads. Raises TransferRefused."""
+        """Make `to` the leader; None means the fittest other member. Returns the id of the new leader once it leads.
+        Raises TransferRefused."""
         return await hand_over(
             lambda request: self.ask(request, deadline_seconds),
             lambda: self.members(deadline_seconds=deadline_seconds),
@@ -374,9 +380,10 @@ class Client(MemberCalls):
     async def read_log(
         self, from_index: int, *, bytes_max: int = 0, member: str | None = None, deadline_seconds: float | None = None
     ) -> LogPage:
-        """Committed entries from an index on, at least one.
+        """Read a page of committed entries from an index on. The page has at least one entry.
 
-        Raises NotCommitted above the high-water mark, Compacted.
+        Raises NotCommitted if the index is above the high-water mark, and Compacted if its entry is no longer in the
+        log.
         """
         if from_index < 0 or bytes_max < 0:
             raise InvalidRequest(Reason.OUT_OF_RANGE)
@@ -385,7 +392,7 @@ class Client(MemberCalls):
         return read_answer(await self.ask(request, deadline_seconds), _read_log_page, has_effect=request.has_effect)
 
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
-        """The unchanged response to any request of `kvstore.protocol.messages`."""
+        """Send any request of `kvstore.protocol.messages`; return the response unchanged."""
         return (await self._pump.ask(request, self._seconds(deadline_seconds)))[0]
 
     # About sessions and limits.
@@ -402,10 +409,12 @@ class Client(MemberCalls):
     async def close_session(
         self, session_id: int, *, only_unused: bool = False, deadline_seconds: float | None = None
     ) -> bool:
-        """Close the session of any client. False if it does not exist (any more), or, with `only_unused`, was used.
+        """Close the session of any client. Returns False if the session does not exist, or if it was used and
+        `only_unused` is set.
 
-        The client of that session registers another one. If the client has an open command of which an attempt was
-        lost, the outcome of that command is then unknown. This call can be repeated.
+        The client of the closed session registers another session when it needs one. If this client has an open command
+        and an attempt of this command was lost, the outcome of the command becomes unknown. `close_session` can be
+        repeated.
         """
         request = close_session_request(session_id, only_unused=only_unused)
         return decode_closed(await self.ask(request, deadline_seconds))
@@ -413,7 +422,8 @@ class Client(MemberCalls):
     async def close_sessions(
         self, session_ids: Iterable[int], *, only_unused: bool = False, deadline_seconds: float | None = None
     ) -> list[bool | OperationFailed | OutcomeUnknown]:
-        """Close many sessions, pipelined. Returns the result of `close_session` for each id, or its error, unraised."""
+        """Close many sessions, pipelined. Returns the result or the error of each `close_session`. Errors are not
+        raised."""
         requests = ((None, close_session_request(each, only_unused=only_unused)) for each in session_ids)
         return await self._ask_each(requests, decode_closed, deadline_seconds)
 
@@ -422,10 +432,10 @@ class Client(MemberCalls):
         return decode_limits(await self.ask(limits_request(), deadline_seconds))
 
     async def set_limits(self, *, force: bool = False, deadline_seconds: float | None = None, **limits: int) -> None:
-        """Change replicated limits by name; the others stay. Needs no session.
+        """Change replicated limits by name; the other limits stay as they are. Needs no session.
 
-        Raises LimitsRefused, with nothing changed, for an invalid name or number, and, unless `force`, for a limit
-        below its present use. Raises OutcomeUnknown if the response is lost; the call can be repeated.
+        Raises LimitsRefused, with nothing changed, for an invalid name or number. Without `force`, also raises it for a
+        limit below its present use. Raises OutcomeUnknown if the response is lost; the call can be repeated.
         """
         for name, value in limits.items():
             if name not in StoreLimits.names():
@@ -504,7 +514,7 @@ def _gets(keys: Iterable[Text]) -> Iterator[Item]:
 
 
 def _get(key: bytes) -> Request:
-    """`read_request(Get(key), Consistency.LINEARIZABLE)`, written out: 0.3 instead of 1.7 µs."""
+    """The same as `read_request(Get(key), Consistency.LINEARIZABLE)`, in 0.3 instead of 1.7 µs."""
     return Request(_READ, None, (_LINEARIZABLE, (_GET, key)))
 
 

@@ -3,9 +3,9 @@
 Sans-I/O, like the node: the simulator and production run the same code. Time (`tick`, in monotonic ns) and randomness
 come from the host.
 
-The rule of outcomes: a call ends with a response; or with `OperationFailed`, if *every* attempt certainly had no
-effect; or with `OutcomeUnknown`. A command is sent again only under the same number of the same session, so it is
-carried out at most once, however often it arrives. A read has no effect, so without a response it has failed.
+Outcomes: a call ends with a response; with `OperationFailed`, if *every* attempt certainly had no effect; or else with
+`OutcomeUnknown`. A command is sent again only under the same number of the same session. So it is carried out at most
+once, however often it arrives. A read has no effect, so a read without a response has failed.
 
 See docs/reference/specification.md#97-retries.
 """
@@ -46,10 +46,10 @@ from kvstore.protocol.results import decode_session_id
 from raft import FRAME_BYTES_MAX_CLIENT, ProtocolError
 
 INTERNAL_TICKET: Final = 0
-"""The ticket of the machine's own calls. Tickets of the application are 1 or more."""
+"""The ticket of calls that this state machine makes itself. Tickets of the application are 1 or more."""
 
 SESSION_TTL_NS_DEFAULT = 60_000 * MILLISECOND_NS
-"""After this much silence the cluster considers a client dead, and forgets its results."""
+"""After this time without a command, the session of a client expires, and the cluster forgets its results."""
 
 
 class ClientStateMachine:
@@ -92,17 +92,17 @@ class ClientStateMachine:
 
     @property
     def session_id(self) -> int:
-        """The session under which commands are sent now; 0 if there is none (yet)."""
+        """The session under which commands are sent now; 0 means no session."""
         return self._session.session_id
 
     @property
     def members(self) -> MembersView | None:
-        """The members as a member last reported them; None before the first report."""
+        """The members of the cluster, as some member last reported them; None before the first report."""
         return self._members
 
     @property
     def addresses(self) -> list[str]:
-        """All known client addresses: the given ones, then those that members reported."""
+        """All known client addresses: the given endpoints, then the addresses that members reported."""
         return self.book.addresses
 
     @property
@@ -111,7 +111,8 @@ class ClientStateMachine:
         return len(self._calls) >= self.limits.calls_max
 
     def submit(self, ticket: int, request: Request, deadline: int) -> None:
-        """Take a call, which ends in `ClientEffects.ended` by `deadline` (ns). Raises Busy if full, ClientClosed."""
+        """Accept a call. It appears in `ClientEffects.ended` by `deadline` (monotonic ns). Raises Busy if `is_full`,
+        ClientClosed."""
         assert ticket > INTERNAL_TICKET, ticket
         assert ticket not in self._calls, ticket
         if self._closed:
@@ -132,7 +133,8 @@ class ClientStateMachine:
             self._drop(call)
 
     def close(self) -> None:
-        """End every call. If a leader is connected, request to close the session. Then `is_closed` becomes true."""
+        """End every call. If the leader is connected, request to close the session. `is_closed` becomes true when this
+        request has ended."""
         self._closed = True
         for call in list(self._calls.values()):
             if self._may_have_happened(call):
@@ -145,13 +147,13 @@ class ClientStateMachine:
 
     @property
     def is_closed(self) -> bool:
-        """True when the host need not wait for anything any more."""
+        """True once the client is closed and its request to close the session has ended."""
         return self._closed and self._session.closing is None
 
     # Events that the host reports.
 
     def connected(self, connection_id: int) -> None:
-        """A dialed connection is established."""
+        """Note that a dialed connection is established."""
         connection = self._connections.get(connection_id)
         if connection is None:
             return
@@ -159,7 +161,7 @@ class ClientStateMachine:
         self._send_own(connection, members_request())
 
     def receive(self, connection_id: int, data: bytes) -> None:
-        """Bytes were received."""
+        """Process received bytes."""
         connection = self._connections.get(connection_id)
         if connection is None:
             return
@@ -174,13 +176,13 @@ class ClientStateMachine:
             self._lose(connection, f"{connection.address}: {error}", hang_up=True)
 
     def disconnected(self, connection_id: int, reason: str) -> None:
-        """A connection is gone, or could not be made."""
+        """Note that a connection has ended, or could not be made."""
         connection = self._connections.get(connection_id)
         if connection is not None:
             self._lose(connection, reason, hang_up=False)
 
     def tick(self, now: int) -> None:
-        """Time has passed: it is `now` (monotonic ns)."""
+        """Set the time to `now` (monotonic ns), and act on deadlines that have passed."""
         assert now >= self._now, (now, self._now)
         self._now = now
         for call in self._deadlines.pop_expired(now):
@@ -193,7 +195,7 @@ class ClientStateMachine:
                 self._lose(connection, f"{connection.address} has said nothing for {silent_ms} ms", hang_up=True)
 
     def next_deadline(self) -> int | None:
-        """The latest time for the next `tick`; None if none is needed."""
+        """The time by which the host must call `tick` again; None if it need not."""
         moments = [self._deadlines.first_moment(), self._waiting.next_moment()]
         moments += [m for m in (self._session.keep_alive_moment(), self._session.not_before) if m and m > self._now]
         for connection in self._connections.values():
@@ -314,7 +316,7 @@ class ClientStateMachine:
         call = connection.in_flight.get(response.request_id)
         if call is None:
             raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
-        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all responses: not classified.
+        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all responses, so `classify` is skipped.
             del connection.in_flight[response.request_id]
             call.request_id = 0
             if connection is self._search.leader:
@@ -322,14 +324,15 @@ class ClientStateMachine:
             if not call.done:
                 self._finish(call, response=response)
             return
-        # A malformed response raises ProtocolError here, while the call is still in flight: so the call counts as lost.
+        # Decode while the call is still in flight: if a malformed response raises ProtocolError, the attempt counts as
+        # lost.
         outcome = classify(response)
         told = self._read_own(call, response) if call.ticket == INTERNAL_TICKET and response.code == 0 else None
         del connection.in_flight[response.request_id]
         call.request_id = 0
         if response.code == 0 and connection is self._search.leader:
             self._search.confirmed()
-        match outcome:  # Information about the member is used even if the call was abandoned.
+        match outcome:  # This information is used even if the call was abandoned.
             case Redirected():
                 self._trouble = outcome.reason
                 self._search.on_not_leader(connection, outcome.leader_address, self._now)
@@ -345,10 +348,10 @@ class ClientStateMachine:
     def _conclude(self, call: Call, outcome: ResponseClass) -> None:
         match outcome:
             case Redirected() if call.request.address is not None and call.request.kind is RequestKind.READ:
-                self._finish(call, error=Unavailable(outcome.reason, outcome.remedy))  # No other member may answer it.
+                self._finish(call, error=Unavailable(outcome.reason, outcome.remedy))  # Only this member may answer.
             case Redirected() | SessionGone():
                 (self._pause if call.request.anywhere else self._try_again)(call)
-            case Failed(error=TooStale()) if call.request.address is None:  # Another may be less stale.
+            case Failed(error=TooStale()) if call.request.address is None:  # Another member may be less stale.
                 call.last_error = outcome.error
                 self._pause(call)
             case Retryable():
@@ -403,12 +406,11 @@ class ClientStateMachine:
         if hang_up:
             self._effects.close.append(connection.connection_id)
         self._trouble = reason
-        if (
-            connection.in_flight or connection.state is not ConnectionState.READY
-        ):  # Otherwise a member closed an idle connection, which is no failure.
+        # If a member closes an idle connection, this is no failure.
+        if connection.in_flight or connection.state is not ConnectionState.READY:
             self.book.failed(connection.address, self._now)
         self._search.lost(connection, self._now)
-        for call in reversed(connection.in_flight.values()):  # Each is put in front: this keeps their order.
+        for call in reversed(connection.in_flight.values()):  # Reversed, because each call is put in front.
             call.request_id = 0
             if call.ticket == INTERNAL_TICKET:
                 self._lost_own(call)
@@ -433,7 +435,7 @@ class ClientStateMachine:
     def _lost_own(self, call: Call) -> None:
         session = self._session
         if call is session.registration:
-            session.registration = None  # If a session was registered, it will expire.
+            session.registration = None  # If the attempt opened a session, the session expires.
         elif call is session.keep_alive:
             session.keep_alive = None
         elif call is session.closing:
@@ -470,7 +472,8 @@ class ClientStateMachine:
         self._effects.ended.append(CallEnded(call.ticket, response, error, session_id))
 
     def _drop(self, call: Call) -> None:
-        """Mark the call as ended. It stays in flight until the member responds, since the member still works on it."""
+        """Mark the call as ended. A call on a connection stays in flight until the member responds, since the member
+        still works on it."""
         assert not call.done, call
         call.done = True
         del self._calls[call.ticket]

@@ -1,4 +1,4 @@
-"""The last step of an upgrade: raise the feature level to one that every member's build knows
+"""The last step of an upgrade: raise the feature level to a level that every member's build knows
 (docs/reference/versions.md).
 """
 
@@ -17,7 +17,7 @@ async def raise_feature_level(
 
     Returns the level then in force. The level never falls again.
 
-    Raises LevelRefused, with nothing changed, while a member does not know that level, or does not answer.
+    Raises LevelRefused, with nothing changed, if some member does not know the level or does not answer.
     """
     statuses = await client.cluster_status(deadline_seconds=deadline_seconds)
     known = {node_id: found for node_id, found in statuses.items() if isinstance(found, MemberStatus)}

@@ -10,36 +10,38 @@ from kvstore.client.member_connection import MemberConnection
 
 
 class LeaderSearch:
-    """Asks at most one member at a time (`probe`). `leader` counts as the leader until it denies this or is silent."""
+    """Asks at most one member at a time for the leader (`probe`). `leader` is used until its member denies that it
+    leads, or its connection is lost."""
 
     def __init__(self, book: AddressBook, random: Random, limits: ClientLimits) -> None:
         self.leader: MemberConnection | None = None
         self.probe: MemberConnection | None = None
         self.not_before = 0
-        self._known_since: int | None = None  # When the leader last reported the members; None: just found.
-        self._rounds = 0  # How many pauses in a row have passed without a leader.
-        self._followed: set[str] = set()  # Addresses that members have named as the leader's since the last pause.
+        self._known_since: int | None = None  # Last report of members by the leader; None: just found.
+        self._rounds = 0  # Consecutive pauses without a leader.
+        self._followed: set[str] = set()  # Addresses tried, since the last pause, because a member reported them.
         self._book, self._random = book, random
         self._members_refresh_ns = limits.members_refresh_ns
         self._pause_min_ns, self._pause_max_ns = limits.pause_min_ns, limits.search_pause_max_ns
 
     def found(self, connection: MemberConnection) -> None:
-        """The member of `connection` says that it leads."""
+        """Note that the member of `connection` reports itself as the leader."""
         self.leader, self._known_since = connection, None
         if self.probe is connection:
             self.probe = None
 
     def confirmed(self) -> None:
-        """The leader has answered as only a leader does: the search is over."""
+        """Note that the leader has carried out a request: the search is over."""
         self._rounds = 0
 
     def on_not_leader(self, connection: MemberConnection, leader_address: str | None, now: int) -> None:
-        """The member of `connection` does not lead. Only the first such response on one connection counts."""
+        """Note that the member of `connection` does not lead. Only the first such response on a connection has an
+        effect."""
         if connection is not self.leader and connection is not self.probe:
             return
         self._forget(connection)
         if leader_address and leader_address not in self._followed and self._book.may_follow(leader_address, now):
-            self._followed.add(leader_address)  # Members that name each other are each asked once before a pause.
+            self._followed.add(leader_address)  # If members report each other, each is asked only once before a pause.
             self._book.suggest(leader_address)
             self.not_before = now
             return
@@ -49,13 +51,14 @@ class LeaderSearch:
         self.not_before = now + pause // 2 + self._random.randrange(pause // 2 + 1)
 
     def lost(self, connection: MemberConnection, now: int) -> None:
-        """The connection is gone: ask another member at once, and this address only after a while."""
+        """Note that the connection has ended. Another member is asked at once, this address only after a pause."""
         if connection is self.leader or connection is self.probe:
             self._forget(connection)
             self.not_before = now
 
     def membership_is_stale(self, now: int) -> bool:
-        """True once per `members_refresh_ns`: the leader should be asked for the members, which may have changed."""
+        """True once per `members_refresh_ns`: the caller then asks the leader for the members, which may have
+        changed."""
         if self._known_since is None:
             self._known_since = now
         if now - self._known_since < self._members_refresh_ns:
@@ -64,12 +67,12 @@ class LeaderSearch:
         return True
 
     def next_address(self, now: int) -> str | None:
-        """The address to ask now; None if none is to be asked before `next_moment`."""
+        """The address to ask now; None if no address may be asked before `next_moment`."""
         assert self.probe is None, self.probe
         return self._book.next_candidate(now) if now >= self.not_before else None
 
     def next_moment(self, now: int) -> int:
-        """When `next_address` returns an address."""
+        """The earliest time at which `next_address` returns an address."""
         return max(self.not_before, self._book.earliest(), now)
 
     def _forget(self, connection: MemberConnection) -> None:

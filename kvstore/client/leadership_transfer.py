@@ -22,7 +22,8 @@ async def hand_over(
 
     Raises TransferRefused if the transfer took too long.
 
-    The request is sent once, because a second one could undo the first. A lost request counts as too late.
+    The request is sent once, because a second request could undo the first. If the request is lost, the transfer ends
+    with `too_late`.
     """
     first: MembersView | None = None
     is_asked = False

@@ -1,7 +1,7 @@
-"""The trio loop that a client belongs to: any use from elsewhere fails at once, with a reason.
+"""The trio loop that a client belongs to. Any use from another loop, thread or process fails at once, with a reason.
 
-The tasks of a client run in the loop in which it was entered. In another loop, another thread or a forked child these
-tasks do not run: a call would wait for ever, or two processes would share one connection.
+The tasks of a client run in the loop in which it was entered. They do not run in another loop, another thread or a
+forked child: without this check, a call would wait for ever there, or two processes would share one connection.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LoopBinding:
 
     @property
     def is_forked(self) -> bool:
-        """True in a child process that was forked after `bind`."""
+        """True in a child process that was forked after `bind` was called."""
         return self._is_forked
 
     def note_fork(self) -> None:
@@ -61,7 +61,7 @@ class LoopBinding:
 
 
 def check_in_trio() -> None:
-    """Raises WrongContext where no trio loop runs."""
+    """Raise WrongContext if no trio loop runs in this thread."""
     _running_loop()
 
 

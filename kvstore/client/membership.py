@@ -1,7 +1,7 @@
 """Calls of a client about the members of the cluster.
 
-A change goes through the log like a command, but under no session: if its response is lost, its outcome is unknown. The
-calls that state a *goal* (`add_member`, …) then look at the membership, and continue until the goal is reached.
+A change goes through the log like a command, but without a session: if its response is lost, its outcome is unknown.
+Some calls state a *goal* (`add_member`, …): they read the membership, and retry the change, until the goal is reached.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class MemberCalls:
 
     @abstractmethod
     async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
-        """The response of a member."""
+        """Send a request; return the response of a member."""
 
     @abstractmethod
     def learn(self, addresses: Sequence[str]) -> None:
-        """Tell the client the current client addresses of all members."""
+        """Set the current client addresses of all members."""
 
     async def members(self, *, deadline_seconds: float | None = None) -> MembersView:
-        """The members of the cluster, and its leader, as any one member sees them."""
+        """The members of the cluster and its leader, as any one member knows them."""
         request = members_request()
         view = read_answer(await self.ask(request, deadline_seconds), decode_members, has_effect=request.has_effect)
         self.learn([address for _, address in view.members])
@@ -54,9 +54,10 @@ class MemberCalls:
     async def membership(
         self, *, of_leader: bool = False, about: str = "", deadline_seconds: float | None = None
     ) -> Membership:
-        """Everything about the members, as any one of them sees it; with `of_leader`, as the leader sees it.
+        """All information about the members that any one member has; with `of_leader`, the leader's information.
 
-        `about`: a node id, of a member or not; `Membership.incarnation_id` of the result then belongs to this id.
+        `about`: the node id to which `Membership.incarnation_id` of the result belongs. It need not be the id of a
+        member.
         """
         request = membership_request(of_leader=of_leader, about=about)
         found = read_answer(await self.ask(request, deadline_seconds), decode_membership, has_effect=request.has_effect)
@@ -66,7 +67,8 @@ class MemberCalls:
     async def change_members(self, change: MembershipChange, *, deadline_seconds: float | None = None) -> int:
         """Change the members, all at once; returns the index of the change's last entry once that entry is committed.
 
-        Raises ChangeRefused (nothing has changed), OutcomeUnknown (then `membership` shows the outcome).
+        Raises ChangeRefused if nothing has changed. Raises OutcomeUnknown if the response is lost: `membership` then
+        shows the outcome.
         """
         request = change_request(change)
         return read_answer(await self.ask(request, deadline_seconds), _read_index, has_effect=request.has_effect)
@@ -74,11 +76,12 @@ class MemberCalls:
     async def add_member(
         self, member: Member, *, promote: bool = False, wait_seconds: float = WAIT_SECONDS_DEFAULT
     ) -> Membership:
-        """Add `member` as a learner; with `promote`, make it a voter once it has caught up. It need not run yet.
+        """Add `member` as a learner; with `promote`, make it a voter once it has caught up. The member need not run
+        yet.
 
-        This call and the next four state a goal. A goal that is reached already is no error. If another change is under
-        way, the call waits for its end. Each waits for at most `wait_seconds`. Raises ChangeRefused, OutcomeUnknown,
-        Unavailable.
+        This method and the next four methods state a goal. A goal that is reached already is no error. If another
+        change is under way, they wait for its end. Each method waits for at most `wait_seconds`. Raises ChangeRefused,
+        OutcomeUnknown, Unavailable.
         """
         found = await self._reach(_adding(member), wait_seconds)
         return await self.promote_member(member.node_id, wait_seconds=wait_seconds) if promote else found
@@ -97,20 +100,21 @@ class MemberCalls:
         return await self._reach(_Goal(change, lambda now: node_id in now.removed), wait_seconds)
 
     async def update_member(self, member: Member, *, wait_seconds: float = WAIT_SECONDS_DEFAULT) -> Membership:
-        """Change the addresses under which all others know a member. Call this before the member moves."""
+        """Change the addresses at which the other members and the clients reach a member. Call this before the member
+        moves."""
         return await self._reach(_Goal(MembershipChange(update=(member,)), lambda now: _has(now, member)), wait_seconds)
 
     async def replace_member(
         self, old_id: str, new: Member, *, wait_seconds: float = WAIT_SECONDS_DEFAULT
     ) -> Membership:
-        """Replace a member, which may be dead, by `new`: add `new`, wait until it has caught up, then promote it and
+        """Replace a member, which may be dead, by `new`. Add `new`, wait until it has caught up, then promote it and
         remove the old member in one change.
 
         The cluster never has fewer voters than before. The call can be repeated if it was interrupted at any point.
-        Promotion and removal are one change, so no call leaves both members as voters. If both are voters already,
-        ChangeRefused is raised.
+        Promotion and removal are one change, so this call never makes both members voters. If both are voters before
+        the call, ChangeRefused is raised.
         """
-        if old_id == new.node_id:  # The id would be removed, and could not be used again.
+        if old_id == new.node_id:  # The removed id could not be used again.
             raise ChangeRefused("used_id", f"{old_id} cannot take its own place: an id is never used again")
         end = trio.current_time() + wait_seconds
         now = await self.membership(of_leader=True)
@@ -125,9 +129,9 @@ class MemberCalls:
                 None,
                 f"to remove {old_id} alone: `hwm member remove {old_id}`; to replace it, give the new member a new id",
             )
-        await self._reach(_adding(new), wait_seconds)  # Refused if a member of this id has other addresses.
-        # The change that removes a voter also promotes the new member. So if the old member is gone and the new one is
-        # a learner, the old one was no voter.
+        await self._reach(_adding(new), wait_seconds)  # Refused if a member with this id has other addresses.
+        # The change that removes a voter also promotes the new member. So if the old member is gone and the new member
+        # is a learner, the old member was not a voter.
         is_voter = old.part != LEARNER if old is not None else now.member(new.node_id) is None
         change = MembershipChange(promote=(new.node_id,) if is_voter else (), remove=(old_id,))
 
@@ -140,7 +144,7 @@ class MemberCalls:
 
     async def _reach(self, goal: _Goal, wait_seconds: float) -> Membership:
         error: OperationFailed | OutcomeUnknown = Unavailable(f"nobody led within {wait_seconds:g} s")
-        is_certain = True  # No attempt can have had an effect: each was refused, or never sent.
+        is_certain = True  # Each attempt was refused or never sent, so none had an effect.
         is_hopeless = False  # The last attempt was refused for good.
         with trio.move_on_after(wait_seconds):
             while True:
@@ -151,7 +155,7 @@ class MemberCalls:
                         return now
                     is_certain = False
                     await self.change_members(goal.change)
-                    continue  # The next look at the membership gives the result.
+                    continue  # The next read of the membership shows the result.
                 except ChangeRefused as refused:
                     error, is_certain = refused, was_certain
                     if not refused.is_passing and (is_certain or is_hopeless):
@@ -159,9 +163,9 @@ class MemberCalls:
                     # Read the membership once more before giving up: an earlier attempt may have succeeded.
                     is_hopeless = not refused.is_passing
                 except Unavailable as lost:
-                    error, is_certain = lost, was_certain  # There is no leader for a moment.
+                    error, is_certain = lost, was_certain  # There may be no leader for a moment.
                 except OutcomeUnknown as lost:
-                    error = lost  # The leader was lost before its response came.
+                    error = lost  # The response of the leader was lost.
                 await trio.sleep(LOOK_SECONDS)
         if is_certain or isinstance(error, OutcomeUnknown):
             raise error

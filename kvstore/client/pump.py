@@ -1,8 +1,8 @@
-"""The trio shell of a client: moves bytes and fires timers for a `ClientStateMachine`; decides nothing.
+"""The trio shell of a client: it moves bytes and fires timers. `ClientStateMachine` makes all decisions.
 
-Tasks: one flushes the calls of the same turn, one keeps time, and each connection has two (one reads, one writes the
-bytes that the socket does not take at once). A request has no task of its own: its caller sleeps until the outcome
-wakes it, and many calls can share one sleep (`ask_each`).
+One task flushes the calls of the same turn, one task keeps time, and each connection has two tasks (one reads, one
+writes the bytes that the socket does not take at once). A request has no task of its own: its caller sleeps until the
+outcome wakes it, and many calls can share one sleep (`ask_each`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from kvstore.protocol.messages import MembersView, Request, Response
 
 RECEIVE_BYTES_MAX = 256 * 1024
 CLOSE_SECONDS_MAX = 0.5
-"""How long closing a client waits for its session to be closed, too. Otherwise the session expires later."""
+"""How long `stop` waits for the cluster to close the session. If this takes longer, the session expires later."""
 
 Dialer = Callable[[str], Awaitable[trio.abc.Stream]]
 """Opens a stream to an address. Raises OSError or InvalidAddress."""
 
 
 _WRITES_AT_ONCE = os.name == "posix"
-"""Whether `os.write` can write to a socket: on other systems a socket is not a file descriptor."""
+"""True if `os.write` can write to a socket. On some systems, a socket is not a file descriptor."""
 
 
 class _Connection:
@@ -43,7 +43,7 @@ class _Connection:
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()
-        self.socket: trio.socket.SocketType | None = None  # Set while bytes may be written directly.
+        self.socket: trio.socket.SocketType | None = None  # Set if bytes may be written directly.
         self.outbox: list[bytes] = []
         self.has_output = trio.Event()
         self.is_writing = False
@@ -51,12 +51,12 @@ class _Connection:
     def send(self, data: bytes) -> None:
         """Write the bytes that the socket takes at once; the writer sends the rest.
 
-        This avoids waking the writer in each turn: 7 µs instead of 35 µs. A client with few calls in flight would pay
-        for a wake-up with nearly every call.
+        A direct write takes 7 µs, and a wake-up of the writer 35 µs. A client with few calls in flight would need a
+        wake-up for nearly every call.
         """
         if self.socket is not None and not self.outbox and not self.is_writing:
-            with suppress(OSError):  # Full or broken: the writer handles both.
-                data = data[os.write(self.socket.fileno(), data) :]  # OSError if it is closed (-1).
+            with suppress(OSError):  # The socket is full or broken: the writer handles both cases.
+                data = data[os.write(self.socket.fileno(), data) :]  # `fileno()` is -1 after a close.
             if not data:
                 return
         self.outbox.append(data)
@@ -75,7 +75,7 @@ class ClientPump:
         self._waiters: dict[int, trio.lowlevel.Task | BulkCall[Any]] = {}
         self._last_ticket = 0
         self._flusher: trio.lowlevel.Task | None = None  # Set while it sleeps.
-        self._due = _NEVER_NS  # Monotonic ns: when the task that keeps time wakes.
+        self._due = _NEVER_NS  # Monotonic ns at which `_keep_time` wakes.
         self._clock = trio.CancelScope()
         self._closed = trio.Event()
         self._room = trio.lowlevel.ParkingLot()  # Callers that wait until fewer operations are open.
@@ -89,16 +89,16 @@ class ClientPump:
 
     @property
     def members(self) -> MembersView | None:
-        """The members as a member last reported them."""
+        """The members of the cluster, as some member last reported them."""
         return self._core.members if self._core else None
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """Tell the client the current client addresses of all members."""
+        """Set the current client addresses of all members."""
         if self._core is not None:
             self._core.book.learn(addresses)
 
     async def start(self) -> None:
-        """Begin. No connection is made before the first operation."""
+        """Start the tasks. No connection is made before the first operation."""
         self._binding.bind()
         random = Random(SystemRandom().getrandbits(64))
         self._core = ClientStateMachine(
@@ -115,7 +115,7 @@ class ClientPump:
         assert self._nursery is not None
         assert self._manager is not None
         try:
-            if not self._binding.is_forked:  # A forked child must leave the parent's session alone.
+            if not self._binding.is_forked:  # A forked child must not close the parent's session.
                 self._core.close()
                 self._flush()
                 self._room.unpark_all()
@@ -123,12 +123,13 @@ class ClientPump:
                     await self._closed.wait()
         finally:
             self._nursery.cancel_scope.cancel()
-            await self._manager.__aexit__(None, None, None)  # Keeps the caller's exception out of a group.
+            await self._manager.__aexit__(None, None, None)  # So that no group wraps the caller's exception.
 
     async def ask(self, request: Request, seconds: float) -> tuple[Response, int]:
-        """Send `request` and return, within `seconds`, the response and the session it was sent under (0: none).
+        """Send `request`; return, within `seconds`, the response and the id of the session of the request (0: no
+        session).
 
-        Raises OperationFailed or OutcomeUnknown. If it is cancelled, the outcome is unknown.
+        Raises OperationFailed or OutcomeUnknown. If the call is cancelled, the outcome is unknown.
         """
         if self._core is None:
             raise ClientClosed()
@@ -140,7 +141,7 @@ class ClientPump:
         self._last_ticket += 1
         ticket = self._last_ticket
         if request.address is not None:
-            core.tick(now_ns())  # A connection made for this request must count silence from now.
+            core.tick(now_ns())  # The silence of a new connection counts from now.
         core.submit(ticket, request, deadline)
         self._waiters[ticket] = trio.lowlevel.current_task()
         self._flush_soon()
@@ -158,9 +159,11 @@ class ClientPump:
         return ended.response, ended.session_id
 
     async def ask_each(self, group: BulkCall[Any]) -> None:
-        """Send all requests of `group`, with at most its bound of them open at a time, and wait for their ends.
+        """Send all requests of `group`, never more at a time than its bound of open requests, and wait until all have
+        ended.
 
-        If this is cancelled, or the source of the requests raises, the outcomes of the open ones are unknown.
+        If this call is cancelled, or the source of the requests raises an error, the outcomes of the open requests are
+        unknown.
         """
         if self._core is None:
             raise ClientClosed()
@@ -190,7 +193,7 @@ class ClientPump:
             self._room.unpark(count=len(group.open))
 
     async def gather(self, calls: Sequence[tuple[Callable[..., Awaitable[None]], tuple[Any, ...]]]) -> None:
-        """Run calls concurrently; returns when all have ended. They must not raise."""
+        """Run calls concurrently; return when all have ended. The calls must not raise."""
         async with trio.open_nursery() as nursery:
             for function, arguments in calls:
                 nursery.start_soon(function, *arguments)
@@ -214,7 +217,8 @@ class ClientPump:
             self._flusher = None
 
     async def _keep_time(self) -> None:
-        """Flush at the machine's next deadline. It may wake too early: a deadline that becomes later is not updated."""
+        """Flush at the next deadline of the state machine. This task may wake too early, because it is not updated when
+        the deadline becomes later."""
         while True:
             with trio.CancelScope(deadline=_trio_seconds(self._due)) as self._clock:
                 await trio.sleep_forever()
@@ -237,7 +241,7 @@ class ClientPump:
             connection = self._connections[connection_id] = _Connection()
             self._nursery.start_soon(self._run_connection, connection_id, address, connection)
         for connection_id, data in effects.send:
-            if (sending := self._connections.get(connection_id)) is not None:  # It may have just ended.
+            if (sending := self._connections.get(connection_id)) is not None:  # The connection may have just ended.
                 sending.send(data)
         for connection_id in effects.close:
             if (closing := self._connections.get(connection_id)) is not None:
@@ -295,7 +299,8 @@ _NEVER_NS = 1 << 63
 
 
 def _trio_seconds(moment: int) -> float:
-    """A time of `now_ns` for trio, in seconds, rounded up a little, so that trio never wakes before the work is due."""
+    """Convert a time of `now_ns` to seconds for trio, rounded up a little, so that trio never wakes before the work is
+    due."""
     return math.inf if moment == _NEVER_NS else (moment + 1) / 1e9
 
 
@@ -314,7 +319,8 @@ async def dial_tcp(address: str) -> trio.SocketStream:
 
 
 def _innermost(error: BaseException) -> str:
-    """The message of the innermost error, such as `connection refused`, instead of that of an exception group."""
+    """The message of the innermost error, such as `connection refused`, instead of the message of an exception
+    group."""
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]

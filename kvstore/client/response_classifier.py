@@ -1,4 +1,4 @@
-"""Classifies responses: what each means for the attempt that it answers, and whether the call may be retried."""
+"""Classifies responses by the outcome of the attempt, and by whether the call may be retried."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Redirected:
-    """This member cannot take the request, which certainly had no effect. Try the leader that it names, if any.
+    """This member cannot take the request, which certainly had no effect. The client tries the leader that the member
+    reports, if any.
 
-    `remedy`: a hint for a caller that named this member.
+    `remedy`: a hint for a caller that selected this member.
     """
 
     leader_address: str | None
@@ -42,7 +43,7 @@ class Redirected:
 
 @dataclass(frozen=True, slots=True)
 class Retryable:
-    """A bound is reached; the request certainly had no effect. Try again after a pause."""
+    """A bound is reached; the request certainly had no effect. The client tries again after a pause."""
 
     reason: str
 
@@ -81,14 +82,14 @@ def classify(response: Response) -> ResponseClass:
     try:
         outcome = _classify_refusal(response.code, response.fields, response.node_id)
         if isinstance(outcome, Failed):
-            str(outcome.error)  # Detects fields of wrong types here, rather than when the error is printed.
+            str(outcome.error)  # Fails here, not later when it is printed, if a field has a wrong type.
         return outcome
     except Exception as error:
         raise ProtocolError(f"{response.node_id} answered with code {response.code}, which is not known") from error
 
 
 def _busy_with(text: str) -> str:
-    """The reason without the word "busy", which `Busy` adds itself, and which members of older builds send."""
+    """The reason without the prefix "busy: ", which members of older builds send, and which `Busy` adds again."""
     return text.removeprefix("busy: ")
 
 

@@ -1,4 +1,4 @@
-"""The session of a client: registered when the first command needs it, kept alive, replaced once it has expired."""
+"""The session of a client. It is registered for the first command, kept alive, and replaced after it has expired."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from kvstore.client.calls import Call, ClientLimits, RequestSequence
 
 
 class Admission(enum.Enum):
-    """Whether a command may be sent now."""
+    """Whether a command can be sent now."""
 
     READY = "ready"
-    WAIT = "wait"  # It waits for a session, or until fewer numbers are open.
-    LOST = "lost"  # An attempt under an expired session may have taken effect: no attempt under another session.
+    WAIT = "wait"  # The command waits for a session, or until fewer numbers are open.
+    LOST = "lost"  # An attempt in an expired session may have had an effect: no other session may retry it.
 
 
 class SessionKeeper:
-    """The session of a client. With a `ttl_ns` of 0 there never is one: commands carry session 0 and no number."""
+    """The session of a client. If `ttl_ns` is 0, there is no session: commands carry session 0 and no number."""
 
     def __init__(self, ttl_ns: int, limits: ClientLimits) -> None:
         self.ttl_ns = ttl_ns
@@ -25,8 +25,8 @@ class SessionKeeper:
         self.registration: Call | None = None  # In flight.
         self.keep_alive: Call | None = None  # In flight.
         self.closing: Call | None = None  # In flight.
-        self.not_before = 0  # Monotonic ns: after a refused registration, the next is not sent before this.
-        self.refused = ""  # Why the last registration was refused; empty once one succeeds.
+        self.not_before = 0  # Monotonic ns: earliest next registration after a refused one.
+        self.refused = ""  # Why the last registration was refused; empty if it was not.
         self._used_at = 0
         self._open_max = limits.open_numbers_max
         self._keep_alive_ns = min(limits.keep_alive_ns, max(1, ttl_ns // 3))
@@ -37,13 +37,13 @@ class SessionKeeper:
         return self.numbers.acknowledged_up_to
 
     def admit(self, call: Call) -> Admission:
-        """Give `call` a number of this session if it needs one and can have one."""
+        """Decide whether `call` can be sent; give it a number of this session if it has none."""
         if not self.ttl_ns:
             return Admission.READY
         if call.request_no and call.session_id != self.session_id:
             if call.uncertain:
                 return Admission.LOST
-            self.release(call)  # Every attempt was refused: the call may start again under the next session.
+            self.release(call)  # Every attempt was refused, so the call may use the next session.
         if call.request_no:
             return Admission.READY
         if not self.session_id or not self.numbers.has_room:
@@ -58,23 +58,23 @@ class SessionKeeper:
         call.numbers, call.session_id, call.request_no = None, 0, 0
 
     def wants_registration(self, now: int) -> bool:
-        """True if there is no session, no registration is in flight, and one may be sent now."""
+        """True if there is no session, no registration is in flight, and a registration may be sent now."""
         return bool(self.ttl_ns) and not self.session_id and self.registration is None and now >= self.not_before
 
     def begin(self, session_id: int, now: int) -> None:
-        """A session is registered; its numbers begin at 1."""
+        """Use a newly registered session. Its request numbers begin at 1."""
         assert session_id > 0, session_id
         self.refused = ""
         self.session_id, self.numbers = session_id, RequestSequence(self._open_max)
         self._used_at = now
 
     def expired(self, session_id: int) -> None:
-        """A member reports that this session is gone."""
+        """Note that this session has expired, as a member reported."""
         if session_id == self.session_id:
             self.session_id = 0
 
     def used(self, now: int) -> None:
-        """A request was sent under the session."""
+        """Note that a request was sent under the session."""
         self._used_at = now
 
     def keep_alive_moment(self) -> int | None:

@@ -33,11 +33,11 @@ class NotAMember(StoreError):
 class MemberConfig:
     """The configuration with which one member is started. Raises InvalidAddress.
 
-    `members`: the founders of the cluster, the same list for all of them. With None, the folder has the configuration;
-    a new folder is made for a store of one member. `bootstrap`: make the folder if it holds no member yet. `joining`:
-    if it holds none, make it the folder of a new member of a running cluster; `members` must then be None. `listen_*`:
-    `host:port`, or None for this member's own advertised address. `dial`: where peers are reached, if not at their
-    advertised addresses.
+    `members`: the first members of the cluster, the same list for all of them. If it is None, the configuration comes
+    from the folder; a new folder is made for a store of one member. `bootstrap`: make the folder if it holds no member
+    yet. `joining`: if the folder holds no member yet, make it the folder of a new member of a running cluster;
+    `members` must then be None. `listen_*`: `host:port`, or None for this member's own advertised address. `dial`: the
+    addresses of peers by node id, where they differ from the advertised addresses.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class MemberConfig:
     listen_peer: str | None = None
     listen_client: str | None = None
     metrics: str | None = None  # `host:port` of `/metrics`, `/livez` and `/readyz`; None: no metrics.
-    listen_when_alone: bool = True  # False: a store of one node opens no client port; in-process streams only.
+    listen_when_alone: bool = True  # False: a store of one node opens no client port.
     dial: Mapping[str, str] = field(default_factory=dict)
     insecure: bool = False
     raft: RaftConfig = field(default_factory=RaftConfig)
@@ -80,8 +80,8 @@ class MemberConfig:
 
 
 def _check_addresses(configuration: Configuration) -> None:
-    """Refuse addresses that cannot work, because the list is written into every folder for good."""
-    is_alone = len(configuration.voters) == 1  # No peer has to find this member, so any port will do.
+    """Refuse addresses that cannot work, because the list is written into the data folder of every member."""
+    is_alone = len(configuration.voters) == 1  # No peer has to find this member, so it may use any port.
     addresses = [each for member in configuration.voters for each in (member.peer_address, member.client_address)]
     for address in filter(None, addresses):
         is_any_port = parse_address(address)[1] == 0

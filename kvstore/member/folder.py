@@ -1,4 +1,5 @@
-"""The data folder of a member: made for a new cluster, or opened and checked against the configuration."""
+"""Makes the data folder of a member of a new cluster, or opens an existing folder and checks it by the
+configuration."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from storage import DataFolder, NotInitialized, create_data_folder, open_data_fo
 
 
 def initialize_folder(config: MemberConfig) -> Identity:
-    """Make the data folder of a new member: its explicit first start. Raises StorageError, InvalidConfiguration."""
+    """Make the data folder of a member of a new cluster. Raises StorageError, InvalidConfiguration."""
     configuration = config.configuration
     node_id = config.node_id or "s1"
     token: str | bytes = config.cluster_token
     if configuration is None:
-        configuration = Configuration.of([Member(node_id)])  # Without addresses: it reports where it listens.
-        token = config.cluster_token or uuid.uuid4().bytes  # No other store of one member may have this id.
+        configuration = Configuration.of([Member(node_id)])  # No addresses: the member reports where it listens.
+        token = config.cluster_token or uuid.uuid4().bytes  # Stores of one member must not share a cluster id.
     elif config.node_id is None:
         raise InvalidConfiguration("a member of a cluster is started with its own node id")
     identity = Identity(
@@ -32,7 +33,8 @@ def initialize_folder(config: MemberConfig) -> Identity:
 
 
 def open_or_bootstrap(config: MemberConfig) -> DataFolder:
-    """Open the folder, which must belong to this cluster and node. With `bootstrap`, make it first if necessary."""
+    """Open the folder, which must belong to this cluster and node. With `bootstrap`, make the folder first if it holds
+    no member."""
     configuration = config.configuration
     expected = None if configuration is None else derive_cluster_id(config.cluster_token, configuration)
     try:

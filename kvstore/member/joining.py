@@ -3,15 +3,15 @@
 A new member begins with the newest snapshot of the leader, and with the configuration in the snapshot. (An empty state
 at index 0 would be wrong for a cluster that was restored from a backup, or whose first state was made by another
 build.) In that configuration the new member is not a voter, so it neither campaigns nor founds a cluster of its own.
-Once the new member has been added to the cluster, the leader sends it the rest of the log. Until then the others refuse
-its connections, and it tries again.
+Once the new member has been added to the cluster, the leader sends it the rest of the log. Before that, the other
+members refuse its connections, and it tries again.
 
 A member that has lost its disk has forgotten its votes. It cannot join under its old id: the cluster knows the id, and
 the peers have pinned its old incarnation.
 
 While there is no leader, some peers may pin a new member that only waits to be added. If the folder of such a member is
-made again, its incarnation is another one. This is possible unless the leader has pinned the first incarnation: the
-configuration names a new voter with its incarnation, and the configuration takes precedence over the pins of peers.
+made again, it gets another incarnation. The new folder can join unless the leader has pinned the first incarnation: the
+configuration contains the incarnation of a new voter, and takes precedence over the pins of peers.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -33,14 +33,15 @@ from raft import Identity, InvalidConfiguration, LogPosition, Member, SnapshotHe
 from storage import DataFolder, NotInitialized, create_data_folder, open_data_folder
 
 ASK_SECONDS = 10.0
-"""The time-out of each request to the cluster, within which a leader may have to be elected first."""
+"""The time-out of each request to the cluster. It includes the time of an election, if there is no leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinConfig:
     """The input of a new member: its own advertised addresses, and the client addresses of some members.
 
-    `cluster_id`: the cluster that it must join, 16 bytes; empty: the cluster to which `endpoints` belong.
+    `cluster_id`: the id of the cluster to join, 16 bytes; if empty, the member joins the cluster to which `endpoints`
+    belong.
     """
 
     own: Member
@@ -64,7 +65,7 @@ class JoinRefused(StoreError):
 
 
 class MemberRemoved(StoreError):
-    """This member was removed from its cluster, which is final."""
+    """This member was removed from its cluster. A removal is final."""
 
     def __init__(self, node_id: str) -> None:
         super().__init__(node_id)
@@ -88,7 +89,8 @@ def join_config_of(
     endpoints: Sequence[str] = (),
     cluster_id: bytes = b"",
 ) -> JoinConfig:
-    """Make the `JoinConfig` of a new member. `members`: itself, and maybe others. Raises InvalidConfiguration."""
+    """Make the `JoinConfig` of a new member. `members`: the new member, and perhaps other members. Raises
+    InvalidConfiguration."""
     own = [member for member in members if member.node_id == (node_id or member.node_id)]
     if len(own) != 1:
         who = f"no member of the list is {node_id}" if node_id else "it is not said which of the members it is"
@@ -140,7 +142,7 @@ async def make_joining_folder(folder: Path, joining: JoinConfig) -> Identity:
 
 
 def check_may_join(joining: JoinConfig, found: Membership) -> None:
-    """Check by the leader's membership whether the new member may join. Raises JoinRefused if not."""
+    """Check with the leader's membership whether the new member may join. Raises JoinRefused if not."""
     own = joining.own
     if joining.cluster_id and found.cluster_id != joining.cluster_id:
         raise JoinRefused(
@@ -179,8 +181,8 @@ def _check_addresses_free(own: Member, found: Membership) -> None:
 
 
 def _check_never_met(node_id: str, found: Membership) -> None:
-    """Refuse if the leader has pinned another folder of this id. The leader would refuse all hellos of this one: a pin
-    does not show whether the member of the other folder has voted or only waited to be added."""
+    """Refuse a new member if the leader has pinned another folder for its id. The leader would refuse all hellos of the
+    new member: the pin does not show whether the member with the other folder has voted or only waited to be added."""
     if found.incarnation_id:
         raise JoinRefused(
             node_id,
@@ -205,7 +207,8 @@ def _lost_disk(node_id: str) -> JoinRefused:
 
 
 async def _newest_snapshot(client: Client, found: Membership) -> tuple[SnapshotHeader, list[bytes]]:
-    """Fetch and verify the leader's newest snapshot, held in memory once. It may be old: the log has the rest."""
+    """Fetch and verify the leader's newest snapshot, and hold one copy in memory. The snapshot may be old: later
+    entries are in the log."""
     leader = next((member for member in found.members if member.node_id == found.node_id), None)
     address = leader.client_address if leader else ""
     if not address:
@@ -216,7 +219,7 @@ async def _newest_snapshot(client: Client, found: Membership) -> tuple[SnapshotH
         while offset < size_bytes:
             page = await client.ask(snapshot_request(address, name, offset=offset, bytes_max=PAGE_BYTES))
             if not is_page(page, offset):
-                break  # A newer snapshot has replaced this one.
+                break  # A newer snapshot has replaced this snapshot.
             name, size_bytes, data = page.fields[:3]
             chunks += verifier.feed(data)
             offset += len(data)

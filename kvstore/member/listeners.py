@@ -31,7 +31,7 @@ class CannotServe(StoreError):
 
 
 class ReachableByOthers(StoreError):
-    """A port would be reachable from other machines, and nothing there is encrypted or authenticated yet."""
+    """A port would be reachable from other machines, but its connections are neither encrypted nor authenticated."""
 
     def __init__(self, purpose: str, address: str) -> None:
         super().__init__(purpose, address)
@@ -81,9 +81,9 @@ async def _listen(purpose: str, address: str, config: MemberConfig) -> list[trio
         listeners = await trio.open_tcp_listeners(number, host=host)
     except OSError as error:
         raise CannotServe(purpose, address, (error.strerror or str(error)).lower()) from error
-    except ValueError as error:  # Such as UnicodeError, for a name that cannot be passed to this system's resolver.
+    except ValueError as error:  # Such as UnicodeError, for a name that the system's resolver cannot take.
         raise CannotServe(purpose, address, f"its host cannot be looked up: {error}") from error
-    await _close(listeners[1:] if number == 0 else [])  # A name with several addresses would get several ports.
+    await _close(listeners[1:] if number == 0 else [])  # Else a name with several addresses would get several ports.
     return listeners[:1] if number == 0 else listeners
 
 

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kvstore.member")
 
 STOP_SECONDS_MAX = 5.0
-"""If a member has to stop and cannot finish its last sync in this time, it stops anyway: nothing durable is lost."""
+"""How long a stopping member may take for its last sync. After this time it stops anyway: nothing durable is lost."""
 
 
 class RunningMember:
-    """A member that serves. `client_address`, `peer_address`, `metrics_address`: where it listens; empty if nowhere."""
+    """A member that serves requests. Its addresses are those at which it listens, or empty."""
 
     def __init__(self, driver: Driver, port: ClientListener, listeners: Listeners) -> None:
         self.node = driver.node
@@ -62,7 +62,8 @@ class RunningMember:
         return self.node.identity.node_id
 
     def request_stop(self) -> None:
-        """Stop taking requests, finish the writes under way, and let `run_member` return."""
+        """Make the member stop: it takes no more requests and finishes the writes under way, and `run_member`
+        returns."""
         self.is_stopping = True
         self._driver.request_stop()
 
@@ -70,14 +71,14 @@ class RunningMember:
 async def run_member(
     config: MemberConfig, *, task_status: trio.TaskStatus[RunningMember] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run one member until it is cancelled or has stopped after `request_stop`; `task_status` gets the running member.
+    """Run one member until it is cancelled, or has stopped after `request_stop`. `task_status` gets the running member.
 
-    The process's soft limit on open files is raised (`descriptor_budget`), and bounds the number of clients.
+    This raises the process's soft limit on open files (`descriptor_budget`). The limit bounds the number of clients.
 
     Before anything is served, raises TooFewDescriptors, StorageError, CannotServe, ReachableByOthers,
     InvalidConfiguration, NotAMember, MetricsNotInstalled, and the errors of `open_or_join`. Later, raises NodeStopped
-    if the node cannot make promises any more, NewerBuildNeeded if a peer sent data that only newer builds know, and
-    MemberRemoved if this member was removed from its cluster.
+    if the node has failed, NewerBuildNeeded if a peer sent data that only newer builds know, and MemberRemoved if this
+    member was removed from its cluster.
     """
     config = replace(config, service=budget_descriptors(config.service))
     joining = config.joining
@@ -170,10 +171,11 @@ async def _run(
 def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners: Listeners) -> Callable[[], str]:
     """Return a function that returns the peer address which this member reports to others as its own.
 
-    `own`: this member, as its folder knew it at the start. A member that listens at the address in its folder reports
-    this address until it ends, even if the configuration has a new one already. A member with another `listen_peer` is
-    either reached at its advertised address, or has moved before its folder has the new address. In both cases it
-    reports the address in the configuration, which is the right one as soon as the member has caught up.
+    `own`: this member, as described in its folder at the start. A member that listens at the address in its folder
+    reports this address as long as it runs, even if the configuration has a new address already. If `listen_peer`
+    differs from this address, either peers reach the member at its advertised address, or the member has moved before
+    its folder has the new address. In both cases it reports the address in the configuration, which is correct as soon
+    as the member has caught up.
     """
     at_start = own.peer_address or address_of(listeners.peers)
     if config.listen_peer in (None, at_start):
@@ -217,6 +219,6 @@ async def _serve(
         task_status.started(member)
     if failure is not None:
         cause = failure.__cause__
-        raise cause if isinstance(cause, NewerBuildNeeded) else failure  # The cause has a remedy of its own.
+        raise cause if isinstance(cause, NewerBuildNeeded) else failure  # This error has a better hint.
     if member.node.is_removed and not member.is_stopping:
         raise MemberRemoved(member.node_id)

@@ -1,10 +1,11 @@
 """Restoring a saved snapshot as the beginning of a new cluster (`hwm snapshot restore`).
 
-Each member is made from the same file. Its state at index 0 is the snapshot; with `hwm init`, it is the empty store.
+Each member is made from the same file. Its state at index 0 is the snapshot. (After `hwm init`, this state is the empty
+store.)
 
-The cluster id is new. It does not follow from the token alone, but from the token, the member list and the restored
-state. So members of the old cluster refuse members of the new one, and members that were restored from different files
-refuse each other. An empty folder made with `hwm init`, which lacks the restored keys, can never join the cluster.
+The cluster id is new. It is derived from the token, the member list and the restored state. So members of the old
+cluster refuse members of the new one, and members that were restored from different files refuse each other. A member
+with a folder made by `hwm init`, which lacks the restored keys, can never join the cluster.
 
 Sessions and their kept results are dropped, and their ids are not used again: see docs/operations/guide.md.
 """
@@ -36,8 +37,8 @@ from raft import INT64_MAX, Configuration, Identity, InvalidConfiguration, Membe
 from storage import create_data_folder
 
 SESSION_LEAP = 1 << 32
-"""New session ids begin this far above those in the snapshot, so ids of later sessions of the old cluster are not
-used again."""
+"""New session ids begin this far above the ids in the snapshot. So they differ from the ids of sessions that the old
+cluster opened after the snapshot."""
 
 REVISION_LEAP_MAX = 1 << 48
 
@@ -46,7 +47,8 @@ REVISION_LEAP_MAX = 1 << 48
 class RestoredMember:
     """A member made from a snapshot file.
 
-    `facts`: those of the file. `identity`: of the new member. `revision`: where the new cluster begins.
+    `facts`: the contents of the file. `identity`: the identity of the new member. `revision`: the first revision of the
+    new cluster's store.
     """
 
     facts: SnapshotFacts
@@ -83,7 +85,7 @@ def read_initial_state(path: Path | None, revision_leap: int = 0) -> InitialStat
         try:
             limits = read_header(header)
             store, sessions = read_state(header, chunks)
-            for _ in chunks:  # Verify the file up to its end, too.
+            for _ in chunks:  # Also verify the file up to its end.
                 pass
         except InvalidSnapshot as error:
             raise BackupDamaged(name, 0, error.reason) from error
@@ -104,9 +106,9 @@ def read_initial_state(path: Path | None, revision_leap: int = 0) -> InitialStat
 def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int = 0) -> RestoredMember:
     """Make `config.folder` the data folder of a member of a new cluster that begins with the state in the file `path`.
 
-    `config` as for `initialize_folder`; a cluster of several members needs a token. All members are made from the same
-    file, with the same token, list and leap. `revision_leap` is added to the store's revision.
-    Raises BackupFailed, InvalidConfiguration, NotAMember, StorageError, OSError; then nothing was made.
+    `config` is the same as for `initialize_folder`, but a cluster of several members needs a token. `revision_leap` is
+    added to the store's revision. All members must be made from the same file, with the same token, member list and
+    leap. If this raises BackupFailed, InvalidConfiguration, NotAMember, StorageError or OSError, nothing was made.
     """
     configuration, node_id = config.configuration, config.node_id or "s1"
     token = config.cluster_token.encode()

@@ -1,4 +1,4 @@
 """Monitoring of one member: health probes, metrics, and the format of its log.
 
-All parts only count and observe; none changes what the member does.
+All parts only count and observe. They do not change the behaviour of the member.
 """

@@ -1,4 +1,4 @@
-"""The health of a member: liveness for supervisors that restart it, readiness for routers of requests."""
+"""The health of a member: liveness for supervisors that restart members, readiness for routers of requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STOPPING = "it is being stopped"
 
 
 def liveness_problem(node: Node) -> str | None:
-    """Return the permanent failure that requires a restart; None if there is none.
+    """Return the permanent failure that requires a restart of the member; None if it has not failed.
 
     Any response to the probe proves that the event loop runs.
     """
@@ -26,7 +26,7 @@ def liveness_problem(node: Node) -> str | None:
 
 
 def quorum_problem(status: NodeStatus, committed_term: int | None) -> str | None:
-    """Return the reason why this member is not part of a working majority now; None if it is.
+    """Return the reason why this member is not part of a working majority now; None if it is part of one.
 
     `committed_term`: the term of the entry at the high-water mark. A leader that has committed nothing in its own term
     does not know yet which entries are committed (Raft §6.4).
@@ -45,9 +45,10 @@ def quorum_problem(status: NodeStatus, committed_term: int | None) -> str | None
 
 
 def _missing_voters(status: NodeStatus) -> str | None:
-    """Return the reason if a leader hears no majority of the voters (while they change, of each half), else None.
+    """Return the reason if a leader hears from no majority of the voters; None if it does.
 
-    A leader also replicates to learners, and to removed members that do not know of their removal; these do not count.
+    While the voters change, a majority of each half is needed. Learners, and removed members that do not know of their
+    removal, do not count.
     """
     heard = {peer.peer_id: peer.recent_active for peer in status.peers} | {status.node_id: True}
     for half in Quorum(status.voters, status.outgoing).halves:
@@ -61,9 +62,10 @@ def _missing_voters(status: NodeStatus) -> str | None:
 async def readiness_problem(node: Node, is_stopping: Callable[[], bool] = lambda: False) -> str | None:
     """Return the reason why the member is not ready for requests; None if it is ready.
 
-    The reason is a `quorum_problem`, or that the member has not applied the entries up to the high-water mark that it
-    knew at the beginning: reads that must not show an old state would have to wait for these. A member that begins to
-    stop during the probe is not ready. Takes up to CATCH_UP_SECONDS_MAX, but does not wait for an incoming snapshot.
+    The reason is either a `quorum_problem` or a lag: the member has not applied the entries up to the high-water mark
+    that it knew when the probe began. Linearizable reads would have to wait for these entries. A member that begins to
+    stop during the probe is not ready. The probe takes up to CATCH_UP_SECONDS_MAX; it does not wait for an incoming
+    snapshot.
     """
     if is_stopping():
         return STOPPING
@@ -72,7 +74,7 @@ async def readiness_problem(node: Node, is_stopping: Callable[[], bool] = lambda
     mark = max(node.core.commit_index, node.core.leader_commit_index)
     with trio.move_on_after(CATCH_UP_SECONDS_MAX):
         while _lag_problem(node, mark) is not None and node.incoming_snapshot_index is None and not is_stopping():  # noqa: ASYNC110
-            await trio.sleep(LOOK_AGAIN_SECONDS)  # There is no event to wait for; a probe is not urgent.
+            await trio.sleep(LOOK_AGAIN_SECONDS)  # Polling is enough: there is no event to wait for.
     return STOPPING if is_stopping() else _quorum_problem(node) or _lag_problem(node, mark)
 
 
@@ -86,6 +88,6 @@ def _lag_problem(node: Node, mark: int) -> str | None:
         if snapshot_index is not None:
             return f"it is sent a snapshot up to {snapshot_index}, and has applied up to {core.last_applied}"
         return f"it has applied up to {core.last_applied}, and the high-water mark was {mark}"
-    if core.term_at(core.commit_index) != core.term:  # A new leader may report an older mark than others saw.
+    if core.term_at(core.commit_index) != core.term:  # A new leader's mark may be too low.
         return "it knows of nothing yet that was committed in this term"
     return None

@@ -12,7 +12,7 @@ from kvstore.protocol.text import escape_controls, escape_controls_in_json
 
 
 def start_logging(level: str, *, as_json: bool) -> None:
-    """Log to stderr from this level on. `level`: a level name of `logging`, in upper or lower case."""
+    """Log messages of this and higher levels to stderr. `level`: a level name of `logging`, in upper or lower case."""
     handler = logging.StreamHandler()
     if as_json:
         handler.setFormatter(JsonFormatter())
@@ -22,7 +22,8 @@ def start_logging(level: str, *, as_json: bool) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats each record as one line. Names and texts from elsewhere cannot begin another line.
+    """Formats each record as one line. Control characters in names and texts are escaped, so they cannot begin another
+    line.
 
     >>> record = logging.makeLogRecord({"levelname": "INFO", "msg": "refused: %s", "args": ("x\\nERROR y\\x1b[2J",)})
     >>> print(TextFormatter("%(levelname)s %(message)s").format(record))
@@ -34,7 +35,7 @@ class TextFormatter(logging.Formatter):
         return escape_controls(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - As logging calls it.
-        """Indent the lines of a traceback, so that none looks like a line of the log. Called by logging."""
+        """Indent the lines of a traceback, so that they cannot be mistaken for log messages. Called by logging."""
         return "\n".join(f"  {escape_controls(line)}" for line in super().formatException(ei).splitlines())
 
 
@@ -50,7 +51,8 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record. Called by logging. Never fails: values that JSON does not know are written as text."""
+        """Format a record. Called by logging. Never fails: values of types that JSON does not have are written as
+        text."""
         item: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),

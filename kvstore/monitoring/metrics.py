@@ -1,6 +1,6 @@
 """The metrics of a member in the Prometheus format (docs/reference/metrics.md), collected when they are requested.
 
-Only this module needs `prometheus-client`, which the extra `metrics` installs; nothing else imports it.
+Only this module imports `prometheus-client`, which the extra `metrics` installs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EVENT_TEXTS = {
 
 
 class MemberCollector(Collector):
-    """Collects the metrics of one running member. `files` and `transport` may be None (in tests, or without peers)."""
+    """Collects the metrics of one running member. `files` may be None in tests, `transport` if there are no peers."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ def exposition(registry: CollectorRegistry) -> bytes:
 
 
 def _peer_metrics(status: NodeStatus) -> Iterator[Metric]:
-    """Metrics of peers, on the leader only: other members know nothing about their peers."""
+    """The metrics of peers. Only the leader has any: other members do not know the state of their peers."""
     peers = {peer.peer_id: peer for peer in status.peers}
     behind = {name: status.commit_index - peer.last_applied for name, peer in peers.items()}
     yield _by_label("peer_active", "1 for a peer that was heard lately", "peer",
@@ -240,5 +240,5 @@ def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
 def _version() -> str:
     try:
         return version("highwatermark")
-    except PackageNotFoundError:  # Run from a folder of sources.
+    except PackageNotFoundError:  # Run from sources, without an installed package.
         return "unknown"

@@ -1,6 +1,7 @@
-"""The counters of a member. They are updated per flush and per refusal, never per successful request.
+"""The counters of a member. They are updated once per flush and once per refusal, never once per successful request.
 
-A member without metrics uses none of these classes, and counts nothing. Unlike `metrics`, this file needs no library.
+A member without metrics uses none of these classes, and counts nothing. Unlike `metrics`, this module needs no other
+package.
 """
 
 from __future__ import annotations
@@ -75,14 +76,14 @@ REASONS = BOUNDS | frozenset(
 """All values that the label `reason` may have. This bounds the number of time series."""
 
 SAID_BEFORE_THE_HELLO = {"busy": "connections_max", "internal": "internal_error"}
-"""The reasons (label) for the codes that refuse a connection before its hello."""
+"""The value of the label `reason` for each code that refuses a connection before its hello."""
 
 SAID_BY_THE_SERVICE = {
     int(Code.UNSUPPORTED): "unsupported",
     int(Code.MALFORMED): "protocol",
     int(Code.INTERNAL_ERROR): "internal_error",
 }
-"""The reasons (label) for response codes that the service sends without an exception."""
+"""The value of the label `reason` for each response code that the service sends without an exception."""
 
 LAG_LOOK_SECONDS = 0.1
 """How often the lag of the event loop is measured."""
@@ -137,7 +138,7 @@ class Counts:
         self.loop_lag = Histogram()
 
     async def watch_the_loop(self) -> None:
-        """Measure until cancelled how much later than scheduled this task runs."""
+        """Measure the lag of the event loop (how much later than scheduled this task runs), until cancelled."""
         while True:
             due = trio.current_time() + LAG_LOOK_SECONDS
             await trio.sleep_until(due)
@@ -178,11 +179,12 @@ class CountingService(Service):
         return len(self._connections)
 
     def incomplete_bytes(self) -> int:
-        """Unfinished requests of all connections together. Cost: O(connections)."""
+        """Bytes of unfinished requests, of all connections together. Cost: O(connections)."""
         return sum([connection.incomplete_bytes for connection in self._connections.values()])
 
     def unsent_bytes(self) -> tuple[int, int]:
-        """Unsent bytes of all connections together, and of the connection that has most. Cost: O(connections)."""
+        """Unsent bytes of all connections together, and of the connection with the most unsent bytes. Cost:
+        O(connections)."""
         unsent = [connection.unsent_bytes for connection in self._connections.values()]
         return sum(unsent), max(unsent, default=0)
 
@@ -191,13 +193,13 @@ class CountingService(Service):
         super()._refuse_request(connection, request_id, error)
 
     def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
-        if result[0]:  # Refused when it was applied. (The fast path answers most successes.)
+        if result[0]:  # The command was refused at apply. (Most successes take the fast path.)
             self.counts.refusals[reason_of(refusal_of(result[0], result[2:]))] += 1
         super()._respond_result(connection, request_id, result, consistency)
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
         age = age_ms(self._node)
-        if age is None or age > bound_ms:  # The response waited for room: no error was raised.
+        if age is None or age > bound_ms:  # No error is raised, because the response had waited for room.
             self.counts.refusals["too_stale"] += 1
         super()._respond_aged(connection, request_id, body, bound_ms)
 

@@ -1,7 +1,7 @@
 """The port of a member for scrapers and probes: `/metrics`, `/livez` and `/readyz`. h11 decodes and encodes HTTP/1.
 
-Each connection carries one GET or HEAD and is then closed. The cost of strangers is bounded: in connections, bytes and
-time. Only the head of a request is read, never a body.
+Each connection carries one GET or HEAD and is then closed. The number of connections, their bytes and their time are
+bounded, so that clients of this port cannot exhaust the member. Only the head of a request is read, never a body.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ except ModuleNotFoundError as missing:
         raise
 
 CONNECTIONS_MAX = 32
-"""Scrapers and probes are few. With more connections, the oldest one without a complete request is closed; if there is
-none, the oldest of all. A probe must get through: without a response, a healthy member would be restarted."""
+"""Scrapers and probes are few. If there are more connections, one is closed: the oldest without a complete request, or,
+if all requests are complete, the oldest of all. So probes still get a response. Without one, a supervisor would restart
+a healthy member."""
 
 HEAD_BYTES_MAX = 8 * 1024
-"""The size of a request's head, up to and including the empty line at its end."""
+"""The greatest size of a request's head, up to and including the empty line at its end."""
 
 TARGET_BYTES_MAX = 1024
-"""The size of a request's target: its path and query."""
+"""The greatest size of a request's target: its path and query."""
 
 REQUEST_SECONDS_MAX = 2.0
-"""The time from the connection to the end of the request's head. Arriving bytes do not extend it."""
+"""The time from the connection to the end of the request's head. Arriving bytes do not extend the time."""
 
 ANSWER_SECONDS_MAX = 10.0
-"""The time in which the other side has to take the whole response."""
+"""The time in which the client has to take the whole response."""
 
 LAST_WORDS_SECONDS_MAX = 0.5
 """How long further input is read before the close. Unread input would turn the close into a reset, which may destroy
@@ -86,38 +87,39 @@ class Exchange:
     """One request and its response: bytes of a connection in, bytes of the response out. Sans-I/O.
 
     This port refuses more than h11 does: versions other than HTTP/1.0 and 1.1, targets that are not a path, and control
-    characters. The last rule also bounds the time of h11. For an invalid byte after a run of blanks, h11 needs time
-    quadratic in the length of the run: a third of a second for 8 KiB, in which the member does nothing else. Only
-    control characters are invalid in that place.
+    characters. The refusal of control characters also bounds the time of h11. For an invalid byte after a run of
+    blanks, h11 needs time quadratic in the length of the run: a third of a second for 8 KiB, in which the member does
+    nothing else. After blanks, only control characters are invalid.
     """
 
     def __init__(self) -> None:
-        # h11 refuses a head above its bound. So one that fills the room without an end is refused, too.
+        # h11 refuses a head above its bound. With a bound below `room_bytes`, h11 also refuses an unfinished head that
+        # fills the room.
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX - 1)
-        self._tail = b""  # The last received bytes, which may end within a CR LF or the end of the head.
+        self._tail = b""  # The last received bytes: a CR LF or the end of the head may continue them.
         self._is_head_only = False
-        self.room_bytes = HEAD_BYTES_MAX  # How many bytes may be fed at most; 0 once there is an outcome.
+        self.room_bytes = HEAD_BYTES_MAX  # How many more bytes may be fed; 0 once there is an outcome.
         self.request: tuple[str, str] | None = None  # Method and path without query, once received.
-        self.is_garbage = False  # Too long, cut off, or not a request that this port accepts.
+        self.is_garbage = False  # The request is too long, cut off, or not accepted by this port.
 
     def feed(self, data: bytes) -> None:
-        """Take received bytes, at most `room_bytes`; empty bytes mean that no more will arrive."""
+        """Take received bytes, at most `room_bytes` of them. Empty `data` means that no more bytes will arrive."""
         assert len(data) <= self.room_bytes, (len(data), self.room_bytes)
         self.room_bytes -= len(data)
         try:
             event = self._next_event(data)
         except h11.RemoteProtocolError as error:
-            error.with_traceback(None)  # The traceback refers to the error: a cycle, which keeps all input.
+            error.with_traceback(None)  # Breaks a cycle with the traceback that would keep all input.
             self.is_garbage = True
         else:
             if event is h11.NEED_DATA:
                 return
-            if isinstance(event, h11.Request):  # Else the other side has closed without a request.
+            if isinstance(event, h11.Request):  # Else the client has closed without a request.
                 self._take(event)
         self.room_bytes = 0
 
     def encode(self, answer: HttpResponse) -> bytes:
-        """Encode the response, once there is a request or garbage. The response to a HEAD has no body."""
+        """Encode the response, once `request` or `is_garbage` is set. The response to a HEAD has no body."""
         allow = [("Allow", "GET, HEAD")] if answer.status is HTTPStatus.METHOD_NOT_ALLOWED else []
         response = h11.Response(
             status_code=answer.status,
@@ -183,8 +185,8 @@ class PageServer:
                 async with stream:
                     await self._converse(stream, own_id)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # The other side is gone.
-        except Exception:  # No input of a stranger may end the member, even if there is a defect here.
+            pass  # The client has disconnected.
+        except Exception:  # No input may end the member, even if this module has a bug.
             logger.exception("a connection is closed whose request could not be read or answered; the member goes on")
         finally:
             self._waiting.pop(own_id, None)
@@ -196,8 +198,8 @@ class PageServer:
             while exchange.room_bytes:
                 exchange.feed(bytes(await stream.receive_some(exchange.room_bytes)))
         if exchange.request is None and not exchange.is_garbage:
-            return  # The other side has closed without a request, or is too slow.
-        if (scope := self._waiting.pop(own_id, None)) is not None:  # Else it was just closed for a new connection.
+            return  # The client has closed without a request, or is too slow.
+        if (scope := self._waiting.pop(own_id, None)) is not None:  # Else a new connection closed this one.
             self._answering[own_id] = scope
         answer = exchange.encode(await self._answer(exchange.request))
         with trio.move_on_after(ANSWER_SECONDS_MAX):
@@ -224,7 +226,7 @@ class PageServer:
 
 
 class MetricsNotInstalled(StoreError):
-    """A library of the metrics port is not installed. `library`: its name in pip."""
+    """A library of the metrics port is not installed. `library`: the name of its package for pip."""
 
     def __init__(self, library: str) -> None:
         super().__init__(library)
@@ -239,7 +241,7 @@ class MetricsNotInstalled(StoreError):
 
 
 class MetricsServer:
-    """Makes the counting parts of a member and serves its pages. Call `service`, then `driver`, then `serve`.
+    """Makes the parts of a member that count, and serves the pages. Call `service`, then `driver`, then `serve`.
 
     Raises MetricsNotInstalled.
     """
@@ -256,7 +258,7 @@ class MetricsServer:
         self._transport: Transport | None = None
 
     def service(self, node: Node, machine: KvMachine, limits: ServiceLimits) -> CountingService:
-        """Make the member's `Service`, which counts."""
+        """Make the member's `Service`, with counters."""
         self._machine, self._service = machine, CountingService(node, machine, limits)
         self._service.counts = self._counts
         return self._service
@@ -264,7 +266,7 @@ class MetricsServer:
     def driver(
         self, node: Node, *, application: Application, transport: Transport | None, **named: Any
     ) -> MeasuredDriver:
-        """Make the member's `Driver`, which measures."""
+        """Make the member's `Driver`, with measurements."""
         self._transport = transport
         counting = CountingApplication(application, self._counts)
         self._driver = MeasuredDriver(node, application=counting, transport=transport, **named)

@@ -1,1 +1,1 @@
-"""Bounded resources of a member, and how it makes room in them: descriptors, connections, memory, sessions."""
+"""The bounded resources of a member (descriptors, connections, memory, sessions), and how it frees some of them."""

@@ -1,13 +1,14 @@
-"""Places for client connections, for times when more clients connect than a member can serve. Sans-I/O.
+"""The places for client connections: decides which connections lose theirs when more clients connect than a member can
+serve. Sans-I/O.
 
-There are `connections_max` places (docs/operations/guide.md, "Bounds"). Only when all are taken, a connection loses its
-place to a new one: the connection that has been idle longest and has no open request. No address can keep more than
-half of the places from other addresses. A stream inside the member's own program gets a place even if all connections
-are busy.
+There are `connections_max` places (docs/operations/guide.md, "Bounds"). If all places are taken, a new connection takes
+the place of another connection: the one that has been idle longest and has no open request. No address can hold more
+than half of the places while connections from other addresses need them. A stream inside the member's own program gets
+a place even if all connections are busy.
 
-A connection that gets no place this way is admitted to one of a few reserved places, for a few seconds. There a member
-answers only the cheap requests that `hwm status` makes. Since operators cannot be distinguished from strangers, a
-reserved place is useless for anything else.
+A connection that gets no regular place gets one of a few reserved places, for a few seconds. In a reserved place, a
+member answers only the cheap requests that `hwm status` makes. Any client can get a reserved place, because operators
+cannot be distinguished from other clients; so it must be useless for other purposes.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from collections.abc import Callable, Iterable
 from kvstore.limits import ServiceLimits
 
 IDLE_TICKS_MIN = 2
-"""A connection keeps its place if it was used in this tick or the tick before (a second each): a client that sends one
-request after the other has no request open between two of them."""
+"""A connection keeps its place if it was used in this tick or the tick before (a tick is a second). A client that sends
+one request after the other has no open request between two requests, but is not idle."""
 
 RESERVED_TICKS_MAX = 5
 """How many ticks (seconds) a reserved place may be kept: `hwm status` needs a few round trips."""
 
 SHARE_OF_ONE_ADDRESS = 2
-"""When all places are taken, one address may keep at most one part in this many, a half, from the others."""
+"""One address may hold at most 1/SHARE_OF_ONE_ADDRESS (a half) of the places while other addresses need them."""
 
 IN_PROCESS = ""
-"""The origin of streams inside this program. They are never closed in favour of another connection."""
+"""The origin of streams inside this program. These streams are never closed to make room for another connection."""
 
 
 class ConnectionPlace:
@@ -54,9 +55,9 @@ class ConnectionPlaces:
         self.tick = 0
         self._taken: dict[int, ConnectionPlace] = {}
         self._reserved: dict[int, ConnectionPlace] = {}  # Oldest first.
-        self._by_origin: Counter[str] = Counter()  # Connections that have a place.
+        self._by_origin: Counter[str] = Counter()  # Connections with a regular place.
         self._searched_tick = -1
-        self._searched_in_vain: set[tuple[str | None, int]] = set()  # Groups without an idle connection in that tick.
+        self._searched_in_vain: set[tuple[str | None, int]] = set()  # Groups without an idle connection in this tick.
 
     def __len__(self) -> int:
         return len(self._taken)
@@ -81,7 +82,7 @@ class ConnectionPlaces:
         return self._reserved_too_long() if len(self._reserved) > self._reserved_max else None
 
     def leave(self, place: ConnectionPlace) -> None:
-        """Free the place of a connection that is gone or about to be closed. May be called twice."""
+        """Free the place of a connection that has ended or is about to be closed. May be called twice."""
         if self._taken.pop(place.connection_id, None) is not None:
             self._by_origin[place.origin] -= 1
             if not self._by_origin[place.origin]:
@@ -89,7 +90,7 @@ class ConnectionPlaces:
         self._reserved.pop(place.connection_id, None)
 
     def promote(self, place: ConnectionPlace) -> ConnectionPlace | None:
-        """Give a regular place to a connection with a reserved one, if possible; then it is not `is_reserved` any more.
+        """Give a regular place to a connection with a reserved place, if possible; `place.is_reserved` is then false.
 
         Returns the connection that has to be closed for this, or None.
         """
@@ -118,8 +119,8 @@ class ConnectionPlaces:
     def _idle_longest(self, origin: str) -> ConnectionPlace | None:
         """Return the connection that has to give its place to a new connection of this origin, or None.
 
-        Cost: O(places) for each search. There are few groups, and a search in a group without an idle connection is not
-        repeated within a tick.
+        Cost: O(places) for each search. There are few groups. If a group has no idle connection, it is not searched
+        again within the tick.
         """
         if self._searched_tick != self.tick:
             self._searched_tick = self.tick
@@ -129,7 +130,7 @@ class ConnectionPlaces:
                 if (found := self._idle_longest_of(*group)) is not None:
                     return found
                 self._searched_in_vain.add(group)
-        if origin == IN_PROCESS:  # The program must not be locked out of its own store.
+        if origin == IN_PROCESS:  # Other clients must not lock the program out of its own store.
             others = [place for place in self._taken.values() if place.origin != IN_PROCESS]
             return min(others, key=_last_use, default=None)
         return None
@@ -137,7 +138,8 @@ class ConnectionPlaces:
     def _groups(self, origin: str) -> list[tuple[str | None, int]]:
         """Return groups of connections that may give a place to a new connection of this origin, best first.
 
-        A group is (its origin, or None for any; for how many ticks its members must have been idle).
+        A group is a pair: the origin of its connections (None for any origin), and for how many ticks they must have
+        been idle.
         """
         share = max(1, self._connections_max // SHARE_OF_ONE_ADDRESS)
         if origin != IN_PROCESS and self._by_origin[origin] >= share:
@@ -157,7 +159,7 @@ class ConnectionPlaces:
         return None
 
     def _reserved_too_long(self) -> ConnectionPlace:
-        """Free and return the oldest reserved place of the address that has most of them."""
+        """Free and return a reserved place: the oldest one of the address that has the most reserved places."""
         by_origin = Counter(place.origin for place in self._reserved.values())
         most = max(by_origin.values())
         victim = next(place for place in self._reserved.values() if by_origin[place.origin] == most)

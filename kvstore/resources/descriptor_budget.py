@@ -1,8 +1,8 @@
 """The file descriptors of one process, and how many of them clients may hold (docs/operations/guide.md, "Bounds").
 
-The usual soft limit is 1,024 and a member may have 1,000 clients, so without a budget the next log file could not be
-opened. Therefore the limit is raised. The bound on clients follows from the limit that is then in force, minus the
-descriptors that a program which embeds the member has open already.
+The usual soft limit is 1,024 and a member may have 1,000 clients, so without a budget a member might not be able to
+open its next log file. Therefore a member raises the limit at its start. The bound on clients follows from the limit
+then in force, minus the descriptors that are open already (in a program that embeds the member).
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from raft.runtime import descriptor_limit
 logger = logging.getLogger("kvstore.descriptor_budget")
 
 DESCRIPTORS_MIN = 64
-"""A member refuses to start with fewer. In a test, one of three voters, with metrics, writes and snapshots, had 24 to
-27 open. It worked with a limit of 32 but not with one of 26. The rest is for clients and for snapshots under way."""
+"""A member refuses to start with fewer descriptors. In a test, one of three voters, with metrics, writes and snapshots,
+had 24 to 27 open descriptors. It worked with a limit of 32, but not with a limit of 26. The other descriptors are for
+clients and for snapshots under way."""
 
 FILE_DESCRIPTORS_RESERVED = 80
-"""For the log and snapshots: the storage keeps up to 32 files open for reading and 32 for writing, and opens others for
-a moment."""
+"""For the log and snapshots: the storage keeps up to 32 files open for reading and 32 for writing, and opens other
+files for a moment."""
 
 PEER_DESCRIPTORS_RESERVED = PEER_CONNECTIONS_MAX + 16
-"""For connections that peers and strangers make to the peer port, and for connections that this member makes."""
+"""For connections that others (peers or not) make to the peer port, and for connections that this member makes."""
 
 METRICS_DESCRIPTORS_RESERVED = 40
-"""More than the connections that the metrics port serves at a time. Their bound is not imported from `metrics_http`,
-which is loaded only if there are metrics."""
+"""More than the greatest number of connections to the metrics port (`metrics_http.CONNECTIONS_MAX`). This bound is not
+imported, because `metrics_http` is loaded only if there are metrics."""
 
 PROCESS_DESCRIPTORS_RESERVED = 24
 """For standard streams, listening sockets, the event loop, a ready file, a crash file and the spare descriptors."""
 
 
 def descriptors_reserved(limits: ServiceLimits) -> int:
-    """Return how many descriptors are kept from clients."""
+    """Return how many descriptors clients may not use."""
     return (
         FILE_DESCRIPTORS_RESERVED
         + PEER_DESCRIPTORS_RESERVED
@@ -50,21 +51,23 @@ def descriptors_reserved(limits: ServiceLimits) -> int:
 
 
 DESCRIPTORS_WANTED = 10_240
-"""The soft limit is raised to this number, or to a greater one if the bounds need it, as far as the hard limit allows.
-It is not raised further, because child processes inherit it, and some of them close each possible descriptor when they
-start; hard limits of 2^30 are usual in containers. It is also the greatest soft limit that macOS accepts."""
+"""The soft limit is raised to this number, or to a greater number if the bounds need it, as far as the hard limit
+allows. A greater limit would harm child processes: they inherit it, and some of them close each possible descriptor
+when they start. (Hard limits of 2^30 are usual in containers.) This number is also the greatest soft limit that macOS
+accepts."""
 
 CLIENT_SHARE_MIN = 4
-"""Clients get at least a fourth of all descriptors, even if the reserve would leave them less. In that case strangers
-on the other ports could use up the rest; then files and sockets that cannot be opened are tried again later."""
+"""Clients get at least a fourth of all descriptors, even if less is left beside the reserved descriptors. In that case,
+connections to the other ports could use up all descriptors. If files or sockets cannot be opened, the member tries
+again later."""
 
 
 CLOSING_SHARE_MAX = 16
-"""Connections that are being closed get at most a sixteenth of all descriptors: 4 of 64, of which clients get 16."""
+"""Connections that are being closed get at most a sixteenth of all descriptors: 4 of 64 (and clients get 16 of 64)."""
 
 
 class TooFewDescriptors(StoreError):
-    """The limit on open files is too small for a member to work. `held`: how many are open already."""
+    """The limit on open files is too small for a member. `held`: how many files are open already."""
 
     def __init__(self, limit: int, held: int = 0) -> None:
         super().__init__(limit, held)
@@ -83,7 +86,8 @@ def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int | None:
     """Raise the soft limit on open files of this process to `wanted`, as far as the hard limit allows; never lower it.
 
     Returns the limit then in force; None if there is no limit, or the system reports none. Child processes inherit the
-    limit. It harms only programs that use `select`, which raises ValueError for descriptors of 1,024 and more.
+    limit. A high limit harms only programs that use `select`, which raises ValueError for descriptors of 1,024 and
+    more.
     """
     try:
         import resource
@@ -95,7 +99,7 @@ def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int | None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        except (OSError, ValueError):  # A sandbox may refuse anything.
+        except (OSError, ValueError):  # A sandbox may forbid this.
             logger.debug("the soft limit on open files stays %d", soft)
     return descriptor_limit()
 
@@ -103,13 +107,13 @@ def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int | None:
 def descriptors_open() -> int:
     """Return how many descriptors this process has open; 0 if the system does not report it."""
     try:
-        return len(list(Path("/dev/fd").iterdir())) - 1  # One belongs to the listed folder.
+        return len(list(Path("/dev/fd").iterdir())) - 1  # The listed folder itself has one.
     except OSError:
         return 0
 
 
 def limits_within(limits: ServiceLimits, descriptors: int | None, held: int = 0) -> ServiceLimits:
-    """Return `limits` with as many clients as `descriptors` allow. Raises TooFewDescriptors.
+    """Return `limits`, with `connections_max` lowered to what `descriptors` allow. Raises TooFewDescriptors.
 
     `held`: how many descriptors are open already.
     """
@@ -130,7 +134,8 @@ def limits_within(limits: ServiceLimits, descriptors: int | None, held: int = 0)
 
 
 def budget_descriptors(limits: ServiceLimits) -> ServiceLimits:
-    """Raise the limit at the start of a member, and bound the clients by it. Raises TooFewDescriptors."""
+    """Raise the limit on open files at the start of a member, and bound the number of clients by this limit. Raises
+    TooFewDescriptors."""
     held = descriptors_open()
     needed = limits.connections_max + descriptors_reserved(limits) + held
     descriptors = raise_descriptor_limit(max(DESCRIPTORS_WANTED, needed))

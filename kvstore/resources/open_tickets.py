@@ -1,4 +1,5 @@
-"""The interface to a server's open requests for this package (`server.connections.OpenRequests` implements it)."""
+"""The interface through which this package uses a server's open requests. `server.connections.OpenRequests` implements
+it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ class OpenTickets(Protocol):
 
     @property
     def by_ticket(self) -> Container[int]:
-        """Open tickets that are not part of a batch. Proposals that this package makes are never part of one."""
+        """Open tickets that are not part of a batch. Proposals that this package makes are never part of a batch."""
 
     @property
     def next_ticket(self) -> int:
@@ -21,4 +22,4 @@ class OpenTickets(Protocol):
         """Return `count` new tickets."""
 
     def unheard(self, ticket: int) -> None:
-        """Add a command that the member itself has proposed under this ticket: no client waits for the result."""
+        """Register a command that the member itself has proposed under this ticket. No client waits for the result."""

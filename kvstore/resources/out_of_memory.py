@@ -1,4 +1,4 @@
-"""Recognizes errors that only mean that the system gave no more memory."""
+"""Recognizes errors that were caused by a lack of memory."""
 
 from __future__ import annotations
 

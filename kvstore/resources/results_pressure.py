@@ -1,13 +1,14 @@
-"""Pressure on kept results: when they fill their room, the leader closes the sessions that hold most of them.
+"""Frees room for kept results: when they are near their bound, the leader closes the sessions that hold most of them.
 
-At `results_bytes_max` apply refuses every new request of every session. So 32 sessions that acknowledge nothing would
-lock out all clients for as long as they are kept alive. The leader checks the kept results once a second. If results
-were close to the bound in two checks in a row, it closes the sessions that hold most. Then, for a while, it admits few
-commands at a time that may leave a large result, so that these cannot reach the bound again. Plain puts continue: their
-results are small. A client that fills the room again whenever this time is over locks out the others for 2 of every 12
-seconds.
+If the kept results have reached `results_bytes_max`, apply refuses every new request of every session. So 32 sessions
+that acknowledge nothing would lock out all clients for as long as they are kept alive. The leader checks the kept
+results once a second. If they were close to the bound in two consecutive checks, it closes the sessions that hold most.
+Then, for a while, it admits only a few commands at a time that may leave a large result, so that these results cannot
+reach the bound again. Plain puts continue, because their results are small. A client that fills the room again after
+each such time locks out the other clients for 2 of every 12 seconds.
 
-As in `session_reaper`, all of this happens before a command is proposed, or by `close_session`: apply is not changed.
+As in `session_reaper`, this happens only before a command is proposed, or by a proposed `close_session`. Apply has no
+rules for it.
 """
 
 from __future__ import annotations
@@ -23,21 +24,22 @@ from kvstore.store.machine import KvMachine
 from raft import Node, RaftError
 
 HIGH_LOOKS = 2
-"""After this many checks in a row with results close to their bound, sessions are closed. Results of clients that
-acknowledge them, as all clients do with their next request, do not last that long."""
+"""After this many consecutive checks with results close to their bound, sessions are closed. Well-behaved clients
+acknowledge a result with their next request, so their results are not kept that long."""
 
 CALM_LOOKS = 10
-"""After this many checks in a row with fewer results, all commands are admitted as usual."""
+"""After this many consecutive checks with fewer results, all commands are admitted as usual."""
 
 CLOSES_MAX = 256
-"""The most sessions closed at one check, which is one turn of the member's event loop."""
+"""The most sessions that one check closes. A check is one turn of the member's event loop."""
 
 SMALL_RESULTS = frozenset({CommandKind.PUT, CommandKind.DELETE, CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE})
-"""Kinds that are always admitted: they keep 128 bytes or nothing, and acknowledge results."""
+"""Kinds of commands that are always admitted: their kept result has at most 128 bytes, and they acknowledge other
+results."""
 
 
 class ResultsPressure:
-    """Makes room for results on the leader; a new leader starts without any history.
+    """Makes room for kept results on the leader. A new leader starts without any history of checks.
 
     `is_on`: `admit` must be called before a command of a session is proposed.
     """
@@ -46,7 +48,7 @@ class ResultsPressure:
         self._node, self._machine, self._open = node, machine, opened
         self.is_on = False
         self._high_looks = self._calm_looks = 0
-        self._admitted: deque[int] = deque()  # Tickets of commands that may leave a large result, not applied yet.
+        self._admitted: deque[int] = deque()  # Unapplied commands that may leave a large result.
 
     def look(self) -> None:
         """Check the kept results. The host calls this about every second.
@@ -67,7 +69,7 @@ class ResultsPressure:
             self.is_on = self.is_on and self._calm_looks < CALM_LOOKS
 
     def admit(self, kind: int) -> None:
-        """Admit a command of this kind, which is proposed next under a session.
+        """Admit a command of this kind, which the caller proposes next for a session.
 
         Raises StoreBusy if there may be no room for its result.
         """
@@ -83,7 +85,7 @@ class ResultsPressure:
         admitted.append(self._open.next_ticket)
 
     def _close_largest(self, bytes_wanted: int) -> None:
-        """Close the sessions that hold most, until at most `bytes_wanted` bytes of results are left."""
+        """Close the sessions with most bytes of results, until at most `bytes_wanted` bytes of results are left."""
         sessions = self._machine.sessions
         left = sessions.results_bytes
         for session in nlargest(CLOSES_MAX, sessions.by_id.values(), key=lambda each: each.results_bytes):

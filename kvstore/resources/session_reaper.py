@@ -1,12 +1,13 @@
-"""Commands that the leader proposes for sessions: an empty one when a session is due to expire, and closes for room.
+"""Proposes commands for sessions on the leader: an empty transaction for expiry, and `close_session` to make room.
 
-At `sessions_max` the leader closes unused sessions, oldest first. Registering costs a client nothing. Without this, a
-client that only registers sessions would lock out all others for the time-to-live of these sessions. Closing a session
-that was never used does no harm, because it holds no results. Its owner learns that it has expired, and registers
-another one.
+At `sessions_max` the leader closes unused sessions, oldest first. Registering a session costs a client nothing. Without
+these closes, a client that only registers sessions would lock out all other clients for the time-to-live of its
+sessions. Closing a session that was never used does no harm, because it holds no results. The client of the closed
+session learns that the session has expired, and registers another session.
 
-The leader proposes `close_session`, a command of feature level 1. So apply is not changed, and members of all builds
-compute the same state (docs/reference/versions.md). Nothing else here is replicated: a new leader starts without it.
+The leader proposes `close_session`, a command of feature level 1. So apply needs no new rule, and members of all builds
+compute the same state (docs/reference/versions.md). The other state of this module is not replicated: a new leader
+starts without it.
 """
 
 from __future__ import annotations
@@ -23,38 +24,39 @@ from kvstore.store.machine import KvMachine
 from raft import Node, RaftError
 
 GRACE_NS = SECOND_NS
-"""The grace period of a new session, in leader time: its client is about to use it. If the client is slower and the
-session is closed, the client registers again, which costs one round trip."""
+"""The grace period of a new session, in leader time. A session is not closed in this time, because its client is about
+to use it. If the client is slower and the session is closed, the client registers again, which costs one round trip."""
 
 REGISTRATIONS_MAX = 8
-"""The most registrations that one connection may request in a grace period while places are scarce. A client requests
-two in a second. With this bound, the 1,000 connections of a member (`ServiceLimits.connections_max`) can fill only
-8,000 of the 10,000 places in a grace period. So the oldest session of a full store is always older than that."""
+"""The most registrations that one connection may request in a grace period while places are scarce. A usual client
+requests two per second. With this bound, the 1,000 connections of a member (`ServiceLimits.connections_max`) can fill
+only 8,000 of the 10,000 places in a grace period. So the oldest session of a full store is always older than a grace
+period."""
 
 SCARCE_PARTS = 8
-"""Places are scarce while at most one in this many is free."""
+"""Places are scarce while at most 1/SCARCE_PARTS of them is free."""
 
 
 class SessionReaper:
-    """On the leader, lets expired sessions end and closes unused sessions when places are needed.
+    """On the leader, makes due sessions expire, and closes unused sessions when places are needed.
 
-    Cost: amortized constant per registration, none for any other request. The first registration at a leader whose
-    store is full looks at all sessions once.
+    Cost: amortized constant per registration, none for any other request. The first registration after an election, if
+    places are needed, walks all sessions once.
     """
 
     def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets) -> None:
         self._node, self._machine, self._open = node, machine, opened
-        self._expiry_ticket = 0  # The ticket of the empty transaction that lets time pass for an idle store.
+        self._expiry_ticket = 0  # The ticket of the empty transaction that makes sessions expire.
         self._term: int | None = None
         self._registering: deque[int] = deque()  # Tickets of registrations that may not be applied yet.
         self._closing: deque[int] = deque()  # Tickets of closes that may not be applied yet.
         self._candidates: deque[tuple[int, int]] = deque()  # (session id, registered at), oldest first.
         self._last_id = 0  # The id of the newest session that has become a candidate.
         self._window_begin = 0
-        self._asked: dict[int, int] = {}  # Connection id → registrations that it requested in this window.
+        self._asked: dict[int, int] = {}  # Connection id → its registrations in this window.
 
     def expire_due(self) -> None:
-        """If a session is due, have the leader propose an empty command: sessions expire only when an entry is applied.
+        """If a session is due to expire, propose an empty transaction: sessions expire only when an entry is applied.
 
         See docs/reference/specification.md#812-leader-time.
         """
@@ -68,9 +70,11 @@ class SessionReaper:
                 self._open.unheard(self._expiry_ticket)
 
     def make_room(self, connection_id: int) -> None:
-        """Make room for a session whose registration is proposed next. Raises StoreBusy if there is no place for it.
+        """Make room for a session. The caller proposes its registration next. Raises StoreBusy if there is no place for
+        it.
 
-        In that case nothing was proposed. On a member that does not lead this does nothing: the proposal is refused.
+        If this raises, nothing was proposed. On a member that does not lead, this does nothing, because the proposal is
+        refused anyway.
         """
         core = self._node.core
         if core.leading_term != self._term:
@@ -89,7 +93,7 @@ class SessionReaper:
     def _close_oldest(self, now: int, sessions_max: int) -> None:
         due = self._machine.next_deadline
         if due is not None and due <= now:
-            return  # It expires in the entry of this registration, before the registration.
+            return  # A session expires before this registration, in the same entry.
         session_id = self._oldest_unused(now)
         if session_id is None:
             raise StoreBusy("sessions_max", sessions_max)
@@ -100,22 +104,24 @@ class SessionReaper:
         self._candidates.popleft()
 
     def _begin(self, term: int | None) -> None:
-        """Start a new leadership, or none. Commands that were proposed in an earlier one may never be applied."""
+        """Forget all state when the leadership changes. Commands that were proposed in an earlier term may never be
+        applied."""
         self._term, self._last_id = term, 0
         for each in (self._registering, self._closing, self._candidates, self._asked):
             each.clear()
 
     def _count_open(self, tickets: deque[int]) -> int:
-        """Drop the tickets that have ended, and return how many are left. They end in order."""
+        """Drop the tickets that have ended, and return how many are left. Tickets end in order."""
         open_tickets = self._open.by_ticket
         while tickets and tickets[0] not in open_tickets:
             tickets.popleft()
         return len(tickets)
 
     def _check_share(self, connection_id: int, now: int, sessions_max: int) -> None:
-        """Raises StoreBusy if this connection has requested too many registrations in this window.
+        """Raise StoreBusy if this connection has requested too many registrations in this window.
 
-        Refused ones count, too. So a client that requests all the time leaves free places to those that request rarely.
+        Refused requests count, too. So a client that requests sessions all the time leaves free places to clients that
+        request them rarely.
         """
         if not self._window_begin <= now < self._window_begin + GRACE_NS:
             self._window_begin = now
@@ -125,7 +131,8 @@ class SessionReaper:
             raise StoreBusy("sessions_max", sessions_max)
 
     def _oldest_unused(self, now: int) -> int | None:
-        """Return the id of the oldest unused session if its grace period is over, else None. Drops other candidates."""
+        """Return the id of the oldest unused session if its grace period is over, else None. Candidates that were
+        closed or used are dropped."""
         by_id, candidates = self._machine.sessions.by_id, self._candidates
         newer = [session for _, session in takewhile(lambda row: row[0] > self._last_id, reversed(by_id.items()))]
         if newer:

@@ -1,8 +1,8 @@
-"""The trio shell of a `Service`: moves bytes between streams and the service; decides nothing.
+"""The trio shell of a `Service`: it moves bytes between streams and the service. The service makes all decisions.
 
 Each connection has two tasks, a reader and a writer. The flush itself sends the bytes that a socket takes at once,
-because waking the writer would cost more than sending. Only the rest waits for the writer, which sends it together
-with any later bytes.
+because waking the writer would cost more than sending. The remaining bytes wait for the writer, which sends them
+together with any later bytes.
 """
 
 from __future__ import annotations
@@ -25,44 +25,45 @@ RECEIVE_BYTES_MAX = 64 * 1024
 """The most bytes read from one connection before others get their turn: about 350 puts of 128 bytes, 2 ms of work."""
 
 WORK_PAUSE_SHARE = 9.0
-"""The pause after a slice of work for floods (`work_budget`), as a multiple of the slice's duration. So floods of
-requests that the member answers by itself get a tenth of its time, and other clients hardly notice them."""
+"""The pause after a slice of work for floods (`work_budget`), as a multiple of the slice's duration. With a pause of 9
+times the slice, floods of requests that the member answers by itself get a tenth of its time, and other clients hardly
+notice the floods."""
 
 TURN_BYTES_MAX = 256 * 1024
 """The most bytes taken up from all connections before the node gets its turn: about 1,400 puts, 15 ms of work. Without
-this bound, many clients together could delay a leader's heartbeats until it is deposed. Batches larger than this, which
-is four full reads, would not make a put cheaper."""
+this bound, many clients together could delay a leader's heartbeats until another leader is elected. A larger batch than
+this (four full reads) would not make a put cheaper."""
 
 LAST_WORDS_SECONDS_MAX = 1.0
 """How long a client whose connection is closed because of an invalid frame has to read the reason."""
 
 HELLO_SECONDS_MAX = 10.0
-"""The time from the connection to the hello. A client that never says hello must not hold a place for ever."""
+"""The time from the connection to the hello. A client that never sends its hello must not hold a place for ever."""
 
 HALF_FRAME_SECONDS_MAX = 30.0
 """The time from the first byte of a frame to its last. A client that never finishes a frame must not hold a place and
 up to 4 MiB of memory for ever. The arrival of further bytes does not extend the time."""
 
 BYTES_PER_SECOND_MIN = 64 * 1024
-"""The lowest rate of an honest client. Where a frame or the responses are so large that they need more than the usual
-time at this rate, they get the time that they need: 64 s for the largest frame."""
+"""The lowest rate of an honest client. A frame, or unread responses, may be so large that they need more than the usual
+time at this rate. Then the client gets the time that they need: 64 s for the largest frame."""
 
 UNREAD_SECONDS_MAX = 120.0
-"""How long a client may leave its responses unread while its socket takes no more. This is twice the time after which a
-suspended client has lost its session anyway."""
+"""How long a client may leave its responses unread while its socket takes no more bytes. This is twice the time after
+which a suspended client has lost its session anyway."""
 
 TICK_SECONDS = 1.0
 """How often an idle leader looks for expired sessions, and the listener checks its reserved places."""
 
 SCARCITY_SECONDS_MIN = 60.0
-"""A shortage of places is logged once. It is over when no connection had to give up its place for this long."""
+"""A shortage of places is logged once. The shortage ends when no connection had to give up its place for this long."""
 
 PLACE_NEEDED = "all places for clients were taken, and this connection was idle longest; connect again"
 RESERVE_NEEDED = "all places for clients are taken, and this one is reserved for `hwm status`, for seconds"
 
 
 def seconds_at_least(least: float, byte_count: int) -> float:
-    """How long `byte_count` bytes may take: `least` seconds, or more if there are many."""
+    """Return how many seconds `byte_count` bytes may take: `least`, or more if there are many bytes."""
     return max(least, byte_count / BYTES_PER_SECOND_MIN)
 
 
@@ -73,24 +74,24 @@ class _Connection(ConnectionPlace):
         super().__init__(connection_id, _origin(stream), tick)
         self.stream = stream
         self.everything = trio.CancelScope()
-        self.patience = trio.CancelScope(deadline=trio.current_time() + HELLO_SECONDS_MAX)  # The reader's.
+        self.patience = trio.CancelScope(deadline=trio.current_time() + HELLO_SECONDS_MAX)  # For the reader.
         self.outbox: list[bytes] = []
         self.is_writing = False  # The writer is sending: no other bytes may overtake it.
         self.has_output = trio.Event()
         self.has_room = trio.Event()
-        self.is_greeted = False  # As of the reader's last check.
-        self.is_hurried = True  # `patience` has a deadline. Known here, because asking the scope costs time.
-        self.frame_bytes = 0  # Received bytes of the unfinished frame, at the reader's last check; 0: there was none.
+        self.is_greeted = False  # As of the reader's last check of the service.
+        self.is_hurried = True  # `patience` has a deadline (this copy is faster to read).
+        self.frame_bytes = 0  # Received bytes of an unfinished frame at the last check.
         self.frame_began = 0.0
 
 
 def _origin(stream: trio.abc.Stream) -> str:
-    """The address that a stream comes from, in the form that `ConnectionPlaces` compares."""
+    """The address of the client of a stream, in the form that `ConnectionPlaces` compares."""
     if type(stream) is not trio.SocketStream:
         return IN_PROCESS
     try:
         name = stream.socket.getpeername()
-    except OSError:  # The client has gone already.
+    except OSError:  # The client has disconnected already.
         return "gone"
     return origin_of(name[0]) if type(name) is tuple else IN_PROCESS
 
@@ -120,13 +121,13 @@ class _NoDriver:
 
 
 class ClientListener:
-    """Serves streams with one `Service`. It is also the application of the node's driver: call `attach` before use."""
+    """Serves streams with one `Service`. The node's driver calls its `complete`: call `attach` before use."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._driver: NodeDriver = _NoDriver()
         self._last_turn = 0
-        self._turn_bytes = 0  # Taken up since the last turn of the node.
+        self._turn_bytes = 0  # Bytes taken up since the last turn of the node.
         self._turnstile = trio.StrictFIFOLock()  # Readers wait here for a turn that has room.
         self._connections: dict[int, _Connection] = {}
         self._places = ConnectionPlaces(service.limits, service.is_idle)
@@ -139,7 +140,7 @@ class ClientListener:
         service.work_wanted = lambda: self._work_waits.set()
 
     def attach(self, driver: NodeDriver) -> None:
-        """Use `driver` to flush the node from now on."""
+        """Use `driver` to flush the node."""
         self._driver = driver
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
@@ -169,8 +170,8 @@ class ClientListener:
     async def _work_in_turns(self) -> None:
         """Do the service's work that is too long for one turn of the loop, one slice per turn, until cancelled.
 
-        Floods wait longer: after a slice for floods, all others have the loop for WORK_PAUSE_SHARE times as long as
-        that slice took. So floods take only a fixed share of the member's time.
+        Floods wait longer: after a slice for floods, the next one begins only after a pause of WORK_PAUSE_SHARE times
+        the duration of this slice. So floods take only a fixed share of the member's time.
         """
         service, floods_at = self._service, -math.inf
         while True:
@@ -227,8 +228,8 @@ class ClientListener:
             self._flush()
 
     def _tick(self) -> None:
-        """Once a second, close connections that have held a reserved place for too long. Give a regular place to those
-        that have made a request which is refused in a reserved place."""
+        """Once a second, close connections that have held a reserved place for too long. Give a regular place to
+        connections that have made a request which is refused in a reserved place."""
         places = self._places
         places.tick += 1
         for place in places.overstayed():
@@ -262,7 +263,7 @@ class ClientListener:
                 connection.has_room = trio.Event()
                 connection.frame_began += trio.current_time() - began
             if connection.is_closing:
-                with trio.move_on_after(LAST_WORDS_SECONDS_MAX):  # Unread bytes would turn the close into a reset.
+                with trio.move_on_after(LAST_WORDS_SECONDS_MAX):  # Closing with unread bytes would reset it.
                     while await stream.receive_some(RECEIVE_BYTES_MAX):
                         pass
                 return
@@ -277,21 +278,21 @@ class ClientListener:
                 return
             byte_count, connection.used_tick = len(data), places.tick
             if self._turnstile.locked() or not self._has_turn_for(data):
-                connection.patience.deadline = math.inf  # The client is not to blame for waiting for its turn.
+                connection.patience.deadline = math.inf  # Waiting for its turn is not the client's fault.
                 connection.is_hurried = False
                 began = trio.current_time()
                 await self._wait_for_turn(data)
                 connection.frame_began += trio.current_time() - began
             self._service.receive(connection_id, data)
             if connection.is_hurried and self._service.is_greeted(connection_id):
-                connection.patience.deadline = math.inf  # The client is not to blame for waiting for room.
+                connection.patience.deadline = math.inf  # Waiting for room is not the client's fault.
                 connection.is_hurried = False
-            if self._service.has_output:  # Rare: most responses need the node first.
+            if self._service.has_output:  # Rare: most responses have to wait for the node.
                 self._flush()
             self._bring_in(connection_id)
 
     def _set_patience(self, connection_id: int, connection: _Connection, byte_count: int) -> None:
-        """After `byte_count` bytes were received: set the deadline by which a frame that has begun must end."""
+        """After `byte_count` bytes were received, set the deadline for the end of an unfinished frame."""
         if self._service.is_within_a_frame(connection_id):
             held, wanted = self._service.incomplete_frame(connection_id)
             if not connection.frame_bytes or held != connection.frame_bytes + byte_count:
@@ -305,14 +306,14 @@ class ClientListener:
             connection.frame_bytes = 0
 
     async def _wait_for_turn(self, data: bytes) -> None:
-        """Wait for a turn with room, first come, first served. Without the lock some readers would wait for long: trio
-        runs tasks in no fixed order."""
+        """Wait for a turn with room, first come, first served. Without the lock, some readers would wait for long,
+        because trio runs tasks in no fixed order."""
         async with self._turnstile:
             while not self._has_turn_for(data):
                 await trio.lowlevel.checkpoint()
 
     def _has_turn_for(self, data: bytes) -> bool:
-        """True if this turn of the node has room for `data`, which is then counted; else request the next turn."""
+        """Return True, and count `data`, if this turn of the node has room for it; otherwise request the next turn."""
         turn = self._driver.turns
         if turn != self._last_turn:
             self._last_turn, self._turn_bytes = turn, 0
@@ -323,7 +324,8 @@ class ClientListener:
         return True
 
     def _bring_in(self, connection_id: int) -> None:
-        """Have the node take the received requests: at once if only one client is active, else together with others."""
+        """Flush the node, so that it takes the received requests: now if only one client is active, else in the next
+        turn."""
         is_alone, self._last_reader = connection_id == self._last_reader, connection_id
         if is_alone:
             self._driver.flush()
@@ -353,7 +355,7 @@ class ClientListener:
             self._driver.wake()
 
     def _flush(self) -> None:
-        """Send the output of the service: at once the bytes that a socket takes, the rest through the writer."""
+        """Send the output of the service. The bytes that a socket takes are sent at once; the writer sends the rest."""
         while output := self._service.take_output():  # Sent bytes may make room for requests that waited.
             for connection_id, data in output:
                 self._hand_out(connection_id, self._connections[connection_id], data)
@@ -366,7 +368,8 @@ class ClientListener:
             self._connections[connection_id].has_room.set()
 
     def _close(self, connection_id: int, connection: _Connection) -> None:
-        """Begin to close: the service has sent its last response, or has given up on a client that does not read."""
+        """Begin to close a connection: the service has made its last response, or has given up a client that does not
+        read."""
         connection.is_closing = True
         self._places.leave(connection)
         if not self._service.knows(connection_id):

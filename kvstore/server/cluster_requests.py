@@ -1,4 +1,4 @@
-"""Requests about the member and the cluster, except operations on keys: most of them are answered at once."""
+"""Requests about the member and the cluster, not about keys. Most of them are answered at once."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from raft import (
 class ClusterRequests:
     """Answers requests about the member and the cluster, from what one member knows.
 
-    `own_address` and `own_peer_address`: where the member listens for clients and for peers, or empty. They are used
-    where the configuration has no such address for this member.
+    `own_address` and `own_peer_address`: where the member listens for clients and for peers, or empty. They are used if
+    the configuration has no such address for this member.
     """
 
     def __init__(self, node: Node, machine: KvMachine, log_bytes_max: int) -> None:
         self._node, self._machine, self._log_bytes_max = node, machine, log_bytes_max
         self.snapshots = SnapshotPages(node)
-        self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # How many there are, and their bound.
-        self._limits_at, self._limits_told = -1, tuple[Any, ...]()  # The index of the state, and the last answer.
-        self.duplicate_members: Callable[[], tuple[str, ...]] = tuple  # Members that run more than once.
+        self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # Their number and bound.
+        self._limits_at, self._limits_told = -1, tuple[Any, ...]()  # The last answer, and last_applied then.
+        self.duplicate_members: Callable[[], tuple[str, ...]] = tuple  # Ids of members that run twice.
         self.own_address = ""
         self.own_peer_address = ""
 
@@ -92,7 +92,8 @@ class ClusterRequests:
         return core.leader_time_now()
 
     def _limits(self) -> Sequence[Any]:
-        """The replicated limits and their use, computed again only if an entry was applied: that walks all sessions."""
+        """The replicated limits and their use. The computation walks all sessions, so it is repeated only after an
+        applied entry."""
         self._leader_time()
         if self._limits_at != self._node.core.last_applied:
             self._limits_at, self._limits_told = self._node.core.last_applied, limits_fields(self._machine)

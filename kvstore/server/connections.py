@@ -27,17 +27,16 @@ class Connection:
         self.connection_id = connection_id
         self.splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self.greeted = False
-        self.is_reserved = is_reserved  # It may make only requests for operators.
+        self.is_reserved = is_reserved  # The connection may make only requests for operators.
         self.is_client = False  # Greeted, and not reserved: requests of all kinds are taken up.
-        self.reserved_requests = 0  # Requests while it was reserved.
+        self.reserved_requests = 0  # Requests made while `is_reserved`.
         self.wants_place = False  # A request was refused because the connection is reserved.
         self.closed = False  # The last response was made: nothing more is read.
         self.in_flight = 0
         self.backlog: deque[bytes] = deque()  # Complete frames that wait for room or for their turn.
-        self.head_is_costly = False  # The first waiting frame may need a long response: it waits for time, not room.
-        self.deferred_responses: deque[tuple[OpenRow, Completion]] = (
-            deque()
-        )  # Responses that wait for room below `unsent_bytes_max`.
+        self.head_is_costly = False  # The first waiting frame waits for time for a long response.
+        # Responses that wait for room below `unsent_bytes_max`.
+        self.deferred_responses: deque[tuple[OpenRow, Completion]] = deque()
         self.out: list[bytes] = []
         self.unsent_bytes = 0
 
@@ -51,7 +50,7 @@ class Connection:
         return self.in_flight < limits.in_flight_max and self.unsent_bytes < limits.unsent_bytes_max
 
     def may_skip_the_line(self, limits: ServiceLimits) -> bool:
-        """True if the next bytes begin with a new frame, and no earlier request waits."""
+        """True if the next received bytes begin a new frame, and no earlier request waits."""
         return (
             self.is_client
             and not self.backlog
@@ -78,7 +77,7 @@ class Connection:
         return data[_HEADER_BYTES:] if is_alone else None
 
     def take_out(self) -> bytes:
-        """Take the bytes to be sent. They count as unsent until they have been sent."""
+        """Take the bytes to be sent. They count as unsent until the host reports that they were sent."""
         data = self.out[0] if len(self.out) == 1 else b"".join(self.out)
         self.out.clear()
         return data
@@ -93,7 +92,7 @@ class OpenBatch(NamedTuple):
 
 
 BATCH_MIN = 4
-"""Smaller batches are kept as single requests."""
+"""Batches of fewer requests are kept as single requests."""
 
 
 class OpenRequests:
@@ -113,7 +112,7 @@ class OpenRequests:
 
     @property
     def next_ticket(self) -> int:
-        """The first ticket that `tickets` returns next."""
+        """The first ticket of the next call of `tickets`."""
         return self._last_ticket + 1
 
     def by_connection(self) -> Counter[int]:
@@ -150,18 +149,18 @@ class OpenRequests:
     def take(self, ticket: int) -> OpenRow | None:
         """Remove and return the request that waits for this ticket; None if there is none."""
         row = self.by_ticket.pop(ticket, None)
-        if row is None and self.batches:  # Rare: commands that are proposed together usually end together.
+        if row is None and self.batches:  # Rare: commands of a batch usually end together.
             self.expand_all()
             row = self.by_ticket.pop(ticket, None)
         return row
 
     def expand_all(self) -> None:
-        """Let each request be found by its own ticket."""
+        """Move the requests of all batches to `by_ticket`."""
         for first in list(self.batches):
             self.expand(first)
 
     def expand(self, first_ticket: int) -> None:
-        """Let each request of the batch that begins with this ticket be found by its own ticket."""
+        """Move the requests of the batch that begins with this ticket to `by_ticket`."""
         batch = self.batches.pop(first_ticket)
         self._expand(range(first_ticket, first_ticket + len(batch.request_ids)), batch)
 

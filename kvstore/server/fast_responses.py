@@ -1,7 +1,7 @@
-"""The fast path of responses: those to puts and gets, which make up nearly all of a load.
+"""The fast path of responses, for puts and gets, which make up nearly all of a load.
 
-The bytes are those of `frame(encode_response(...))`; a test compares the two. Many responses to one connection are
-packed by one struct: 0.2 µs each instead of 2.5 µs.
+The bytes are the same as those of `frame(encode_response(...))`; a test compares them. One `struct` packs many
+responses to one connection, in 0.2 µs each instead of 2.5 µs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ T = TypeVar("T")
 _LENGTH_BYTES = 4  # The length before each frame.
 
 _FORMS = ((0, b"", "B"), (24, b"\x18", "B"), (256, b"\x19", "H"), (65_536, b"\x1a", "I"), (1 << 32, b"\x1b", "Q"))
-"""The shortest forms of a CBOR integer: (the least number of the form, the head before the number, its size)."""
+"""The shortest forms of a CBOR integer: (the least number in this form, the head before the number, its `struct`
+format)."""
 
 
 def _form_of(number: int) -> int:
@@ -43,7 +44,7 @@ class ResponseBatcher:
         put: Callable[[Connection, bytes], None],
         answer: Callable[[OpenRow, Completion], None],
     ) -> None:
-        """`put` takes frames for a connection; `answer` is the general path, for one ticket."""
+        """`put` queues frames on a connection; `answer` is the general path, for one ticket."""
         self._encoder = FastEncoder(node_id)
         self._opened, self._connections = opened, connections
         self._put, self._answer = put, answer
@@ -112,7 +113,7 @@ class ResponseBatcher:
         assert rows[-1][0] == connection.connection_id, rows[-1]
         ids: list[int] = []
         found: list[RecordItem] = []
-        others: list[tuple[OpenRow, ReadReady]] = []  # Ranges, absent keys, and reads without room.
+        others: list[tuple[OpenRow, ReadReady]] = []  # Ranges, absent keys, and reads that find no room.
         room_bytes = unsent_bytes_max - connection.unsent_bytes
         records = machine.records_of([row[4][1] for row in rows])
         for ticket, row, record in zip(ready.tickets, rows, records, strict=True):
@@ -168,7 +169,7 @@ class FastEncoder:
         return pack(head, request_id, between, revision) + rest
 
     def puts(self, request_ids: Sequence[int], revisions: Sequence[int]) -> bytes:
-        """Frames of `[request_id, 0, revision, 0, node_id, [1]]`."""
+        """Encode frames of `[request_id, 0, revision, 0, node_id, [1]]`."""
         of_ids, of_revisions = _form_of(min(request_ids)), _form_of(min(revisions))
         if len(request_ids) > 1 and (of_ids != _form_of(max(request_ids)) or of_revisions != _form_of(max(revisions))):
             return _halves(self.puts, request_ids, revisions)
@@ -178,7 +179,8 @@ class FastEncoder:
         return after.join(map(pack, repeat(head), request_ids, repeat(between), revisions)) + after
 
     def gets(self, request_ids: Sequence[int], revision: int, records: Sequence[RecordItem]) -> bytes:
-        """Frames of `[request_id, 0, revision, 1, node_id, [2, record]]`: linearizable, all read at one moment."""
+        """Encode frames of `[request_id, 0, revision, 1, node_id, [2, record]]`: linearizable reads, all at one
+        revision."""
         of_ids = _form_of(min(request_ids))
         if of_ids != _form_of(max(request_ids)):
             return _halves(lambda ids, rows: self.gets(ids, revision, rows), request_ids, records)
@@ -192,7 +194,7 @@ class FastEncoder:
 
 
 def _record_item(record: RecordItem) -> bytes:
-    """The same bytes as `encode_item(record)`, in 0.8 µs instead of 2.5 µs."""
+    """Return the same bytes as `encode_item(record)`, in 0.8 µs instead of 2.5 µs."""
     value, create_revision, mod_revision, version, lease_id = record
     return b"\x85%b%b%b%b%b%b" % (
         bytes_head(len(value)), value,
@@ -202,8 +204,8 @@ def _record_item(record: RecordItem) -> bytes:
 
 @cache
 def _layout(of_ids: int, of_revisions: int) -> tuple[Callable[..., bytes], bytes, bytes, int]:
-    """The beginning of a response, up to its revision: pack function, the bytes before the id, the bytes between id and
-    revision, and the size."""
+    """Return how to pack the beginning of a response, up to its revision: the pack function, the bytes before the id,
+    the bytes between id and revision, and the size of all."""
     _, id_head, id_size = _FORMS[of_ids]
     _, revision_head, revision_size = _FORMS[of_revisions]
     between = b"\x00" + revision_head
@@ -212,6 +214,6 @@ def _layout(of_ids: int, of_revisions: int) -> tuple[Callable[..., bytes], bytes
 
 
 def _halves(encode: Callable[[Sequence[int], Sequence[T]], bytes], ids: Sequence[int], rows: Sequence[T]) -> bytes:
-    """Encode both halves separately, since their numbers differ in size. Rare: sizes change little in a connection."""
+    """Encode both halves separately, since the sizes of their integers differ. This is rare within a connection."""
     half = len(ids) // 2
     return encode(ids[:half], rows[:half]) + encode(ids[half:], rows[half:])

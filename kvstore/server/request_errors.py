@@ -1,8 +1,8 @@
 """Containment of errors: an unexpected exception while a request is judged costs only its connection.
 
-Before a command is proposed, nothing has changed. So a request that fails there certainly had no effect, and the member
-continues. After the proposal, and while completions are carried out, the state may have changed: an exception there is
-not contained, and ends the member.
+Before a command is proposed, nothing has changed. So a request that fails before its proposal certainly had no effect,
+and the member continues. After the proposal, and while completions are carried out, the state may have changed. So an
+exception in these phases is not contained: it ends the member.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raft import StoreFailed
 logger = logging.getLogger("kvstore.service")
 
 PLACES_MAX = 64
-"""How many places in the program have counts of their own; all further places share one count."""
+"""How many lines of code have a count of their own; all further lines share one count."""
 
 TRACEBACK_CHARACTERS_MAX = 8_000
 """The length of one traceback in the log; its end, which names the error, is kept."""
@@ -25,10 +25,10 @@ _OTHER_PLACES = "other places"
 
 
 def is_contained(error: BaseException) -> bool:
-    """True if `error`, raised while a request was judged, may cost only the connection of this request.
+    """True if `error`, raised while a request was judged, needs to end only the connection of this request.
 
-    False for exceptions that end a process or a task (KeyboardInterrupt, SystemExit, trio.Cancelled), and for a disk
-    that fails while the request reads it: the member makes no more promises after that.
+    False for exceptions that end a process or a task (KeyboardInterrupt, SystemExit, trio.Cancelled), and for an error
+    of the disk: a member whose disk fails must stop.
     """
     if isinstance(error, OSError | StoreFailed):
         return False
@@ -43,15 +43,16 @@ def _is_decoder_panic(error: BaseException) -> bool:
 class RequestErrors:
     """Counts the contained errors of one member. The first error of each place is logged with its traceback.
 
-    A place is the line of code that raised. It is logged again, in one line, when its count reaches 10, 100, 1,000, …
+    A place is the line of code that raised the error. Later errors of a place are logged in one line, when their count
+    reaches 10, 100, 1,000, …
     """
 
     def __init__(self) -> None:
         self.total = 0
-        self.places: dict[str, int] = {}  # "TypeError at service.py:363" → how often.
+        self.places: dict[str, int] = {}  # "TypeError at service.py:363" → count.
 
     def record(self, error: BaseException) -> None:
-        """Count `error`, and log it if it is the first, tenth, hundredth, … of its place."""
+        """Count `error`, and log it if it is the first, tenth, hundredth, … error of its place."""
         self.total += 1
         place = place_of(error)
         if place not in self.places and len(self.places) >= PLACES_MAX:

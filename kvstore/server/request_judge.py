@@ -1,7 +1,7 @@
 """The decision about a request: whether it is admitted, and how it is carried out. Nothing is changed here.
 
-The service carries the decision out. A request that raises here had no effect, so the error costs one request or one
-connection.
+The service carries the decision out. If the decision raises an error, the request had no effect. So the error ends only
+one request or one connection.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class LocalRead(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Propose a command, under this session or none (0)."""
+    """Propose a command. `session_id` 0: without a session."""
 
     session_id: int
     command: bytes
 
 
 class ScarceProposal(NamedTuple):
-    """Propose a command of this kind under this session, if there is room for its result."""
+    """Propose a command of this kind under this session, if the replicated state has room for its result."""
 
     kind: int
     session_id: int
@@ -76,13 +76,13 @@ class Change(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Transfer the leadership to this member, or (None) to the fittest."""
+    """Transfer the leadership to the member `to`; None means the fittest member."""
 
     to: str | None
 
 
 class StateHashWanted(NamedTuple):
-    """Respond with the status of this member and the hash of its state, which takes a walk over the whole state."""
+    """Respond with the status of this member and the hash of its state. The hash needs a walk over the whole state."""
 
 
 Decision = (
@@ -103,12 +103,12 @@ FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.
 
 
 def is_for_operators(asked: DecodedRequest) -> bool:
-    """True for the requests of `hwm status`, which cost little and change nothing. False for the hash of the state."""
+    """True for the requests of `hwm status`, which cost little and change nothing, but not for a status with a hash."""
     return asked.kind in FOR_OPERATORS and not (asked.kind == RequestKind.STATUS and any(asked.items[:1]))
 
 
 class RequestJudge:
-    """Judges requests by what one member knows."""
+    """Judges requests with the state and the limits of one member."""
 
     def __init__(
         self,
@@ -122,7 +122,8 @@ class RequestJudge:
         self._results = results
 
     def greet(self, body: bytes) -> bytes:
-        """Judge a client's hello; returns the member's own. Raises ProtocolError if the client cannot be served."""
+        """Check a client's hello; return the hello of this member. Raises ProtocolError if the client cannot be
+        served."""
         check_client_hello(body)
         identity = self._node.identity
         return Hello(
@@ -175,7 +176,7 @@ class RequestJudge:
         if body and body[0] not in (CommandKind.GET, CommandKind.RANGE):
             return Reply(Code.UNSUPPORTED, ("a read is a get or a range",))
         admit_body(body, self._limits, self._machine.feature_level)
-        if type(consistency) is not int:  # Any item is possible here, even an unhashable one.
+        if type(consistency) is not int:  # The client may have sent any item, even an unhashable one.
             return Reply(Code.UNSUPPORTED, (f"a consistency of type {type(consistency).__name__}",))
         if consistency == Consistency.LOCAL:
             return LocalRead(body, consistency)

@@ -1,8 +1,10 @@
-"""The client side of a member, sans-I/O: bytes of client connections in, bytes out. The simulator runs it too.
+"""The part of a member that serves clients, sans-I/O: bytes of client connections in, bytes out. The simulator runs it
+too.
 
 The host calls `receive` with the bytes of a socket and `complete` after every flush of the node. Then the host sends
-the bytes that `take_output` returns, and closes the connections that `take_closed` names. It reads from a connection
-only while `wants_input` is true, and reports sent bytes with `sent`. So a slow reader slows down only itself.
+the bytes that `take_output` returns, and closes the connections that `take_closed` names. The host reads from a
+connection only while `wants_input` is true, and reports sent bytes with `sent`. So a slow reader slows down only
+itself.
 
 Requests are judged before anything is proposed. A malformed frame, or an unexpected error while a request is judged
 (`request_errors`), ends only its own connection, with the reason; the member continues.
@@ -76,8 +78,8 @@ from raft import (
 _RANGE = int(CommandKind.RANGE)
 
 LARGE_BYTES = 16 * 1024
-"""Responses of at least this size are reported to `held` when they are made; smaller ones only if a socket does not
-take them."""
+"""Responses of at least this size are reported to `held` when they are made. Smaller responses are reported only if a
+socket does not take them."""
 
 BUDGET_CHECK_BYTES = 4 * MIB
 """After this many received or queued bytes, the sums over all connections are computed again, which takes 50 µs for
@@ -85,7 +87,7 @@ BUDGET_CHECK_BYTES = 4 * MIB
 
 
 CLOSING = "closing"
-"""Takes the place of a read's body in the row of a request that closes a session. The response to such a request says
+"""In an `OpenRow`, this replaces the body of a read. It marks a request that closes a session; the response says
 whether a session was closed."""
 
 
@@ -99,12 +101,12 @@ class Service:
         self.request_errors = RequestErrors()
         self._node_id = node.identity.node_id
         self._connections: dict[int, Connection] = {}
-        self._dirty: dict[int, Connection] = {}  # These have output.
+        self._dirty: dict[int, Connection] = {}  # Connections with output.
         self._closed: list[int] = []
-        self._grown_bytes = 0  # Bytes reported to `held` since the sums over all connections were last computed.
+        self._grown_bytes = 0  # Bytes reported to `held` since the sums were last computed.
         self._budget = WorkBudget()
-        self._deferring: dict[int, Connection] = {}  # These have ranges to read that a turn had no time for.
-        self.work_wanted: Callable[[], None] = _nobody  # Requests the host to call `work` in its next turn.
+        self._deferring: dict[int, Connection] = {}  # Connections with ranges that wait for a later turn.
+        self.work_wanted: Callable[[], None] = _nobody  # Asks the host to call `work` next turn.
         self.cluster.client_connections = lambda: (len(self._connections), self.limits.connections_max)
         self._open = OpenRequests()
         self._batcher = ResponseBatcher(self._node_id, self._open, self._connections, self._put_frames, self._answer)
@@ -113,23 +115,24 @@ class Service:
         self._results = ResultsPressure(node, machine, self._open)
         self._judge = RequestJudge(node, machine, self.cluster, self._results, self.limits.admission)
         self._leading_term = node.core.leading_term
-        self._backlogged: dict[int, Connection] = {}  # Their frames wait for room, or for the next turn.
-        self._flooding: dict[int, Connection] = {}  # Their frames wait for a slice that serves floods.
+        self._backlogged: dict[int, Connection] = {}  # With frames that wait for room, or for the next turn.
+        self._flooding: dict[int, Connection] = {}  # With frames that wait for a slice that serves floods.
 
     # What the host reports.
 
     def connected(self, connection_id: int, *, is_reserved: bool = False) -> None:
-        """A client has connected. `is_reserved`: it has one of the places for operators, beyond `connections_max`."""
+        """A client has connected. `is_reserved`: the connection has a place for operators, beyond `connections_max`."""
         assert connection_id not in self._connections, connection_id
         connection = self._connections[connection_id] = Connection(connection_id, is_reserved=is_reserved)
         clients_max = self.limits.connections_max
-        if len(self._connections) > clients_max and not is_reserved:  # Closed and reserved ones do not count.
+        if len(self._connections) > clients_max and not is_reserved:  # Closed and reserved connections do not count.
             count = sum([not (each.closed or each.is_reserved) for each in self._connections.values()])
             if count > clients_max:
                 self._refuse(connection, "busy", f"{clients_max} clients are connected")
 
     def promote(self, connection_id: int) -> None:
-        """A connection with a reserved place got a regular one: requests of all kinds are taken up from now on."""
+        """Note that a connection with a reserved place got a regular place. Its requests of all kinds are served
+        now."""
         connection = self._connections.get(connection_id)
         if connection is not None:
             connection.is_reserved, connection.is_client = False, connection.greeted
@@ -141,7 +144,7 @@ class Service:
             self._end(connection, ProtocolError(reason))
 
     def receive(self, connection_id: int, data: bytes) -> None:
-        """Bytes were received. The host then wakes the driver, because a command may have been proposed."""
+        """Process received bytes. The host then wakes the driver, because a command may have been proposed."""
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed:
             return
@@ -173,7 +176,8 @@ class Service:
         self._hashes.forget(connection_id)
 
     def sent(self, connection_id: int, byte_count: int) -> bool:
-        """`byte_count` bytes of output were sent. True if requests waited for this: the host then wakes the driver."""
+        """Note that `byte_count` bytes were sent. True if waiting requests were taken up: the host then wakes the
+        driver."""
         connection = self._connections.get(connection_id)
         if connection is None:
             return False
@@ -218,10 +222,11 @@ class Service:
         return bool(self._backlogged) and self._resume()
 
     def work(self, *, floods: bool = True) -> bool:
-        """Do a slice of the work that is too much for one turn: 1 to 3 ms, or longer for one large response.
+        """Do one slice of the work that was too long for one turn. A slice takes 1 to 3 ms, or longer for one large
+        response.
 
         After `work_wanted`, the host calls this once a turn until it returns False. After each call the host fetches
-        the output and wakes the driver. `floods`: also do work that is not urgent.
+        the output and wakes the driver. `floods`: also do work that is not urgent, such as long responses to floods.
         """
         self._budget.renew(floods=floods)
         if floods and self._hashes.is_under_way:
@@ -244,7 +249,8 @@ class Service:
 
     @property
     def has_urgent_work(self) -> bool:
-        """True if part of this work is due in the next turn. Only long responses to floods wait longer."""
+        """True if some of the work for `work` is due in the next turn. Only the state hash and long responses to floods
+        may wait longer."""
         return self._budget.next_turn_is_due and bool(self._deferring or self._backlogged)
 
     def _serve_floods(self) -> None:
@@ -256,10 +262,10 @@ class Service:
             self._serve(connection, FEW_REQUESTS)
 
     def _resume(self) -> bool:
-        """Take up frames that had to wait, of one connection after the other. True if there were any.
+        """Take up frames that had to wait, one connection after the other. True if there were such frames.
 
         Connections with few waiting frames come first, so a client with one request at a time does not wait for clients
-        with hundreds of requests. The latter take turns.
+        with hundreds of requests. Connections with many waiting frames take turns.
         """
         backlogged, self._backlogged = self._backlogged, {}
         for connection in sorted(backlogged.values(), key=_is_flooding):
@@ -313,11 +319,12 @@ class Service:
         return connection is not None and connection.wants_place
 
     def knows(self, connection_id: int) -> bool:
-        """False once the connection is gone, or was given up together with its output: then close it at once."""
+        """False if the connection has ended, or was given up together with its output. The host then closes it at
+        once."""
         return connection_id in self._connections
 
     def wants_input(self, connection_id: int) -> bool:
-        """False while the connection is at a bound: the host then leaves its bytes in the socket."""
+        """False while the connection is at a bound: the host then leaves received bytes in the socket."""
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed or connection.backlog:
             return False
@@ -343,7 +350,7 @@ class Service:
         return [(connection_id, connection.take_out()) for connection_id, connection in dirty.items()]
 
     def take_closed(self) -> list[int]:
-        """Connections to close once their output was sent; then call `disconnected`."""
+        """Connections that the host has to close once their output was sent. The host then calls `disconnected`."""
         closed, self._closed = self._closed, []
         return closed
 
@@ -380,13 +387,13 @@ class Service:
     # Requests.
 
     def _serve_alike(self, connection: Connection, data: bytes) -> int:
-        """Take up the puts of one layout with which `data` begins: most of a load. Return how many bytes they have."""
+        """Take up the puts of one layout at the beginning of `data`. Return how many bytes these puts have."""
         count_max = min(self._run_max, self.limits.in_flight_max - connection.in_flight)
         try:
             batch = parse_uniform_puts(data, count_max, self.limits.admission)
         except BaseException as error:
             self._record(error)
-            batch = None  # The general path judges them one by one.
+            batch = None  # The general path judges the requests one by one.
         if batch is None:
             return 0
         self._take_up(connection, batch)
@@ -394,11 +401,12 @@ class Service:
 
     @property
     def _run_max(self) -> int:
-        """The most requests taken up together; fewer on a member that does not lead, which refuses them one by one."""
+        """The most requests taken up together. A member that does not lead takes up fewer: it refuses them one by
+        one."""
         return REQUESTS_PER_TURN if self._node.core.leading_term is None else RUN_MAX
 
     def _serve(self, connection: Connection, run_max: int) -> None:
-        """Take up waiting frames, at most `run_max` of them together, while there is room and time."""
+        """Take up waiting frames, at most `run_max` frames together, while there is room and time."""
         backlog = connection.backlog
         connection.head_is_costly = False
         while backlog and not connection.closed and connection.has_room(self.limits):
@@ -419,14 +427,16 @@ class Service:
             self._postpone(connection)
 
     def _postpone(self, connection: Connection) -> None:
-        """Note that frames of this connection wait: for responses to make room, or for a later turn to have time."""
+        """Note that frames of this connection wait for room (until responses are sent) or for time (in a later
+        turn)."""
         waits_for_slice = connection.head_is_costly and _is_flooding(connection)
         (self._flooding if waits_for_slice else self._backlogged)[connection.connection_id] = connection
         if waits_for_slice or self._budget.is_spent:
             self.work_wanted()
 
     def _serve_run(self, connection: Connection, bodies: Sequence[bytes], waiting: int) -> int:
-        """Take up requests, frequent kinds many at a time; return how many were taken up before room or time ran out.
+        """Take up requests, those of frequent kinds in batches. Return how many were taken up before room or time ran
+        out.
 
         `waiting`: how many requests of the connection wait, including these.
         """
@@ -434,7 +444,7 @@ class Service:
             items = decode_joined(bodies, SEPARATOR) if FAST_PATHS else None
         except BaseException as error:
             self._record(error)
-            items = None  # The general path judges them one by one.
+            items = None  # The general path judges the requests one by one.
         place = 0
         while place < len(bodies) and not connection.closed and connection.has_room(self.limits):
             if items is not None:
@@ -453,7 +463,8 @@ class Service:
         return place
 
     def _take_up(self, connection: Connection, batch: RequestBatch) -> None:
-        """Take up a batch as a whole. If that is refused, take up its requests one by one, to find the refused ones."""
+        """Take up a batch as a whole. If the batch is refused, take up its requests one by one, to find the refused
+        requests."""
         try:
             if batch.commands:
                 self._propose_all(connection, batch)
@@ -520,7 +531,8 @@ class Service:
         """Judge one request of any kind, and carry out the decision; False if the request has to wait for a later turn.
 
         Unexpected errors are contained while the request is judged, but not while the decision is carried out.
-        `waiting`: how many requests of the connection wait, including this one. With None, this one never has to wait.
+        `waiting`: how many requests of the connection wait, including this one. If it is None, this request never has
+        to wait.
         """
         request_id = 0
         try:
@@ -573,7 +585,7 @@ class Service:
         return True
 
     def _or_refuse(self, connection: Connection, request_id: int, act: Callable[..., None], *arguments: object) -> None:
-        """Have `act(connection, ...)` take up a request; if it raises a refusal, respond with the refusal."""
+        """Call `act(connection, ...)`, which takes up a request. If it raises a refusal, respond with the refusal."""
         try:
             act(connection, request_id, *arguments)
         except (RaftError, KvError) as error:
@@ -600,7 +612,7 @@ class Service:
 
     def _hash_is_there(self, request: WaitingRequest, status: MemberStatus) -> None:
         connection = self._connections.get(request.connection_id)
-        if connection is not None:  # It may have been given up.
+        if connection is not None:  # The connection may have been given up.
             connection.in_flight -= 1
             self._respond(connection, request.request_id, Code.OK, (status_to_map(status),))
 
@@ -615,7 +627,7 @@ class Service:
         self._propose(connection, request_id, session_id, command)
 
     def _close_session(self, connection: Connection, request_id: int, session_id: int) -> None:
-        """Close a session. The response says whether it was closed: it may have expired before."""
+        """Close a session. The response says whether this command closed it, since the session may expire before."""
         tickets = self._open.tickets(1)
         self._node.propose(encode_command(CloseSession(), session_id=session_id), tickets[0])
         self._open.reads(connection, tickets, (request_id,), (CLOSING,))
@@ -653,8 +665,8 @@ class Service:
     # Answers.
 
     def _answer(self, opened: OpenRow, completion: Completion) -> None:
-        """Respond as soon as there is room for the response, which may be large. A read that waits for room shows a
-        later state, which its guarantee allows."""
+        """Respond as soon as there is room for the response, which may be large. A read that has waited for room shows
+        a later state, which every consistency allows."""
         connection = self._connections.get(opened[0])
         if connection is None:
             return  # The client is gone.
@@ -707,7 +719,7 @@ class Service:
         self._put(connection, encode_response(request_id, code, revision, consistency, self._node_id, fields))
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
-        """Respond to a bounded read. While it waited for room, the state may have become too old for it."""
+        """Respond to a bounded read. While the response waited for room, the state may have become too old."""
         age = age_ms(self._node)
         if age is None or age > bound_ms:
             self._respond(connection, request_id, Code.TOO_STALE, (age, bound_ms))
@@ -756,7 +768,7 @@ class Service:
         self._respond(connection, request_id, *error_fields(error, self.cluster.client_address))
 
     def _record(self, error: BaseException) -> None:
-        """Count an error that was raised while a request was judged. Raises it again if it must not be contained."""
+        """Count an error that was raised while a request was judged. Re-raise an error that must not be contained."""
         if not is_contained(error):
             raise error
         self.request_errors.record(error)
@@ -777,8 +789,8 @@ class Service:
 
 
 def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
-    """Return the connections that hold most, as many as must be closed so that the others hold at most `bound`. Of two
-    that hold the same amount, the older one is closed first.
+    """Return the connections that must be closed so that the others hold at most `bound` bytes: those that hold most.
+    If two connections hold the same number of bytes, the older connection is first.
     """
     total, found = sum(held.values()), []
     for connection in sorted(held, key=lambda each: (-held[each], each.connection_id)) if total > bound else ():
@@ -790,7 +802,7 @@ def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
 
 
 def _nobody() -> None:
-    """The default of `work_wanted`, for a host that calls `work` in each turn anyway."""
+    """Do nothing. This is the default of `work_wanted`, for a host that calls `work` in each turn anyway."""
 
 
 def _is_flooding(connection: Connection) -> bool:

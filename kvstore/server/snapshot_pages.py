@@ -1,10 +1,12 @@
 """Pages of the newest durable snapshot, for clients that save it, and the request to build a newer one.
 
 No state is kept between two requests of a client: each request names the file that the first page came from. A member
-reads only its newest file, never a file by a name from a client. Once there is a newer file, the client begins again.
+reads only its newest file, never a file by a name from a client. If the member has written a newer file since the first
+page, the client begins again.
 
-A page is read synchronously, as `read_log` reads entries. 1 MiB takes 0.1 ms from the page cache, which holds a file
-that was just written, and longer from a disk; encoding it takes 0.6 ms. A build runs beside other work, in chunks.
+A page is read synchronously, as `read_log` reads entries. Reading 1 MiB takes 0.1 ms from the page cache, which has a
+file that was just written; reading from a disk takes longer. Encoding 1 MiB takes 0.6 ms. A build runs beside other
+work, in chunks.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ PAGE_BYTES_MAX = MIB
 
 
 class SnapshotPages:
-    """The pages of one member. It keeps the reason why its last build was given up."""
+    """The snapshot pages of one member. This object keeps the reason why the last build was given up."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._given_up = ""  # Why a build was given up after the last request for one; empty: none was.
+        self._given_up = ""  # Why the last requested build was given up; empty if it was not.
 
     def heed(self, events: Sequence[TraceEvent]) -> None:
-        """Remember the reason if one of these events of the node gives up a build."""
+        """If one of these events of the node reports a build that was given up, remember the reason."""
         for event in events:
             if event.name == "snapshot_given_up":
                 self._given_up = re.sub(r"^\[Errno \d+\] ", "", str(event.fields["reason"]))  # For people.
@@ -36,8 +38,8 @@ class SnapshotPages:
         """The fields of the response: the name of the file, its size, and bytes of it.
 
         If there is no such page: None, the reason, whether a snapshot is being built, and why the last requested build
-        was given up (empty if it was not). `revision`: the present revision of the store, which a snapshot built now
-        would have. Raises ProtocolError for malformed items.
+        was given up (empty if it was not). `revision`: the present revision of the store, and so that of a snapshot
+        built now. Raises ProtocolError for malformed items.
         """
         name, offset, bytes_max, revision_min, wants_build = _judged(items)
         info = self._node.newest_snapshot()

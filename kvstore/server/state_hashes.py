@@ -1,4 +1,4 @@
-"""Hashes of a member's state, for comparing members: computed in slices, one hash at a time, beside other work.
+"""Hashes of a member's state, for comparing members. They are computed one at a time, in slices, beside other work.
 
 A response never shows an older state than the one that was current when the request arrived. While the state does not
 change, the last hash is reused.
@@ -19,7 +19,8 @@ WAITING_MAX = 64
 """How many requests may wait for a hash, on all connections together."""
 
 WAITING_PER_CONNECTION_MAX = 4
-"""The bound for one connection, so that it cannot take all places. A client makes one such request at a time."""
+"""The same bound for one connection, so that one connection cannot take all places. A client of this project makes one
+such request at a time."""
 
 
 class WaitingRequest(NamedTuple):
@@ -30,7 +31,7 @@ class WaitingRequest(NamedTuple):
 
 
 class StateHashes:
-    """The hashes of one member."""
+    """Computes the state hashes of one member, and answers the requests for them."""
 
     def __init__(
         self,
@@ -43,10 +44,10 @@ class StateHashes:
         order, except those that were forgotten."""
         self._node, self._machine, self._take_status, self._answer = node, machine, status, answer
         self._hashing: StateHashing | None = None
-        self._status: MemberStatus | None = None  # As it was when `_hashing` began.
+        self._status: MemberStatus | None = None  # The status when `_hashing` began.
         self._served: list[WaitingRequest] = []  # These wait for `_hashing`.
-        self._next: list[WaitingRequest] = []  # These arrived after a change of the state: they wait for the next hash.
-        self._index, self._hash = -1, b""  # Index of the state that was hashed last, and its hash.
+        self._next: list[WaitingRequest] = []  # The state has changed since: they wait for the next hash.
+        self._index, self._hash = -1, b""  # The last hash, and the index of its state.
 
     @property
     def waiting(self) -> list[WaitingRequest]:
@@ -65,7 +66,7 @@ class StateHashes:
         return replace(self._take_status(), state_hash=self._hash)
 
     def wait(self, request: WaitingRequest) -> None:
-        """Have `answer` called for this request once the hash is known. Raises Busy at a bound."""
+        """Register a request: `answer` is called for it once the hash is known. Raises Busy at a bound."""
         waiting = self.waiting
         if len(waiting) >= WAITING_MAX:
             raise Busy("requests that wait for the state hash", WAITING_MAX)

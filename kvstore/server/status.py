@@ -1,4 +1,4 @@
-"""The values of a member's responses about itself, its cluster and the open sessions."""
+"""The contents of responses about a member, its cluster and the open sessions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def status_of(node: Node, machine: KvMachine) -> MemberStatus:
 
 
 def membership_of(node: Node, client_address: Callable[[Member], str], about: str = "") -> Membership:
-    """The membership as this node sees it. `client_address`: where clients reach a member.
+    """The membership as known to this node. `client_address`: where clients reach a member.
 
     `about`: the node id for `Membership.incarnation_id`, or empty.
     """
@@ -116,7 +116,7 @@ def sessions_fields(machine: KvMachine, leader_time: int, items: Sequence[Any]) 
     """The fields of the response: leader_time, rows, whether there are more. Raises ProtocolError."""
     if len(items) < 2 or not is_count(items[0]) or not is_count(items[1]):
         raise ProtocolError("a sessions request is [request_id, 10, after_id, count_max]")
-    ids = list(machine.sessions.by_id)  # Ascending: ids are given in order, and snapshots keep this order.
+    ids = list(machine.sessions.by_id)  # Ascending: new ids only rise, and snapshots keep this order.
     begin = bisect_right(ids, items[0])
     end = begin + max(1, min(items[1], PAGE_SESSIONS_MAX))
     rows = []

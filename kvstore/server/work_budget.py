@@ -1,11 +1,12 @@
 """Bounds on the share of one turn of the event loop that the requests of clients may take.
 
-Peers, timers and all other clients wait while requests are served. Two kinds of work take long. Each has a bound for
-one turn; work beyond the bound waits for the next slice (`Service.work`):
+Peers, timers and all other clients wait while requests are served. Two kinds of work take long. Each kind has a bound
+for one turn; work beyond the bound waits for the next slice (`Service.work`):
 
 - Long responses that the member makes by itself, counted in units of about 0.1 ms. Connections with few waiting
   requests and connections that flood have separate bounds, so a flood takes no time from the others.
-- Hundreds of requests at once without a fast path (docs/internals/fast-paths.md). Each takes 20 to 35 µs.
+- Hundreds of requests at once without a fast path (docs/internals/fast-paths.md). Each of these requests takes 20 to 35
+  µs.
 """
 
 from __future__ import annotations
@@ -14,26 +15,28 @@ from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Consistency, DecodedRequest, RequestKind
 
 UNITS_PER_TURN = 16
-"""Units for all connections with few waiting requests: about 2 ms, exceeded at most by the last response."""
+"""Units per turn for all connections with few waiting requests: about 2 ms. Only the last response of a turn may exceed
+them."""
 
 FLOOD_UNITS_PER_TURN = 6
-"""Units for all other connections: about 1 ms. Each slice delays the requests of honest clients by this time."""
+"""Units per turn for all connections that flood: about 1 ms. A slice for floods delays other clients by this time."""
 
 UNIT_BYTES = 2 * 1024
-"""The bytes of a response that cost one unit, in addition to one unit for any response: about 20 small records or log
-entries."""
+"""A response costs one unit, and one more unit for each 2 KiB: about 20 small records or log entries."""
 
 FEW_REQUESTS = 8
 """A connection floods if more than this number of its requests wait."""
 
 REQUESTS_PER_TURN = 128
-"""Requests without a fast path, for all connections that flood: about 3 ms. Other connections are not counted."""
+"""Requests per turn without a fast path, for all connections that flood together: about 3 ms. Requests of other
+connections are not counted."""
 
 _PROPOSALS = frozenset({RequestKind.COMMAND, RequestKind.CHANGE, RequestKind.TRANSFER, RequestKind.CLOSE_SESSION})
 
 
 def is_costly(asked: DecodedRequest) -> bool:
-    """True if the member responds at once and the response may be long. Others wait for peers, or are one record."""
+    """True if the member responds at once and the response may be long. Other requests wait for peers, or return one
+    record."""
     if asked.kind == RequestKind.READ:
         is_local = asked.items[:1] == [Consistency.LOCAL]
         return is_local and len(asked.items) > 1 and _is_range(asked.items[1])
@@ -41,17 +44,17 @@ def is_costly(asked: DecodedRequest) -> bool:
 
 
 def _is_range(body: object) -> bool:
-    """True if `body`, which may be any item, is a range."""
+    """True if `body` is that of a range. It may be any CBOR item, because it is not validated yet."""
     return type(body) is list and body[:1] == [CommandKind.RANGE]
 
 
 class WorkBudget:
-    """The time that is left in one turn. Call `admits` before each request, and charge the cost of the request."""
+    """The time that is left in one turn. Call `admits` before each request, and charge its cost afterwards."""
 
     def __init__(self) -> None:
         self._few_left, self._flood_left, self._requests_left = UNITS_PER_TURN, FLOOD_UNITS_PER_TURN, REQUESTS_PER_TURN
         self._is_flood = False  # The request that was admitted last belongs to a flood.
-        self.is_spent = False  # At least one of the bounds is reached, until `renew`.
+        self.is_spent = False  # At least one of the bounds is reached. Only `renew` resets this.
 
     @property
     def admits_floods(self) -> bool:
@@ -60,11 +63,11 @@ class WorkBudget:
 
     @property
     def next_turn_is_due(self) -> bool:
-        """True if a bound is used up that every turn renews. (Some turns do not renew the bound for floods.)"""
+        """True if a bound is reached that every turn renews. (Some turns do not renew the bound for floods.)"""
         return self._few_left <= 0 or self._requests_left <= 0
 
     def renew(self, *, floods: bool = True) -> None:
-        """Begin a new turn. `floods`: it also has time for long responses to floods."""
+        """Begin a new turn. `floods`: the turn also has time for long responses to floods."""
         self._few_left, self._requests_left = UNITS_PER_TURN, REQUESTS_PER_TURN
         if floods:
             self._flood_left = FLOOD_UNITS_PER_TURN
