@@ -30,11 +30,12 @@ from spark_audit.spark.package import package_command
 from spark_audit.standard_streams import end_with_true_exit_code
 from spark_audit.verdict.verdict import Verdict
 
-SHORT_JOB_BYTES_MAX = 64 * 2**20  # About 100,000 operations: a job of seconds, for which few tasks are enough.
+# About 100,000 operations. Their audit takes seconds, so a few Spark tasks are enough.
+SHORT_JOB_BYTES_MAX = 64 * 2**20
 
 
 class _Commands(click.Group):
-    """A group that answers an unknown command with the nearest known one."""
+    """A command group that suggests the nearest known command if the given command does not exist."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -53,14 +54,14 @@ def cli() -> None:
 
 
 def _checked_memory(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
-    """Refuse a value that Java would answer with a page of its own output."""
+    """Reject a malformed amount of memory here, because Java would print a page of its own output for it."""
     if not re.fullmatch(r"[1-9][0-9]{0,8}[mgt]", value.lower()):
         raise click.BadParameter(f"{value!r} is no amount of memory, such as 2g or 800m")
     return value
 
 
 def _checked_master(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
-    """Refuse a value that Spark would answer with a page of its own output."""
+    """Reject a malformed master here, because Spark would print a page of its own output for it."""
     if not re.fullmatch(MASTER, value):
         raise click.BadParameter(f"{value!r} is no Spark master, such as local[*], local[4] or spark://HOST:PORT")
     return value
@@ -162,7 +163,10 @@ def _is_given(option: str) -> bool:
 
 
 def _files(paths: tuple[str, ...]) -> list[HistoryFile]:
-    """Return the files. Refuse a wrong path, a run without rows, or a malformed run.json before an engine starts."""
+    """Return the files of these paths.
+
+    A wrong path, a run without rows or a malformed run.json is refused before an engine starts.
+    """
     files = history_files(paths)
     folders = {file.folder for file in files}
     for folder in sorted(folders - {file.folder for file in files if file.path.stat().st_size}):
@@ -208,7 +212,7 @@ def _run_in_spark(
 
 
 def _write(html: Path, page: str, verdict: Verdict) -> None:
-    """Write the page. A page that cannot be written is an error, but the verdict, printed before, stays valid."""
+    """Write the page. A failed write is an error of the command, but the verdict is already printed and stays valid."""
     try:
         write_page(html, page)
     except InputError as error:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 ENGINES = ("auto", "local", "spark")
 LOCAL_BYTES_MAX = 2**30  # Estimated resident memory: about 1,200,000 operations of single keys.
 _ALWAYS_BYTES = 100 * 2**20
-_ROW_BYTES = 650  # For each row, besides its own bytes.
-_MULTI_KEY_ROW_BYTES = 6_000  # For each row, if the store may have to be replayed.
-_HEAD_BYTES = 2**20  # The number of rows of a JSON lines file is estimated from this many bytes.
+_ROW_BYTES = 650  # Memory per row, in addition to the size of the row itself.
+_MULTI_KEY_ROW_BYTES = 6_000  # The same if the whole store may have to be replayed.
+_HEAD_BYTES = 2**20  # The number of rows of a JSON lines file is estimated from this many bytes at its beginning.
 
 
 def engine_for(files: Sequence[HistoryFile]) -> str:
@@ -39,13 +39,16 @@ def _bytes_for(file: HistoryFile) -> int:
     try:
         footer = parquet.read_metadata(file.path)
     except (pa.ArrowException, OSError):
-        return size  # The audit will refuse this file.
+        return size  # The audit will report the unreadable file, so its estimate does not matter.
     own = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
     return own + footer.num_rows * (_MULTI_KEY_ROW_BYTES if _may_have_multi_key(footer) else _ROW_BYTES)
 
 
 def _may_have_multi_key(footer: parquet.FileMetaData) -> bool:
-    """Whether the file may have listings or transactions. `range` and `txn` sort after all other names."""
+    """Whether the file may have listings or transactions.
+
+    The names `range` and `txn` sort after all other names of operations, so the maximum of the column is enough.
+    """
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     columns = (group.column(number) for group in groups for number in range(group.num_columns))
     statistics = [column.statistics for column in columns if column.path_in_schema == "op"]

@@ -1,6 +1,7 @@
-"""Errors of an audit, and how a command reports them. Each error keeps its fields, and its text says what to do.
+"""Errors of an audit, and how a command reports them.
 
-Executors of Spark import this module and have no click, so only the functions that commands use import click.
+Each error keeps its fields, and its text contains what the user can do. Executors of Spark import this module and have
+no click, so only the functions that commands use import click.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
-FAULTS_SHOWN_MAX = 20  # Malformed rows that are described; all are counted.
+FAULTS_SHOWN_MAX = 20  # The number of malformed rows that an error describes; all malformed rows are counted.
 JOB_FAILED, BAD_INPUT = 1, 2  # Exit statuses of a command.
 
 
@@ -88,7 +89,7 @@ class NoJava(AuditError):
 
 
 class JobFailed(AuditError):
-    """The job itself failed: exit status 1. This says nothing about the history."""
+    """The job itself failed: exit status 1. The history may or may not be linearizable."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -110,7 +111,7 @@ def fail(message: str, status: int) -> NoReturn:
 def report_errors(*, verbose: bool) -> Iterator[None]:
     """End the command with one or two lines on stderr if the body raises an error.
 
-    Wrong usage is left to click. `verbose`: an unexpected error is raised, with its traceback.
+    Errors of usage pass through to click. If `verbose`, an unexpected error is raised with its traceback.
     """
     import click
 
@@ -130,7 +131,7 @@ def report_errors(*, verbose: bool) -> Iterator[None]:
         fail(f"{missing}\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
     except KeyboardInterrupt:
         fail("interrupted", JOB_FAILED)
-    except Exception as error:  # An error of Spark, Java or a worker: one line instead of a page.
+    except Exception as error:  # An error of Spark, Java or a worker is reduced to one line.
         if verbose:
             raise
         fail(f"the audit job failed: {_first_line(error)}\nhint: run again with --verbose", JOB_FAILED)

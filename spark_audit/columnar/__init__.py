@@ -1,4 +1,4 @@
-"""The columnar kernel: proofs over all keys of a block at once, in numpy. It shares no code with `key/decide.py`.
+"""The columnar kernel: it proves all keys of a block at once, in numpy. The kernel shares no code with `key/decide.py`.
 
 `encode` turns rows into columns. `witness` verifies the order that the revisions propose. `zones` decides keys whose
 written values are unique, without using revisions. `triage` combines both. docs/internals/audit-proofs.md proves the

@@ -9,18 +9,19 @@ import numpy as np
 
 from spark_audit.columnar.columns import NOTHING, OTHER, PRESENT, Bools, Columns, Int64s
 
-BLOCK_ROWS = 1 << 16  # About 10 MB of columns and temporaries; measured, see benchmarks/audit.
+# About 10 MB of columns and temporary arrays. The number was chosen by measurement: see benchmarks/audit.
+BLOCK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """Consecutive keys of the columns, from `first_key` up to `last_key`, with their rows from `begin` up to `end`.
 
-    All other fields count keys, rows and tokens from the start of the block. `key`: the key of each row. `starts`: as
-    in Columns. `absence`: the token of each key's absence; tokens are in [0, `tokens`). `call`, `ret`: stamps on one
-    axis, on which every stamp of a key is above all stamps of the keys before it. So a running maximum over the block
-    is a running maximum within each key. `origin`: for each key, a stamp below all of its stamps and above those of the
-    keys before it.
+    In all other fields, keys, rows and tokens are numbered from the start of the block. `key`: the key of each row.
+    `starts`: as in Columns. `absence`: for each key, the token that stands for its absence; tokens are in [0,
+    `tokens`). `call`, `ret`: time stamps, shifted so that every stamp of a key is greater than all stamps of the keys
+    before it. So a running maximum over the block is a running maximum within each key. `origin`: for each key, a stamp
+    below all of its stamps and above those of the keys before it.
     """
 
     columns: Columns
@@ -49,7 +50,7 @@ class Block:
     def local_tokens(self, column: Int64s) -> Int64s:
         """Return the block's part of a column of tokens, counted from the block's first token.
 
-        NOTHING and PRESENT stay.
+        NOTHING and PRESENT are not changed.
         """
         mine = column[self.begin : self.end]
         first = int(self.columns.tokens[self.first_key])
@@ -91,13 +92,17 @@ def _block(columns: Columns, first: int, last: int) -> Block:
 
 
 def _on_one_axis(call: Int64s, ret: Int64s, keys: int) -> tuple[Int64s, Int64s, int]:
-    """Return stamps counted from 1, with returns cut off just above the last call, and the span that one key needs."""
+    """Return calls and returns counted from 1, and the width of the range of stamps that each key needs.
+
+    A return after the last call is reduced to 1 above the last call.
+    """
     if len(call) == 0:
         return call, ret, 2
     low, high = int(call.min()), int(call.max())
     span = high - low + 3
-    at_an_end = low == -(2**63) or high >= 2**63 - 2  # Then the stamp just below or above is no int64.
-    if at_an_end or span * keys >= 2**62:  # Only the order of the stamps matters: take their ranks.
+    # At either end, the stamp just below or just above does not fit an int64.
+    at_an_end = low == -(2**63) or high >= 2**63 - 2
+    if at_an_end or span * keys >= 2**62:  # Only the order of the stamps matters, so ranks can replace them.
         stamps, ranks = np.unique(np.concatenate((call, ret)), return_inverse=True)
         ranks = ranks.reshape(-1).astype(np.int64) + 1
         return ranks[: len(call)], ranks[len(call) :], len(stamps) + 3
@@ -126,13 +131,15 @@ def first_place(token: Int64s, tokens: int) -> Int64s:
     """Return for each token its first place, or `len(token)` if it has none. Negative tokens are skipped."""
     place = np.full(tokens, len(token), np.int64)
     known = np.flatnonzero(token >= 0)[::-1]
-    place[token[known]] = known  # The last assignment wins: that of the first place.
+    # Of several assignments to one token, the last one remains, which is that of its first place.
+    place[token[known]] = known
     return place
 
 
 def places_of(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:
     """Return the places that hold any of these tokens, in order."""
-    is_wanted = np.zeros(tokens - min(NOTHING, PRESENT), np.bool_)  # NOTHING and PRESENT index it from the end.
+    # NOTHING and PRESENT are negative, so they index the array from its end.
+    is_wanted = np.zeros(tokens - min(NOTHING, PRESENT), np.bool_)
     is_wanted[wanted] = True
     return np.flatnonzero(is_wanted[column])
 
@@ -143,7 +150,8 @@ def first_places(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:
         return wanted
     places = places_of(column, wanted, tokens)[::-1]
     first = np.full(tokens, len(column), np.int64)
-    first[column[places]] = places  # The last assignment wins: that of the first place.
+    # Of several assignments to one token, the last one remains, which is that of its first place.
+    first[column[places]] = places
     return first[wanted]
 
 

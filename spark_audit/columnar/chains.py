@@ -1,4 +1,4 @@
-"""Chains: clusters that successful compare-and-sets link, and how far each reaches in time.
+"""Chains of clusters that successful compare-and-sets link, and the interval of time that each chain covers.
 
 A maximal chain is a block in the sense of `columnar/zones.py`.
 """
@@ -20,9 +20,10 @@ from spark_audit.columnar.verify_order import Order
 class Chains:
     """The chains of one block of keys. Every array has one entry for each cluster (`Clusters`).
 
-    `f`, `s`: the cluster's least return and greatest call. `root`: the first cluster of its chain. `depth`: the number
-    of links before it. `cyclic`: whether its chain is a cycle. `ancestor`: the earlier cluster of the chain with the
-    greatest s; `ancestor_call`: that s. `first_return`, `last_call`: at a root, F and S of its chain.
+    `f`, `s`: the cluster's least return and greatest call. `root`: the first cluster of the chain to which the cluster
+    belongs. `depth`: the number of links before the cluster in its chain. `cyclic`: whether this chain is a cycle.
+    `ancestor`: among the earlier clusters of the chain, the one with the greatest `s`; `ancestor_call`: the `s` of this
+    ancestor. `first_return`, `last_call`: at a root, the least `f` and the greatest `s` in its chain.
     """
 
     f: Int64s
@@ -34,11 +35,11 @@ class Chains:
     ancestor_call: Int64s
     first_return: Int64s
     last_call: Int64s
-    active: Bools  # Clusters that have members.
+    active: Bools  # Whether the cluster has members.
 
 
 def chains(block: Block, given: Order, made: Clusters) -> Chains:
-    """Return the least returns and greatest calls of the clusters, and of the chains that they form."""
+    """Return the chains of a block, with the least return and the greatest call of each cluster and each chain."""
     count = len(made.before)
     members = np.flatnonzero(made.of >= 0)
     cluster = made.of[members]

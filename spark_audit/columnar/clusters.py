@@ -1,8 +1,9 @@
-"""Clusters: each write with the operations that read from it, where values identify the write.
+"""Clusters: a cluster is a write together with the operations that read the value of this write.
 
-A response that does not name its source is used only in part. Its observation is dropped; a read of absence that
-several deletions may have made is a cluster of its own. Both allow more orders than the history itself does. So a
-violation that is found is still a violation, but linearizability is not proven (`vague`).
+A response may not identify the write that it read from. Such a response is used only in part: its observation is
+dropped. If several deletions may have caused a read of absence, this read is a cluster of its own. Both rules allow
+more orders than the history itself allows. So every violation that is found is real, but linearizability is not proven
+(`vague`).
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from spark_audit.columnar.verify_order import Order
 class Clusters:
     """The clusters of one block of keys. A cluster has the number of the row of its write.
 
-    The cluster of the initial absence of key k has the number `len(rows) + k`. `of`: for each row its cluster, -1 if it
-    takes no part. `before`: for each cluster, the cluster whose value its compare-and-set expected, -1 if none.
-    `observer`: for an unknown write, the row that shows that it happened. `unwritten`: rows that found a value which no
-    operation wrote. `vague`: for each key, whether a response was used only in part (see the docstring of this module).
+    The cluster of the initial absence of key k has the number `len(rows) + k`. `of`: for each row its cluster, -1 if
+    the row belongs to no cluster. `before`: for the cluster of a compare-and-set, the cluster of the value that it
+    expected; -1 for other clusters. `observer`: for an unknown write, the row that shows that the write took effect.
+    `unwritten`: rows that found a value which no operation wrote. `vague`: for each key, whether a response was used
+    only in part (see the docstring of this module).
     """
 
     of: Int64s
@@ -61,7 +63,7 @@ def clusters(block: Block, given: Order) -> Clusters:
 
 
 def _writers(given: Order, writes_value: Bools, tokens: int) -> tuple[Int64s, Bools]:
-    """Return for each token the row that wrote it (-1 if none), and whether several rows may have written it."""
+    """Return for each token the first row that wrote it (-1 if none), and whether several rows may have written it."""
     token = np.where(writes_value, given.writes, NOTHING)
     writer = first_place(token, tokens)
     writer[writer == len(token)] = NOTHING
@@ -69,7 +71,7 @@ def _writers(given: Order, writes_value: Bools, tokens: int) -> tuple[Int64s, Bo
 
 
 def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
-    """Return `finds` without tokens of an ambiguous source, and the rows that reported more than is left."""
+    """Return `finds` without tokens that several rows wrote, and which rows reported more than the result contains."""
     by_value = given.finds >= 0
     ambiguous = np.zeros(len(given), np.bool_)
     ambiguous[by_value] = repeated[given.finds[by_value]]
@@ -83,7 +85,8 @@ def _kept(block: Block, source: Int64s, writes_value: Bools, deletes: Bools) -> 
     """Return which rows are kept, and for each kept unknown write the row that observed it (-1 for other rows).
 
     All completed operations are kept. An unknown write is kept if and only if it was observed, by a response or by an
-    unknown compare-and-set that is kept itself. Nothing names an unknown deletion, so none is kept.
+    unknown compare-and-set that is kept itself. No response identifies an unknown deletion, so unknown deletions are
+    not kept.
     """
     rows = len(source)
     kept = ~block.unknown

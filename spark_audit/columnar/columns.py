@@ -1,12 +1,12 @@
-"""Operations of many keys as columns: numbers only, sorted by (key, call), each text encoded exactly once.
+"""Operations of many keys as columns of numbers, sorted by (key, call). Each text is encoded exactly once.
 
-Rows that do not affect the order of a key are left out: failed ones, and reads of unknown outcome. Reads that promise
-less than linearizability (`local` ones, pinned pages) are kept apart in `weak`. The projection of a listing
-(`history/projection.py`) is a read. Projections of transactions, and appends, are of kind OTHER: their keys are left to
-the Python path.
+Rows that do not affect the order of a key are left out: failed operations, and reads of unknown outcome. Reads that
+promise less than linearizability (`local` ones, pinned pages) are kept apart in `weak`. The projection of a listing
+(`history/projection.py`) is a read. Projections of transactions, and appends, are of kind OTHER: their keys are decided
+by the Python code (`key/decide.py`).
 
-A *token* stands for a value of one key. Arrow's dictionary compares the texts themselves, so equal tokens mean
-equal texts, whatever their hashes. The tokens of key k run from `tokens[k]` up to `tokens[k + 1]`. The first of them
+A *token* stands for a value of one key. Arrow's dictionary compares the texts themselves, so equal tokens mean equal
+texts, whatever their hashes. The tokens of key k run from `tokens[k]` up to `tokens[k + 1]`. The first of these tokens
 stands for the absence of the key.
 """
 
@@ -29,8 +29,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 FOREVER = 2**63 - 1  # The return of an operation of unknown outcome.
 GET, PUT, DELETE, CAS, OTHER = range(5)
-NOTHING = -1  # As a token or a number: not reported, or not applicable.
-PRESENT = -2  # In `finds`: a record whose value was not reported.
+NOTHING = -1  # In place of a token or a number: it was not reported, or does not apply.
+PRESENT = -2  # In `finds`: the response reported a record without its value.
 
 _KINDS = {"get": GET, "range": GET, "put": PUT, "delete": DELETE, "cas": CAS}
 _OUTPUT: tuple[tuple[str, pa.DataType], ...] = (
@@ -65,11 +65,12 @@ NEEDED: pa.Schema = pa.schema(_FIELDS)
 class Columns:
     """The operations of many keys. The rows of key k run from `starts[k]` up to `starts[k + 1]`.
 
-    `names[k]`: (run_id, key). `row`: the row of the input. The next four fields hold if the operation takes effect.
-    `writes`: the token that it writes; absence for a deletion that found a record or may have found one. `finds`: a
-    token, PRESENT or NOTHING in the state before it; for a failed compare-and-set, what its response showed. `differs`:
-    for a failed compare-and-set, a token that the state before it must not have. `expected_revision`: the revision that
-    the state must have, or, if the operation `failed`, must not have.
+    `names[k]`: (run_id, key). `row`: the number of the row in the input. The next four fields describe the operation on
+    the condition that it takes effect. `writes`: the token that the operation writes; the token of absence for a
+    deletion that found a record or may have found one. `finds`: the token that the state before the operation must
+    have, or PRESENT or NOTHING; for a failed compare-and-set, the token that its response reported. `differs`: for a
+    failed compare-and-set, a token that the state before it must not have. `expected_revision`: the revision that the
+    record before a compare-and-set must have; if the compare-and-set `failed`, the record must not have it.
     """
 
     names: list[tuple[str, str]]
@@ -83,15 +84,16 @@ class Columns:
     call: Int64s
     ret: Int64s
     clock: Int64s
-    revision: Int64s  # 0: none.
+    revision: Int64s  # 0 if there is none.
     writes: Int64s
     finds: Int64s
     differs: Int64s
     expected_revision: Int64s
-    mod: Int64s  # `mod`, `create`, `version`: as reported of the record seen.
+    mod: Int64s  # `mod`, `create`, `version`: the numbers that the response reported of the record.
     create: Int64s
     version: Int64s
-    weak: Columns | None = None  # Reads of weaker consistency, with the same names and tokens, but rows of their own.
+    # Reads of weaker consistency. They share names and tokens with the other operations, but not rows.
+    weak: Columns | None = None
 
     def __len__(self) -> int:
         return len(self.call)
@@ -190,13 +192,13 @@ def encode(table: pa.Table) -> Columns:
 
 
 def key_ids(table: pa.Table) -> Int64s:
-    """Return for each row of the table the number of its key in `names` of `encode`."""
+    """Return for each row of the table the number of its key: the index in the `names` that `encode` returns."""
     return _key_ids(_Source(table.select(["run_id", "key"])))[0]
 
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """Texts as numbers into a dictionary; -1 for null."""
+    """A column of texts, stored as indices into a list of texts; -1 for null."""
 
     ids: Int64s
     texts: list[str]
@@ -207,7 +209,7 @@ class _Codes:
 
 
 class _Source:
-    """The columns of a table as numpy arrays; missing ones are null."""
+    """The columns of a table as numpy arrays; missing columns are null."""
 
     def __init__(self, table: pa.Table) -> None:
         self.rows = table.num_rows
@@ -247,7 +249,7 @@ class _Source:
 
 
 def _used(ids: Int64s, texts: list[str | None]) -> _Codes:
-    """The dictionary without unused and repeated entries."""
+    """Encode the same texts by a dictionary without unused and repeated entries."""
     there = np.zeros(len(texts) + 1, np.bool_)
     there[ids] = True
     number: dict[str, int] = {}
@@ -302,7 +304,7 @@ def _by_key_and_call(key: Int64s, call: Int64s, taking_part: Bools) -> Int64s:
 def sorted_by(rank: Int64s) -> Int64s:
     """Return a stable argsort of numbers ≥ 0.
 
-    Rank and place are packed into one number, which sorts several times faster.
+    Each rank is packed with its place into one number, because these numbers sort several times faster.
     """
     place_bits = max(1, len(rank) - 1).bit_length()
     if len(rank) == 0 or int(rank.max()).bit_length() + place_bits > 63:
@@ -333,12 +335,15 @@ class _Meaning:
         expects_absence = (expected_revision == 0) | (by_value & ~source.valid("expected"))
         self._expects_absence = cas & expects_absence
         self._expects_value = by_value & source.valid("expected")
-        # A record that claims revision 0 looks like absence to a comparison of revisions.
+        # A comparison of revisions cannot distinguish absence from a record that is reported with revision 0.
         self.strange = self.found_record & (source.output_numbers("mod_revision") == 0)
         self._source = source
 
     def tokens(self, row: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """Return `writes`, `finds` and `differs` of these rows, and the first token of each key (and the end)."""
+        """Return `writes`, `finds` and `differs` of these rows, and the first token of each key.
+
+        The last entry of the first tokens is the end of the last key's tokens.
+        """
         source, rows = self._source, self._source.rows
         texts = pa.concat_arrays([source.text("value"), source.text("expected"), source.output_text("value")])
         ids = _numbers(texts.dictionary_encode().indices, NOTHING)
@@ -362,23 +367,28 @@ def _valid_output(source: _Source, name: str) -> Bools:
 
 
 def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s]:
-    """Number values as tokens (NOTHING stays), and return the first token of each key. The rows are sorted by key."""
+    """Replace values by tokens (NOTHING stays NOTHING), and return the tokens and the first token of each key.
+
+    The rows are sorted by key.
+    """
     flat = values.reshape(-1)
     known = np.flatnonzero(flat >= 0)
     value, owner = flat[known], key[known // values.shape[1]]
     size = int(value.max(initial=-1)) + 1
     belongs = np.zeros(size, np.int64)
     belongs[value] = owner
-    if (belongs[value] != owner).any():  # A value that several keys hold gets one token for each.
+    if (belongs[value] != owner).any():  # A value that occurs with several keys gets one token for each key.
         _, value = np.unique(owner * size + value, return_inverse=True)
         value, size = value.reshape(-1), len(_)
     first_seen = np.zeros(size, np.int64)
-    first_seen[value[::-1]] = np.arange(len(value))[::-1]  # The last assignment wins: that of the first place.
+    # Of several assignments to one value, the last one remains, which is that of its first place.
+    first_seen[value[::-1]] = np.arange(len(value))[::-1]
     is_first = np.zeros(len(value), np.bool_)
     is_first[first_seen[value]] = True
     rank = (np.cumsum(is_first) - 1)[first_seen[value]]
     tokens = np.full(len(flat), NOTHING, np.int64)
-    tokens[known] = rank + owner + 1  # Smaller tokens: earlier values, and the absences of all keys up to this one.
+    # Smaller tokens stand for the values before this one, and for the absence of each key up to and including this one.
+    tokens[known] = rank + owner + 1
     new = np.bincount(owner[is_first], minlength=keys)
     first = np.concatenate(([0], np.cumsum(new + 1)))
     return tokens.reshape(values.shape), first

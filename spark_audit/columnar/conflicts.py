@@ -1,4 +1,4 @@
-"""Violations of single keys, and the few rows that show each. Only the first one found of each key is kept."""
+"""Violations of single keys, and the few rows that show each. Only the first violation found of each key is kept."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ class ConflictFinder:
         self.reason: Int8s = np.full(block.keys, NOTHING, np.int8)
 
     def _note(self, reason: int, *rows: Int64s) -> None:
-        """Record violations with this reason. `rows`: columns, with one violation in each line.
+        """Record violations with this reason.
 
-        The entries are rows of the block, -1 for none. The entry in the first column determines the key.
+        `rows`: arrays of equal length; the entries at one index belong to one violation. The entries are rows of the
+        block, -1 for none. The entry in the first array determines the key.
         """
         fresh = self.reason[self._block.key[rows[0]]] < 0
         table = np.stack([column[fresh] for column in rows], axis=1)[::-1]
@@ -49,10 +50,11 @@ class ConflictFinder:
         for place in range(1, table.shape[1]):  # Name each operation only once.
             again = (table[:, :place] == table[:, place : place + 1]).any(axis=1)
             table[again, place] = NOTHING
-        self.core[key, : table.shape[1]] = table  # The last assignment wins: that of the first violation of each key.
+        # Of several assignments to one key, the last one remains, which is that of its first violation.
+        self.core[key, : table.shape[1]] = table
 
     def answers(self) -> None:
-        """Find violations that one operation shows, or one read and its write."""
+        """Find violations that a single operation shows, or a read together with its write."""
         given, made, rows = self._given, self._made, np.arange(len(self._given))
         unwritten = rows[made.unwritten]
         if len(unwritten):
@@ -86,7 +88,7 @@ class ConflictFinder:
             self._note(NOT_DIFFERENT, readers[failed], write[failed])
 
     def chains(self, linked: Chains) -> None:
-        """Find two successors of one cluster, cycles, and operations of a chain in the wrong order."""
+        """Find clusters with two successors, cyclic chains, and chains whose operations are in the wrong order."""
         given, made = self._given, self._made
         links = np.flatnonzero(made.before >= 0)
         if not len(links):
@@ -147,7 +149,8 @@ class ConflictFinder:
     def _conflict(self, linked: Chains, one: Int64s, other: Int64s) -> None:
         returned, called = self._block_ends(linked)
         ends = [returned[one], called[one], returned[other], called[other]]
-        ends[0] = np.where(ends[0] >= 0, ends[0], ends[1])  # No row wrote the initial absence.
+        # A block of the initial absence may have no row with a return, so the row with the greatest call replaces it.
+        ends[0] = np.where(ends[0] >= 0, ends[0], ends[1])
         self._note(PAIR, *ends, self._write(one), self._write(other))
 
     def _block_ends(self, linked: Chains) -> tuple[Int64s, Int64s]:

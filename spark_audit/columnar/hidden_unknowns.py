@@ -1,9 +1,10 @@
-"""Unknown writes that no operation read, but that some response still shows.
+"""Unknown writes that no operation read, but that must have taken effect because of some response.
 
-A creation revision, a version, absence or presence can show such a write. The requirements are *slots*: places before
-which some unknown deletion, or some unknown put, must have taken effect. Unknown writes that were not observed, and
-that were called in time, fill the slots; each slot takes the one called last. An unknown compare-and-set fills a slot
-only directly after the write that it expected. Nothing here is trusted: the resulting order is verified like any other.
+The response reports a creation revision, a version, absence or presence that the known writes do not explain. It
+requires an unknown deletion or an unknown put before a certain place of the order. Such a place is a *slot*. Unknown
+writes that were not observed, and that were called early enough, fill the slots; each slot takes the write called last.
+An unknown compare-and-set fills a slot only directly after the write that it expected. This choice need not be right,
+because the resulting order is verified like any other.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from spark_audit.columnar.verify_order import Order, States, counts, states
 def with_hidden(proposal: Proposal) -> Proposal:
     """Insert unknown writes wherever creations, versions, absence and presence require them.
 
-    Only requirements that are known before the first insertion are met.
+    Requirements that arise from an insertion are not met.
     """
     unused = np.flatnonzero(proposal.unused())
     if not len(unused):
@@ -42,11 +43,11 @@ def with_hidden(proposal: Proposal) -> Proposal:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """A replay of an order, independent of revisions.
+    """The states along an order, computed without revisions.
 
     `before`: the state before each place. `number`, `creation`: see `counts` in columnar/verify_order.py. `deadline`:
-    for each place, the latest call that a write inserted there may have. It is the least return from there on (see
-    Block).
+    for each place, the latest call that a write inserted there may have. It is the least return of the operations from
+    that place on (stamps as in Block).
     """
 
     before: States
@@ -61,14 +62,14 @@ class _Replay:
 
 
 def _fillers(given: Order, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Return the deletions among these rows, the writes that create, and the puts that ignore the state."""
+    """Return, of these rows, the deletions, the writes that expect absence, and the puts (which expect nothing)."""
     finds, writes, absence = given.finds[rows], given.writes[rows], given.absence[rows]
     makes = (writes >= 0) & (writes != absence)
     blind = (finds == NOTHING) & (given.expected_revision[rows] < 0)
     return rows[writes == absence], rows[(finds == absence) & (writes >= 0)], rows[makes & blind]
 
 
-_DELETES, _CREATES, _COUNTS = range(3)  # The rank of a slot, which orders several slots at one place.
+_DELETES, _CREATES, _COUNTS = range(3)  # The ranks of slots: they order the slots at one place.
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ class _Slots:
 def _structural(proposal: Proposal, before: States, creations: _Creations, named: Int64s) -> tuple[_Slots, _Slots]:
     """Return the slots of deletions, and the slots of puts.
 
-    Absence and creations require deletions. Creations, presence and revisions require puts. `named`: places of
-    compare-and-sets whose expected revision no write has.
+    A response that reports absence or a creation requires a deletion. A response that reports a creation, presence or a
+    revision requires a put. `named`: the places of compare-and-sets that expected a revision which no write has.
     """
     order = proposal.order
     absent_at = (order.finds == order.absence) & before.present
@@ -113,7 +114,10 @@ def _structural(proposal: Proposal, before: States, creations: _Creations, named
 def _named_swaps(
     proposal: Proposal, replay: _Replay, named: Int64s, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, _Slots]:
-    """Return the unknown compare-and-sets that expect the record before a place of `named`, and their slots."""
+    """Return the unknown compare-and-sets that expect the record before a place of `named`.
+
+    A second result has a slot at that place for each of them.
+    """
     order, (swaps, after) = proposal.order, expecting
     at, swap = np.intersect1d(replay.before.writer[named], after, return_indices=True)[1:]
     in_time = proposal.given.call[swaps[swap]] <= replay.deadline[named[at]]
@@ -122,10 +126,10 @@ def _named_swaps(
 
 
 def _named(proposal: Proposal, before: States) -> tuple[Proposal, Int64s]:
-    """Find the places of compare-and-sets that succeeded on a revision which the write before them does not have.
+    """Find places where a compare-and-set succeeded, but the write before it does not have the expected revision.
 
-    If that write is unknown and has no revision, it gets the expected one. The remaining places, which need another
-    write, are returned.
+    If the write before it is an unknown write without a revision, this write gets the expected revision. The remaining
+    places need another write, and are returned.
     """
     order = proposal.order
     named = np.flatnonzero((order.expected_revision >= 0) & ~order.failed)
@@ -162,7 +166,7 @@ class _Creations:
 
     `revision`: the reported revision of the creation. `place`: the first write of that revision or above. `known`:
     whether that write is the creation. `reader`: the first place that reports the creation. `of`: for each place, the
-    creation that it reports, -1 if none.
+    number of the creation that it reports, -1 if none.
     """
 
     place: Int64s
@@ -175,7 +179,7 @@ class _Creations:
 def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creations]:
     """Find the reported creations.
 
-    A creation without a write may belong to an unknown write, which then gets that revision.
+    If no known write is the creation, it may be an unknown write, which then gets the reported revision.
     """
     order, key = proposal.order, proposal.key()
     readers = np.flatnonzero((order.create >= 0) & replay.before.present)
@@ -184,7 +188,8 @@ def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creation
         return proposal, _Creations(readers, readers, np.zeros(0, np.bool_), readers, of)
     span = int(order.create.max()) + 1
     codes = key[readers] * span + order.create[readers]
-    run = np.flatnonzero(np.diff(codes, prepend=NOTHING))  # Most readers report the same as the one before.
+    # Most readers report the same creation as the reader before, so only changes are looked at.
+    run = np.flatnonzero(np.diff(codes, prepend=NOTHING))
     code, first, number = np.unique(codes[run], return_index=True, return_inverse=True)
     place, known = _write_of(proposal, replay.before.writes, code // span, code % span)
     inside = place < len(order)
@@ -197,8 +202,8 @@ def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creation
 def _write_of(proposal: Proposal, writers: Int64s, key: Int64s, revision: Int64s) -> tuple[Int64s, Bools]:
     """Find for each (key, revision) the key's first write of that revision or above.
 
-    Return its place, and whether the write has exactly that revision. The place is the number of places if there is no
-    such write. `writers`: the places of all writes.
+    Return the place of this write, and whether the write has exactly that revision. The place is the number of places
+    if there is no such write. `writers`: the places of all writes.
     """
     if not len(key):
         return key, np.zeros(0, np.bool_)
@@ -217,7 +222,8 @@ def _write_of(proposal: Proposal, writers: Int64s, key: Int64s, revision: Int64s
 def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Proposal, _Creations]:
     """Assign each creation without a write to the unknown write just before it, if version and place permit it.
 
-    If a chain of unknown compare-and-sets stands just before it, the creation is assigned to the first of the chain.
+    If a chain of unknown compare-and-sets stands just before the creation, the creation is assigned to the first
+    operation of the chain.
     """
     order, number = proposal.order, replay.number
     write = replay.before.writer[made.place]
@@ -234,7 +240,8 @@ def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Pro
     version = order.version[made.reader]
     counted = version == number[replay.before.writer[made.reader]] - number[first] + 1
     chained = unnamed & ~fits & counted & (version >= 0) & blind(first) & (order.revision[first] < 0)
-    place = np.where(fits, write, np.where(chained, first, made.place))  # The creation happened no later than there.
+    # The creation happened at this place or earlier.
+    place = np.where(fits, write, np.where(chained, first, made.place))
     fits = (fits & ((version < 0) | counted)) | chained
     adopted = _Creations(place, made.revision, made.known | fits, made.reader, made.of)
     return proposal.revised(proposal.rows[first[fits]], made.revision[fits]), adopted
@@ -243,15 +250,17 @@ def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Pro
 def _versions(
     proposal: Proposal, replay: _Replay, creations: _Creations, named: Int64s, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, Int64s, _Slots]:
-    """Return what versions require: compare-and-sets with the places before which they go, and slots of puts.
+    """Return the writes that the reported versions require.
 
-    The version of a record counts from its reported creation, known or hidden. If no creation was reported, it counts
-    from the last creation in the order. `named`: places that get a write anyway.
+    The results are compare-and-sets, the places before which they go, and slots of puts. The version of a record counts
+    from its reported creation, known or hidden. If no creation was reported, it counts from the last creation in the
+    order. `named`: places before which a write is inserted for another reason.
     """
     order, before, creation = proposal.order, replay.before, replay.creation
     number = replay.number + so_far(named, len(order)) if len(named) else replay.number
     readers = np.flatnonzero((order.version >= 0) & (before.writer >= 0) & before.present)
-    readers = readers[np.flatnonzero(np.diff(before.writer[readers], prepend=NOTHING))]  # One reader for each record.
+    # One reader of each record is enough.
+    readers = readers[np.flatnonzero(np.diff(before.writer[readers], prepend=NOTHING))]
     writer = before.writer[readers]
     epoch, base, until = creation[writer], number[creation[writer]] - 1, creation[writer]
     of = creations.of[readers]
@@ -259,7 +268,7 @@ def _versions(
     place, known = creations.place[of[some]], creations.known[of[some]]
     makes = (order.writes[place] >= 0) & (order.writes[place] != order.absence[place])
     epoch[some] = place
-    base[some] = number[place] - np.where(known, 1, makes + 1)  # `number` does not count a hidden creation.
+    base[some] = number[place] - np.where(known, 1, makes + 1)  # `number` does not include a creation that is hidden.
     until[some] = np.where(known, place, place - 1)
     excess = order.version[readers] - (number[writer] - base)
     goes_on = np.diff(epoch, prepend=NOTHING) == 0
@@ -287,7 +296,7 @@ def _swaps(
 ) -> tuple[Int64s, Int64s, Int64s]:
     """Find unknown compare-and-sets that fit into gaps.
 
-    Return them, the places before which they go, and the number of writes still missing in each gap.
+    Return these compare-and-sets, the places before which they go, and the number of writes still missing in each gap.
     """
     order, given, writers = proposal.order, proposal.given, replay.before.writes
     swaps, wrote = expecting
@@ -311,7 +320,7 @@ def _swaps(
 def _filled(
     proposal: Proposal, deadline: Int64s, wanted: tuple[tuple[_Slots, Int64s], ...], rows: Int64s, slots: _Slots
 ) -> Proposal:
-    """Insert `rows` at `slots`, and fill the wanted slots from their candidates, as far as these suffice."""
+    """Insert `rows` at `slots`, and fill the slots of `wanted` from their candidates while there are enough."""
     for some, candidates in wanted:
         taken = np.isin(some.place * 4 + some.rank, slots.place * 4 + slots.rank) & (some.rank == _CREATES)
         place, rank, revision = (column[~taken] for column in _parts(some))
@@ -325,12 +334,13 @@ def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s
     """Match slots with fillers; return the slots and the fillers of the pairs.
 
     Each slot, the earliest first, takes the filler called last before its deadline. So as many slots as possible are
-    filled, and the remaining fillers are those that fit best elsewhere. Slots match fillers as closing brackets match
-    opening ones, so the two of a pair are neighbours among the brackets of their depth. `origin`: a stamp for each key;
-    all stamps of a key lie above its origin and below the next.
+    filled, and the fillers that remain are those called earliest, which fit the most slots. Slots match fillers as
+    closing brackets match opening brackets, so a slot and its filler are neighbours among the brackets of one depth.
+    `origin`: a stamp for each key; all stamps of a key lie above its origin and below the origin of the next key.
     """
     times = np.concatenate((call, deadline))
-    event = np.argsort(times, kind="stable")  # At equal stamps a call comes first: it is in time.
+    # At equal stamps a call comes before a deadline, because it still meets the deadline.
+    event = np.argsort(times, kind="stable")
     opens = event < len(call)
     key = np.searchsorted(origin, times[event], side="right")
     step = np.where(opens, 1, -1)
@@ -342,7 +352,7 @@ def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s
     room = 2 * len(event) + 1
     lowest = np.minimum(np.minimum.accumulate(balance - key * room) + key * room, 0)
     before = np.where(np.diff(key, prepend=NOTHING) != 0, 0, np.r_[0, lowest[:-1]])
-    alone = ~opens & (lowest < before)  # No filler was open.
+    alone = ~opens & (lowest < before)  # No unmatched filler was called before this deadline.
     level = balance - lowest + ~opens
     kept = np.flatnonzero(~alone)
     kept = kept[np.lexsort((kept, level[kept], key[kept]))]

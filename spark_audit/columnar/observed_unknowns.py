@@ -1,4 +1,4 @@
-"""The places of unknown writes whose value was observed: each goes immediately before its first observer."""
+"""Inserts the unknown writes whose value was observed, each immediately before its first observer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from spark_audit.columnar.proposed_order import Draft, Proposal
 
 
 def with_observed(draft: Draft) -> Proposal:
-    """Insert every unknown put and compare-and-set that an observer needs, and those that these need in turn.
+    """Insert every unknown put and compare-and-set whose value an operation found.
 
-    `draft`: the completed operations.
+    The operation may be a completed one, or an inserted compare-and-set. `draft`: the completed operations.
     """
     block, given = draft.block, draft.given
     rows = np.flatnonzero(block.unknown & (given.writes >= 0) & (given.writes != given.absence))
     written = given.writes[rows]
     owner = np.full(block.tokens, NOTHING, np.int64)
-    owner[written[::-1]] = np.arange(len(rows))[::-1]  # If several writes wrote the token, the one called first.
+    # If several writes wrote the token, its owner is the write called first.
+    owner[written[::-1]] = np.arange(len(rows))[::-1]
     also = places_of(given.writes, written, block.tokens)
     owner[given.writes[also[~block.unknown[also]]]] = (
-        NOTHING  # An acknowledged write wrote these: no unknown one is needed.
+        NOTHING  # An acknowledged write wrote these tokens, so no unknown write is needed.
     )
     rows_find, places_find, revision_of = _finds(draft, owner)
     mine = owner[written] == np.arange(len(rows))
@@ -39,17 +40,19 @@ def with_observed(draft: Draft) -> Proposal:
 
 
 def _finds(draft: Draft, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Return `finds` of rows and of places, with compared revisions turned into tokens, and the revisions of tokens.
+    """Return `finds` of all rows, `finds` of all places, and the reported revision of each token.
 
-    The last array has for each token its reported revision, or -1. Only tokens of unknown writes (`owner`) are looked
-    up: any other write has a revision of its own.
+    In both `finds`, an expected revision is replaced by its token. The last array has for each token its reported
+    revision, or -1. Only tokens of unknown writes (`owner`) are looked up, because every other write carries its
+    revision itself.
     """
     block, given = draft.block, draft.given
     revision_of = np.full(block.tokens, NOTHING, np.int64)
     places_find = given.finds[draft.rows]
     readers = draft.rows[places_of(places_find, np.flatnonzero(owner >= 0), block.tokens)]
     readers = readers[given.mod[readers] >= 0][::-1]
-    revision_of[given.finds[readers]] = given.mod[readers]  # The last assignment wins: that of the first reader.
+    # Of several assignments to one token, the last one remains, which is that of the first reader.
+    revision_of[given.finds[readers]] = given.mod[readers]
     if given.expected_revision.max(initial=NOTHING) < 0:
         return given.finds, places_find, revision_of
     known = _Revisions(block.key[readers], given.mod[readers], given.finds[readers])
@@ -68,7 +71,7 @@ class _Revisions:
     token: Int64s
 
     def tokens(self, key: Int64s, revision: Int64s) -> Int64s:
-        """Return for each (key, revision) the token; NOTHING if it is not known."""
+        """Return for each (key, revision) the token that was written; NOTHING if the token is not known."""
         both_keys = np.concatenate((self.key, key))
         both = np.concatenate((self.revision, revision))
         by_pair = np.lexsort((both, both_keys))

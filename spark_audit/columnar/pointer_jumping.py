@@ -1,4 +1,4 @@
-"""Computations along chains by pointer jumping: after k rounds a link has the result of the 2^k links before it."""
+"""Computations along chains by pointer jumping: round k gives each link the result of the 2^k links before it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_audit.columnar.columns import NOTHING, Bools, Int64s
 def least_of_descendants(parent: Int64s, value: Int64s) -> Int64s:
     """Return for each link the least value among itself and its descendants.
 
-    `parent`: -1 for none. Cycles are harmless.
+    `parent`: -1 for none. The chains may contain cycles.
     """
     least, jump = value.copy(), parent.copy()
     for _ in range(len(parent).bit_length()):

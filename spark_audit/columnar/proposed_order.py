@@ -1,4 +1,4 @@
-"""A proposed order of a block's operations: completed ones by revision, unknown writes inserted where they belong."""
+"""A proposed order of a block's operations: completed operations by revision, with unknown writes inserted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Draft:
     """A proposed order without its columns.
 
     `rows`: the rows of the block, in the proposed order. `given`: the columns of all rows, in their own order. In
-    `given`, the `revision` of an unknown write is the one that responses name; -1 while none does. `sizes`: for each
-    key, its number of places.
+    `given`, the `revision` of an unknown write is the revision that responses name; -1 as long as no such response is
+    known. `sizes`: for each key, its number of places.
     """
 
     block: Block
@@ -47,7 +47,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A draft, and `order`: the columns of its `rows`."""
+    """A draft with its columns. `order`: the columns of the `rows`, in the proposed order."""
 
     block: Block
     given: Order
@@ -83,7 +83,7 @@ class Proposal:
     def with_row(self, places: Int64s, rows: Int64s) -> Proposal:
         """Put these rows at these places.
 
-        Each is of the same key as the row that it replaces, and brings its own revision.
+        Each new row is of the same key as the row that it replaces, and keeps its own revision.
         """
         there = self.rows.copy()
         there[places] = rows
@@ -91,10 +91,11 @@ class Proposal:
         return replace(self, rows=there, order=order)
 
     def out_of_turn(self) -> Bools:
-        """Find the places whose revision is below the last known one of the key, or, at a write, equal to it.
+        """Find the places whose revision is below the last known revision of the key.
 
-        At such a place, an unknown write is not at the place of its revision, or a revision was seen without its write.
-        In an order without such a place, every read reads from the last write whose revision is not above its own.
+        A write whose revision is equal to it is also found. At such a place, an unknown write is not at the place of
+        its revision, or the write of a reported revision is missing. In an order without such a place, every read reads
+        from the last write whose revision is not above that of the read.
         """
         known = np.flatnonzero(self.order.revision > 0)
         rise = np.diff(self.order.revision[known])
@@ -112,7 +113,7 @@ class Proposal:
         return self.keys_of(unnamed)
 
     def keys_of(self, places: Int64s) -> Bools:
-        """Return for each key whether any of these places is its own."""
+        """Return for each key whether any of these places belongs to it."""
         found = np.zeros(self.block.keys, np.bool_)
         found[self.block.key[self.rows[places]]] = True
         return found
@@ -167,8 +168,8 @@ def given_order(block: Block) -> Order:
 
 
 def _or_nothing(column: Int64s) -> Int64s:
-    """Return the column, or a constant if it has no value.
+    """Return the column, or, if none of its entries has a value, a constant array.
 
-    A constant takes no memory, and no time to reorder (`Order.taken`).
+    A constant array takes no memory, and no time to reorder (`Order.taken`).
     """
     return column if column.max(initial=NOTHING) >= 0 else np.broadcast_to(np.int64(NOTHING), len(column))

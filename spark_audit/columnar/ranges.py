@@ -1,10 +1,10 @@
-"""The witness for one key, one range of its operations at a time, continued from a carry.
+"""The witness for one key, applied to one range of its operations at a time and continued from a carry.
 
-A carry holds the record after the earlier ranges, the greatest call of any operation in them, and the greatest revision
-that any of them carried. In the witness, the write of the record is the first row (`Carry`). If the record was written
-more than once, a creation made for this purpose precedes that write. Only a prefix of the order is taken. The rest is
-left to the next range, which knows more of the later operations. docs/internals/audit-proofs.md, section 10, proves
-that prefixes join to one order.
+A carry is the result of the earlier ranges: the record after them, the greatest call, and the greatest revision of
+their operations. In the witness, the write of the record is the first row (`Carry`). If the record was written more
+than once, an artificial creation is inserted before that write. Of each range, only a prefix of the order is taken. The
+other operations are left to the next range, which knows more of the later operations. docs/internals/audit-proofs.md,
+section 10, proves that prefixes join to one order.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NEVER = 2**62  # A version that no record has.
 class Carry:
     """The result of the earlier ranges, from which the next one continues.
 
-    `version`: that of the record; 0 if there is no record. `revision`, `create`: the revision of the record, and that
-    of its creation. If there is a record, row 0 of the table behind `columns` is its write: a put at its revision,
-    without any observation. `call`, `last`: the greatest call and the greatest revision so far. `unsure`: there is no
-    record, and its deletion is of unknown outcome.
+    `version`: the version of the record; 0 if there is no record. `revision`, `create`: the revision of the record, and
+    the revision of its creation. If there is a record, row 0 of the table behind `columns` is its write: a put at its
+    revision, without any observation. `call`, `last`: the greatest call and the greatest revision so far. `unsure`:
+    there is no record, and its deletion is of unknown outcome.
     """
 
     version: int = 0
@@ -46,10 +46,10 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """A verified prefix. All rows are those of the table.
+    """A verified prefix. All rows are numbered as in the table.
 
-    `writer`: the write whose record is carried on, -1 if there is none. `used`: the rows of unknown outcome in the
-    prefix. `placed`: the same rows with their revisions. `left`: the completed rows behind the prefix.
+    `writer`: the write of the record in the new carry, -1 if there is no record. `used`: the rows of unknown outcome in
+    the prefix. `placed`: the same rows with their revisions. `left`: the completed rows after the prefix.
     """
 
     carry: Carry
@@ -60,10 +60,10 @@ class Advanced:
 
 
 def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanced | None:
-    """Take a prefix of these operations and prove it; None if it is not proven.
+    """Choose a prefix of these operations and prove it; return None if the proof fails.
 
-    `columns`: the operations of one key. `last`: no other range follows. Otherwise at least `ahead` places at the end
-    are not taken. `columns.weak` is ignored.
+    `columns`: the operations of one key. `last`: this is the last range. Of any other range, at least `ahead` places at
+    the end are not taken. `columns.weak` is ignored.
     """
     begun = 0 if carry.version == 0 else 1 + (carry.version > 1)
     made = _with_creation(columns, carry)
@@ -84,7 +84,7 @@ def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanc
 
 
 def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
-    """Return whether every read that promises less fits its own revision, as far as this range shows.
+    """Return whether every weak read fits its own revision, as far as this range shows.
 
     See `columnar/weak_reads.py`. `columns` has all acknowledged writes of the key at the revisions of the range,
     including those left over from earlier ranges.
@@ -100,9 +100,9 @@ def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
 def _with_creation(columns: Columns, carry: Carry) -> Columns | None:
     """Insert a creation before the write of the carried record.
 
-    The writes between the two are left out, so the versions reported for the record until its deletion are reduced
-    accordingly. Return None if a row reports a version without the creation revision: it may be of another life of the
-    record.
+    The writes between this creation and the write of the record are left out, so the reported versions of the record
+    are reduced accordingly. Return None if a row reports a version without the creation revision, because the version
+    may belong to a later record of the same key.
     """
     if carry.version <= 1:
         return columns
@@ -137,7 +137,7 @@ def _places_of_carry(columns: Columns, begun: int) -> Int64s:
 
 
 def _before_its_time(columns: Columns, proposal: Proposal, carry: Carry) -> Bools:
-    """Find the places that cannot follow the carry, by real time or by their revision."""
+    """Find the operations that cannot follow the carry because of real time or of their revision."""
     order = proposal.order
     late: Bools = columns.ret[proposal.rows] < carry.call
     late |= (order.revision > 0) & (order.revision < carry.last)
@@ -146,7 +146,7 @@ def _before_its_time(columns: Columns, proposal: Proposal, carry: Carry) -> Bool
 
 
 def _cut(clean: Bools, begun: int, ahead: int, last: bool) -> int:
-    """The last place that is taken; `begun - 1` if there is none."""
+    """Return the last place of the prefix; `begun - 1` if the prefix is empty."""
     if last:
         return len(clean) - 1
     taken = np.flatnonzero(clean[begun : max(begun, len(clean) - ahead)])
@@ -155,11 +155,11 @@ def _cut(clean: Bools, begun: int, ahead: int, last: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """The state behind each place.
+    """The state after each place.
 
-    `writer`: the place of the last write, -1 if none. `present`, `create`, `version`: the record that it left.
-    `creation`: the place of the record's creation. `clean`: the place has a revision, and the record is known whole.
-    Versions are those of the columns.
+    `writer`: the place of the last write, -1 if none. `present`, `create`, `version`: the record that this write left.
+    `creation`: the place of the record's creation. `clean`: the operation at the place has a revision, and the revision
+    and creation of the record are known. Versions count only the writes in the columns.
     """
 
     writer: Int64s
@@ -179,7 +179,7 @@ class _Ends:
         creation = np.maximum(creations[some], 0)
         create, version = order.revision[creation], number[some] - number[creation] + 1
         clean = ~present | ((order.revision[some] > 0) & (create > 0))
-        clean &= order.revision > 0  # Then every earlier write is known to have had a lower revision.
+        clean &= order.revision > 0  # If the place has a revision, no earlier write has a higher one.
         return _Ends(writer, present, create, version, creation, clean)
 
 
@@ -194,7 +194,7 @@ def _advanced(
         return Advanced(carry, NOTHING, used, left, PlacedWrites())
     order, place = proposal.order, int(ends.writer[end])
     revisions = order.revision[: end + 1]
-    mine = taken[columns.row[taken] >= 0]  # The inserted creation has no call.
+    mine = taken[columns.row[taken] >= 0]  # The artificial creation has no call of its own.
     after = Carry(
         call=max(carry.call, int(columns.call[mine].max(initial=_EARLIEST))), last=max(carry.last, int(revisions.max()))
     )

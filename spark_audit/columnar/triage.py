@@ -1,4 +1,4 @@
-"""The decision of all keys of some columns: first by the witness, then, for suspect keys, by zones.
+"""Decides all keys of some columns: first by the witness, then, for suspect keys, by zones.
 
 The remaining keys are left to the search.
 """
@@ -24,9 +24,9 @@ class Triage:
     """The decision for each key.
 
     `verdict`: BY_WITNESS or BY_ZONES if the key is proven linearizable; WRONG; or LEFT for the search. `guessed`: for a
-    linearizable key, as in `Decision.needs_replay`. `at`: the row of the columns at which the witness failed; -1 if it
-    did not fail, or cannot say where. `core`, `reason`: for a WRONG key, see `zones`. `placed`: the unknown writes of
-    keys proven BY_WITNESS.
+    key proven BY_WITNESS, whether no response named the place of some unknown write; True for a key proven BY_ZONES.
+    `at`: the row of the columns at which the witness failed; -1 if the witness did not fail, or if the row is not
+    known. `core`, `reason`: for a WRONG key, see `zones`. `placed`: the unknown writes of keys proven BY_WITNESS.
     """
 
     verdict: Int8s
@@ -50,6 +50,7 @@ def triage(columns: Columns, rows_max: int = BLOCK_ROWS) -> Triage:
         zoned = zones(columns.of_keys(suspect), rows_max)
         named = np.where(zoned.status == VIOLATION, WRONG, np.where(zoned.status == NEEDS_SEARCH, LEFT, BY_ZONES))
         verdict[suspect], guessed[suspect], reason[suspect] = named, named == BY_ZONES, zoned.reason
-        rows = np.append(rows_of(columns, suspect), NOTHING)  # The index -1 picks the last, so it stays -1.
+        # In `zoned.core`, the index -1 selects the appended last entry, so it stays -1.
+        rows = np.append(rows_of(columns, suspect), NOTHING)
         core[suspect] = rows[zoned.core]
     return Triage(verdict, guessed, seen.at, core, reason, seen.placed)

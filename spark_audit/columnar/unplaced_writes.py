@@ -1,4 +1,4 @@
-"""Hidden writes in a proposed order: the choice among them, and the ranges of their revisions.
+"""Hidden writes in a proposed order: which of them are used, and the revisions that each may have.
 
 See `key/unplaced_writes.py`.
 """
@@ -34,9 +34,9 @@ def _none() -> Int64s:
 class PlacedWrites:
     """Unknown writes in a verified order, by row of the columns: see `store/revision_claims.py`.
 
-    `claimed`, `revision`: the writes whose revision a record named, and that revision. `unplaced`, `low`, `high`: the
-    other writes, in the order of their places, and the range of each revision. `mover`, `first`, `last`: an unplaced
-    write (by its row), and one of its alternative ranges.
+    `claimed`, `revision`: the writes whose revision is known from a reported record, and the revision of each.
+    `unplaced`, `low`, `high`: the other writes, in the order of their places, and the range in which the revision of
+    each lies. `mover`, `first`, `last`: an unplaced write (by its row), and one of its alternative ranges.
     """
 
     claimed: Int64s = field(default_factory=_none)
@@ -50,7 +50,7 @@ class PlacedWrites:
 
     @staticmethod
     def joined(some: list[PlacedWrites]) -> PlacedWrites:
-        """Join several of these into one."""
+        """Join several of these objects into one."""
         return PlacedWrites(*(np.concatenate([getattr(one, name) for one in some]) for name in PlacedWrites.__slots__))
 
     def where(self, claimed: Bools, unplaced: Bools) -> PlacedWrites:
@@ -67,7 +67,7 @@ class PlacedWrites:
         return replace(self, claimed=rows[self.claimed], unplaced=rows[self.unplaced], mover=rows[self.mover])
 
     def between(self, before: int, last: int) -> PlacedWrites:
-        """Bound all ranges to revisions above `before`, and alternative ranges also to revisions below `last`."""
+        """Limit all ranges to revisions above `before`, and alternative ranges also to revisions below `last`."""
         found = replace(self, low=np.maximum(self.low, before + 1), first=np.maximum(self.first, before + 1))
         found = replace(found, last=np.minimum(self.last, last - 1))
         return found._moving(found.first <= found.last)
@@ -83,8 +83,8 @@ class PlacedWrites:
 def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
     """Replace the unknown puts that no operation can have seen by the earliest-called puts of each key.
 
-    These are placed in the order of their calls. Deletions of unknown outcome are treated in the same way. Revisions
-    stay at their places. `claimed`: rows whose revision a record named; these rows stay.
+    The new puts are placed in the order of their calls. Deletions of unknown outcome are treated in the same way.
+    Revisions stay at their places. `claimed`: rows whose revision is known from a reported record; these rows stay.
     """
     given, key = proposal.given, proposal.block.key
     unknown = proposal.block.unknown.copy()
@@ -112,7 +112,8 @@ def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
 def _puts_for_swaps(proposal: Proposal, unknown: Bools, places: Int64s) -> Proposal:
     """Replace compare-and-sets that no operation can have seen, each by an unused put that was called no later.
 
-    Such a put can stand at that place, and elsewhere too. `places`: those of unknown writes.
+    Such a put fits at the place of the compare-and-set, and also at other places. `places`: the places of unknown
+    writes.
     """
     given, key = proposal.given, proposal.block.key
     puts = _where(unknown, _hidden_puts(proposal))
@@ -159,7 +160,7 @@ def _found(proposal: Proposal, tokens: Int64s) -> Bools:
 
 
 def _hidden_puts(proposal: Proposal) -> Int64s:
-    """Return the rows, ascending, of puts of unknown outcome whose value nothing in the order finds."""
+    """Return the rows, ascending, of puts of unknown outcome whose value no operation in the order finds."""
     given = proposal.given
     rows = np.flatnonzero(proposal.block.unknown)
     puts = (given.writes[rows] >= 0) & (given.writes[rows] != given.absence[rows])
@@ -170,9 +171,9 @@ def _hidden_puts(proposal: Proposal) -> Int64s:
 
 
 def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
-    """Return for each place whether the next operation does not look at the record.
+    """Return for each place whether the next operation takes effect independently of the record.
 
-    Operations at the places `puts` (ascending) are skipped. A deletion does not look at the record either.
+    Operations at the places `puts` (ascending) are skipped. Every deletion counts as independent of the record.
     """
     order = proposal.order
     ends = np.append(np.flatnonzero(np.diff(puts) != 1), len(puts) - 1)  # The ends of runs of adjacent places.
@@ -192,8 +193,8 @@ def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
 def _taken_in_turn(key: Int64s, call: Int64s, slot_key: Int64s, slot_call: Int64s) -> tuple[Int64s, Int64s]:
     """Match slots with puts; return the slots and the puts of the pairs.
 
-    Each slot, in turn, takes the first unused put of its key, if that put was called no later. Slots and puts are
-    sorted by (key, call).
+    Each slot in turn takes the first unused put of its key, unless this put was called later than the slot. Slots and
+    puts are sorted by (key, call).
     """
     begins, ends = np.searchsorted(key, slot_key), np.searchsorted(key, slot_key, side="right")
     in_time = np.minimum(np.searchsorted(call, slot_call, side="right"), ends) - begins
@@ -211,7 +212,7 @@ def _taken_in_turn(key: Int64s, call: Int64s, slot_key: Int64s, slot_call: Int64
 
 
 def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
-    """Return for each key of `wanted` the next of its candidates.
+    """Return for each key of `wanted` the first of its candidates that is not used yet.
 
     `wanted`: keys, ascending. `candidates`: sorted by (key, call).
     """
@@ -223,9 +224,9 @@ def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
 def placed_writes(proposal: Proposal, replayed: States, claimed: Int64s, revision: Int64s) -> PlacedWrites:
     """Return the unknown writes of a verified proposal. `replayed`: its states.
 
-    `claimed`, `revision`: see `PlacedWrites`. Every other unknown write is unplaced. Its bounds are the nearest places
-    of its key with a revision. If something other than a record named its own revision (a creation, a comparison), both
-    bounds are that revision.
+    `claimed`, `revision`: see `PlacedWrites`. Every other unknown write is unplaced. Its revision is bounded by the
+    nearest places of its key that have a revision. If a reported creation or a comparison determines its revision, both
+    bounds are equal to this revision.
     """
     order, begins = proposal.order, proposal.order.begins
     mine = _unknown_places(proposal)
@@ -246,7 +247,7 @@ def placed_writes(proposal: Proposal, replayed: States, claimed: Int64s, revisio
 
 
 def _alternatives(proposal: Proposal, replayed: States, known: Int64s, mine: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Return (row, first, last) of the alternative ranges of the operations at these places."""
+    """Return the alternative ranges of the hidden puts at these places as (row, first, last)."""
     order = proposal.order
     hidden = np.zeros(len(proposal.block.key), np.bool_)
     hidden[_hidden_puts(proposal)] = True
@@ -268,7 +269,7 @@ def _alternatives(proposal: Proposal, replayed: States, known: Int64s, mine: Int
 
 
 def _around(stops: Int64s, known: Int64s, places: Int64s, count: int) -> tuple[Int64s, Int64s]:
-    """Return for each place (ascending) the begin and the end of the window that `alternative_ranges` looks at.
+    """Return for each place (ascending) the begin and the end of the window that `alternative_ranges` needs.
 
     The window goes from the stop before the place to the first place with a `known` revision behind the stop after it.
     A key begins with a stop, since no record is present there.

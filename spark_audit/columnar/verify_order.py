@@ -1,8 +1,8 @@
 """The verification of an order: does it respect real time, and does every response follow from the state at its place?
 
 A verified order is a proof, however it was found, so this check is the only part of the witness that must be right. The
-check is stricter than `model/key.py` in one point: if the write of a record has no revision, a response that reports
-one is refused.
+check is stricter than `model/key.py` in one point: if the write of a record has no revision, a response that reports a
+revision of this record is refused.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from spark_audit.columnar.columns import NOTHING, PRESENT, Bools, Int64s
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Operations of several keys in the proposed order, all of a key together. Columns as in `Columns`.
+    """Operations of several keys in the proposed order; the operations of each key are consecutive.
 
-    `begins`: for each operation, the place at which its key begins. `revision`: -1 if it is not named.
+    Columns as in `Columns`. `begins`: for each operation, the place at which its key begins. `revision`: -1 if no
+    response named it.
     """
 
     begins: Int64s
@@ -57,7 +58,7 @@ _TAKEN = tuple(name for name in Order.__slots__ if name not in ("begins", "absen
 
 
 def _taken(column: Int64s, places: Int64s) -> Int64s:
-    """Return the column at these places. One value for all (a stride of 0) stays one value for all."""
+    """Return the entries of the column at these places. A constant array (of stride 0) stays a constant array."""
     if column.strides == (0,):
         return np.broadcast_to(np.int64(NOTHING), len(places))
     taken: Int64s = column[places]
@@ -76,8 +77,8 @@ def _changed(column: Int64s, places: Int64s, to: Int64s) -> Int64s:
 class States:
     """The state before each operation.
 
-    `writer`: the place of the last write, -1 if none. `token`, `present`, `revision`: its record. `writes`: the places
-    of all writes.
+    `writer`: the place of the last write, -1 if none. `token`, `present`, `revision`: the record that this write left.
+    `writes`: the places of all writes.
     """
 
     writer: Int64s
@@ -88,7 +89,7 @@ class States:
 
 
 def states(order: Order) -> States:
-    """Replay the order, by forward fill of the last writer."""
+    """Compute the states along the order: the last write is carried forward from place to place."""
     before = np.empty(len(order), np.int64)
     before[:1] = NOTHING
     writes = np.flatnonzero(order.writes >= 0)
@@ -102,7 +103,10 @@ def states(order: Order) -> States:
 
 
 def late(order: Order) -> Bools:
-    """Find operations that had returned before an earlier one of their key was called (`call`, `ret`: see Block)."""
+    """Find operations that had returned before an operation which precedes them in the order was called.
+
+    The stamps `call` and `ret` are those of Block, so only operations of one key are compared.
+    """
     return np.maximum.accumulate(order.call) > order.ret if len(order) else np.zeros(0, np.bool_)
 
 
@@ -110,7 +114,7 @@ def unexplained(order: Order, before: States) -> Bools:
     """Find operations whose response does not follow from the state before them."""
     wrong: Bools = (order.finds >= 0) & (order.finds != before.token)
     wrong |= (order.finds == PRESENT) & ~before.present
-    wrong |= order.differs == before.token  # NOTHING is no token.
+    wrong |= order.differs == before.token  # NOTHING never equals a token.
     if order.expected_revision.max(initial=NOTHING) >= 0:
         compared = order.expected_revision >= 0
         holds = order.expected_revision == before.revision
@@ -123,7 +127,7 @@ def unexplained(order: Order, before: States) -> Bools:
 
 
 def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
-    """Return for each of these operations, which find a record, whether the version or creation revision differs."""
+    """Return for each of these places whether the reported version or creation revision is wrong."""
     number, creation = counts(order, before)
     writer = before.writer[places]
     created = creation[writer]
@@ -135,9 +139,10 @@ def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
 
 
 def counts(order: Order, before: States) -> tuple[Int64s, Int64s]:
-    """Return for each write, at its place, how many writes up to it leave a record, and the place of the last creation.
+    """Return at the place of each write how many writes up to it leave a record, and where the last creation is.
 
-    Both run over all keys. The place is -1 if there is no creation. Entries at other places have no meaning.
+    Both results are counted over all keys together. The place of the last creation is -1 if there is no creation.
+    Entries at places without a write have no meaning.
     """
     writes = before.writes
     makes = order.writes[writes] != order.absence[writes]

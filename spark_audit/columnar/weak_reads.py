@@ -1,7 +1,8 @@
-"""The check of reads that promise less than linearizability against the revision that they carry, for all keys at once.
+"""The check of weak reads against the revision that each carries, for all keys at once.
 
-The rules are those of `key/weak_reads.py`. A read that fits here fits there, too. All other reads, few in a sound
-history, are decided by `key/weak_reads.py`, which is exact even if a value was written twice, and across clocks.
+A weak read promises less than linearizability. The rules are those of `key/weak_reads.py`, and a read that this module
+accepts is accepted there, too. All other reads are decided by `key/weak_reads.py`; in a sound history they are few.
+That module is exact even if a value was written twice or the stamps are of several clocks.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from spark_audit.columnar.columns import OTHER, Bools, Columns, Int64s
 
 
 def doubtful(columns: Columns) -> Bools:
-    """Return for each row of `columns.weak` (which must be present) whether it may not fit its own revision."""
+    """Return for each row of `columns.weak` (not None) whether the read might contradict its own revision."""
     reads = columns.weak
     assert reads is not None
     key = reads.key_of_row()
@@ -36,7 +37,7 @@ def doubtful(columns: Columns) -> Bools:
 def _last_acknowledged(columns: Columns, key: Int64s, revision: Int64s) -> tuple[Int64s, Bools]:
     """Return for each (key, revision) the row of the key's last acknowledged write at or below that revision.
 
-    Also return whether there is such a write; if there is none, the row means nothing.
+    Also return whether there is such a write; if there is none, the returned row has no meaning.
     """
     rows = np.flatnonzero((columns.writes >= 0) & (columns.revision > 0))
     if not len(rows):
@@ -61,7 +62,7 @@ def _first_unknown_deletion(columns: Columns) -> Int64s:
 
 
 def _written(columns: Columns, reads: Columns) -> Bools:
-    """Return for each read whether the first write of its value was called in time, at the reported revision."""
+    """Return for each read whether the first write of its value has the reported revision and was called in time."""
     row = first_place(columns.writes, int(columns.tokens[-1]))[reads.finds]
     there = row < len(columns)
     row = np.where(there, row, 0)

@@ -24,16 +24,18 @@ from spark_audit.columnar.verify_order import Order, States, late, states, unexp
 
 OK, SUSPECT, NOT_COVERED = range(3)
 
-ROUNDS_MAX = 4  # A hidden deletion may require a hidden put, and that put another deletion. More rounds are rare.
+# A hidden deletion may require a hidden put, which may require another deletion in the next round. More rounds are
+# rare.
+ROUNDS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Witnessed:
     """The result for each key of the columns.
 
-    `status`: OK, SUSPECT or NOT_COVERED. `guessed`: no response named the place of some unknown write. `at`: for a
-    suspect key the first row (of the columns) that does not fit; -1 if a revision is missing. `placed`: the unknown
-    writes of keys that are OK.
+    `status`: OK, SUSPECT or NOT_COVERED. `guessed`: the key has an unknown write whose place no response named. `at`:
+    for a suspect key, the first row of the columns that does not fit the order; -1 if an acknowledged operation has no
+    revision. `placed`: the unknown writes of keys that are OK.
     """
 
     status: Int8s
@@ -78,7 +80,8 @@ def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, PlacedWr
     guessed = proposal.guessed() if block.unknown.any() else np.zeros(block.keys, np.bool_)
     bad = proposal.rows[wrong][::-1]
     at = np.full(block.keys, NOTHING, np.int64)
-    at[block.key[bad]] = bad + block.begin  # The last assignment wins: that of the first row of each key.
+    # Of several assignments to one key, the last one remains, which is that of its first row.
+    at[block.key[bad]] = bad + block.begin
     without_revision = any_of(block.key, (block.part(block.columns.revision) <= 0) & ~block.unknown, block.keys)
     at[without_revision] = NOTHING
     status = np.where(without_revision | (at >= 0), SUSPECT, OK)
@@ -92,7 +95,7 @@ def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, PlacedWr
 def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, PlacedWrites | None]:
     """Return the order that the revisions propose, its wrong places, and the unknown writes inserted into it.
 
-    The inserted writes are given by row of the block; None if the block has no unknown writes.
+    The inserted writes are identified by their rows in the block; None if the block has no unknown writes.
     """
     draft = propose(block)
     if block.unknown.any():
@@ -104,8 +107,9 @@ def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, PlacedWrites 
 def _with_unknown(draft: Draft, patient: bool) -> tuple[Proposal, Bools, PlacedWrites]:
     """Insert unknown writes into the draft; return the proposal, its wrong places, and the inserted writes.
 
-    `patient`: repeat until nothing changes, or nothing is wrong. Otherwise another round is made only if the keys that
-    are wrong hold more than a quarter of the block's rows, which would have to be processed again in any case.
+    If `patient`, rounds are repeated until a round inserts nothing, or no place is wrong. Otherwise another round is
+    made only if the wrong keys hold more than a quarter of the block's rows. A separate pass over so many rows would
+    cost more.
     """
     block = draft.block
     sizes = np.diff(block.starts)

@@ -1,16 +1,17 @@
 """Zones: linearizability of keys whose written values are unique, without revisions. O(n log n).
 
-Gibbons and Korach 1997, with blocks (chains of successful compare-and-sets) in place of clusters. The rules, proven in
-docs/internals/audit-proofs.md:
+The method of Gibbons and Korach (1997), with blocks (chains of successful compare-and-sets) in place of clusters. The
+rules, proven in docs/internals/audit-proofs.md:
 
 - cluster: a write and its reads; f = least return, s = greatest call; no read returned before its write was called;
 - chain: the cluster of a compare-and-set comes directly after that of the value it expected; two successors, or a
   cycle, are a violation; and for clusters i before j of a chain, s(i) ≤ f(j);
 - block: a chain, or a cluster in no chain; F = least f, S = greatest s. Two blocks of a key conflict iff F(A) < S(B)
-  and F(B) < S(A). If none do, all blocks in the order of min(F, S) are a linearization.
+  and F(B) < S(A). If no two blocks conflict, all blocks in the order of min(F, S) are a linearization.
 
-If a response of a key does not name its source (`vague`), a violation is still a violation. If none is found, an order
-is proposed and verified: the key is OK if the order holds, otherwise NEEDS_SEARCH. Nothing is guessed.
+If a response of a key does not identify the write that it read from (`vague`), a violation that is found is still real.
+If no violation is found, an order is proposed and verified: the key is OK if the order holds, otherwise NEEDS_SEARCH.
+Nothing is guessed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Zoned:
     """The result for each key of the columns.
 
     `status`: OK, VIOLATION or NEEDS_SEARCH. `core`: up to CORE_MAX rows of the columns that show a violation, then -1.
-    `reason`: for a violation an index of `conflicts.REASONS`; -1 if there is none.
+    `reason`: for a violation, an index of `conflicts.REASONS`; otherwise -1.
     """
 
     status: Int8s
@@ -74,7 +75,7 @@ def _decide(block: Block) -> tuple[Int8s, Int64s, Int8s]:
 
 
 def _verified(block: Block, given: Order, made: Clusters, linked: Chains, wanted: Bools) -> Bools:
-    """Return for each key whether the order that its zones propose is verified as it is, with all reported numbers."""
+    """Return for each key whether the order that its zones propose is valid, including all reported numbers."""
     rows = np.flatnonzero((made.of >= 0) & wanted[block.key] | (~block.unknown & wanted[block.key]))
     cluster = np.where(made.of[rows] >= 0, made.of[rows], rows)
     root = linked.root[cluster]

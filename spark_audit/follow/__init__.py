@@ -1,4 +1,5 @@
 """The audit of a growing history.
 
-The package holds the files, the parts between two cuts, and the state that is kept between two runs.
+The package reads the growing files, audits the parts between two cuts, and stores the state between two runs of the
+command.
 """

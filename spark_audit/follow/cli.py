@@ -20,7 +20,8 @@ from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.terminal import print_verdict
 from spark_audit.verdict.verdict import Verdict
 
-SETTLED_SECONDS = 30.0  # Longer than clients wait for an answer, and longer than a recorder holds rows back.
+# The value exceeds the time for which a client waits for an answer, and the time for which a recorder buffers rows.
+SETTLED_SECONDS = 30.0
 
 
 @click.command("follow")
@@ -88,9 +89,10 @@ def follow_files(
     final: bool,
     configurations_max: int = CONFIGURATIONS_MAX,
 ) -> Verdict:
-    """Audit the new rows of the files behind these paths, and of all files taken before; advance `followed`.
+    """Audit the new rows of the files behind these paths and of all files read before, and update `followed`.
 
-    Raises UnreadablePath, MalformedHistory, and, if `final`, NothingToCheck. `followed` must then be dropped.
+    Raises UnreadablePath, MalformedHistory, and, if `final`, NothingToCheck. After an error, `followed` is inconsistent
+    and must be discarded.
     """
     started = time.perf_counter()
     files = {str(file.path.resolve()): file for file in history_files((*paths, *followed.files))}
@@ -115,7 +117,7 @@ def follow_files(
 
 
 class _Again:
-    """Reads again all rows of one run that were taken so far."""
+    """Reads all rows of one run again, up to the position reached in each file."""
 
     def __init__(self, run_id: str, files: list[tuple[HistoryFile, FilePosition]]) -> None:
         self._run_id, self._files = run_id, files

@@ -1,7 +1,8 @@
-"""Reads files that grow: the new rows of each, and earlier rows again, with a check that they are unchanged.
+"""Reads growing files: the new rows of a file, or all earlier rows again, after a check that these are unchanged.
 
-Whole lines are taken from a file of JSON lines. Text after the last line end counts as still being written until the
-history is final. A Parquet file is taken as a whole, once its footer is there. Bytes that were taken must never change.
+From a file of JSON lines, only complete lines are read. Text after the last line end counts as still being written
+until the history is final. A Parquet file is read as a whole, as soon as its footer is written. Bytes that were read
+once must never change.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from spark_audit.history.rows import FIELDS, problem, row_of_line
 
 Row = dict[str, Any]
 
-END_BYTES = 4096  # Bytes before the mark, compared at each part. All bytes are compared whenever rows are read again.
+# The number of bytes before the position that are compared with their checksum at each part. When earlier rows are read
+# again, all bytes are compared.
+END_BYTES = 4096
 _NAMES = tuple(name for name, _ in FIELDS)
 _BLOCK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """The position up to which a file was taken.
+    """The position up to which a file was read.
 
-    `size`: in bytes. `lines`: in lines (of Parquet: rows). `crc`: CRC-32 of all these bytes. `end_crc`: CRC-32 of the
-    last END_BYTES of them.
+    `size`: the position in bytes. `lines`: the position in lines (for Parquet, in rows). `crc`: CRC-32 of all bytes
+    before the position. `end_crc`: CRC-32 of the last END_BYTES bytes before it.
     """
 
     size: int = 0
@@ -38,9 +41,10 @@ class FilePosition:
 
 
 def new_rows(file: HistoryFile, mark: FilePosition, *, final: bool) -> tuple[list[Row], FilePosition]:
-    """Return the rows behind the position, well-formed and with all fields, and the position behind them.
+    """Return the rows after the position, well-formed and with all fields, and the position after these rows.
 
-    Raises MalformedHistory; UnreadablePath for a file that cannot be read, or whose taken bytes have changed.
+    Raises MalformedHistory for malformed rows, and UnreadablePath if the file cannot be read or its earlier bytes have
+    changed.
     """
     path = file.path
     try:
@@ -77,7 +81,7 @@ def new_rows(file: HistoryFile, mark: FilePosition, *, final: bool) -> tuple[lis
 def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
     """Yield the rows before the position.
 
-    Raises UnreadablePath if they have changed, at the latest behind the last row.
+    Raises UnreadablePath if these rows have changed, at the latest after the last row was yielded.
     """
     crc, left = 0, mark.size
     if not left:
@@ -92,7 +96,8 @@ def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
             for line in opened:
                 if left <= 0:
                     break
-                line = line[:left]  # The last line may have grown.
+                # The last line may have grown since it was read, so only its earlier bytes are used.
+                line = line[:left]
                 crc, left = zlib.crc32(line, crc), left - len(line)
                 if line.strip(b" \n"):
                     row, reason = _row_of(line)
@@ -111,13 +116,13 @@ def _row_of(line: bytes) -> tuple[Row, str | None]:
 
 
 def _whole(row: Mapping[str, Any]) -> Row:
-    """Return the row with all fields. A null field may be left out; an unknown field is ignored."""
+    """Return the row with all fields. A field that the input leaves out becomes null; an unknown field is dropped."""
     return {name: row.get(name) for name in _NAMES}
 
 
 def _new_table(file: HistoryFile, data: bytes, final: bool) -> tuple[list[Row], FilePosition]:
     if not final and data[-4:] != b"PAR1":
-        return [], FilePosition()  # Its footer comes last.
+        return [], FilePosition()  # The footer of a Parquet file is written last.
     from spark_audit.tables.parquet import check_footers
 
     check_footers([str(file.path)])

@@ -1,10 +1,10 @@
-"""The audit of a history that grows: each part is audited once, from the carry of the last cut.
+"""The audit of a growing history: each part is audited once, starting from the carry of the last cut.
 
-A cut is a position in the order of revisions: (revision, reads, call). Rows that rank before it are decided and
-dropped, except for the carry; rows that rank behind it wait. Later rows are expected to rank behind the cut, but this
-is checked: if one does not, the run is read again from its first row. So the verdict on all rows does not depend on the
-cuts. The module is pure: rows are passed in, and are read again through a function. `follow/state.py` reads and writes
-files.
+A cut is a position in the order of revisions: (revision, reads, call). Rows that rank before the cut are decided and
+then dropped; only the carry, a summary of them, is kept. Rows that rank after the cut wait for a later cut. A row that
+arrives later should rank after the cut. If it ranks before the cut, the run is read again from its first row. So the
+verdict on all rows does not depend on the cuts. The module reads no files: it receives rows, and a function that reads
+them again. `follow/state.py` reads and writes files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from spark_audit.verdict.findings import KeyFindings, findings_of_key, note_key
 from spark_audit.verdict.verdict import Undecided, Verdict
 
 Row: TypeAlias = Mapping[str, Any]
-Again: TypeAlias = Callable[[], Iterable[Row]]  # All rows of the run that were read so far, from its first.
+# Returns all rows of the run that were read so far, from the first row on.
+Again: TypeAlias = Callable[[], Iterable[Row]]
 
 NO_REVISION = "operations without a revision have no place in its order"
 BROKEN_ORDER = "the order of its revisions is not proven in parts"
@@ -40,19 +41,19 @@ SEVERAL_CLOCKS = "a cut in time needs one clock"
 
 @dataclass(slots=True)
 class RunCarry:
-    """The carry of one run. Times are in ns of its one clock.
+    """The carry of one run. Times are in ns of the only clock of the run.
 
-    `cut`: (revision, call); rows that rank before (revision, 1, call) are closed. `held`: answered rows behind the cut.
-    `whole`: why every part of the run is decided on all rows; "" if it is not. `uncut`: why the run is decided at the
-    end only; "" if it is not. `again`: keys that are decided on all their rows. `latest`: the greatest call of a closed
-    row that takes part. `clients`: the last operation of each client, as (call, return or None). `writes`: the
-    revisions of closed changes, as (how many, least, greatest).
+    `cut`: (revision, call); rows that rank before (revision, 1, call) are closed. `held`: answered rows after the cut.
+    `whole`: if each verdict needs all rows of the run, the reason; otherwise "". `uncut`: if the run can only be
+    decided at its end, the reason; otherwise "". `again`: keys that are decided from all their rows each time.
+    `latest`: the greatest call of a closed row that takes part. `clients`: the last operation of each client, as (call,
+    return or None). `writes`: the number of closed changes, and the least and the greatest of their revisions.
 
-    These fields are for writes of unknown outcome (`store/revision_claims.py`). `reached`: by the call of each such
-    write that may have happened, the highest revision returned before it; for an early call, a bound above that
+    The following fields are for writes of unknown outcome (`store/revision_claims.py`). `reached`: for the call of each
+    such write, the highest revision returned before the call; for a call before an earlier cut, an upper bound of this
     revision. `choices`: the revisions that each unplaced write of the carried keys may have. `taken`: the revisions of
-    closed changes, and claimed ones. `needs_replay`: responses depend on revisions of unplaced writes. `latest`
-    includes the calls of these writes.
+    closed changes, and the claimed revisions. `needs_replay`: whether some responses depend on revisions of unplaced
+    writes. `latest` includes the calls of these writes.
     """
 
     cut: tuple[int, int] = (0, BEFORE_ALL)
@@ -88,11 +89,11 @@ class Run:
 
 
 def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, final: bool, verdict: Verdict) -> None:
-    """Audit the new rows, and move the cut; add to `verdict`.
+    """Audit the new rows, move the cut, and add the result to `verdict`.
 
-    `rows`: well-formed and complete (null fields too). `settled_ns`: how long after its call an operation is expected
-    to be in the history, at the latest. `final`: the history is complete, so the verdict is that of the whole history;
-    otherwise it concerns the rows before the cut. Raises MalformedHistory for faults between rows.
+    `rows`: well-formed rows with all fields. `settled_ns`: the longest expected time from the call of an operation
+    until its row is in the history. `final`: the history is complete, so the verdict is on the whole history; otherwise
+    it is on the rows before the cut. Raises MalformedHistory for faults between rows.
     """
     new = list(rows)
     late = _note(run, carry, new)
@@ -136,7 +137,9 @@ def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
             carry.whole = carry.whole or "listings and transactions are replayed from the first row"
         late |= takes_part(row) and rank(row)[:3] < bound
     carry.rows += len(new)
-    if doubtful:  # Perhaps a row was only read late. The check of all rows decides, and raises MalformedHistory.
+    # Rows in an unusual order are not malformed for this reason alone. The check of all rows decides, and raises
+    # MalformedHistory if they are.
+    if doubtful:
         with suppress(NothingToCheck):
             check_rows(run.again(), clocks=run.clocks, configurations_max=1, name=run.run_id)
     return late
@@ -155,8 +158,8 @@ def _bound(cut: tuple[int, int]) -> tuple[int, int, int]:
 def _next_cut(carry: RunCarry, settled_ns: int, final: bool) -> tuple[int, int]:
     """Return the next cut.
 
-    At the end of input it lies after the last row. Otherwise it lies at the highest revision returned within the
-    settled prefix.
+    For a complete history the cut lies after the last row. Otherwise it lies at the highest revision returned before
+    the settled time.
     """
     if carry.uncut:
         return carry.cut
@@ -169,7 +172,7 @@ def _next_cut(carry: RunCarry, settled_ns: int, final: bool) -> tuple[int, int]:
 
 
 def _split(rows: Iterable[Row], cut: tuple[int, int]) -> tuple[list[Row], list[Row]]:
-    """Split the rows into those before and those behind the cut."""
+    """Split the rows into those before the cut and those after it."""
     bound = _bound(cut)
     sides: tuple[list[Row], list[Row]] = ([], [])
     for row in rows:
@@ -178,9 +181,9 @@ def _split(rows: Iterable[Row], cut: tuple[int, int]) -> tuple[list[Row], list[R
 
 
 def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterable[Row]) -> None:
-    """Continue the order over all keys, and that of each key.
+    """Extend the order over all keys, and the order of each key, by the closed rows.
 
-    A key or a run for which this fails is noted, and is then decided from all its rows.
+    A key or a run whose order cannot be extended is recorded in the carry, and is then decided from all its rows.
     """
     clocks = Clocks.from_run(run.clocks)
     ordered = [row for row in closed if takes_part(row)]
@@ -230,7 +233,8 @@ def _take(carry: RunCarry, done: Closed) -> bool:
     for write in done.unplaced:
         if write.low == write.high:
             fine &= carry.reached[write.call_ns] < write.low
-        least = max(least, write.low, carry.reached[write.call_ns] + 1)  # The writes of a key are in order.
+        # The unplaced writes of a key have a fixed order, so a lower bound is never below the one before it.
+        least = max(least, write.low, carry.reached[write.call_ns] + 1)
         carry.choices.append(((least, write.high), *alternatives_of(write, carry.reached[write.call_ns])))
         carry.latest = max(carry.latest, write.call_ns)
     return fine
@@ -284,9 +288,9 @@ def _is_closed(row: Row, cut: tuple[int, int]) -> bool:
 
 
 def _decide_again(run: Run, carry: RunCarry) -> Iterator[KeyFindings]:
-    """Decide keys that the last parts did not prove, on all their rows.
+    """Decide from all their rows the keys that could not be proven part by part.
 
-    A key that the witness then proves is carried again.
+    If the witness proves a key in this way, the key gets a carry again.
     """
     if not carry.again:
         return
@@ -325,7 +329,7 @@ def _add(carry: RunCarry, verdict: Verdict) -> None:
 
 
 def add(verdict: Verdict, other: Verdict) -> None:
-    """Add the verdict on other runs to this one."""
+    """Add the verdict on other runs to this verdict."""
     for name in ("operations", "unknown", "failed", "runs", "revision_gaps"):
         setattr(verdict, name, getattr(verdict, name) + getattr(other, name))
     for method, keys in other.methods.items():

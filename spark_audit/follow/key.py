@@ -1,8 +1,8 @@
-"""One key across cuts: the carry of its decided past, and the proof of its next part from there.
+"""One key across cuts: the carry of its decided part, and the proof of its next part, which begins with this carry.
 
-Only one statement is proven: the order of revisions, continued, still explains every response. A part for which this
-fails is not a violation: the key is then decided again from its first row, by `findings_of_key`.
-docs/internals/audit-proofs.md, section 6, proves that this is enough.
+The proof shows that the order of revisions, extended by the next part, explains every response. A failed proof is not a
+violation: the key is then decided again from its first row, by `findings_of_key`. docs/internals/audit-proofs.md,
+section 6, proves that this is enough.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from spark_audit.store.revision_claims import UnplacedWrite
 
 Row: TypeAlias = Mapping[str, Any]
 
-BEFORE_ALL = -(2**63)  # ns: earlier than every call, so that no unknown write fits in before it.
-TAIL_WRITES_MAX = 4  # Acknowledged writes kept, for reads that may be old. For older reads, the key is read again.
-_CARRIED = -1  # op_id of the operation that stands for the decided past; the op_ids of rows are ≥ 0.
+BEFORE_ALL = -(2**63)  # A stamp in ns before every call, so that no unknown write is placed before it.
+# Acknowledged writes of a key that are kept for the check of old reads. For reads older than these, all rows of the key
+# are read again.
+TAIL_WRITES_MAX = 4
+_CARRIED = -1  # The op_id of the operation that represents the decided part of a key. The op_ids of rows are ≥ 0.
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCarry:
     """The carry of a key: its state after the earlier parts, all of which are proven.
 
-    `state`: after the last operation. `last`: the greatest revision so far. `call`: the greatest call, in ns, of an
-    operation that takes part, unknown ones that took effect included. `pending`: rows of unknown outcome without any
-    visible effect yet. `tail`: rows of the last acknowledged writes of the key; `complete`: whether the key had no
-    other acknowledged writes. `rows`, `weak`: how many rows reported on the key, and how many of them promise less than
-    linearizability.
+    `state`: the state after the last operation. `last`: the greatest revision so far. `call`: the greatest call, in ns,
+    of an operation that takes part, including unknown writes that took effect. `pending`: rows of unknown outcome
+    without any visible effect yet. `tail`: rows of the last acknowledged writes of the key; `complete`: whether the key
+    had no other acknowledged writes. `rows`, `weak`: the number of rows that reported on the key, and the number of
+    weak reads among them.
     """
 
     state: State = ABSENT
@@ -49,10 +51,11 @@ class KeyCarry:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A part of a key that is proven, and the carry after it.
+    """The result of a proven part of a key, with the carry after it.
 
-    `claims`: (revision, call) of unknown writes whose revision a record named. `unplaced`: the other unknown writes of
-    this part. `unproven`: responses depend on the revisions of `unplaced` (see `unplaced_writes`).
+    `claims`: (revision, call) of each unknown write whose revision is known from a reported record. `unplaced`: the
+    other unknown writes of this part. `unproven`: whether responses depend on the unknown revisions of unplaced writes,
+    so that `unplaced_writes` gave None.
     """
 
     carry: KeyCarry
@@ -63,7 +66,7 @@ class Closed:
 
 @dataclass(slots=True)
 class KeyPart:
-    """The rows of one key in one part: answered ones before the cut, and new ones of unknown outcome."""
+    """The rows of one key in one part: the answered rows before the cut, and the new rows of unknown outcome."""
 
     answered: list[Row] = field(default_factory=list)
     unknown: list[Row] = field(default_factory=list)
@@ -72,7 +75,7 @@ class KeyPart:
 def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | None:
     """Return the carry after this part.
 
-    Return None if the order of revisions, continued from the carry before, does not explain the part.
+    Return None if the order of revisions, continued from `carry`, does not explain the part.
     """
     answered = [op for row in part.answered for op in operation_of(row)]
     pending = [*carry.pending, *part.unknown]
@@ -119,15 +122,15 @@ def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | 
 
 
 def _before(state: State) -> State:
-    """Return the state that becomes `state` when the carried record is written."""
+    """Return a state that becomes `state` by one write of the carried record."""
     value, _, create, version = state
     return ABSENT if value is None or version <= 1 else ("", None, create, version - 1)
 
 
 def past(carry: KeyCarry, clock: str) -> Operation:
-    """Return one operation that stands for the decided past.
+    """Return one operation that represents all decided operations of the key.
 
-    It leaves the carried state, and its call is the greatest of all calls in this past.
+    The operation results in the carried state, and its call is the greatest of all decided calls.
     """
     value, mod, _, _ = carry.state
     step = Step("get") if value is None else Step("put", value)
@@ -136,10 +139,10 @@ def past(carry: KeyCarry, clock: str) -> Operation:
 
 
 def _records_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
-    """Return whether every record that was seen is the carried one, or was written behind the carry."""
+    """Return whether every reported record is the carried record, or was written after it."""
     value, mod, _, _ = carry.state
     if value is not None and mod is None:
-        return False  # The revision of that write is not known, so its place is uncertain.
+        return False  # The revision of the carried record is not known, so the place of its write is uncertain.
     written = {op.revision for op in strict if op.writes}
     shown = {
         step.seen.mod_revision

@@ -60,7 +60,7 @@ def read_state(path: Path) -> FollowState:
 
 
 def write_state(path: Path, followed: FollowState) -> None:
-    """Replace the file. Raises UnreadablePath; the file is then unchanged."""
+    """Replace the file. If this fails, the file is unchanged and UnreadablePath is raised."""
     stored = {
         "hwm_audit_follow": VERSION,
         "files": {name: asdict(mark) for name, mark in sorted(followed.files.items())},

@@ -27,7 +27,10 @@ class Clocks:
         return cls({c["clock_id"]: c["error_bound_ns"] for c in clocks if c.get("error_bound_ns") is not None})
 
     def margin_ns(self, one: str, other: str) -> int | None:
-        """The uncertainty (ns) between stamps of two clocks: only a greater difference orders them. None: no bound."""
+        """The uncertainty (ns) between stamps of two clocks: only a greater difference orders two operations.
+
+        None if there is no bound.
+        """
         if one == other:
             return 0
         if one in self._bounds and other in self._bounds:
@@ -40,7 +43,10 @@ class Clocks:
         return margin is not None and first.return_ns + margin < second.call_ns
 
     def widened(self, operation: Operation) -> tuple[int, int]:
-        """(call, return) on one common axis. No precedence is added; some precedences within one clock may be lost."""
+        """The call and the return on an axis common to all clocks.
+
+        No precedence is added, but some within one clock may be lost.
+        """
         bound = self._bounds.get(operation.clock)
         if bound is None:
             return -FOREVER, FOREVER

@@ -1,4 +1,4 @@
-"""The effect of one row on the order of revisions: whether it takes part, whether it changed the store, its rank."""
+"""The effect of a row on the order of revisions: whether it takes part, whether it changed the store, and its rank."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def takes_part(row: Mapping[str, Any]) -> bool:
 
 
 def rank(row: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    """The position that its revision proposes: (revision, writer first, call, op_id)."""
+    """The position of the row in the order of revisions: (revision, writer first, call, op_id)."""
     return (row["revision"], 0 if changed(row) else 1, row["call_ns"], row["op_id"])

@@ -1,7 +1,7 @@
 """An operation as one key sees it: a time interval, its effect on the key, and what its response reported.
 
-All decisions are made on operations. `operation_of` makes them from rows (`history/rows.py`). A transaction or a range
-is first cut into one row per key (`history/projection.py`), so each row given here concerns one key.
+All decisions are made on operations. `operation_of` makes operations from rows (`history/rows.py`). A transaction or a
+range is first split into one row per key (`history/projection.py`), so each row in this module concerns one key.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-FOREVER = 2**63 - 1  # The return of an operation whose end is unknown: later than every stamp (int64 ns).
+FOREVER = 2**63 - 1  # The return of an operation of unknown outcome: later than every stamp (int64, in ns).
 
 WEAK = ("local", "bounded")
 """Consistencies that promise less than linearizability. An answer may be old, but must fit the revision it carries."""
@@ -19,9 +19,9 @@ WEAK = ("local", "bounded")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A record as a response reported it.
+    """A record, as reported by a response.
 
-    A number is None if it was not reported. If a record was found and `value` is None, only keys were requested.
+    A number is None if it was not reported. If a record was found and `value` is None, the request asked for keys only.
     """
 
     found: bool
@@ -33,9 +33,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A comparison of a transaction with this key. `value` is text if the target is the value, otherwise a number.
+    """A comparison of a transaction with this key.
 
-    See docs/reference/specification.md#85-comparisons.
+    Its `value` is text if the target is the value of the record, otherwise a number. See
+    docs/reference/specification.md#85-comparisons.
     """
 
     target: str  # version, create_revision, mod_revision, value
@@ -45,7 +46,10 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One elementary action. `flag`: whether a delete found a record, or a cas succeeded; None: unknown or dropped."""
+    """One elementary action.
+
+    `flag`: whether a delete found a record, or a cas succeeded; None if unknown or dropped.
+    """
 
     kind: str  # get, put, delete, cas, append
     value: str | None = None
@@ -65,7 +69,7 @@ class Operation:
 
     op_id: int
     client: str
-    name: str  # As recorded: get, put, delete, cas, txn, range, append.
+    name: str  # The operation as recorded: get, put, delete, cas, txn, range, append.
     call_ns: int
     return_ns: int
     clock: str
@@ -75,21 +79,23 @@ class Operation:
     guards: tuple[Guard, ...] = ()
     guards_hold: bool | None = None
     weak: str | None = None  # "local", "bounded" or "pinned": a read that promises less than linearizability.
-    changes_store: bool = False  # A transaction that changed this key or another one: its revision is its own.
-    alternative: int = 0  # The branch of an unknown transaction: at most one per op_id takes effect.
+    # True for a transaction that changed some key, so that no other operation has its revision.
+    changes_store: bool = False
+    # The number of a branch of an unknown transaction. At most one of the operations with one op_id takes effect.
+    alternative: int = 0
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
-        """The position that its revision proposes: (revision, writer first, call, op_id)."""
+        """The position of the operation in the order of revisions: (revision, writer first, call, op_id)."""
         return (self.revision or 0, 0 if self.changes_store or self.writes else 1, self.call_ns, self.op_id)
 
     @property
     def writes(self) -> bool:
-        """Whether it changed the key, or may have changed it (if its outcome is unknown)."""
+        """Whether the operation changed the key, or, if its outcome is unknown, may have changed it."""
         return any(_changes(step) for step in self.steps)
 
     def without_reads(self) -> Operation | None:
-        """The same operation without its observations; None if nothing remains."""
+        """The same operation without its observations; None if it has no effect besides observing."""
         steps = tuple(_blind(step) for step in self.steps if _changes(step))
         return replace(self, steps=steps, guards=(), guards_hold=None) if steps else None
 
@@ -100,7 +106,7 @@ def _changes(step: Step) -> bool:
 
 def _blind(step: Step) -> Step:
     if step.kind == "cas":
-        return Step("put", step.value)  # The expected value is an observation, too, even if the outcome is unknown.
+        return Step("put", step.value)  # The expected value counts as an observation, even if the outcome is unknown.
     return Step("delete") if step.kind == "delete" else step
 
 
@@ -116,7 +122,8 @@ def seen_in(output: Mapping[str, Any]) -> Seen:
 def operation_of(row: Mapping[str, Any]) -> tuple[Operation, ...]:
     """The operations of a row about one key, in most cases one.
 
-    A row that failed or reports nothing has none. An unknown transaction has one for each branch that may write.
+    A row that failed or reports nothing has no operation. An unknown transaction has one operation for each branch that
+    may write.
     """
     if row["status"] == "fail":
         return ()

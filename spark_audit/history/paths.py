@@ -21,14 +21,14 @@ NOT_HISTORIES = ("events.jsonl", "run.json")
 
 @dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """One file of rows. `folder`: the run folder that it belongs to."""
+    """One file of rows. `folder`: the run folder that the file belongs to."""
 
     path: Path
     folder: Path
 
     @property
     def parquet(self) -> bool:
-        """Whether it is a Parquet file; else it holds JSON lines."""
+        """Whether the file is a Parquet file; any other file holds JSON lines."""
         return self.path.suffix == ".parquet"
 
 
@@ -50,7 +50,8 @@ def history_files(given: Iterable[str]) -> list[HistoryFile]:
 def replaceable_file(path: Path) -> Path:
     """The file that `path` leads to, with links resolved, for replacement by a rename.
 
-    Raises UnreadablePath for anything but a regular file: other programs use a device or a pipe under its name.
+    Raises UnreadablePath for anything but a regular file: a rename would replace a device or pipe that other programs
+    use.
     """
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():
@@ -97,7 +98,7 @@ def _is_history(path: Path) -> bool:
 
 
 def _folder_of(path: Path) -> Path:
-    """The run folder of a file: the one above `ops`, otherwise the one that holds the file."""
+    """The run folder of a file: the parent of the nearest folder `ops` above the file, else the file's folder."""
     ops = next((parent for parent in path.parents if parent.name == "ops"), None)
     return (ops.parent if ops is not None else path.parent).resolve()
 

@@ -15,7 +15,7 @@ from spark_audit.history.requests import Request, parse_request, single_key
 
 
 def project(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(key, row about this key alone) for every key that the row reports on; nothing if it failed."""
+    """Yield (key, row about this key alone) for every key that the row reports on; nothing if the row failed."""
     if row["op"] not in ("range", "txn"):
         yield row["key"], row
     elif row["status"] != "fail":
@@ -24,7 +24,10 @@ def project(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _listed(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each item becomes a read of its key. The replay checks absent keys, unless the range can hold only one key."""
+    """Yield each item as a read of its key.
+
+    Absent keys are checked only by the replay, unless the range can hold only one key.
+    """
     if row["status"] != "ok" or request["count_only"]:
         return
     pinned = request["revision"]
@@ -37,7 +40,7 @@ def _listed(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Map
     for item in row["output"]["items"]:
         seen = {
             name: value for name, value in item.items() if name != "key"
-        }  # Only fields of the row's schema: Spark drops others.
+        }  # `key` is no field of the output of a row, and Spark drops fields outside of the schema.
         yield item["key"], {**base, "key": item["key"], "output": {**seen, "found": True}}
 
 
@@ -68,14 +71,17 @@ def _keys(*lists: list[Request]) -> list[str]:
 
 
 def _part(row: Mapping[str, Any], key: str, request: Request, output: Request | None) -> Mapping[str, Any]:
-    """The part about one key. `exact`: all comparisons concern this key, so it alone decides which branch runs."""
+    """Return the part of a transaction about one key.
+
+    `exact`: all comparisons concern this key, so the key alone decides which branch runs.
+    """
     mine = {
         name: [item for item in request[name] if item.get("op") != "range" and item["key"] == key]
         for name in ("compares", "success", "failure")
     }
     exact = len(mine["compares"]) == len(request["compares"])
     if output is None and not request["compares"]:
-        mine["failure"] = []  # With nothing to compare, the other branch never runs.
+        mine["failure"] = []  # Without comparisons, the success branch always runs.
     changes = row["status"] == "ok" and changed(row)
     return {
         **row,

@@ -10,13 +10,13 @@ class RangeSet:
     """A set of integers. With n ranges, a look-up costs O(log n), the insertion of a range O(n)."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        """`ranges`: (first, last) of each, ascending, none touching the next."""
+        """`ranges`: the (first, last) of each range, ascending; no range is adjacent to the next."""
         pairs = list(ranges)
         self._firsts, self._lasts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
     def add(self, number: int) -> bool:
         """Add the number. Return whether it was new."""
-        at = bisect_right(self._firsts, number)  # Only the range before `at` can hold it.
+        at = bisect_right(self._firsts, number)  # Only the range before `at` can contain the number.
         if at and number <= self._lasts[at - 1]:
             return False
         left = at > 0 and self._lasts[at - 1] == number - 1
@@ -34,5 +34,5 @@ class RangeSet:
         return True
 
     def ranges(self) -> list[tuple[int, int]]:
-        """(first, last) of each range, ascending."""
+        """Return the (first, last) of each range, ascending."""
         return list(zip(self._firsts, self._lasts, strict=True))

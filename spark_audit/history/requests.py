@@ -1,4 +1,4 @@
-"""The requests of ranges and transactions: their fields, their defaults, and the form of a response to them.
+"""The requests of ranges and transactions: the fields, the defaults, and the form of a response.
 
 `range`: `start`, `end`, `prefix`, `limit`, `reverse`, `keys_only`, `count_only`, `revision`. `txn`: `compares` of
 `key`, `target`, `op`, `value`; `success`, `failure` of `op`, `key`, `value`, or the fields of a range. The tables are
@@ -26,7 +26,8 @@ _RANGE: dict[str, tuple[tuple[type, ...], object]] = {
     "count_only": (_FLAG, False),
     "revision": (_NUMBER, None),
 }
-NUMBERS = ("create_revision", "mod_revision", "version", "deleted_revision")  # In responses: ≥ 0 if reported.
+# The numbers of a record in a response, which are ≥ 0 if reported.
+NUMBERS = ("create_revision", "mod_revision", "version", "deleted_revision")
 _TARGETS = ("version", "create_revision", "mod_revision", "value")
 
 
@@ -34,12 +35,15 @@ HALF_PAIR = "text with one half of a surrogate pair"
 
 
 def is_text(value: str) -> bool:
-    """Whether UTF-8 can encode the text. It cannot if a JSON escape made one half of a surrogate pair."""
+    """Whether UTF-8 can encode the text.
+
+    UTF-8 cannot encode half of a surrogate pair, which a JSON escape can create.
+    """
     return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 class BadRequest(ValueError):
-    """The request does not have the documented form; the text names the place."""
+    """The request does not have the documented form; the text of the error names the place."""
 
 
 def parse_request(row: Mapping[str, Any]) -> Request:

@@ -99,7 +99,7 @@ def _at_least(name: str, least: int) -> Rule:
 
 
 def _not_negative(name: str) -> Rule:
-    """Refuse numbers below 0: in columns they stand for numbers that were not reported."""
+    """Refuse numbers below 0, because columns use negative numbers for numbers that were not reported."""
     return Rule(f"output.{name} is below 0", f"output.{name} < 0", lambda row: (_output(row, name) or 0) < 0)
 
 
@@ -192,14 +192,14 @@ def problem(row: object) -> str | None:
 
 
 def plain_problem(row: object) -> str | None:
-    """The reason why this object breaks a type or one of RULES, which check no request; None if it does not."""
+    """The reason why this object breaks a type or one of RULES; None if it does not. The request is not checked."""
     if not isinstance(row, Mapping):
         return "not an object"
     return _type_problem(row, FIELDS, "") or next((rule.reason for rule in RULES if rule.broken(row)), None)
 
 
 def read_line(line: str) -> tuple[object, str | None]:
-    """The value of a line of JSON, or the reason why it has none."""
+    """The value of a line of JSON, or the reason why the line is not JSON."""
     try:
         return json.loads(line), None
     except RecursionError:
@@ -209,7 +209,7 @@ def read_line(line: str) -> tuple[object, str | None]:
 
 
 def row_of_line(line: bytes, problem_of: Callable[[object], str | None]) -> tuple[dict[str, Any], str | None]:
-    """The row of a line of a file if `problem_of` accepts it; otherwise the reason."""
+    """The row of a line of a file if `problem_of` accepts it; otherwise the reason why it is malformed."""
     try:
         text = line.decode()
     except UnicodeDecodeError:
@@ -254,7 +254,10 @@ def _value_problem(value: Any, wanted: Type, path: str) -> str | None:
 
 
 def text_fields() -> frozenset[str]:
-    """The names of all text fields, at any depth. JSON readers turn numbers into text there unless this is checked."""
+    """The names of all text fields, at any depth.
+
+    In these fields, a JSON reader such as Spark's would silently turn numbers into text.
+    """
     return frozenset(_text_fields(FIELDS))
 
 
@@ -270,7 +273,7 @@ def _text_fields(fields: tuple[tuple[str, Type], ...]) -> list[str]:
 
 
 def twice(op_id: int, run_id: str) -> str:
-    """The fault of a row whose op_id another row of the run has."""
+    """The fault of a row whose op_id another row of the run also has."""
     return f"op_id {op_id} appears twice in run {run_id}"
 
 

@@ -29,7 +29,7 @@ FORMATS: Final = tuple(_READERS)
 
 @dataclass(slots=True)
 class Imported:
-    """The counts over all files. `left_out`: description → number of such lines that are not client events."""
+    """The counts over all files. `left_out`: the lines that are not client events: description → number of lines."""
 
     runs: int = 0
     operations: int = 0

@@ -1,4 +1,7 @@
-"""`hwm-audit import`: exit 0 written, 2 malformed input or wrong usage, 1 a failed disk. No file is half-written."""
+"""`hwm-audit import`: exit 0 written, 2 malformed input or wrong usage, 1 a failed disk.
+
+A failed import leaves no incomplete file.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,10 @@ def import_command(
 
 
 def _initial(form: str, text: str | None) -> str | None:
-    """The initial value as text of a row. Jepsen's is read as EDN, so that 0 and 0N are equal; Porcupine's is kept."""
+    """The initial value as text of a row.
+
+    The initial value for Jepsen is read as EDN, so that 0 and 0N are equal; for Porcupine it is unchanged.
+    """
     if text is None or form == "porcupine-kv":
         return text
     try:

@@ -1,12 +1,13 @@
 """A strict, streaming reader of EDN (https://github.com/edn-format/edn), in which Clojure programs print histories.
 
 Forms are read one at a time, each with the line on which it begins; memory is bounded by the largest form. A file holds
-forms one after the other, or one vector or list around all of them. In the second case its elements are read.
+forms one after the other, or one vector or list around all of them. In the second case, the forms are the elements of
+this vector or list.
 
 Values are read as: nil → None, whole numbers (also 3N) → int, text → str, vectors and lists → tuple (they are equal in
-EDN), maps → dict, sets → frozenset. All other atoms are read as `Name`s, which compare by their text, so that nothing
-is lost and nothing is guessed. Keywords are among them, and so are true and false, because in Python these equal 1 and
-0. A tagged form (`#tag form`) is read without its tag, so a record becomes a map.
+EDN), maps → dict, sets → frozenset. All other atoms are read as `Name`s, which keep their text and are compared by it.
+Keywords become `Name`s, and so do true and false, because in Python these would equal 1 and 0. A tagged form (`#tag
+form`) is read without its tag, so a record becomes a map.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import Any, Final, TextIO
 
 CHUNK_CHARACTERS = 1 << 16
 FORM_DEPTH_MAX = 100  # No history nests deeper.
-TOKEN_CHARACTERS_MAX = 1 << 24  # A longer text is taken for one that never ends.
+TOKEN_CHARACTERS_MAX = 1 << 24  # A longer text is reported as a text without an end.
 _UNKNOWN: Final = object()
-_KNOWN_ATOMS_MAX = 1 << 16  # Atoms kept, so that equal ones are parsed once. Any more are parsed each time.
-_KNOWN_DIGITS_MAX = 5  # Longer numbers are stamps, which do not repeat, so they are not kept.
+# The number of distinct atoms whose parsed form is cached. Other atoms are parsed at each occurrence.
+_KNOWN_ATOMS_MAX = 1 << 16
+_KNOWN_DIGITS_MAX = 5  # Longer numbers are mostly time stamps, which do not repeat, so they are not cached.
 
 _TOKENS = re.compile(
     r"""
@@ -49,7 +51,7 @@ _NAMED = {"[": "a vector", "(": "a list", "{": "a map", "#{": "a set"}
 
 
 class Name(str):
-    """A keyword (`:read`), symbol, character or inexact number, as written. No `Name` equals a text."""
+    """A keyword (`:read`), symbol, character or inexact number, as written. A `Name` never equals a plain `str`."""
 
     __slots__ = ()
 
@@ -79,7 +81,10 @@ class NotEdn(Exception):
 
 
 def forms(text: TextIO) -> Iterator[tuple[int, Any]]:
-    """(line from 1, form), for each form of the file, or of the one collection that it holds. Raises NotEdn."""
+    """Yield (line, form) for each form of the file; lines count from 1.
+
+    If one collection encloses all forms, its elements are the forms. Raises NotEdn.
+    """
     return _Reader(1, unwrap=True).forms(_tokens(text))
 
 
@@ -94,7 +99,7 @@ def form_of(text: str, line: int = 1) -> Any:
 def _tokens(text: TextIO) -> Iterator[list[str]]:
     """All tokens, chunk by chunk.
 
-    A token at the end of a chunk may continue in the next one, so it is held back until then.
+    A token at the end of a chunk may continue in the next chunk, so it is only yielded after the next chunk is read.
     """
     rest = ""
     line = 1
@@ -142,7 +147,8 @@ class _Open:
 class _Reader:
     def __init__(self, line: int, *, unwrap: bool = False) -> None:
         self._line = line
-        self._unwrap = unwrap  # Whether a vector or list at the beginning only encloses the forms.
+        # Whether a vector or list at the beginning of the file is only an enclosure of the forms.
+        self._unwrap = unwrap
         self._around: _Open | None = None
         self._ended = False  # Whether the enclosing collection has ended.
         self._open: list[_Open] = []
@@ -201,7 +207,7 @@ class _Reader:
         return self._items()
 
     def _end(self, token: str) -> tuple[int, Any] | None:
-        """The collection that this bracket closes; None if the collection only enclosed the forms."""
+        """Return the line and form of the collection that this bracket closes; None for the enclosure of all forms."""
         now = self._open[-1] if self._open else None if self._ended else self._around
         if now is None or _CLOSES.get(now.opened) != token:
             raise NotEdn(self._line, "a form" if now is None else f"the end of {_begun(now)}", token)
@@ -264,7 +270,8 @@ def _unquoted(token: str, line: int, note_lines: Any) -> str:
         return inner
     whole = _ESCAPE.sub(lambda match: _unescaped(match[1], line), inner)
     try:
-        return whole.encode("utf-16", "surrogatepass").decode("utf-16")  # Java escapes 😀 as two code units.
+        # Java escapes a character such as 😀 as two UTF-16 code units, which are combined here.
+        return whole.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
         raise NotEdn(line, "both halves of a surrogate pair", token[:20]) from None
 
@@ -280,7 +287,10 @@ def _unescaped(escape: str, line: int) -> str:
 
 
 def text_of(form: Any) -> str:
-    """The form as EDN prints it, the same for equal forms: members of maps and sets are in the order of their text."""
+    """The text of a form in EDN.
+
+    Members of maps and sets are sorted by their text, so that equal forms have equal texts.
+    """
     if form is None:
         return "nil"
     if isinstance(form, (int, Name)):

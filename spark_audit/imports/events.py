@@ -9,15 +9,16 @@ from typing import Any, NamedTuple, Protocol, TextIO
 
 from spark_audit.errors import InputError
 
-FOUND_CHARACTERS_MAX = 120  # How much of the unexpected text an error shows.
+FOUND_CHARACTERS_MAX = 120  # The number of characters of an unexpected text that an error shows.
 
 
 class Event(NamedTuple):
     """One event of a history. All values are text as in a row.
 
     `line` counts from 1. `type`: invoke, ok, fail, info. `op`: get, put, cas, append. `value`: the value that a
-    completed get returned, or the new value of a put, cas or append; None if the line has none. `expected`: that of a
-    cas. `time_ns`: None if not given. `error`: why the operation failed, if the line says so.
+    completed get returned, or the new value of a put, cas or append; None if the line has none. `expected`: the
+    expected value of a cas. `time_ns`: None if the line has no time. `error`: why the operation failed, if the line
+    says so.
     """
 
     line: int
@@ -32,12 +33,15 @@ class Event(NamedTuple):
 
 
 class Reader(Protocol):
-    """The reader of one format. At the first line of another format, `events` raises NotImportable without a file."""
+    """The reader of one format.
 
-    left_out: Counter[str]  # Description → number of such lines that are not client events.
+    At the first line that is not of the format, `events` raises NotImportable without the name of the file.
+    """
+
+    left_out: Counter[str]  # The lines that are not client events: description → number of lines.
 
     def events(self, text: TextIO) -> Iterator[Event]:
-        """The events of a history, in its order."""
+        """Yield the events of a history, in the order of its lines."""
         ...
 
 
@@ -46,9 +50,9 @@ class Settings:
     """How a history is to be read.
 
     `independent`: whether values are `[key value]`; None if the first operation decides. `initial`: the initial value
-    of each register, as text of a row. `nil_read_unknown`: a completed read of nil says nothing (as in Knossos), not
-    that the register held nil. `failed_cas_saw_another`: a failed compare-and-set asserts that the value was not the
-    expected one.
+    of each register, as text of a row. `nil_read_unknown`: a completed read of nil means that the value is not known
+    (as in Knossos), not that the register held nil. `failed_cas_saw_another`: a failed compare-and-set means that the
+    register had another value than the expected one.
     """
 
     independent: bool | None = None

@@ -10,30 +10,30 @@ from typing import Any, Final, TextIO
 from spark_audit.imports.edn import Name, NotEdn, form_of, forms, name, text_of
 from spark_audit.imports.events import Event, Settings, refused
 
-REGISTER = "register"  # The key of a history that has only one.
+REGISTER = "register"  # The key of a history that has only one register.
 _PROCESS, _TYPE, _F, _VALUE, _TIME, _ERROR = (
     name(f":{field}") for field in ("process", "type", "f", "value", "time", "error")
 )
 _TYPES: Final = {name(f":{type_}"): type_ for type_ in ("invoke", "ok", "fail", "info")}
 _OPS: Final = {name(":read"): "get", name(":write"): "put", name(":cas"): "cas"}
 
-# `INFO  jepsen.util - 3\t:ok\t:read\tnil`, perhaps after a stamp and a thread, or (history.txt) without the prefix.
-# Results that are printed later look similar (`:type :ok,`). So if the number or the prefix is missing, a type must
-# follow.
+# `INFO  jepsen.util - 3\t:ok\t:read\tnil`, perhaps after a stamp and a thread, or (history.txt) without the prefix. A
+# history printed as a result looks similar (`:type :ok,`). So a line without a process number or without the prefix
+# must have a type.
 _BEGUN = r"(?:\d+|:[\w.+-]+)\s+:(?:invoke|ok|fail|info)(?!\S)"
 _LINE = re.compile(rf"(?:(?:.*\s)?jepsen\.util(?:\s+-|:)?\s+(?=\d+(?:\s|$)|{_BEGUN})|(?={_BEGUN}))(?P<event>.*)")
 _EVENT = re.compile(r"(?P<process>\d+|:[\w.+-]+)\s+(?P<type>:[a-z]+)\s+(?P<f>:[^\s]+)\s+(?P<value>[^\s].*)")
 
 
 class JepsenEdn:
-    """One map per operation and phase, `{:process 0, :type :invoke, :f :read, :value nil, :time 4, :index 0}`."""
+    """Reads one map per event: `{:process 0, :type :invoke, :f :read, :value nil, :time 4, :index 0}`."""
 
     def __init__(self, settings: Settings) -> None:
         self.left_out: Counter[str] = Counter()
         self._register = _Register(settings)
 
     def events(self, text: TextIO) -> Iterator[Event]:
-        """The events of a history, in its order."""
+        """Yield the events of a history, in the order of its lines."""
         try:
             for line, form in forms(text):
                 event = self._event(line, form)
@@ -60,14 +60,14 @@ class JepsenEdn:
 
 
 class JepsenLog:
-    """Jepsen's printed lines: process, type, f, value, and possibly an error after the value."""
+    """Reads the lines that Jepsen prints: process, type, f, value, and possibly an error after the value."""
 
     def __init__(self, settings: Settings) -> None:
         self.left_out: Counter[str] = Counter()
         self._register = _Register(settings)
 
     def events(self, text: TextIO) -> Iterator[Event]:
-        """The events of a history, in its order."""
+        """Yield the events of a history, in the order of its lines."""
         for line, content in enumerate(text, 1):
             match = _LINE.fullmatch(content.strip())
             if match is not None:
@@ -89,7 +89,8 @@ class JepsenLog:
         value, _, error = value.partition("\t")
         cause = error.strip() or None
         if type_ in (":fail", ":info"):
-            reason = Name(value) if value.startswith(":") else None  # Otherwise the line repeats the value.
+            # If the value is not a keyword, the line repeats the value of the call.
+            reason = Name(value) if value.startswith(":") else None
             return self._register.event(line, int(process), Name(type_), Name(f), reason, None, cause)
         try:
             form = form_of(value, line)
@@ -99,7 +100,7 @@ class JepsenLog:
 
 
 class _Register:
-    """Turns a line about the only register, or about one of many (`[key value]`), into an event."""
+    """Turns a line about the only register, or about one of several registers (`[key value]`), into an event."""
 
     def __init__(self, settings: Settings) -> None:
         self._independent = settings.independent
@@ -114,7 +115,7 @@ class _Register:
             raise refused(line, ":f :read, :write or :cas", text_of(f))
         op, kind = _OPS[f], _TYPES[type_]
         if kind in ("fail", "info"):
-            # `:info :write :timed-out`: the reason may be in the place of the value.
+            # In a line such as `:info :write :timed-out`, the reason of the failure takes the place of the value.
             reason = text_of(value) if error is None and isinstance(value, Name) else error
             return Event(line, process, kind, op, "", None, None, time_ns, reason)
         if self._independent is None:
@@ -133,6 +134,9 @@ class _Register:
 
 
 def _is_keyed(op: str, value: Any) -> bool:
-    """Whether the first value is `[key value]` of `jepsen.independent`. A register that holds pairs looks the same."""
+    """Whether the first value has the form `[key value]` of `jepsen.independent`.
+
+    The value of a register that holds pairs has the same form.
+    """
     pair = isinstance(value, tuple) and len(value) == 2
     return pair and (op != "cas" or (isinstance(value[1], tuple) and len(value[1]) == 2))

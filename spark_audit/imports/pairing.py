@@ -1,10 +1,12 @@
 """Turns events into rows: a completion is paired with its invocation, and a row is made as soon as both are read.
 
-Memory holds open operations, the processes that must not be used again, and the names of the keys, but not the history.
+Memory holds the open operations, the processes that must not be used again, and the names of the keys, but not the
+history.
 
 A history lists events in the order in which they happened: Jepsen, Knossos and Porcupine use that order, not `:time`.
 So stamps always increase from line to line. A stamp is the `:time` of its line if that is an increase, otherwise 1 ns
-more than the stamp before. In a history without `:time` each line counts 1 ms, so that a displayed time shows the line.
+more than the stamp before. In a history without `:time`, the stamp of line n is n ms, so that a displayed time shows
+the line.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Any
 
 from spark_audit.imports.events import Event, Settings, refused
 
-BACKWARDS_NS_MAX = 10**9  # A thread stamps an event before it writes it, so events can change places, within this time.
+# A thread takes the time of an event before it writes the line, so lines may be out of order by up to this time.
+BACKWARDS_NS_MAX = 10**9
 LINE_NS = 10**6  # The distance between the stamps of two lines without :time.
 _CLIENT_OF_INITIAL = "initial"
 _PHRASES = {"get": "read", "put": "write", "cas": "compare-and-set", "append": "append"}
@@ -23,7 +26,10 @@ _PHRASES = {"get": "read", "put": "write", "cas": "compare-and-set", "append": "
 
 @dataclass(slots=True)
 class EventCounts:
-    """The counts of one history. `silent_cas`: failed cas whose line names an error, and so gives no value."""
+    """The counts of one history.
+
+    `silent_cas`: the number of failed cas whose line has an error, so that nothing is known about the value.
+    """
 
     ok: int = 0
     fail: int = 0
@@ -34,21 +40,26 @@ class EventCounts:
 
 @dataclass(slots=True)
 class Pairing:
-    """One history. `initial`: the value of each key or register before its first operation."""
+    """One history. `initial`: the value that each key or register has before its first operation."""
 
     run_id: str
     initial: str
     settings: Settings
     counts: EventCounts = field(default_factory=EventCounts)
-    _open: dict[int, tuple[Event, int, int]] = field(default_factory=dict)  # Process → call, its stamp, op_id.
-    _crashed: dict[int, int] = field(default_factory=dict)  # Process → line of its :info.
+    # Process → the call of its open operation, the stamp of the call, and the op_id.
+    _open: dict[int, tuple[Event, int, int]] = field(default_factory=dict)
+    # Process → the line on which its operation ended with :info.
+    _crashed: dict[int, int] = field(default_factory=dict)
     _keys: set[str] = field(default_factory=set)
     _op_id: int = 0
     _stamp: int = 0  # The stamp of the line before.
     _time: int = 0  # The latest :time.
 
     def rows(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
-        """The rows: each as soon as its operation ends, and last those that never end. Raises NotImportable."""
+        """Yield each row as soon as its operation ends, and at the end the rows of operations that never end.
+
+        Raises NotImportable.
+        """
         for event in events:
             stamp = self._stamped(event)
             if event.type == "invoke":
@@ -102,9 +113,9 @@ class Pairing:
         return self._row(call, called, op_id, "ok", stamp, None, {"found": True, "value": event.value})
 
     def _initial_row(self, key: str, stamp: int) -> dict[str, Any]:
-        """A put of the initial value before every other operation of the key (stamps begin at 1).
+        """Return a put of the initial value that precedes every other operation of the key (stamps begin at 1).
 
-        With it, nil or the empty text is a value like any other.
+        Because of this put, an initial nil or empty text is a value like any other.
         """
         self._keys.add(key)
         self.counts.initial += 1

@@ -1,7 +1,7 @@
 """Porcupine's key-value text: `{:process 0, :type :invoke, :f :append, :key "3", :value "x 0 1 y"}`, one per line.
 
-This is the form of its test data (`test_data/kv`), written by the checker of a distributed-systems course. A get of a
-key that was never written returns the empty text. There are no escapes: the text between the quotes is taken as it is.
+This is the form of its test data (`test_data/kv`), which the checker of a distributed-systems course wrote. A get of a
+key that was never written returns the empty text. The format has no escapes: the text between the quotes is the value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PorcupineKv:
         self.left_out: Counter[str] = Counter()
 
     def events(self, text: TextIO) -> Iterator[Event]:
-        """The events of a history, in its order."""
+        """Yield the events of a history, in the order of its lines."""
         for line, content in enumerate(text, 1):
             match = _LINE.fullmatch(content.strip())
             if match is None:

@@ -13,7 +13,7 @@ from spark_audit.errors import UnreadablePath
 from spark_audit.history.paths import replaceable_file
 from spark_audit.history.rows import FIELDS, Type
 
-ROWS_PER_GROUP = 50_000  # Rows of a Parquet file that are in memory at a time.
+ROWS_PER_GROUP = 50_000  # The number of rows of a Parquet file that are in memory at a time.
 
 
 class RowWriter(Protocol):

@@ -1,1 +1,1 @@
-"""The decision of one key, in Python: witness, search, counterexample."""
+"""Decides one key, in Python: witness, search and counterexample."""

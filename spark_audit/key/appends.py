@@ -1,4 +1,4 @@
-"""Appends as compare-and-sets: a value that was read names all texts that it was made of.
+"""Replaces appends by compare-and-sets: a value that was read shows all texts from which it was made.
 
 Assume that each value which some response names can be made in only one way from the texts that were put and appended,
 and that each text comes from one operation. Then an append that is part of such a value found the text before its own,
@@ -6,10 +6,10 @@ and added its own text to it, whenever it took effect. So "append c" with a read
 key with appends becomes a key of compare-and-sets. An append that occurs in no response is like a put that is never
 read.
 
-The two histories have the same orders. If it is not certain what an expected value would be made of, the operation that
-expected it is not checked. Operations that are impossible in the second history are impossible in the first, provided
-that the reads which show what the appends found are shown as well. The links of a chain need not be shown one by one,
-since each link names all links before it.
+The two histories have the same orders. If it is not certain from which texts an expected value would be made, the
+observations of the operation that expected it are dropped. Operations that are impossible in the second history are
+impossible in the first, if the proof includes the reads that show what the appends found. The proof need not show each
+link of a chain, because the value of a link contains the values of all links before it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from dataclasses import dataclass, field, replace
 
 from spark_audit.history.operation import Operation, Step
 
-TEXTS_MAX = 20_000_000  # Characters compared (length of the values × number of text lengths): takes some seconds.
+# The greatest number of characters compared (length of the values × number of text lengths), which takes some seconds.
+TEXTS_MAX = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedAppends:
-    """The operations of one key, with compare-and-sets in place of appends.
+    """The operations of one key after appends are replaced by compare-and-sets.
 
-    `core`: operations whose responses contradict each other about one append; empty if there are none. `evidence`: by
-    op_id of an append, the read that shows what it found. `exact`: these operations have an order if and only if the
-    original ones have one. If not `exact`, only one direction holds: if these have no order, the original ones have
-    none.
+    `core`: operations whose responses contradict each other about one append; empty if there are none. `evidence`:
+    op_id of an append → the operation whose response shows what the append found. `exact`: these operations have an
+    order if and only if the original ones have one. If not `exact`, only one direction holds: if these operations have
+    no order, the original operations have none.
     """
 
     operations: list[Operation]
@@ -42,10 +43,11 @@ class ResolvedAppends:
         return next((mine for mine in self.operations if op is not None and mine.op_id == op.op_id), op)
 
     def with_evidence(self, proof: Sequence[Operation]) -> list[Operation]:
-        """Return the proof, and the reads that show what its appends found."""
+        """Return the operations of the proof, and the reads that show what its appends found."""
         shown = {op.op_id: op for op in proof}
         links = [op for op in proof if op.op_id in self.evidence]
-        for link in sorted(links, key=lambda op: -len(op.steps[0].value or "")):  # A longer one may show others.
+        # The read of a longer value may also show what the other appends found.
+        for link in sorted(links, key=lambda op: -len(op.steps[0].value or "")):
             made = link.steps[0].value or ""
             if not any(value.startswith(made) for op in shown.values() for value in _named(op)):
                 shown[self.evidence[link.op_id].op_id] = self.evidence[link.op_id]
@@ -60,7 +62,7 @@ def resolve_appends(operations: list[Operation]) -> ResolvedAppends:
     texts = _Texts(operations)
     if not texts.appends or any(guard.target == "value" for op in operations for guard in op.guards):
         return ResolvedAppends(operations)
-    made: dict[int, tuple[str | None, str]] = {}  # By op_id: what an append found, and what it left.
+    made: dict[int, tuple[str | None, str]] = {}  # op_id of an append → the value before it and the value after it.
     evidence: dict[int, Operation] = {}
     for op in sorted(operations, key=lambda op: op.call_ns):
         for value in _named(op):
@@ -96,7 +98,7 @@ def _replaced(op: Operation, made: dict[int, tuple[str | None, str]]) -> Operati
 
 
 def _named(op: Operation) -> Iterator[str]:
-    """Yield the values that the operation found."""
+    """Yield the values that the operation certainly found."""
     for step in op.steps:
         if step.seen is not None and step.seen.value is not None:
             yield step.seen.value
@@ -105,7 +107,7 @@ def _named(op: Operation) -> Iterator[str]:
 
 
 def _compared(op: Operation) -> Iterator[str]:
-    """Yield the values that the operation expected, where nothing shows whether it found them."""
+    """Yield the values that the operation expected and of which no response shows whether it found them."""
     for step in op.steps:
         if step.kind == "cas" and not step.flag and step.expected is not None:
             answered = step.seen is not None and (not step.seen.found or step.seen.value not in (None, step.expected))
@@ -129,9 +131,9 @@ class _Texts:
         self._left = TEXTS_MAX if "" not in self.appends and "" not in self.first else 0
 
     def chain(self, value: str) -> list[tuple[Operation, int]] | None:
-        """Return the operations that made the value, each with its end within the value.
+        """Return the operations that made the value, each with the position in the value at which its text ends.
 
-        The list is empty if no operations can have made the value. Return None if this is not certain.
+        The list is empty if no operations can have made the value. Return None if the operations are not certain.
         """
         if value not in self._chains:
             self._left -= len(value) * len(self._lengths)
@@ -139,7 +141,7 @@ class _Texts:
         return self._chains[value]
 
     def known(self, value: str, made: dict[int, tuple[str | None, str]]) -> bool:
-        """Return whether it is certain what this value would be made of: all its appends are resolved."""
+        """Return whether it is certain from which texts this value would be made: all its appends are in `made`."""
         chain = self.chain(value)
         return chain is not None and all(op.op_id in made for op, _ in chain if op.name == "append")
 

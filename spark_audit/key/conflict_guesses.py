@@ -1,14 +1,14 @@
 """Likely violations of a few operations each, guessed from the times alone.
 
-`key/decide.py` completes each guess to a sound excerpt and lets `search` confirm it, so a wrong guess costs time but is
-never reported.
+`key/decide.py` completes each guess to a sound excerpt, and `search` must confirm it. So a wrong guess costs time but
+is never reported.
 
 If each write has a value of its own, all operations on one value form a block: its write and its reads. Let f be the
 block's least return and s its greatest call. Two blocks are impossible together if and only if f(A) < s(B) and f(B) <
-s(A) (Gibbons and Korach 1997), so the four operations at these bounds and the two writes show it. One value is
-overwritten only once, so two operations that both found it and wrote are a violation, too. Many deletions may have
-written absence, so each read of absence and each deletion is a block of its own. A read of absence is also paired with
-the writes called last among those that had returned before it.
+s(A) (Gibbons and Korach 1997), so the four operations at these bounds and the two writes are enough to show the
+violation. A value is overwritten only once, so two operations that both found the same value and replaced it are a
+violation, too. Any of several deletions may have caused absence, so each read of absence and each deletion is a block
+of its own. A read of absence is also paired with the writes called last among those that had returned before it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heapq import nsmallest
 from spark_audit.history.operation import Operation
 from spark_audit.key.counterexample import ANYTHING, NOTHING, Excerpt, tokens_observed
 
-CORES_MAX = 200  # Guesses tried for one key. A violation is nearly always found by the first ones.
+CORES_MAX = 200  # The number of guesses tried for one key. A violation is nearly always among the first guesses.
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ def _seen_revision(reader: Operation) -> int | None:
 
 
 def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[Operation]]:
-    """Return the blocks by value, the reads of absence, and the reads of a value that no operation wrote."""
+    """Return the blocks by value, the operations that found absence, and those that found a value nobody wrote."""
     blocks = {t: _Block(list(ws)) for t, ws in excerpt.writers.items() if t != NOTHING and len(ws) <= 2}
     absent: list[Operation] = []
     odd: list[Operation] = []
@@ -110,7 +110,7 @@ def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[
 
 
 def _around(excerpt: Excerpt, reader: Operation) -> Iterator[list[Operation]]:
-    """Yield the read with each of the two writes called last among those that had returned before its call."""
+    """Yield the read together with a write that returned before its call, for the two such writes called last."""
     before = (w for w in excerpt.operations if w.writes and not w.unknown and w.return_ns < reader.call_ns)
     for write in nsmallest(2, before, key=lambda w: -w.call_ns):
         yield [write, reader]
@@ -119,7 +119,8 @@ def _around(excerpt: Excerpt, reader: Operation) -> Iterator[list[Operation]]:
 def _pairs(blocks: Sequence[_Block]) -> Iterator[list[Operation]]:
     """Yield pairs of blocks A, B with f(A) < s(B) and f(B) < s(A).
 
-    In such a pair, two forward blocks overlap, or a forward block holds a backward one.
+    A block is forward if f < s, otherwise backward. In such a pair, two forward blocks overlap, or a forward block
+    contains a backward block.
     """
     spans = [(b.first.return_ns, b.last.call_ns, b) for b in blocks if b.first is not None and b.last is not None]
     forward = sorted(((f, s, i) for i, (f, s, _) in enumerate(spans) if f < s))
@@ -134,7 +135,7 @@ def _pairs(blocks: Sequence[_Block]) -> Iterator[list[Operation]]:
         reach.append(widest)
     starts = [f for f, _, _ in forward]
     for i, (f, s, _) in enumerate(spans):
-        if f >= s:  # Backward: it conflicts if it lies inside a forward block, f(A) < s and f < s(A).
+        if f >= s:  # A backward block conflicts with a forward block A that contains it: f(A) < s and f < s(A).
             position = bisect_left(starts, s)
             if position and f < reach[position - 1][0]:
                 pairs.append((reach[position - 1][1], i))

@@ -2,19 +2,20 @@
 
 Leaving operations out must not create a violation. These reductions are safe, for a history H of one key:
 
-- to drop an operation that only read, and to forget what a write observed (fewer things to explain);
-- to forget versions and creation revisions (always done as soon as a write is left out: they count the others);
-- to assume that a revision belongs to one write only, as each change of a store has a revision of its own;
+- to drop an operation that only read, or the observations of a write, because fewer responses must be explained;
+- to forget versions and creation revisions, which is always done once a write is left out, because these numbers depend
+  on all writes;
+- to assume that a revision belongs to one write only, because each change of a store has a revision of its own;
 - to drop a write u, if no kept operation r can have read from it. This is certain in four cases: u and r name different
   values; r returned before u was called; some kept write was called after u returned, and returned before r was called;
   or r lies between two kept operations of one block. In the last case, one write p, which is kept, wrote the value of
   the block. Before r was called, p or a reader of the value had returned. After r had returned, a reader of the value
   was called.
 
-Proof: take an order that explains H and strike out what was dropped. In it, a kept r read from the last write before
-it. That write was not dropped. In the third case, a dropped write would precede a kept write which precedes r, so it
-would not be the last one. In the fourth case, no write comes between p and the last reader of its value, so r read from
-p. So r still reads from the same write.
+Proof: take an order that explains H and remove the dropped operations from it. In the order of H, a kept r read from
+the last write before r. This write was not dropped: In the third case, a dropped write would precede a kept write which
+precedes r, so it would not be the last one. In the fourth case, no write comes between p and the last reader of its
+value, so r read from p. So r still reads from the same write.
 
 So an excerpt that `Excerpt.sound` leaves unchanged and that `search` cannot order shows that H has no order either.
 """
@@ -28,7 +29,8 @@ from itertools import accumulate
 
 from spark_audit.history.operation import FOREVER, Guard, Operation, Step
 
-ANYTHING = "\0anything"  # An observation that depends on more than one value: it requires all writes to be kept.
+# The token of an observation that depends on more than one value, so that all writes must be kept.
+ANYTHING = "\0anything"
 NOTHING = "\0nothing"  # The token of absence.
 
 
@@ -52,7 +54,7 @@ def tokens_observed(op: Operation, value_at: dict[int, str]) -> set[str]:
 
 
 def _guard_token(guard: Guard, value_at: dict[int, str]) -> str:
-    """Return the token of a comparison that held."""
+    """Return the token of the state in which this comparison held."""
     if guard.sign != "=":
         return ANYTHING
     if guard.target == "value":
@@ -86,7 +88,7 @@ def _seen_tokens(step: Step) -> set[str]:
 
 
 def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
-    """Yield (revision, value written at it), first as readers report it, then from the writes themselves.
+    """Yield (revision, value written at this revision), first from the reports of readers, then from the writes.
 
     The writes come last because the last pair of a revision takes precedence.
     """
@@ -119,7 +121,7 @@ class Excerpt:
     def sound(self, kept: Iterable[Operation]) -> list[Operation]:
         """Return the nearest sound excerpt.
 
-        An operation that may have observed a dropped write loses its observations; if nothing is left of it, it is
+        An operation that may have observed a dropped write loses its observations; if it has no other effect, it is
         dropped.
         """
         now = list(kept)
@@ -138,7 +140,8 @@ class Excerpt:
 
     def completed(self, core: Iterable[Operation], operations_max: int) -> list[Operation]:
         """Return the core with every write that its readers may have read from, made sound if there are too many."""
-        now = list({(op.op_id, op.alternative): op for op in core}.values())  # A repetition would take effect twice.
+        # An operation that occurred twice in the list would take effect twice.
+        now = list({(op.op_id, op.alternative): op for op in core}.values())
         while len(now) <= operations_max:
             barrier = _Barrier(self, now)
             needed = {(w.op_id, w.alternative): w for op in now for w in self._missing(barrier, op)}
@@ -180,7 +183,7 @@ class Excerpt:
 
 
 class _Barrier:
-    """An index of the kept operations: the blocks, and the latest call of the writes returned by a given time."""
+    """An index of the kept operations: their blocks, and the latest call of the writes returned before a given time."""
 
     def __init__(self, excerpt: Excerpt, kept: Sequence[Operation]) -> None:
         self._have = {(op.op_id, op.alternative) for op in kept}
@@ -221,7 +224,7 @@ def _without_counts(op: Operation) -> Operation:
 def shrink(
     excerpt: Excerpt, start: Sequence[Operation], impossible: Callable[[Sequence[Operation]], bool]
 ) -> list[Operation]:
-    """Shrink `start` by delta debugging: drop ever smaller chunks while the rest stays sound and impossible.
+    """Shrink `start` by delta debugging: drop chunks of decreasing size while the rest stays sound and impossible.
 
     `start` itself must be sound and impossible.
     """

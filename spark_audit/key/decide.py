@@ -1,8 +1,9 @@
-"""The decision for one key. Pure: the Spark job, the local engine and the simulator run this same code.
+"""The decision for one key.
 
-The witness proves the key if it can. Otherwise, a few operations that are impossible by themselves prove a violation,
-if such operations are found. Otherwise, the search decides, first along the revisions, then without them. A key that is
-not decided within the cap is undecided.
+It has no side effects: the Spark job, the local engine and the simulator all run this code. The witness proves the key
+if it can. Otherwise, a few operations that are impossible by themselves prove a violation, if such operations are
+found. Otherwise, the search decides, first in the order of the revisions, then without revisions. A key that is not
+decided within the cap is undecided.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from spark_audit.key.witness import witness
 from spark_audit.store.revision_claims import UnplacedWrite
 
 CONFIGURATIONS_MAX = 300_000  # Per key. About 10 s of search; the default of `--configurations-max`.
-CORE_CONFIGURATIONS_MAX = 5_000  # For one small set of operations.
+CORE_CONFIGURATIONS_MAX = 5_000  # The same bound for one guess (a small set of operations).
 CORE_OPERATIONS_MAX = 16  # The size of a guess, including the writes that its reads may have read from.
-SHRINK_CONFIGURATIONS_MAX = 100_000  # For shrinking a counterexample, which is valid at any size.
+# The same bound for shrinking a counterexample, which is valid even if it is not the smallest.
+SHRINK_CONFIGURATIONS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The decision for one key.
 
-    `status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `needs_replay`: it was not
-    shown that the order of revisions itself explains the key; a replay of the whole store can show it.
-    `counterexample`: a few operations that are impossible by themselves. `suspicion`: why the witness failed.
-    `unplaced`: the unknown writes without a revision in the order of the witness (`store/revision_claims.py`).
+    `status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `needs_replay`: the order of
+    revisions is not proven to explain the key; a replay of the whole store can prove it. `counterexample`: a few
+    operations that are impossible by themselves. `suspicion`: why the witness failed. `unplaced`: the unknown writes
+    without a revision in the order of the witness (`store/revision_claims.py`).
     """
 
     status: str
@@ -73,18 +75,18 @@ def decide(
     if found.linearizable:
         return Decision("linearizable", "search", found.configurations, (), seen.reason, True)
     assert found.at is not None
-    refuted = excerpt if resolved.exact else Excerpt(strict)  # The dropped observations may be the impossible ones.
+    refuted = excerpt if resolved.exact else Excerpt(strict)  # If observations were dropped, the proof may need them.
     shown = resolved.with_evidence(_smallest(refuted, found.at))
     return Decision("violation", "search", found.configurations, tuple(_by_time(shown)), seen.reason)
 
 
 def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Decision | None:
-    """Return the violation that `core` shows by itself; None if it shows none within the bounds.
+    """Return the violation that `core` shows by itself; None if no violation is found within the bounds.
 
-    Operations are strict, of one key and one clock, without appends. `writers`: every other write, unknown ones
-    included, of a value that an operation of the core found, or of a revision that it compared with. All other
-    operations of the key are left out, so observations that depend on them are dropped (key/counterexample.py has the
-    proof).
+    The operations are of one key and one clock, none is a weak read, and none is an append. `writers`: every other
+    write, including unknown writes, of a value that an operation of the core found, or of a revision that it compared
+    with. All other operations of the key are left out, so observations that depend on them are dropped
+    (key/counterexample.py has the proof).
     """
     excerpt = Excerpt([*core, *writers])
     kept = [_alone(op, excerpt) for op in core]
@@ -97,7 +99,7 @@ def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Deci
 
 
 def _alone(op: Operation, excerpt: Excerpt) -> Operation | None:
-    """Drop versions and creation revisions, which count other writes.
+    """Drop versions and creation revisions, because they depend on other writes.
 
     If the observations do not name a single value, drop all of them.
     """
@@ -113,9 +115,9 @@ def _alone(op: Operation, excerpt: Excerpt) -> Operation | None:
 def _decide_across_clocks(
     strict: Sequence[Operation], clocks: Clocks, configurations_max: int, suspicion: str
 ) -> Decision:
-    """Decide operations of several clocks on one axis, on which some precedences are lost.
+    """Decide operations of several clocks on one common axis, which loses some precedences.
 
-    Operations that are impossible even without these precedences are a violation. Everything else is undecided.
+    Operations that are impossible even without these precedences are a violation. Otherwise the key is undecided.
     """
     axis = widened(strict, [clocks.widened(op) for op in strict])
     found = search(axis, configurations_max=configurations_max)
@@ -149,7 +151,10 @@ def _impossible_core(excerpt: Excerpt, hint: Operation | None) -> list[Operation
 
 
 def _with_sources(excerpt: Excerpt, proof: list[Operation]) -> list[Operation]:
-    """Add the writes that the proof's reads name: the contradiction does not need them, but a person expects them."""
+    """Add the writes that the reads of the proof read from.
+
+    The contradiction holds without these writes, but a person expects them.
+    """
     have = {op.op_id for op in proof}
     tokens = {token for op in proof for token in tokens_observed(op, excerpt.value_at)}
     sources = [w for token in sorted(tokens - {NOTHING}) for w in excerpt.writers.get(token, ())[:2]]
@@ -163,7 +168,11 @@ def _is_impossible(operations: Sequence[Operation]) -> bool:
 
 
 def _smallest(excerpt: Excerpt, at: Operation) -> list[Operation]:
-    """Shrink the refuted history: first to the last operations before the refuted return, then one by one."""
+    """Shrink the refuted history.
+
+    The first step keeps only a few operations before the return at which the search failed; the second drops operations
+    one by one.
+    """
     left = SHRINK_CONFIGURATIONS_MAX
 
     def impossible(operations: Sequence[Operation]) -> bool:

@@ -1,4 +1,4 @@
-"""The states that responses can distinguish, and the values that they still require: both make the search smaller."""
+"""Two reductions of the search: it merges states that no response distinguishes, and keeps values still to be read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from spark_audit.history.operation import FOREVER, Operation, Step
 from spark_audit.model.key import State
 
-UNREAD = "\0unread"  # Stands for every value that is never read.
+UNREAD = "\0unread"  # Replaces every value that is never read.
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Observability:
     """The parts of a state that the responses of a history can distinguish.
 
     All other parts may be dropped, so that many states become one. `values`: the values that responses name; None if
-    every value matters, because appends or comparisons of values look inside it. `begun`: in a history with appends,
-    the values that responses name, sorted. A value that is a prefix of none of them can only be overwritten, so all
-    such values are alike.
+    every value matters, because there are appends or comparisons that depend on the text of values. `begun`: in a
+    history with appends, the values that responses name, sorted. A value that is a prefix of none of them can only be
+    overwritten, so all such values are alike.
     """
 
     mod: bool
@@ -61,7 +61,8 @@ class Observability:
     def _version_max(self) -> int:
         """The cap on versions if none is reported.
 
-        It is then enough to know whether the record was written again after its creation.
+        If revisions and creations are reported, it is enough to know whether the record was written again after its
+        creation.
         """
         return 2 if self.mod and self.create else 0
 
@@ -81,10 +82,10 @@ class Observability:
 
 
 class PendingReads:
-    """Values that future calls must find, and the operations that could still write them. None stands for absence.
+    """The values that future calls must find, and the operations that may still write these values.
 
-    Once no remaining operation can write a value, a configuration that overwrites this value before the future call has
-    found it is dead.
+    None stands for absence. Once no remaining operation can write a value, a configuration that overwrites this value
+    before the future call has found it is a dead end.
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
@@ -95,7 +96,7 @@ class PendingReads:
         self._writes = Counter(token for tokens in self._may_write for token in tokens)
 
     def called(self, position: int) -> None:
-        """Note that the operation is open from now on, and no longer a future call."""
+        """Record that the operation is now open, and no longer a future call."""
         self._reads.subtract(self._needs[position])
         self._writes.subtract(self._may_write[position])
 

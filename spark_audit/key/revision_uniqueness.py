@@ -1,9 +1,9 @@
 """The revisions that a response may report for an unacknowledged write, since each change has a revision of its own.
 
-Such a revision is neither carried by an acknowledged write, nor was it reported before for another write. `advance`
-sees one state only and cannot check this. A replay remembers the reported revisions (`UsedRevisions`). The search need
-not remember them. Once a record is gone, no response may report its revision again, so a configuration in which some
-operation still must report it is dead (`NamedRevisions`).
+Such a revision must differ from the revisions of acknowledged writes, and from those reported before for other writes.
+`advance` has only one state and cannot check this rule. A replay remembers the reported revisions (`UsedRevisions`).
+The search need not remember these revisions. Once a record is replaced or deleted, no response may report its revision
+again. So a configuration in which some operation must still report this revision is a dead end (`NamedRevisions`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class UsedRevisions:
 
 
 class NamedRevisions:
-    """The revisions that the responses of one key name, by the position of the operation."""
+    """The revisions that each operation of one key reports, indexed by the position of the operation."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._carried = carried_by(operations)
@@ -52,7 +52,7 @@ class NamedRevisions:
         self._creates_to_come = Counter(r for names in self._creates for r in names)
 
     def called(self, position: int) -> None:
-        """Note that the operation is open from now on, and no longer a future call."""
+        """Record that the operation is now open, and no longer a future call."""
         if self._must[position]:
             self._mods_to_come.subtract(self._mods[position])
             self._creates_to_come.subtract(self._creates[position])
@@ -60,7 +60,7 @@ class NamedRevisions:
     def fits(self, state: State, position: int) -> bool:
         """Return whether the revisions that the operation reports are possible for the record of `state`.
 
-        A revision that the state does not know yet must not be carried by an acknowledged write.
+        A revision that is not yet known in the state must not be the revision of an acknowledged write.
         """
         _, mod, create, _ = state
         return (mod is not None or self._carried.isdisjoint(self._mods[position])) and (
@@ -97,7 +97,7 @@ def carried_by(operations: Iterable[Operation]) -> set[int]:
 
 
 def revisions_claimed(state: State, op: Operation) -> frozenset[int]:
-    """Return the revisions that the record of `state` gets if `op` is next; none if all of them are known already."""
+    """Return the revisions of the record of `state` that become known if `op` is next."""
     _, mod, create, _ = state
     if mod is not None and create is not None:
         return NO_REVISIONS

@@ -1,10 +1,10 @@
 """The unplaced writes (`store/revision_claims.py`) of one key, and their alternative ranges.
 
 An unplaced write is an unknown write in the key's order whose revision no response named. A *hidden* put was never
-read, and only the version in some response counts it. It can be moved along the same record, between two responses that
-report versions, to any place where the next operation does not look at the record: no response changes. No response
-tells apart several hidden puts, or several deletions. So the order uses those called first, in the order of their
-calls. docs/internals/audit-proofs.md, section 9, proves both.
+read; only a version in some response shows that it happened. While its record exists, a hidden put can be moved between
+two responses that report versions, to any place where the next operation does not depend on the record. Such a move
+changes no response. No response distinguishes hidden puts from each other, or unknown deletions from each other. So the
+order uses the writes called first, in the order of their calls. docs/internals/audit-proofs.md, section 9, proves both.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 PLACES_AWAY_MAX = 512  # A hidden put is moved at most this many places away from its own.
 
 STOP, LOOKS, BLIND, UNNAMED, UNNAMED_PUT, HIDDEN = range(6)
-"""The effect of an operation on a hidden put that moves past it, or to the place right before it.
+"""Kinds of operations: whether a hidden put may move past the operation, or to the place right before it.
 
 - STOP: the put cannot pass the operation.
 - LOOKS: the put can pass it.
-- BLIND: a write with a revision that does not look at the record. The put can pass it, or be placed right before it.
+- BLIND: a write with a revision that does not depend on the record. The put can pass it, or be placed right before it.
 - UNNAMED: an unknown write without a revision, bound to its place. The put can pass it, but not be placed next to it.
-- UNNAMED_PUT: an unknown write without a revision that does not look at the record.
-- HIDDEN: another hidden put, which moves itself.
+- UNNAMED_PUT: an unknown write without a revision that does not depend on the record. The put can pass it.
+- HIDDEN: another hidden put, which is itself movable.
 """
 
 
@@ -35,15 +35,15 @@ def alternative_ranges(
 ) -> tuple[RevisionRange, ...]:
     """Return the revisions that a hidden put at the place `own` may have there and at other places, ascending.
 
-    `kinds`, `revisions` (0 or less: not named), `calls` (ns of one clock): of all places around `own`, in order. The
-    hidden put may be placed before an UNNAMED_PUT that was not called before it, because the two can then exchange
-    their revisions.
+    `kinds`, `revisions` (0 or less: not named) and `calls` (ns of one clock) describe all places around `own`, in
+    order. The hidden put may be placed before an UNNAMED_PUT that was not called before it, because the two can then
+    exchange their revisions.
     """
     at = own
     while at > 0 and kinds[at - 1] != STOP:
         at -= 1
     found: list[RevisionRange] = []
-    before = at - 1  # The last place that does not move.
+    before = at - 1  # The last place before `at` whose operation is not a hidden put.
     while at < len(kinds):
         lands = kinds[at] == BLIND or (kinds[at] == UNNAMED_PUT and calls[own] <= calls[at])
         if lands and before >= 0 and revisions[before] > 0:
@@ -54,7 +54,8 @@ def alternative_ranges(
                 break
             low, high = revisions[before] + 1, revisions[end] - 1
             if found and found[-1][1] + 2 == low:
-                found[-1] = (found[-1][0], high)  # The revision between the two is taken.
+                # The two ranges are joined, because the revision between them belongs to another write in any case.
+                found[-1] = (found[-1][0], high)
             elif low <= high:
                 found.append((low, high))
         if kinds[at] == STOP:
@@ -69,8 +70,8 @@ def unplaced_writes(
 ) -> tuple[UnplacedWrite, ...] | None:
     """Return the unplaced writes of an order that `witness.py` verified.
 
-    The order begins in the state `initial`, which has no revision above `after`. Return None if a response other than
-    that of a neighbour depends on a revision that was not named.
+    The order begins in the state `initial`, which has no revision above `after`. Return None if the order has a
+    transaction, if the revisions in it do not ascend, or if a response depends on a revision that cannot be assigned.
     """
     revisions = _named(order, initial)
     if revisions is None:
@@ -132,7 +133,7 @@ def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[in
 
 
 def _named(order: Sequence[tuple[Operation, int | None]], initial: State) -> list[int | None] | None:
-    """Return the revision of each operation, None for those that no response names.
+    """Return the revision of each operation; None if no response names it.
 
     The revision of an unknown write is also found if a later response names it as a creation or in a comparison. Return
     None for the whole order if it has a transaction, or if a revision that a response depends on cannot be assigned.
@@ -177,10 +178,10 @@ def values_found(operations: Sequence[Operation]) -> set[str | None]:
 def with_earliest_calls(
     order: Sequence[tuple[Operation, int | None]], operations: Sequence[Operation]
 ) -> tuple[tuple[Operation, int | None], ...]:
-    """Replace the unknown puts that no operation can have seen by the earliest-called ones.
+    """Replace the unknown puts that no operation can have seen by the earliest-called such puts.
 
-    They are placed in the order of their calls. Deletions of unknown outcome are treated in the same way. `operations`:
-    all operations of the key.
+    The new puts are placed in the order of their calls. Deletions of unknown outcome are treated in the same way.
+    `operations`: all operations of the key.
     """
     found = values_found([op for op, _ in order])
     made = list(order)
@@ -204,9 +205,10 @@ def with_earliest_calls(
 
 
 def _is_unobserved(order: Sequence[tuple[Operation, int | None]], place: int, alike: Mapping[int, Operation]) -> bool:
-    """Return whether the next operation behind this place, apart from `alike`, does not look at the record.
+    """Return whether the next operation after this place takes effect independently of the record.
 
-    A deletion counts as not looking, because it does not report which record it found.
+    Operations of `alike` are skipped. A deletion counts as independent, because it does not report which record it
+    found.
     """
     following = (op for op, _ in islice(order, place + 1, None) if op.op_id not in alike)
     after = next(following, None)

@@ -1,12 +1,13 @@
-"""The check of a read against its own response: it must fit the revision that it carries.
+"""The check of a read against its own response: the record must fit the revision that the response carries.
 
-This is the only check of a `local` read, which may be old, and of a listing pinned to an earlier revision. Every other
-read is also checked in this way, as part of the store-wide order. The check is sound, not complete: it accepts a read
-if an unknown write could be the reason.
+This is the only check of a `local` read, which may be old, and the only check of a listing pinned to an earlier
+revision. Every other read is also checked in this way, as part of the store-wide order. The check is sound, not
+complete: it accepts a read if an unknown write could be the reason.
 
 - The record that the read saw is not newer than the revision of the response.
-- No acknowledged write of the key lies between the two; an absent key was not last written by an acknowledged put.
-- The value was written by a write that was called before the read returned, at the revision that was reported.
+- No acknowledged write of the key lies between these two revisions. If the read found no record, the last acknowledged
+  write up to the revision is not a put.
+- The value was written at the reported revision, by a write that was called before the read returned.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from spark_audit.history.operation import Operation, Seen
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """A read that contradicts the revision that it carries. `write`: a write that shows this; None if there is none."""
+    """A read that contradicts the revision that it carries.
+
+    `write`: a write that shows the contradiction; None if no single write shows it.
+    """
 
     read: Operation
     reason: str

@@ -1,27 +1,28 @@
-"""Searches for any order of the operations of one key: just-in-time linearization (Wing and Gong, Lowe).
+"""Searches for an order of the operations of one key by just-in-time linearization (Wing & Gong, Lowe).
 
 The search walks through time from event to event. A configuration is a state and the set of open operations that have
-already taken effect in it. An operation must have taken effect by the time it returns. So each configuration in which
-the returning operation has not taken effect is extended by open operations until it has. A configuration for which this
-is impossible is dropped. If none is left, no order explains the history up to this return. Memory is bounded by the
-concurrency, not by the length of the history.
+already taken effect in it. An operation must have taken effect by the time it returns. So if the returning operation
+has not taken effect in a configuration, the configuration is extended by open operations until it has. A configuration
+for which this is impossible is dropped. If none is left, no order explains the history up to this return. Memory is
+bounded by the concurrency, not by the length of the history.
 
 - An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal
   operations of unknown outcome form one sort with a count. Of two configurations with the same state and the same
-  completed operations, the one that has spent fewer of every sort dominates the other.
+  completed operations, the one that has used no more operations of any sort dominates the other.
 - A read that agrees with the state and changes nothing takes effect at once: this excludes no order.
-- Parts of the state that no response reports are dropped: a number that is never reported, a value that is never read.
+- Parts of the state that no response reports are dropped, such as a number that is never reported or a value that is
+  never read.
 - A value that future calls must still find, and that no remaining operation can write again, is not overwritten.
-- Each change has a revision of its own, so a revision reported of an unknown write belongs to no other write
-  (`key/revision_uniqueness.py`).
-- When a put takes effect, open puts that are never read take effect before it. It overwrites them, so they cost
-  nothing. This is not done if some response, such as a deletion that found a record, depends on a record without naming
-  its value.
+- Each change has a revision of its own, so the revision that a response reports for an unknown write belongs to no
+  other write (`key/revision_uniqueness.py`).
+- When a put takes effect, open puts that are never read take effect before it. The put overwrites them at once, so they
+  restrict no other operation. This is not done if some response, such as a deletion that found a record, depends on a
+  record without naming its value.
 - `ordered`: acknowledged writes take effect in the order of their revisions. An order found this way is a proof like
-  any other. Finding none proves nothing; then the search without `ordered` decides.
-- A first pass keeps only the BEAM most promising configurations at each return. An order that this pass finds is valid,
-  and it finds one for most linearizable histories. Otherwise a second pass keeps all configurations.
-- `configurations_max` bounds the work; beyond it the result is None, never a verdict.
+  any other. If no such order is found, nothing is proven, and a search without `ordered` must decide.
+- A first pass keeps only the BEAM most promising configurations at each return. For most linearizable histories, this
+  pass finds an order, which is a valid proof. If it finds none, a second pass keeps all configurations.
+- `configurations_max` bounds the work. Beyond this bound, `linearizable` is None: the search has not decided.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ from spark_audit.key.observable_state import UNREAD, Observability, PendingReads
 from spark_audit.key.revision_uniqueness import NamedRevisions
 from spark_audit.model.key import ABSENT, State, advance
 
-Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, how many), ordered by sort, counts ≥ 1
-Configuration: TypeAlias = tuple[State, int, Spent]  # state, bits of open completed operations that took effect, spent
+Spent: TypeAlias = tuple[tuple[int, int], ...]  # The number (≥ 1) of operations used of each sort, ordered by sort.
+# (state, bits of the open completed operations that took effect, unknown operations used).
+Configuration: TypeAlias = tuple[State, int, Spent]
 
 
-BEAM = 24  # Configurations kept by the first walk. A wider beam costs more and finds hardly more (measured).
+# The number of configurations that the first pass keeps. Measured: a wider beam costs more and finds hardly more
+# orders.
+BEAM = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ def search(
 def _events(operations: Sequence[Operation]) -> Iterator[tuple[int, int, int]]:
     """Yield (time, 0 for a call or 1 for a return, position).
 
-    At equal stamps calls come first, because such operations are concurrent.
+    At equal stamps, calls come before returns, because operations that touch at one stamp are concurrent.
     """
     for position, op in enumerate(operations):
         yield (op.call_ns, 0, position)
@@ -91,20 +95,21 @@ class _Linearizer:
         self, operations: Sequence[Operation], configurations_max: int, ordered: bool, beam: int | None
     ) -> None:
         self.made = 0
-        self.narrowed = False  # Whether the beam dropped anything, so that finding no order proves nothing.
+        self.narrowed = False  # Whether the beam dropped configurations. If it did, a failed search proves nothing.
         self._beam = beam
         self._max = configurations_max
         self._observability = Observability.of(operations)
         self._given = [op for op in operations if op.weak is None]
         self._operations = [self._observability.simplified(op) for op in self._given]
-        self._open: dict[int, int] = {}  # Position of an open completed operation → its bit.
-        self._open_reads: dict[int, int] = {}  # Open operations that change nothing.
-        self._open_idle: dict[int, int] = {}  # Open puts that leave no trace once they are overwritten.
+        # Position of an open completed operation → its bit in the mask of a configuration.
+        self._open: dict[int, int] = {}
+        self._open_reads: dict[int, int] = {}  # The same for open operations that change nothing.
+        self._open_idle: dict[int, int] = {}  # The same for open puts that no response shows once they are overwritten.
         self._free_bits: list[int] = []
         self._sorts: dict[object, int] = {}
         self._sort_samples: list[Operation] = []
         self._sort_position: dict[int, int] = {}
-        self._available: list[int] = []  # For each sort, how many have been called.
+        self._available: list[int] = []  # For each sort, the number of its operations that have been called.
         self._pending_reads = PendingReads(self._operations)
         self._named = NamedRevisions(self._operations)
         counting = self._observability.version or self._observability.create or _depends_on_any_record(self._operations)
@@ -113,7 +118,7 @@ class _Linearizer:
         self._ranks_closed = 0
 
     def run(self, initial: State) -> Operation | None:
-        """Return None if there is an order; otherwise the operation whose return no configuration survives."""
+        """Return None if there is an order; otherwise the operation at whose return no configuration is left."""
         configurations: set[Configuration] = {(self._observability.of_state(initial), 0, ())}
         for _, is_return, position in sorted(_events(self._operations)):
             op = self._operations[position]
@@ -152,7 +157,7 @@ class _Linearizer:
     def _promising(self, configurations: set[Configuration]) -> set[Configuration]:
         """Return the configurations that leave the most choices open.
 
-        In these, few open operations and few unknown ones have taken effect.
+        These are the configurations in which the fewest open and unknown operations have taken effect.
         """
         if self._beam is None or len(configurations) <= self._beam:
             return configurations
@@ -219,7 +224,7 @@ class _Linearizer:
                 yield (after, mask, tuple(sorted({**counts, sort: counts.get(sort, 0) + 1}.items())))
 
     def _must_be_kept(self, state: State, mask: int, counts: dict[int, int]) -> bool:
-        """Return whether the value is still to be read and no remaining operation can write it again."""
+        """Return whether the current value must still be read and no remaining operation can write it again."""
         token = state[0]
         if not self._pending_reads.is_awaited(token):
             return False

@@ -3,11 +3,11 @@
 - The operations are put in the order (revision, writer first, call).
 - A write of unknown outcome takes part only if some response shows that it happened. If a response names its revision,
   this determines its place. Otherwise the write goes immediately before its first observer: the write never returns, so
-  the latest place is the best one. Chains of such writes (an unknown compare-and-set over the value of another unknown
-  write) are followed.
-- Real time: the order is wrong if and only if some operation returned before an operation that precedes it in the order
-  was called, that is, if a prefix maximum of the calls exceeds a return.
-- Replay: every response must follow from the state at its place, and no revision is reported for two writes.
+  the latest place is the best one. A chain of such writes, in which an unknown compare-and-set found the value of
+  another unknown write, is placed as a whole.
+- Real time: the order is wrong if and only if some operation returned before an operation was called that precedes it
+  in the order. In other words, the greatest call up to some place exceeds the return at this place.
+- Replay: every response must follow from the state at its place, and no revision may be reported for two writes.
 
 Cost: O(n log n) for n operations of a key, plus a bounded search at each gap that unknown writes must fill. A key whose
 order fails is suspect, not wrong: `key/decide.py` then looks for a violation, or for another order.
@@ -29,17 +29,18 @@ Rank: TypeAlias = tuple[int, int, int, int]  # (revision, writer first, call, op
 
 LATE = "it returned before an operation that precedes it in the order was called"
 
-FILL_STATES_MAX = 200  # States tried at one place to fill a gap with unknown writes. Most gaps need one or two.
-FILL_BACK_MAX = 24  # A gap is filled at most this many places back: among the writes since the last reported version.
+# The number of states tried at one place to fill a gap with unknown writes. Most gaps need one or two states.
+FILL_STATES_MAX = 200
+FILL_BACK_MAX = 24  # Unknown writes that fill a gap are placed at most this many places before it.
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
     """The result of verifying the order that the revisions propose.
 
-    `order`: every completed operation, and the unknown ones that took effect. `reason`, `at`: why the verification
-    failed, and at which operation. `guessed`: no response named the place of some unknown write, so it is not proven
-    that a revision was free there.
+    `order`: every completed operation, and the unknown operations that took effect. `reason`, `at`: why the
+    verification failed, and at which operation. `guessed`: the order has an unknown write whose place no response
+    named, so a free revision for it is not proven.
     """
 
     verified: bool
@@ -51,7 +52,7 @@ class Witness:
 
 @dataclass(slots=True)
 class _Place:
-    """An operation at its place. `shows`: a response's report of the record that it wrote."""
+    """An operation at its place. `shows`: a reported record that this operation wrote."""
 
     revision: int
     operation: Operation
@@ -91,7 +92,7 @@ def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State =
 def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
     """Return one report of each record that responses reported, by the record's revision.
 
-    If reports of one record differ, the replay notices it.
+    If the reports of one record differ, the replay finds the contradiction.
     """
     shown: dict[int, Seen] = {}
     for op in completed:
@@ -118,7 +119,8 @@ def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Ope
     for revision in sorted(shown.keys() - written):
         value = shown[revision].value
         if value is None:
-            continue  # Only keys were requested, so any write is possible; the replay fills the gap.
+            # The request asked for keys only, so any write may have made the record. The replay fills the gap.
+            continue
         candidates = by_value.get(value, [])
         while candidates and candidates[-1].op_id in taken:
             candidates.pop()
@@ -133,7 +135,7 @@ def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Ope
 def _values_seen(completed: Iterable[Operation]) -> set[str]:
     """Return the values that responses or expectations name.
 
-    An unknown write of one of these values is kept for its observer.
+    An unknown write of one of these values is reserved for the operation that found the value.
     """
     values: set[str] = set()
     for op in completed:
@@ -146,7 +148,7 @@ def _values_seen(completed: Iterable[Operation]) -> set[str]:
 
 
 def late_operation(order: Sequence[Operation], clocks: Clocks) -> Operation | None:
-    """Return the first operation that had returned before one that precedes it in the order was called, or None."""
+    """Return the first operation that returned before the call of one which precedes it in the order, or None."""
     latest: dict[str, int] = {}
     for op in order:
         for clock, call in latest.items():
@@ -188,7 +190,7 @@ def _replay(
 
 
 def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: Clocks, initial: State) -> Witness:
-    """Where several unknown writes are possible, use the one whose call restricts its revision least."""
+    """Where several unknown writes are possible, use the one called first: its revision is restricted least."""
     if not found.guessed:
         return found
     order = with_earliest_calls(found.order, operations)
@@ -312,9 +314,9 @@ class _Filler:
     def _candidates(
         self, feasible: Sequence[Operation], chain: tuple[Operation, ...], useful: set[str | None]
     ) -> Iterator[Operation]:
-        """Yield one write of each sort.
+        """Yield one unknown write of each sort (equal steps and guards).
 
-        A write whose value some response names is not used where any write would do.
+        A write whose value some response names is not used where any other write would fit.
         """
         done = {op.op_id for op in chain}
         offered: set[object] = set()
@@ -334,7 +336,7 @@ class _Filler:
 def _leading_to(wanted: set[str | None], feasible: Sequence[Operation]) -> set[str | None]:
     """Return `wanted`, and the values that lead to one of these through unknown compare-and-sets, transitively.
 
-    An unknown compare-and-set must find such a value before it can write one that is wanted.
+    These are the values that an unknown compare-and-set must find before it can write a wanted value.
     """
     reached = set(wanted)
     while True:

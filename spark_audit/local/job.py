@@ -1,6 +1,7 @@
 """The audit of files without a JVM: read, refuse malformed rows, decide. All data is in memory, on Arrow and numpy.
 
-It takes about 0.6 GiB for a million operations of single keys; docs/reference/audit.md ("Engines") has the figures.
+The audit takes about 0.6 GiB of memory for a million operations of single keys; docs/reference/audit.md ("Engines") has
+the figures.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ _REPLAYED = (
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """The input once everything is read and well-formed. `changed`, `taking`: per row; `runs`: the rows of each run.
+    """The complete, well-formed input.
 
-    `single`, `order`: see `single_rows`.
+    `changed`, `taking`: for each row, whether it changed the store and whether it takes part; `runs`: the rows of each
+    run. `single`, `order`: see `single_rows`.
     """
 
     frame: Frame
@@ -68,7 +70,7 @@ class _Job:
 class _KeyResults:
     """The results of the keys of one run.
 
-    `wrong`: keys that no order of their own explains. `needs_replay`: see Decision.
+    `wrong`: keys that are a violation by themselves. `needs_replay`: see `Decision.needs_replay`.
     """
 
     wrong: set[str] = field(default_factory=set)
@@ -89,9 +91,10 @@ def audit(
     show: Show | None = None,
     keys_to: Path | None = None,
 ) -> Verdict:
-    """Audit the histories behind these paths. `say` receives a progress message, `show` the material of a page.
+    """Audit the histories behind these paths.
 
-    `keys_to`: a Parquet file for a row per key (`write_key_file`).
+    `say` is called with each progress message, `show` with the material of the page. `keys_to`: a Parquet file that
+    gets a row per key (`write_key_file`).
 
     Raises UnreadablePath, MalformedHistory, NothingToCheck.
     """
@@ -127,7 +130,10 @@ def audit(
 def _prepared(
     found: Read, files: Sequence[HistoryFile], headers: Mapping[Path, Mapping[str, Any]], verdict: Verdict, where: str
 ) -> _Job:
-    """Count the rows, and refuse in this order: malformed rows, mixed runs, nothing to check, clashing rows."""
+    """Count the rows.
+
+    The first of these errors is raised: malformed rows, mixed runs, nothing to check, clashing rows.
+    """
     frame = found.frame
     _refuse(found, broken_rows(frame))
     folders = folders_of_runs(_run_folders(found, files), headers)
@@ -176,9 +182,9 @@ def _rows_by_run(frame: Frame) -> dict[str, Int64s]:
 def _decide(
     job: _Job, configurations_max: int, verdict: Verdict, key_rows: list[Mapping[str, Any]] | None
 ) -> dict[str, _KeyResults]:
-    """Record the findings of keys; return by run what remains to be compared across keys.
+    """Record the findings of all keys. Return for each run the results that must still be compared across keys.
 
-    `key_rows` receives a row for each key.
+    If `key_rows` is a list, a row for each key is appended to it.
     """
     results: dict[str, _KeyResults] = {}
     others: list[KeyFindings] = []
@@ -231,7 +237,7 @@ def _check_store(job: _Job, run_id: str, results: _KeyResults, verdict: Verdict)
         return
     left = results.needs_replay if not obstacle else []
     traces = Traces(tuple(results.claims), tuple(results.unplaced))
-    if (traces or left) and not multi_key:  # With listings or transactions, the replay covers it.
+    if (traces or left) and not multi_key:  # With listings or transactions, the replay includes this check.
         taking = rows[job.taking[rows]]
         mine = RowsOfFrame(frame, rows, taking, taking[job.changed[taking]], job.clocks[run_id])
         left = check_across_keys(run_id, traces, mine.facts(RevisionQuery.about(traces, left)), mine, verdict, left)

@@ -1,6 +1,7 @@
-"""Decides all keys of a history, some at a time, so that temporaries stay small; two threads share the work.
+"""Decides all keys of a history in two threads, a group of keys at a time, so that temporary arrays stay small.
 
-numpy and Arrow release the interpreter lock. The search of a key is Python, so searches run one after the other.
+The threads run in parallel in numpy and Arrow, which release the interpreter lock. The search of a key is Python code,
+so searches run one after the other.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def decided_keys(
 
     def decided(start: int, end: int) -> Decided:
         mine = order[start:end]
-        if end - start > HOT_ROWS:  # Then these rows are one key.
+        if end - start > HOT_ROWS:  # A group of so many rows always consists of one key.
             found = _in_ranges(frame, lean, mine, clocks, configurations_max)
         else:
             found = decide_table(lean.take(mine), clocks, configurations_max)
@@ -80,9 +81,10 @@ def _in_ranges(
 
 
 def _groups(frame: Frame, rows: Int64s) -> tuple[Int64s, list[int]]:
-    """Sort these rows by key, and otherwise in the given order; return where to cut them.
+    """Sort these rows by key, and within a key in the given order.
 
-    Cuts lie between keys: after about BLOCK_ROWS rows, and around each key of more than HOT_ROWS rows.
+    Return the rows and the positions at which they are cut into groups. Cuts lie between keys: after about BLOCK_ROWS
+    rows, and around each key of more than HOT_ROWS rows.
     """
     run, key = frame.codes("run_id"), frame.codes("key")
     owner = (run.ids * np.int64(len(key.texts)) + key.ids)[rows]

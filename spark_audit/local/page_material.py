@@ -1,4 +1,4 @@
-"""The material of a page from a history in memory, gathered in numpy: no Python per operation."""
+"""Gathers the material of a page from a history in memory, in numpy, without Python code per operation."""
 
 from __future__ import annotations
 
@@ -38,16 +38,19 @@ _LATEST = 2**63 - 1
 
 
 def gather_rows(rows: Iterable[Row], verdict: Verdict, about: Mapping[str, RunAbout] | None = None) -> Material:
-    """Return the material of the page of this verdict, from well-formed rows (valid UTF-8). `about`: by run."""
+    """Return the material of the page of this verdict, from well-formed rows (valid UTF-8).
+
+    `about`: run_id → information about the run.
+    """
     frame = Frame(conform(pa.Table.from_pylist([{**row} for row in rows], schema=schema(names_coded=False))))
     parts, _ = single_rows(frame, inspect_multi_key(frame))
     return gather(frame, parts, verdict, about or {})
 
 
 def gather(frame: Frame, parts: pa.Table, verdict: Verdict, about: Mapping[str, RunAbout]) -> Material:
-    """Return the material of the page of this verdict, from a frame.
+    """Return the material of the page of this verdict, from all rows of the history as a frame.
 
-    `parts`: its rows about single keys (`single_rows`).
+    `parts`: the rows of the frame as rows about single keys (`single_rows`).
     """
     whole, by_key = _Stamped.of(frame), _Stamped.of(Frame(parts))
     scenes = tuple(_scene(whole, by_key, violation) for violation in verdict.violations)
@@ -60,7 +63,7 @@ def gather(frame: Frame, parts: pa.Table, verdict: Verdict, about: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class _Stamped:
-    """A frame with the end of each row: its call if it never returned."""
+    """A frame with the end of each row: its return, or its call if it never returned."""
 
     frame: Frame
     end: Int64s
@@ -70,7 +73,7 @@ class _Stamped:
         return cls(frame, _ends(frame))
 
     def where(self, **names: str) -> Int64s:
-        """Return the rows of this run, or of this key of it."""
+        """Return the rows of this run, or of this key of the run."""
         every = np.ones(self.frame.rows, np.bool_)
         for name, wanted in names.items():
             every &= self.frame.codes(name).among(wanted)
@@ -94,7 +97,7 @@ def _scene(whole: _Stamped, by_key: _Stamped, violation: Violation) -> tuple[Bar
 
 
 def _near(of: _Stamped, around: Int64s, violation: Violation, guilty: Int64s) -> list[Bar]:
-    """Return the nearest of these rows, in time."""
+    """Return the bars of those among these rows that are nearest to the violation in time."""
     call, end, op_id = of.frame.numbers("call_ns", 0)[around], of.end[around], of.frame.numbers("op_id", -1)[around]
     stamps = moments(violation)
     if not stamps or not len(around) or int(end.max()) - int(call.min()) > SPAN_NS_MAX:
@@ -113,7 +116,7 @@ def _near(of: _Stamped, around: Int64s, violation: Violation, guilty: Int64s) ->
 
 @dataclass(frozen=True, slots=True)
 class _OnAxis:
-    """The rows on one axis, before its length is known."""
+    """The rows that share one time axis, before the ends of the axis are known."""
 
     run_id: str
     clock: str
@@ -151,7 +154,11 @@ def _axes(frame: Frame, about: Mapping[str, RunAbout]) -> Iterable[_OnAxis]:
 
 
 def _counts(frame: Frame, axis: Axis, rows: Int64s, end: Int64s) -> dict[int, BucketCounts]:
-    """Return the counts of each bucket: completed and failed operations and latencies by return, all others by call."""
+    """Return the counts of each bucket.
+
+    Completed and failed operations, latencies and the highest revision belong to the bucket of the return, all other
+    numbers to the bucket of the call.
+    """
     status = frame.codes("status")
     ok, failed, unknown = (status.among(name)[rows] for name in ("ok", "fail", "unknown"))
     called, ended = ((stamp[rows] - axis.start_ns) // axis.width_ns for stamp in (frame.numbers("call_ns", 0), end))
@@ -186,7 +193,7 @@ def _rounded(latency: Int64s) -> Int64s:
 
 
 def _percentiles(bucket: Int64s, latency: Int64s, buckets: int) -> tuple[Int64s, Int64s]:
-    """Return p50 and p99 of each bucket, by nearest rank; -_LATEST for none."""
+    """Return p50 and p99 of each bucket, by nearest rank; -_LATEST for a bucket without latencies."""
     ranked = latency[np.lexsort((latency, bucket))]
     sizes = np.bincount(bucket, minlength=buckets)
     starts = np.cumsum(sizes) - sizes
@@ -198,7 +205,7 @@ def _percentiles(bucket: Int64s, latency: Int64s, buckets: int) -> tuple[Int64s,
 
 
 def _highest(bucket: Int64s, number: Int64s, where: Bools, buckets: int) -> Int64s:
-    """Return the greatest number of each bucket; -_LATEST for none."""
+    """Return the greatest number of each bucket; -_LATEST for a bucket without numbers."""
     highest = np.full(buckets, -_LATEST)
     np.maximum.at(highest, bucket[where], number[where])
     return highest

@@ -20,7 +20,8 @@ from spark_audit.verdict.cross_key import RevisionQuery, RowsInMemory, check_acr
 from spark_audit.verdict.findings import findings_of_key, note_key, order_violation, repeated_violation, store_finding
 from spark_audit.verdict.verdict import VIOLATION, Undecided, Verdict
 
-_LEFT_OUT: dict[str, Any] = dict.fromkeys(name for name, _ in FIELDS)  # A field that is null may be left out.
+# Null values for the fields that a row leaves out.
+_LEFT_OUT: dict[str, Any] = dict.fromkeys(name for name, _ in FIELDS)
 
 
 Row = Mapping[str, Any]
@@ -33,11 +34,11 @@ def check_rows(
     configurations_max: int = CONFIGURATIONS_MAX,
     name: str = "rows",
 ) -> Verdict:
-    """Audit rows of any number of runs, in any order; `clocks` as in run.json.
+    """Audit rows of any number of runs, in any order; `clocks`: the list `clocks` of run.json.
 
     See docs/reference/specification.md#103-row.
 
-    Raises MalformedHistory (its faults give the row, from 1, as the line) and NothingToCheck.
+    Raises NothingToCheck, and MalformedHistory, in whose faults the line is the number of the row, counted from 1.
     """
     started = time.perf_counter()
     history = [{**_LEFT_OUT, **row} if isinstance(row, Mapping) else row for row in rows]
@@ -88,7 +89,7 @@ def _check_run(verdict: Verdict, run_id: str, rows: Sequence[Row], clocks: Clock
         verdict.record(Undecided("store", run_id, None, obstacle), count=multi_key)
         return
     traces, left = Traces(tuple(claims), tuple(unplaced)), left if not obstacle else []
-    if (traces or left) and not multi_key:  # With listings or transactions, the replay covers it.
+    if (traces or left) and not multi_key:  # With listings or transactions, the replay includes this check.
         in_memory = RowsInMemory(rows, clocks)
         query = RevisionQuery.about(traces, left)
         left = check_across_keys(run_id, traces, in_memory.facts(query), in_memory, verdict, left)
@@ -125,7 +126,7 @@ def _refuse_malformed(history: Sequence[Row], name: str) -> None:
 
 
 def _clashes(history: Sequence[Row], name: str) -> list[Fault]:
-    """Return the faults between rows: an op_id used twice, a client with two operations open at once."""
+    """Return the rows that contradict other rows: an op_id used twice, or a client with two operations open at once."""
     faults: list[Fault] = []
     first_line: dict[tuple[str, int], int] = {}
     by_client: dict[tuple[str, str], list[tuple[int, int, Row]]] = {}

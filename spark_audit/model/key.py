@@ -2,8 +2,8 @@
 
 A state is a plain tuple `(value, mod_revision, create_revision, version)`; a value of None means that the key is
 absent. A revision is None while no response has named it (a write of unknown outcome, or a history without revisions).
-The first response that names the revision fixes it, and every later response has to agree. `advance` alone decides
-whether an operation may have answered as it did.
+The first response that names the revision determines it, and every later response must agree. Only `advance` decides
+whether a response is possible in a state.
 
 See docs/reference/specification.md#81-records-and-revisions.
 """
@@ -22,8 +22,9 @@ ABSENT: State = (None, 0, 0, 0)
 def advance(state: State, operation: Operation, revision: int | None) -> State | None:
     """Return the state after `operation`, or None if this state rules out the response.
 
-    `revision`: the revision of the operation's writes, if known. An operation of unknown outcome that would change
-    nothing in this state is refused, because leaving the operation out is equivalent, and cheaper to search.
+    `revision`: the revision of the operation's writes, if known. If the outcome is unknown, a deletion that finds no
+    record and a compare-and-set that fails are refused. They change nothing, so an order without them is equivalent and
+    cheaper to find.
     """
     if operation.guards and not _guards_agree(state, operation):
         return None
@@ -83,7 +84,7 @@ def _written(state: State, value: str, revision: int | None) -> State:
 
 
 def observed(state: State, seen: Seen) -> State | None:
-    """Return the state, refined by a response that reports `seen`; None if the two disagree."""
+    """Return the state with the revisions that `seen` reports; None if the response contradicts the state."""
     value, _, _, version = state
     if not seen.found:
         return state if value is None else None
@@ -108,7 +109,7 @@ def _with_revisions(state: State, seen_mod: int | None, seen_create: int | None)
     if version == 1:
         mod, create = (create if mod is None else mod), (mod if create is None else create)
     if mod is not None and create is not None and (mod == create) != (version == 1):
-        return None  # The first write of a record is its creation, and no other is.
+        return None  # The first write of a record is its creation, and no later write is.
     return state if (mod, create) == state[1:3] else (value, mod, create, version)
 
 

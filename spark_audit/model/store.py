@@ -1,7 +1,7 @@
 """The whole store at one point of the order of revisions, and the check of a response against it.
 
-The store is exact: every record has its value, its revisions and its version. Fields that a response did not report are
-not compared. Changes can be taken back (`mark`, `undo`) by a replay that tries one explanation after another.
+The store is complete: every record has its value, its revisions and its version. Fields that a response did not report
+are not compared. Changes can be undone (`mark`, `undo`), so that a replay can try several explanations.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def written(old: Record, value: str | None, revision: int) -> Record:
 
 
 def differs(have: Record, seen: Row | None) -> bool:
-    """Return whether a response reports a record other than this one. If `seen` is None, it reports absence."""
+    """Return whether a response reports a record other than `have`. If `seen` is None, the response reports absence."""
     if seen is None or have[0] is None:
         return (seen is None) != (have[0] is None)
     names = ("value", "mod_revision", "create_revision", "version")
@@ -73,7 +73,7 @@ def expected(have: Record, row: Row) -> bool:
 
 
 class WholeStore:
-    """The records of all keys. `reversible`: changes are remembered so that they can be undone."""
+    """The records of all keys. `reversible`: whether changes can be undone, which needs a record of them."""
 
     def __init__(self, *, reversible: bool) -> None:
         self._records: SortedDict[bytes, tuple[str, Record]] = SortedDict()  # By the bytes of the key.
@@ -122,7 +122,10 @@ class WholeStore:
         return found[::-1] if request["reverse"] else found
 
     def meet(self, row: Row, request: Request | None) -> Conflict | None:
-        """Compare a response with the store, and always apply its writes. `request`: of a range or txn."""
+        """Compare a response with the store, and apply its writes in any case.
+
+        `request`: the request of a range or txn.
+        """
         output, op = row["output"], row["op"]
         if request is not None:
             if op == "range":
@@ -152,7 +155,8 @@ class WholeStore:
             if found is not None:
                 return found
         reason = _listing_problem(request, output, [key for key, _ in live])
-        # Any key of the interval may be the reason, even one beyond the limit; `*` stands for the whole interval.
+        # Any key of the interval may be the cause of the conflict, even a key beyond the limit; `*` stands for the
+        # whole interval.
         return Conflict(reason, frozenset(("*",))) if reason else None
 
     def _items(self, request: Request, output: Row, live: list[tuple[str, Record]]) -> Conflict | None:
@@ -202,7 +206,7 @@ class WholeStore:
 
 
 def intervals(row: Row, request: Request) -> Iterator[Request]:
-    """Yield the listings of this row."""
+    """Yield the requests of the listings in this row."""
     if row["op"] == "range":
         yield request
     elif row["status"] == "ok":

@@ -1,7 +1,8 @@
 """An SVG with time as its x axis, and the few shapes that are drawn on it.
 
-`violation_page.html` zooms it by its classes: `ticks` is redrawn for the visible part, `stay` keeps its place and its
-width, every `text` keeps its width, and a `room` is shown only while its text fits into `data-room` units of x.
+The script in `violation_page.html` zooms the SVG. It treats elements by their class: `ticks` are redrawn for the
+visible part, `stay` keeps its place and its width, and a text of class `room` is shown only while it fits into
+`data-room` units of x. Every `text` keeps its width.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))
 
 
 class TimeAxis:
-    """Places stamps of [start_ns, end_ns] on x. Labels count from `zero_ns`."""
+    """Maps stamps of [start_ns, end_ns] to positions on the x axis. Labels count from `zero_ns`."""
 
     def __init__(self, start_ns: int, end_ns: int, zero_ns: int) -> None:
         assert start_ns < end_ns, (start_ns, end_ns)
@@ -30,7 +31,7 @@ class TimeAxis:
         return LEFT + (min(max(stamp_ns, self.start_ns), self.end_ns) - self.start_ns) * self.scale
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """(x, label): steps of 1, 2 or 5 times a power of ten, about TICKS_WANTED of them."""
+        """Yield (x, label) of about TICKS_WANTED ticks, in steps of 1, 2 or 5 times a power of ten."""
         step = _step((self.end_ns - self.start_ns) / TICKS_WANTED)
         first = -((self.zero_ns - self.start_ns) // step)
         for number in range(first, (self.end_ns - self.zero_ns) // step + 1):
@@ -76,7 +77,7 @@ def time_svg(axis: TimeAxis, height: int, label: str, focus: tuple[int, int] | N
 
 
 def staying(svg: Element, height: int) -> Element:
-    """The group at the left that stays in view, on a background of its own."""
+    """A group at the left edge that stays in view when the drawing is zoomed, on a white background."""
     group = SubElement(svg, "g", {"class": "stay"})
     rect(group, 0, TOP, LEFT - 4, height - TOP, "#fff")
     return group
@@ -100,7 +101,7 @@ def line(parent: Element, x1: float, y1: float, x2: float, y2: float, colour: st
 
 
 def path(parent: Element, points: list[tuple[float, float]], colour: str, **style: str) -> Element:
-    """Straight lines from point to point."""
+    """Draw straight lines from point to point."""
     drawn = "M" + " L".join(f"{x:.3f},{y:.1f}" for x, y in points)
     return SubElement(parent, "path", {"d": drawn, "stroke": colour, "fill": "none", **_dashed(style)})
 
@@ -115,14 +116,14 @@ def text(
 
 
 def room_text(parent: Element, x: float, y: float, words: str, colour: str, room: float) -> None:
-    """Draw a text inside a shape that is `room` wide; it is shown only while it fits."""
+    """Draw a text inside a shape that is `room` wide; the text is shown only while it fits."""
     drawn = text(parent, x, y, words, colour, **{"class": "room", "data-room": f"{room:.3f}"})
     if len(drawn.text or "") * CHARACTER_WIDTH > room:
         drawn.set("visibility", "hidden")
 
 
 def plain(words: str) -> str:
-    """The text without characters that XML cannot carry: control characters, half surrogates."""
+    """The text with escapes in place of characters that XML cannot contain: control characters and half surrogates."""
     return "".join(c if _in_xml(ord(c)) else c.encode("unicode_escape").decode("ascii") for c in words)
 
 

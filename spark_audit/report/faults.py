@@ -1,6 +1,6 @@
-"""The faults that were injected into a run, and when: from its events, otherwise from the schedule of `run.json`.
+"""The faults that were injected into a run, and their times: from its events, or else from the schedule in `run.json`.
 
-They only add to the page, so unreadable parts are left out and are never an error of the audit.
+Faults are only shown on the page, so unreadable parts are left out and are never an error of the audit.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from spark_audit.report.material import FaultWindow
 
-FAULTS_MAX = 200  # Windows drawn; a soak of days has more.
+FAULTS_MAX = 200  # The number of fault windows drawn. A run of several days may have more.
 
 
 @dataclass(frozen=True, slots=True)
 class RunAbout:
-    """Information about a run besides its rows. `compared`: clocks with a bound, which share one axis."""
+    """Information about a run besides its rows. `compared`: clocks with an error bound, which share one axis."""
 
     compared: frozenset[str] = frozenset()
     folder: Path | None = None
@@ -32,7 +32,7 @@ class RunAbout:
         return cls(compared, folder, header.get("schedule"))
 
     def axis_clock(self, clock: str) -> str:
-        """The clock whose axis these stamps go on; "" for the common one."""
+        """The clock on whose axis the stamps of this clock are drawn; "" for the common axis."""
         return "" if clock in self.compared else clock
 
     def faults(self, first_call_ns: int) -> tuple[FaultWindow, ...]:
@@ -43,7 +43,7 @@ class RunAbout:
 
 
 def _carried_out(path: Path) -> Iterator[FaultWindow]:
-    """Each `fault_started` with the `fault_stopped` of the same number."""
+    """Yield a window for each `fault_started` and the `fault_stopped` of the same number."""
     open_: dict[Any, tuple[int, str]] = {}
     for event in _events(path):
         number, at = event.get("number"), event.get("at_ns")
@@ -63,7 +63,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if '"fault_st' not in line:  # Most lines are others: leader changes and the states of members.
+                if '"fault_st' not in line:  # Most lines are other events: leader changes and the states of members.
                     continue
                 try:
                     event = json.loads(line)
@@ -94,7 +94,7 @@ def _words(fault: Mapping[str, Any], kind: object) -> str:
 
 
 def _nanoseconds(seconds: object) -> int | None:
-    """The time in ns; None if it cannot be one within a run: not a number, NaN, negative, more than 30 years."""
+    """The time in ns; None if it cannot be a time within a run: not a number, NaN, negative, or more than 30 years."""
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
         return None
     return int(seconds * 1e9)

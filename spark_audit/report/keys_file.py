@@ -1,4 +1,4 @@
-"""`--keys FILE.parquet`: a row for each key, with how it was decided. The same for both engines."""
+"""`--keys FILE.parquet`: a row for each key, with the method that decided it. The file is the same for both engines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS: dict[str, pa.DataType] = {
     "configurations": pa.int64(),
 }
 KEY_COLUMNS = tuple(_KINDS)
-KEYS_AT_ONCE = 10_000  # Rows of the file that are Python objects at a time.
+KEYS_AT_ONCE = 10_000  # The number of rows that are Python objects at a time.
 
 
 def write_key_file(keys: Iterable[Mapping[str, Any]], path: Path) -> None:

@@ -1,7 +1,7 @@
-"""The material that a page shows beside its verdict: bounded, however long the history is.
+"""The material that a page shows beside its verdict. Its size is bounded, however long the history is.
 
-`local/page_material.py` gathers it from a history in memory, `spark/page_material.py` in Spark; both give the same.
-Numbers are integers, so the same history gives the same page, byte by byte, however it is partitioned.
+`local/page_material.py` gathers the material from a history in memory, `spark/page_material.py` in Spark; both results
+are equal. Numbers are integers, so the same history gives the same page, byte by byte, however it is partitioned.
 """
 
 from __future__ import annotations
@@ -17,19 +17,27 @@ from spark_audit.verdict.words import describe, row_words
 
 Row = Mapping[str, Any]
 
-NEIGHBOURS_MAX = 40  # Drawn beside the operations of a violation.
-BUCKETS_MAX = 240  # In a plot over time: a screen shows no more.
-BUCKETS_MIN, OPERATIONS_PER_BUCKET = 8, 25  # A short history has fewer buckets: a p99 of three operations says nothing.
-PLOTS_MAX = 8  # Runs (or clocks which cannot be compared) that are plotted; those with violations first.
-TEXT_CHARACTERS_MAX = 1_000  # Shown of a value or a response in a tooltip; the history has all of it.
-LATENCY_BITS = 7  # Latencies are rounded down to this many leading bits: by less than 1.6 %.
-MARGIN_FACTOR = 4  # Neighbours are sought in a time that has, on average, this many times NEIGHBOURS_MAX.
-SPAN_NS_MAX = 2**62  # A run whose stamps lie further apart (146 years) has no axis.
+NEIGHBOURS_MAX = 40  # The number of other operations drawn beside the operations of a violation.
+BUCKETS_MAX = 240  # The number of buckets in a plot over time: a screen cannot show more.
+# A short history has fewer buckets, because a p99 of three operations means nothing.
+BUCKETS_MIN, OPERATIONS_PER_BUCKET = 8, 25
+# The number of plots: one per run, or per clock if the clocks of a run cannot be compared. Runs with violations come
+# first.
+PLOTS_MAX = 8
+# The number of characters of a value or a response in a tooltip; the history has the whole text.
+TEXT_CHARACTERS_MAX = 1_000
+LATENCY_BITS = 7  # Latencies are rounded down to this many leading bits, which changes them by less than 1.6 %.
+# Neighbours are sought in an interval of time that has, on average, MARGIN_FACTOR * NEIGHBOURS_MAX operations.
+MARGIN_FACTOR = 4
+SPAN_NS_MAX = 2**62  # A run whose first and last stamps lie further apart (146 years) is not plotted.
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An operation on the time axis. `guilty`: part of the violation. `return_ns` None: its outcome is unknown."""
+    """An operation on the time axis.
+
+    `guilty`: the operation is part of the violation. `return_ns`: None if the outcome is unknown.
+    """
 
     op_id: int
     client: str
@@ -47,10 +55,11 @@ class Bar:
 class Bucket:
     """A slice of time.
 
-    The bucket of the return counts `completed`, `failed` and the latencies (of `completed`); the bucket of the call
-    counts `unknown` and the lags. A lag compares the lowest revision in responses to calls of this bucket with the
-    highest revision returned before the bucket began: it is the number of revisions by which the first is behind the
-    second. `local_lag` is the lag of `local` reads, which may be behind. A lag is None if there is nothing to compare.
+    `completed`, `failed` and the latencies of completed operations belong to the bucket of the return; `unknown` and
+    the lags belong to the bucket of the call. A lag compares the lowest revision in responses to calls of this bucket
+    with the highest revision returned before the bucket began. The lag is the number of revisions by which the lowest
+    is behind the highest. `local_lag` is the lag of `local` reads, which may be behind. A lag is None if there is
+    nothing to compare.
     """
 
     completed: int = 0
@@ -87,7 +96,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class FaultWindow:
-    """An injected fault. `stop_ns` is None if it lasted until the end."""
+    """An injected fault. `stop_ns` is None if the fault lasted until the end of the run."""
 
     start_ns: int
     stop_ns: int | None
@@ -124,15 +133,16 @@ class BucketCounts:
     unknown: int = 0
     p50_ns: int | None = None
     p99_ns: int | None = None
-    highest: int | None = None  # Revision of the operations that returned in it.
-    lowest: int | None = None  # Revision of the operations that were called in it, without `local` reads.
+    highest: int | None = None  # The highest revision of the operations that returned in the bucket.
+    # The lowest revision of the operations that were called in the bucket, except `local` reads.
+    lowest: int | None = None
     lowest_local: int | None = None
 
 
 def buckets_of(axis: Axis, counts: Mapping[int, BucketCounts]) -> tuple[Bucket, ...]:
     """All buckets of an axis, in order; those without counts are empty."""
     made: list[Bucket] = []
-    highest = None  # The highest revision of the buckets before.
+    highest = None  # The highest revision in all earlier buckets.
     for number in range(axis.buckets):
         of = counts.get(number, BucketCounts())
         lags = [
@@ -145,24 +155,24 @@ def buckets_of(axis: Axis, counts: Mapping[int, BucketCounts]) -> tuple[Bucket, 
 
 
 def rounded_latency(nanoseconds: int) -> int:
-    """Rounded down to LATENCY_BITS leading bits."""
+    """The latency, rounded down to LATENCY_BITS leading bits."""
     shift = max(0, nanoseconds.bit_length() - LATENCY_BITS)
     return nanoseconds >> shift << shift
 
 
 def margin_ns(span_ns: int, operations: int) -> int:
-    """How far (ns) from a violation its neighbours are sought, given the number of operations in a span of time."""
+    """The distance (ns) from a violation within which neighbours are sought, if `span_ns` has this many operations."""
     return MARGIN_FACTOR * NEIGHBOURS_MAX * (span_ns // max(1, operations) + 1)
 
 
 def moments(violation: Violation) -> list[int]:
-    """The stamps of a violation's operations. Its neighbours are near one of these stamps."""
+    """The stamps of the operations of a violation. The neighbours of a violation are near one of these stamps."""
     stamps = {op.call_ns for op in violation.operations}
     return sorted(stamps | {op.return_ns for op in violation.operations if op.return_ns is not None})
 
 
 def bar_of(row: Row, *, whole: bool) -> Bar:
-    """The bar of a row (`whole`), or of a projection onto one key."""
+    """The bar of a row. `whole`: the row is not a projection onto one key."""
     words, details = _words(row, whole), tuple(_details(row))
     stamps = (row["call_ns"], row["return_ns"])
     return Bar(row["op_id"], row["client"], row["op"], row["status"], row["clock_id"], *stamps, words, details)
@@ -174,7 +184,10 @@ def bar_from(fields: Mapping[str, Any]) -> Bar:
 
 
 def scene(violation: Violation, own: Mapping[int, Bar], neighbours: Iterable[Bar]) -> tuple[Bar, ...]:
-    """The bars of one violation, by call. `own`: the bars of its rows by op_id; they get the words of the violation."""
+    """The bars of one violation, by call.
+
+    `own`: op_id → bar of a row of the violation; these bars get the words of the violation.
+    """
     bars = list(neighbours)
     for shown in violation.operations:
         bars.append(replace(own[shown.op_id], words=shown.words, guilty=True))

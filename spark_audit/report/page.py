@@ -1,4 +1,7 @@
-"""A verdict as one HTML page. It fetches nothing, is complete without scripts, and is the same for the same input."""
+"""A verdict as one HTML page.
+
+The page loads nothing from the network, is complete without scripts, and is identical for the same input.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _TOOLS = (
 
 
 def check_page_path(path: Path) -> None:
-    """Check, before a page is drawn, that it can be written there. Raises UnreadablePath."""
+    """Check, before a page is drawn, that a page can be written to this path. Raises UnreadablePath."""
     if path.suffix.lower() not in SUFFIXES:
         raise UnreadablePath(str(path), "write the page to a name that ends in .html")
     if path.is_dir():
@@ -63,7 +66,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def draw_page(verdict: Verdict, material: Material) -> str:
-    """The page of a verdict. `material`: from `gather_rows` for this verdict, or from `gather` in Spark."""
+    """The page of a verdict. `material`: the material gathered for this verdict, by either engine."""
     template = Template(files("spark_audit.report").joinpath("violation_page.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=f"hwm-audit: {_TITLES[verdict.status]}",
@@ -115,7 +118,7 @@ def _violations(verdict: Verdict, material: Material) -> Iterator[str]:
 
 
 def _in_order(verdict: Verdict, material: Material) -> list[tuple[Violation, tuple[Bar, ...]]]:
-    """Violations with their bars, in an order that does not depend on the order of tasks."""
+    """Violations with their bars, in an order that does not depend on the order in which Spark tasks end."""
     pairs = zip(verdict.violations, material.scenes, strict=True)
     names = list(PROPERTIES)
     return sorted(pairs, key=lambda pair: (names.index(pair[0].property), pair[0].run_id, pair[0].words()))
@@ -167,6 +170,6 @@ def _marks(verdict: Verdict, material: Material, plot: Plot) -> list[tuple[int, 
 
 
 def _is_marked(bar: Bar, plot: Plot) -> bool:
-    """Whether the bar is part of a violation and lies on the axis of the plot, which not all clocks share."""
+    """Whether the bar is part of a violation and its clock and call lie on the axis of the plot."""
     end_ns = plot.axis.start_ns + plot.axis.buckets * plot.axis.width_ns
     return bar.guilty and bar.clock == plot.axis.clock and plot.axis.start_ns <= bar.call_ns <= end_ns

@@ -64,7 +64,7 @@ class _Charts:
             self._curve(svg, top, lambda bucket: bucket.failed / seconds / highest, RED)
 
     def _latency(self, svg: Element, names: Element, top: float) -> None:
-        """The latency chart; each line of the grid is ten times the one below it."""
+        """Draw the latency chart, in which each line of the grid is ten times the line below it."""
         known = [bucket for bucket in self._plot.buckets if bucket.p50_ns is not None]
         least = min((bucket.p50_ns or 1 for bucket in known), default=1)
         most = max((bucket.p99_ns or 1 for bucket in known), default=1)
@@ -107,7 +107,7 @@ class _Charts:
         return x, self._time.x(axis.start_ns + (number + 1) * axis.width_ns) - x
 
     def _curve(self, svg: Element, top: float, height: Callable[[Bucket], float | None], colour: str) -> None:
-        """A step per bucket; a gap where there is no value."""
+        """Draw a curve with a step per bucket, and a gap where a bucket has no value."""
         points: list[tuple[float, float]] = []
         for number, bucket in enumerate([*self._plot.buckets, None]):
             share = None if bucket is None else height(bucket)
@@ -145,7 +145,7 @@ class _Charts:
         draw.room_text(group, x + 2, TOP + 5, fault.words, "#92400e", end - x - 4)
 
     def _slices(self, svg: Element) -> None:
-        """A tooltip for each bucket, over all charts."""
+        """Add a tooltip for each bucket, which covers all charts."""
         for number, bucket in enumerate(self._plot.buckets):
             if bucket == Bucket():
                 continue

@@ -1,4 +1,7 @@
-"""One violation as a picture: a lane per client, a bar per operation, the impossible ones marked, the others grey."""
+"""One violation as a picture: a lane per client, a bar per operation.
+
+Operations of the violation are red, others grey.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ from spark_audit.report.axis import LEFT, RIGHT, TOP, VIOLATION, WIDTH, TimeAxis
 from spark_audit.report.material import Bar
 
 LANE, BAR = 36, 14
-FOCUS_SHARE = 0.4  # If the marked operations take less than this of the axis, a browser shows them first.
+# If the operations of the violation take less than this share of the axis, a browser first shows only that part.
+FOCUS_SHARE = 0.4
 CLIENT_CHARACTERS_MAX = 24
 LABEL_CHARACTERS_MAX = 60
-WRITE, READ, FAILED = "#b3bcc8", "#dde2e9", "#ffffff"  # Neighbours.
+WRITE, READ, FAILED = "#b3bcc8", "#dde2e9", "#ffffff"  # The colours of neighbours, which are not part of the violation.
 GUILTY_WRITE, GUILTY_READ = "#dc2626", "#fca5a5"
 _READS = ("get", "range")
 
@@ -28,13 +32,13 @@ def draw_scene(bars: Sequence[Bar], label: str) -> str:
 def shares_no_axis(bars: Sequence[Bar]) -> bool:
     """Whether the bars are of clocks that cannot be compared.
 
-    Then the order of bars in different lanes means nothing.
+    If they are, the order of bars in different lanes means nothing.
     """
     return len({bar.clock for bar in bars}) > 1
 
 
 def _on_one_axis(bars: Sequence[Bar]) -> list[Bar]:
-    """The bars on one axis; clocks that cannot be compared begin at the same place."""
+    """The bars on one axis; if clocks cannot be compared, the first bars of all clocks begin at the same place."""
     if not shares_no_axis(bars):
         return list(bars)
     first = {clock: min(bar.call_ns for bar in bars if bar.clock == clock) for clock in {bar.clock for bar in bars}}
@@ -93,7 +97,8 @@ class _Scene:
         group.set("class", "guilty" if bar.guilty else "neighbour")
         group.set("data-op", str(bar.op_id))
         fill, edge = _colours(bar)
-        if bar.return_ns is None:  # No right edge: it may take effect at any time from its call on.
+        # An operation of unknown outcome may take effect at any time from its call on, so its bar has no right edge.
+        if bar.return_ns is None:
             draw.rect(group, x, y, end - x, BAR, fill, fill_opacity="0.35")
             corners = [(end, y), (x, y), (x, y + BAR), (end, y + BAR)]
             draw.path(group, corners, edge, stroke_dasharray="5 3").set("class", "open")
@@ -105,9 +110,9 @@ class _Scene:
             draw.room_text(group, x + 3, y + 10.5, f"{bar.op} #{bar.op_id}", draw.INK, end - x - 6)
 
     def _label_of(self, group: Element, bar: Bar, x: float, y: float) -> None:
-        """Write the label of a bar, above and below it in turn.
+        """Write the label of a bar, alternately above and below the bars of a client.
 
-        The label begins at the call, or, in the right part of the picture, ends there.
+        The label begins at the call; in the right part of the picture, it ends at the call.
         """
         y += -3 if self._labels[bar.client] % 2 == 0 else BAR + 9
         self._labels[bar.client] += 1

@@ -13,7 +13,10 @@ _WORDS = {LINEARIZABLE: "holds", VIOLATION: "VIOLATED", UNDECIDED: "UNDECIDED"}
 
 
 def print_verdict(verdict: Verdict, console: Console) -> None:
-    """Print the properties, the counterexamples and the open questions. The verdict comes last, where it is seen."""
+    """Print the properties, the counterexamples and the open questions.
+
+    The verdict comes last, because the end of the output stays visible.
+    """
     console.print(_properties(verdict))
     for violation in verdict.violations:
         _print_violation(violation, console)

@@ -1,6 +1,6 @@
 """Checks of a Spark that runs elsewhere: whether it answers, takes a task, and has a Python that can run this package.
 
-If not, the reason is one line.
+If a check fails, the reason is one line.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REACH_SECONDS_MAX = 5.0  # To connect to a port on a network.
+REACH_SECONDS_MAX = 5.0  # The time in which a port on the network must accept a connection.
 START_SECONDS_MAX = 90.0  # Spark asks a standalone master three times, 20 s each; a server answers at once.
-TASK_SECONDS_MAX = {"yarn": 600.0, "k8s": 600.0}  # These start machines first, or wait for other jobs.
+# YARN and Kubernetes may first start machines, or wait for other jobs.
+TASK_SECONDS_MAX = {"yarn": 600.0, "k8s": 600.0}
 TASK_SECONDS_MAX_ELSEWHERE = 60.0  # Executors of a standalone master or of a server start in seconds.
 CONNECT_PORT = 15002
 MASTER = r"local(\[(\*|[1-9][0-9]*)(,\s*[0-9]+)?\])?|local-cluster\[[1-9][0-9]*,[1-9][0-9]*,[1-9][0-9]*\]|yarn|(spark|k8s)://.+"
@@ -32,7 +33,10 @@ REMOTE = r"sc://[^/;\s]+(/(;[^;=\s]+=[^;\s]*)*;?)?"
 
 
 class NotUsable(JobFailed):
-    """The remote Spark cannot be reached, or cannot run the job. The reason is complete: Spark has nothing to add."""
+    """The remote Spark cannot be reached, or cannot run the job.
+
+    The reason is complete, so the message does not refer to the output of Spark.
+    """
 
     def __str__(self) -> str:
         return self.reason
@@ -80,12 +84,12 @@ def is_local(master: str) -> bool:
 
 
 def under_spark_submit() -> bool:
-    """Whether spark-submit has started this process, with a driver for it."""
+    """Whether spark-submit started this process, so that a driver is already running."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def on_loopback(master: str) -> bool:
-    """Whether this master is on this machine only, so that no network is needed."""
+    """Whether this master uses only this machine, so that no network is needed."""
     hosts = [host for host, _ in _addresses(master)]
     return master.startswith("local") or bool(hosts and all(h in ("127.0.0.1", "localhost", "::1") for h in hosts))
 
@@ -118,7 +122,10 @@ def _addresses(url: str) -> Iterator[tuple[str, int]]:
 
 
 def within(seconds: float, work: Callable[[], T], stop: Callable[[], object], late: str) -> T:
-    """The result of `work`, run in a thread. After `seconds`, `stop` is called and JobFailed(`late`) raised."""
+    """Return the result of `work`, run in a thread.
+
+    If it takes longer than `seconds`, call `stop` and raise NotUsable(`late`).
+    """
     done: list[T] = []
     failed: list[BaseException] = []
 
@@ -140,8 +147,11 @@ def within(seconds: float, work: Callable[[], T], stop: Callable[[], object], la
 
 
 def prepare_executors(session: SparkSession, folder: Path, url: str) -> None:
-    """Send this package to the executors, and let one of them import it. Raises JobFailed, in words, if that fails."""
-    from spark_audit.spark.package import write_archive  # It imports the command line, which an executor cannot.
+    """Send this package to the executors, and let one of them import it.
+
+    Raises JobFailed if no executor can import it.
+    """
+    from spark_audit.spark.package import write_archive  # The module imports click, which executors do not have.
 
     archive = folder / "hwm-audit-executors.zip"
     write_archive(archive)
@@ -162,7 +172,7 @@ def _try(session: SparkSession) -> None:
 
 
 def _probe(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor: import what the stages import."""
+    """Import, on an executor, the modules that the stages import."""
     import pyarrow
 
     import spark_audit.spark.keys

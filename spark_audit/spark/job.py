@@ -1,6 +1,6 @@
 """The audit as one Spark job: load, refuse malformed rows, decide, and gather counts and a few examples.
 
-Only aggregates and examples reach the driver: one row per run and file, per method, per partition, never the data.
+Only aggregates and examples reach the driver, such as one row per run and file, but never all rows.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class _RunTotals:
     unknown: int = 0
     failed: int = 0
     multi_key_requests: int = 0  # Listings and transactions that did not fail.
-    multi_key: int = 0  # Those of them that one key's history cannot decide.
-    without_revision: int = 0  # Completed without a revision.
+    multi_key: int = 0  # Listings and transactions that the history of one key cannot decide.
+    without_revision: int = 0  # Completed operations without a revision.
 
 
 class _LazyRows:
@@ -88,11 +88,12 @@ def audit(
     show: Show | None = None,
     keys_to: Path | None = None,
 ) -> Verdict:
-    """Audit the histories behind these paths. `say` receives a progress message, `show` the material of a page.
+    """Audit the histories behind these paths.
 
-    `keys_to`: a Parquet file for a row per key (`write_keys`).
+    `say` is called with each progress message, `show` with the material of the page. `keys_to`: a Parquet file that
+    gets a row per key (`write_keys`).
 
-    Raises UnreadablePath, MalformedHistory, NothingToCheck; any error of Spark if the job itself fails.
+    Raises UnreadablePath, MalformedHistory or NothingToCheck, or an error of Spark if the job itself fails.
     """
     started = time.perf_counter()
     given = list(paths)
@@ -141,7 +142,7 @@ def _totals(
     headers: Mapping[Path, Mapping[str, Any]],
     verdict: Verdict,
 ) -> tuple[dict[str, _RunTotals], dict[str, Clocks]]:
-    """Count everything; refuse malformed rows, and a run_id that two run folders share."""
+    """Add up the totals of all runs. Refuse malformed rows, and a run_id that two run folders share."""
     if any(note["kind"] == BAD for note in notes):
         _refuse_malformed(rows.loaded, notes)
     folder_of = {str(file.path.resolve()): file.folder for file in files}
@@ -160,7 +161,7 @@ def _totals(
 
 
 def _refuse_malformed(loaded: Loaded, notes: Sequence[Any]) -> NoReturn:
-    """Find out, in a second pass, which rows are malformed and why."""
+    """Determine in a second pass which rows are malformed and why, and raise the error."""
     bad = loaded.rows.where("_problem is not null")
     shown = [(r["_at"], r["_problem"], r["_raw"]) for r in bad.orderBy("_at").limit(FAULTS_SHOWN_MAX).collect()]
     if shown:
@@ -173,7 +174,10 @@ def _refuse_malformed(loaded: Loaded, notes: Sequence[Any]) -> NoReturn:
 
 
 def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
-    """Refuse clashing rows; raise other errors. A CLASH is only a suspicion: perhaps no rows clash."""
+    """Raise the errors that tasks reported.
+
+    A CLASH is only a suspicion of rows that contradict each other, so the rows are checked.
+    """
     if any(note["kind"] == CLASH for note in notes):
         _refuse_clashes(rows.loaded, multi_key)
     for note in notes:
@@ -182,7 +186,7 @@ def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
 
 
 def _refuse_clashes(loaded: Loaded, multi_key: bool) -> None:
-    """Faults between rows (an op_id twice, a client with two open operations), and in requests."""
+    """Refuse rows that contradict each other, such as two rows with one op_id, and malformed requests."""
     by_client = Window.partitionBy("run_id", "client").orderBy("call_ns", f.col("return_ns").asc_nulls_last(), "op_id")
     by_id = Window.partitionBy("run_id", "op_id").orderBy("_file", "_at")
     clients = (

@@ -42,19 +42,20 @@ KEY_RESULT = (
     "needs_replay boolean, violated_keys long, undecided_keys long, violated_order long, violated_weak long, "
     "found string, traces string"
 )
-RESULTS_PER_BATCH = 1_000  # Keys whose results wait in a task before they are handed to Spark.
+RESULTS_PER_BATCH = 1_000  # The number of keys whose results a task collects before it passes them to Spark.
 STORE_RESULT = "run_id string, kind string, found string"
-_UNKNOWN, _WRONG, _HINT, _ORDERED = range(4)  # The phases of a replay: its input, in this order.
+# The phases of a replay: the kinds of its input, in the order in which they are read.
+_UNKNOWN, _WRONG, _HINT, _ORDERED = range(4)
 _REPLAY_INPUT = "run_id string, phase int, revision long, reads int, call long, op_id long, payload string"
 
 
 def key_batches(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> Iterator[pa.RecordBatch]:
-    """One row (KEY_RESULT) per run and key of this table; see `decide_table`."""
+    """Decide this table (`decide_table`), and yield one row (KEY_RESULT) per run and key."""
     yield from batches_of(decide_table(table, clocks, configurations_max))
 
 
 def batches_of(decided: DecidedTable) -> Iterator[pa.RecordBatch]:
-    """One row (KEY_RESULT) per decided key."""
+    """Yield one row (KEY_RESULT) per decided key."""
     yield from _proven(decided.proven).to_batches()
     results = (_packed(result) for result in decided.others)
     while some := list(islice(results, RESULTS_PER_BATCH)):
@@ -64,7 +65,7 @@ def batches_of(decided: DecidedTable) -> Iterator[pa.RecordBatch]:
 def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
     """The sums of a batch of KEY_RESULT: (run_id, method, name) → number.
 
-    Names are `keys`, `weak`, `needs_replay`, and those of COUNTS.
+    The names are `keys`, `weak`, `needs_replay`, and the names in COUNTS.
     """
     by = pa.Table.from_batches([batch]).append_column("keys", pa.repeat(pa.scalar(1), batch.num_rows))
     by = by.set_column(
@@ -82,7 +83,7 @@ def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
 def write_keys(keys: DataFrame, path: Path) -> None:
     """Write one row per run and key, in their order, to this file (`write_key_file`).
 
-    The driver holds one partition of these rows.
+    The driver holds one partition of these rows at a time.
     """
     results = keys.select(*KEY_COLUMNS).orderBy("run_id", "key").toLocalIterator()
     write_key_file((row.asDict() for row in results), path)
@@ -106,9 +107,9 @@ def bad_requests(rows: DataFrame) -> DataFrame:
 def store_findings(rows: DataFrame, keys: DataFrame, runs: Sequence[str], clocks: Mapping[str, Clocks]) -> DataFrame:
     """The findings of a replay of the whole store for these runs (STORE_RESULT).
 
-    `keys`: KEY_RESULT of all keys, from which the replay learns the wrong ones. Each run is replayed in one task, in
-    the order of revisions. Rows are streamed, so that memory holds only the live store; a run with writes of unknown
-    outcome is held as a whole.
+    `keys`: KEY_RESULT of all keys; the replay ignores contradictions of keys that are a violation by themselves. Each
+    run is replayed in one task, in the order of revisions. Rows are streamed, so that memory holds only the live store.
+    A run with writes of unknown outcome is in memory as a whole.
     """
     mine = rows.where(f.col("run_id").isin(list(runs))).select(*NEEDED)
     wrong = keys.where(f.col("run_id").isin(list(runs)) & (f.col("status") == VIOLATION)).select(
@@ -183,7 +184,7 @@ def _to_replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _replay_input(row: Row) -> Iterator[tuple[int, int, int, int, int, str]]:
-    """The input of the replay from this row: (phase, place, payload)."""
+    """Yield the input of the replay that comes from this row: (phase, revision, reads, call, op_id, payload)."""
     if row["status"] == "unknown":
         yield _UNKNOWN, 0, 0, 0, row["op_id"], json.dumps(row)
     elif takes_part(row):

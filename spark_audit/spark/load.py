@@ -1,7 +1,7 @@
 """Reads histories into Spark with an explicit schema. Every row is counted, and every fault has its file and line.
 
-Each row carries `_at`, its position in the scan, which is turned into a file and line only for the few rows that are
-shown. The least `_at` and the number of rows of each file split are known, and the splits of a file follow each other.
+Each row has a column `_at`, its position in the scan. Only for the few rows that are shown, `_at` is converted to a
+file and line. The conversion needs the least `_at` and the number of rows of each file split.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from spark_audit.tables.parquet import check_footers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PARQUET_AT = 1 << 60  # Added to `_at` of Parquet rows, so that both kinds have their own numbers.
+# Added to `_at` of rows from Parquet files, so that their numbers differ from those of JSON lines.
+PARQUET_AT = 1 << 60
 _ATOMS: dict[str, spark.DataType] = {
     "string": spark.StringType(),
     "long": spark.LongType(),
@@ -32,9 +33,10 @@ _ATOMS: dict[str, spark.DataType] = {
 
 
 def row_schema() -> spark.StructType:
-    """The fields of a row, all nullable. RULES say which must not be null, because their errors name the line.
+    """The fields of a row, all nullable.
 
-    See docs/reference/specification.md#103-row.
+    The check for required fields is left to RULES, because their errors name the line. See
+    docs/reference/specification.md#103-row.
     """
     made = _data_type(FIELDS)
     assert isinstance(made, spark.StructType)
@@ -89,7 +91,7 @@ def _placed(scan: DataFrame, base: int) -> DataFrame:
 
 
 def _parsed(text: DataFrame) -> DataFrame:
-    """Each line is parsed inside an enclosing object, so that text after a row does not go unnoticed."""
+    """Parse each line inside an enclosing object, so that text after the row is an error."""
     schema = (
         spark.StructType().add("row", row_schema()).add("end", spark.LongType()).add("_corrupt", spark.StringType())
     )
@@ -99,7 +101,8 @@ def _parsed(text: DataFrame) -> DataFrame:
         f.from_json(wrapped, schema, options).alias("line"), f.col("value").alias("_raw"), "_at", "_file"
     )
     names = "|".join(sorted(text_fields()))
-    coerced = f.col("_raw").rlike(rf'[{{,]\s*"(?:{names})"\s*:\s*(?!"|null\b)\S')  # A number where text is meant.
+    # A value other than text or null in a text field.
+    coerced = f.col("_raw").rlike(rf'[{{,]\s*"(?:{names})"\s*:\s*(?!"|null\b)\S')
     broken = f.col("line._corrupt").isNotNull() | f.col("line.end").isNull() | f.col("line.row").isNull()
     unreadable = broken | coerced | ~f.is_valid_utf8("_raw")
     return _with_problem(rows.select("line.row.*", "_raw", "_at", "_file", unreadable.alias("_unreadable")))
@@ -119,10 +122,11 @@ def local_path(uri: str) -> str:
 
 
 class SplitLocations:
-    """Turns `_at` into a file and line; the rows of each file split are counted once."""
+    """Converts `_at` to a file and line; the rows of each file split are counted once."""
 
     def __init__(self, loaded: Loaded) -> None:
-        self._splits: list[tuple[int, str, int, int]] = []  # (least _at, file, block start, rows)
+        # (least `_at`, file, start of the split in bytes, number of rows)
+        self._splits: list[tuple[int, str, int, int]] = []
         for scan in loaded.scans:
             counted = scan.groupBy("_file", "_block").agg(f.min("_at").alias("first"), f.count("*").alias("rows"))
             self._splits += [(r["first"], r["_file"], r["_block"], r["rows"]) for r in counted.collect()]
@@ -136,14 +140,14 @@ class SplitLocations:
 
 
 def refuse(loaded: Loaded, bad: Sequence[tuple[int, str, str | None]], count: int) -> MalformedHistory:
-    """The error for these rows: (`_at`, reason, the line if it could not be read)."""
+    """The error for these malformed rows, given as (`_at`, reason, the line if it could not be read)."""
     locations = SplitLocations(loaded)
     faults = [locations.fault(at, precise_reason(reason, raw)) for at, reason, raw in bad]
     return MalformedHistory(tuple(sorted(faults, key=lambda fault: (fault.file, fault.line))), count)
 
 
 def precise_reason(reason: str, raw: str | None) -> str:
-    """The reason of Python's own parser for a line that Spark could not read."""
+    """The reason that Python's JSON parser gives for a line that Spark could not read."""
     if raw is None:
         return reason
     row, broken = read_line(raw)

@@ -1,4 +1,4 @@
-"""Store-wide order and uniqueness at any size: merges the summaries of blocks of revisions (`tables/order_blocks.py`).
+"""Checks the store-wide order and unique revisions, by merging summaries of blocks (`tables/order_blocks.py`).
 
 The driver sees one summary per block and run, and rows only for the few that are shown.
 """
@@ -40,7 +40,8 @@ def check_order(
 ) -> None:
     """Record in `verdict` what breaks the store-wide order, and revisions that several acknowledged writes carry.
 
-    `blocks`: those of all runs. `again` summarizes some of them once more, each from a carry. `rows` gives all rows.
+    `blocks`: the blocks of all runs. `again` summarizes some of the blocks once more, each from a carry. `rows` gives
+    all rows.
     """
     by_run: dict[str, list[BlockSummary]] = {}
     for block in sorted(blocks, key=lambda block: (block.run_id, block.number)):
@@ -59,7 +60,7 @@ def check_order(
 
 
 def _rows_shown(rows: Callable[[], DataFrame], blocks: Sequence[BlockSummary]) -> dict[tuple[str, int], dict[str, Any]]:
-    """The rows of the first examples."""
+    """Return the rows of the first examples, by (run_id, op_id)."""
     pairs = [(block.run_id, pair) for block in blocks for pair in block.pairs][:SHOWN_MAX]
     repeated = [(block.run_id, members) for block in blocks for _, members in block.repeated][:SHOWN_MAX]
     by_run: dict[str, set[int]] = {}

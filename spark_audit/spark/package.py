@@ -1,8 +1,8 @@
 """The audit as one archive, for Python processes on other machines: executors, or a driver started by spark-submit.
 
-It contains this package and the pure Python packages that it imports. It does not contain numpy and pyarrow, which
-executors must have installed, nor pandas, which a driver needs too: these are compiled for a machine and a version of
-Python.
+It contains this package and the pure Python packages that it imports. It does not contain numpy, pyarrow and pandas,
+because these are compiled for a machine and a version of Python. Executors must have numpy and pyarrow installed; a
+driver also needs pandas.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import click
 from spark_audit.errors import UnreadablePath
 
 FOR_EXECUTORS = ("spark_audit", "sortedcontainers")
-FOR_DRIVERS = ("click", "rich")  # For the command itself.
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # Zip's first day: the same files give the same archive, byte by byte.
+FOR_DRIVERS = ("click", "rich")  # A driver also needs the packages of the command line.
+# The earliest date in a zip file. With a constant date, the same files give the same archive, byte by byte.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = """\"\"\"What spark-submit runs: hwm-audit, out of the archive beside it (--py-files).\"\"\"
 
 from spark_audit.cli import main

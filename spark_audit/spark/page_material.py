@@ -1,7 +1,7 @@
 """The material of a page, gathered by Spark. Only drawn data reaches the driver.
 
-For a violation these are its operations and at most NEIGHBOURS_MAX others; for a run, one row per bucket. The number of
-runs is limited.
+For a violation, these data are its operations and at most NEIGHBOURS_MAX others; for a run, one row per bucket. The
+number of runs is limited.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ _BARS = "violation int, bar string"
 
 
 def gather(rows: DataFrame, verdict: Verdict, about: Mapping[str, RunAbout]) -> Material:
-    """The material of the page of this verdict, from well-formed rows. `about`: every run, by name."""
+    """The material of the page of this verdict, from well-formed rows.
+
+    `about`: run_id → information about the run, for all runs.
+    """
     plots, left_out = _plots(rows, wrong_runs(verdict), about)
     return Material(_scenes(rows, verdict), plots, left_out)
 
@@ -87,7 +90,7 @@ def _own(rows: DataFrame, verdict: Verdict) -> DataFrame:
 
 
 def _near(rows: DataFrame, verdict: Verdict, keyed: bool) -> list[tuple[int, Bar]]:
-    """(violation, neighbour): on the key of the violation (`keyed`), or on all keys for violations without a key."""
+    """Return (number of the violation, neighbour) for all violations that have a key (`keyed`) or that have none."""
     about = {
         number: violation
         for number, violation in enumerate(verdict.violations)
@@ -128,7 +131,7 @@ def _near(rows: DataFrame, verdict: Verdict, keyed: bool) -> list[tuple[int, Bar
 
 
 def _parts(rows: DataFrame, keys: set[tuple[str, str]]) -> DataFrame:
-    """The projections of the rows (`project`) onto these keys (of runs)."""
+    """Return the projections of the rows (`project`) onto these (run_id, key)."""
     schema = spark.StructType([*row_schema().fields, spark.StructField("weak", spark.StringType()),
                                spark.StructField("changes_store", spark.BooleanType())])  # fmt: skip
     wanted = rows.sparkSession.createDataFrame(sorted(keys), "run_id string, key string")
@@ -154,7 +157,10 @@ def _cutter(keys: frozenset[tuple[str, str]], schema: spark.StructType) -> Stage
 
 
 def _collected(rows: DataFrame, *, whole: bool) -> list[tuple[int, Bar]]:
-    """(violation, bar). Rows become short texts on the executors, because an answer may be very long."""
+    """Return (number of the violation, bar).
+
+    The executors convert rows to bars, because the response in a row may be very long.
+    """
 
     def draw(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         fields: list[pa.Field[Any]] = [pa.field("violation", pa.int32()), pa.field("bar", pa.string())]
@@ -196,7 +202,7 @@ def _plots(rows: DataFrame, wrong: Sequence[str], about: Mapping[str, RunAbout])
 
 
 def _on_axes(rows: DataFrame, about: Mapping[str, RunAbout]) -> DataFrame:
-    """The rows with a column `axis`: see `Axis.clock`."""
+    """Return the rows with a column `axis`, which is `Axis.clock`."""
     plain = rows.select("run_id", "clock_id", "call_ns", "return_ns", "status", "revision", "consistency")
     compared = [(run_id, clock, "") for run_id, known in sorted(about.items()) for clock in sorted(known.compared)]
     if not compared:
@@ -207,7 +213,7 @@ def _on_axes(rows: DataFrame, about: Mapping[str, RunAbout]) -> DataFrame:
 
 
 def _counts(placed: DataFrame, axes: Sequence[Axis]) -> dict[int, dict[int, BucketCounts]]:
-    """Number of the axis → number of the bucket → its counts."""
+    """Return the counts: number of the axis → number of the bucket → counts."""
     listed = [(number, axis.run_id, axis.clock, axis.start_ns, axis.width_ns) for number, axis in enumerate(axes)]
     known = placed.sparkSession.createDataFrame(listed, "plot int, run_id string, axis string, start long, width long")
     mine = placed.join(f.broadcast(known), ["run_id", "axis"])
@@ -222,7 +228,10 @@ def _counts(placed: DataFrame, axes: Sequence[Axis]) -> dict[int, dict[int, Buck
 
 
 def _by_return(rows: DataFrame) -> DataFrame:
-    """Completed and failed operations per bucket; percentiles by nearest rank, from counts of rounded latencies."""
+    """Count completed and failed operations per bucket.
+
+    Percentiles are by nearest rank, from counts of rounded latencies.
+    """
     ok, latency = "status = 'ok'", "(return_ns - call_ns)"
     shift = f"greatest(length(bin({latency})) - {LATENCY_BITS}, 0)"
     rounded = f"case when {ok} then shiftleft(shiftright({latency}, {shift}), {shift}) end"

@@ -1,4 +1,4 @@
-"""The progress of Spark: finished tasks of all tasks in the stages that run now."""
+"""The progress of Spark: how many tasks of the running stages are finished."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL_SECONDS = 0.5
 
 
 class _Progress:
-    """The current activity, in words, and its finished tasks."""
+    """Reports the current activity and the number of its finished tasks."""
 
     def __init__(self, say: Say) -> None:
         self._say, self._doing, self._tasks = say, "", ""
@@ -40,15 +40,17 @@ class _Progress:
 
 @contextmanager
 def stage_progress(session: SparkSession, say: Say) -> Iterator[Say]:
-    """Report each message and, while its work lasts, the number of finished tasks, from a cluster or from a server."""
+    """Report each message and, until the next message, the number of finished tasks."""
     progress = _Progress(say)
-    if type(session).__module__.startswith("pyspark.sql.connect."):  # The server reports by itself.
+    # A Spark Connect server calls a handler, so no thread has to poll.
+    if type(session).__module__.startswith("pyspark.sql.connect."):
 
         def handle(stages: Iterable[Any] | None, **_: Any) -> None:
             running = (stage for stage in stages or () if not stage.done)
             progress.tasks((stage.num_completed_tasks, stage.num_tasks) for stage in running)
 
-        handler: Any = handle  # Spark's type for a handler is an abstract class, and Spark only calls it.
+        # The declared type of a handler is an abstract class, but Spark only calls it, so a function is enough.
+        handler: Any = handle
         session.registerProgressHandler(handler)
         try:
             yield progress.doing
@@ -70,6 +72,6 @@ def _watch(session: SparkSession, progress: _Progress, over: threading.Event) ->
     while not over.wait(POLL_SECONDS):
         try:
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        except Exception:  # The JVM has gone: the thread that waits for the job reports why.
+        except Exception:  # The JVM has ended. The thread that waits for the job reports the cause.
             return
         progress.tasks((stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None)

@@ -1,7 +1,7 @@
-"""Queries of `verdict/cross_key.py` about the rows of all runs, answered by Spark in one more pass.
+"""Answers the queries of `verdict/cross_key.py` about the rows of all runs, by one more pass over the files in Spark.
 
 Tasks read the files again as Arrow, answer for each chunk in numpy (`tables/revisions.py`), and the driver merges the
-answers. The driver holds a number for each call of a query, and the revisions of changes in the range of the query.
+answers. The driver holds one number for each call of a query, and the revisions of changes in the range of the query.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ANSWERED = ("run_id", "reached", "taken")
 
 
 def traces_of(keys: Iterable[SparkRow], runs: Collection[str]) -> dict[str, Traces]:
-    """The traces of these runs, as far as they have any; `keys`: (run_id, key, traces)."""
+    """Return the traces of those of these runs that have any. `keys`: rows of (run_id, key, traces)."""
     claims: dict[str, list[RevisionClaim]] = {}
     unplaced: dict[str, list[UnplacedWrite]] = {}
     for row in sorted((row["run_id"], row["key"], row["traces"]) for row in keys if row["run_id"] in runs):
@@ -46,7 +46,7 @@ def traces_of(keys: Iterable[SparkRow], runs: Collection[str]) -> dict[str, Trac
 
 
 def open_keys_of(keys: DataFrame, runs: Iterable[str]) -> dict[str, list[str]]:
-    """By run, the keys of these runs that were decided without their revisions; `keys`: KEY_RESULT."""
+    """Return for each of these runs the keys that need a replay. `keys`: rows of KEY_RESULT."""
     found: dict[str, list[str]] = {}
     wanted = sorted(runs)
     some = keys.where(f.col("needs_replay") & f.col("run_id").isin(wanted)).select("run_id", "key")
@@ -58,7 +58,7 @@ def open_keys_of(keys: DataFrame, runs: Iterable[str]) -> dict[str, list[str]]:
 def revision_facts(
     scan: Scan, queries: Mapping[str, RevisionQuery], clocks: Mapping[str, Clocks]
 ) -> dict[str, RevisionFacts]:
-    """The facts by run. If there are no queries, no file is read."""
+    """Return the answers by run. If there are no queries, no file is read."""
     if not queries:
         return {}
     tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
@@ -95,9 +95,9 @@ class _Calls:
 
 
 def _reached(rows: RowsOfFrame, calls: _Calls) -> Int64s:
-    """For each call the highest revision returned before it, as in `RowsOfFrame.reached`.
+    """Return for each call the highest revision returned before it, as `RowsOfFrame.reached` does.
 
-    The calls are prepared once for many chunks.
+    Here the sorted calls are shared by many chunks.
     """
     found = np.ones(calls.count, np.int64)
     clock = rows.frame.codes("clock_id")
@@ -114,7 +114,7 @@ def _reached(rows: RowsOfFrame, calls: _Calls) -> Int64s:
 
 
 def _less(stamps: Int64s, margin: int) -> Int64s:
-    """Each stamp less the margin, bounded below by the least number of 64 bits."""
+    """Return each stamp minus the margin, but at least the least int64."""
     if margin > _LATEST:
         return np.array([max(_EARLIEST, stamp - margin) for stamp in stamps.tolist()], np.int64)
     less: Int64s = np.maximum(stamps, _EARLIEST + margin) - margin
@@ -124,7 +124,7 @@ def _less(stamps: Int64s, margin: int) -> Int64s:
 class _Stage:
     """The answers for each source and run.
 
-    These are the highest revision for each call, and the revisions of changes, ascending. Both are `_packed`.
+    An answer is the highest revision for each call, and the revisions of changes, ascending. Both are `_packed`.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ def rows_by_run(frame: Frame, clocks: Mapping[str, Clocks]) -> Iterator[tuple[st
 
 
 def _packed(numbers: Int64s) -> bytes:
-    """Compress the differences of the numbers; the differences of revisions are mostly small."""
+    """Compress the numbers as differences, because the differences of revisions are mostly small."""
     return zlib.compress(np.diff(numbers, prepend=0).tobytes(), 1)
 
 

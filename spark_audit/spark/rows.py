@@ -1,7 +1,8 @@
-"""`RunRows` on Spark: searches the files once more for rows that have to be shown, or looked at again.
+"""`RunRows` on Spark: searches the files once more for rows that have to be shown or checked again.
 
-Requests for rows near unknown writes are frequent. Tasks answer them from Arrow tables, in one pass over the files for
-all windows together. The driver holds the rows that were found: at most ROWS_MAX of each source, and mostly a few.
+Requests for rows near unknown writes are frequent. Tasks answer these requests from Arrow tables, in one pass over the
+files for all windows together. The driver holds the rows that were found: at most ROWS_MAX of each source, and mostly a
+few.
 """
 
 from __future__ import annotations
@@ -70,11 +71,16 @@ def _pieces(source: Source, run_id: str, request: _RowRequest) -> Iterator[bytes
 
 
 class RowsOfSpark:
-    """`RunRows` of one run. `rows`: those of `load`, of all runs; `scan`: their sources."""
+    """`RunRows` of one run.
+
+    `rows`: returns the rows of all runs, as `load` reads them; `scan`: the sources of these rows.
+    """
 
     def __init__(self, rows: Callable[[], DataFrame], run_id: str, clocks: Clocks, scan: Scan) -> None:
         self._of_all, self._run_id, self._clocks, self._scan = rows, run_id, clocks, scan
-        self._unknown: dict[str, Sequence[Row]] = {}  # Found together with nearby rows: they are requested next.
+        # Unknown writes by key. They are collected in the same pass as the rows of a window, because they are requested
+        # next.
+        self._unknown: dict[str, Sequence[Row]] = {}
 
     @property
     def _rows(self) -> DataFrame:
@@ -90,7 +96,7 @@ class RowsOfSpark:
         return revision_facts(self._scan, query, {self._run_id: self._clocks})[self._run_id].reached
 
     def rows_in(self, windows: Sequence[RevisionWindow]) -> Iterator[Sequence[Row] | None]:
-        """Find the rows of all windows in one pass, and the unknown writes of their keys with them."""
+        """Find the rows of all windows and the unknown writes of their keys, in one pass over the files."""
         found = self._gathered(
             _RowRequest(tuple(windows), frozenset(one.key for one in windows) - self._unknown.keys())
         )
@@ -104,7 +110,7 @@ class RowsOfSpark:
         return {key: self._unknown[key] for key in keys}
 
     def _gathered(self, request: _RowRequest) -> RowsOfFrame:
-        """The rows that answer this request, and possibly more."""
+        """Return the rows of this request, and possibly more rows."""
         scan = self._scan
         tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
         stage = _gatherer(scan.sources, self._run_id, request)
@@ -118,7 +124,7 @@ class RowsOfSpark:
         return every.get(self._run_id, RowsOfFrame(frame, nothing, nothing, nothing, self._clocks))
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
-        """Collect these rows."""
+        """Collect the rows with these op_ids."""
         some = self._rows.where(f.col("op_id").isin(list(op_ids))).select(*SHOWN)
         return {row["op_id"]: row.asDict() for row in some.collect()}
 
@@ -128,7 +134,7 @@ class RowsOfSpark:
         return [row.asDict(recursive=True) for row in some.collect()]
 
     def returned_before(self, claim: RevisionClaim) -> Row:
-        """Let Spark find the first row that contradicts the claim."""
+        """Find the first row that contradicts the claim."""
         assert claim.by is not None
         _, call, name = claim.by
         late = f.lit(False)

@@ -1,8 +1,8 @@
 """The one pass of the audit over the data, as Spark stages.
 
 Tasks read files in chunks and cut them into pieces (`tables/shuffle.py`). One shuffle brings the pieces of a partition
-together, and tasks decide them. A task reads its file itself, as Arrow, and the shuffle moves Arrow streams: rows of
-Spark cost ten times as much (docs/reference/audit.md).
+together, and tasks decide them. A task reads its file itself, as Arrow, and the shuffle moves Arrow streams, because
+rows of Spark cost ten times as much (docs/reference/audit.md).
 """
 
 from __future__ import annotations
@@ -50,13 +50,15 @@ if TYPE_CHECKING:
 
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-CHUNK_ROWS = 1 << 18  # Held by a task at once, about 100 MB with everything that is computed from them.
+# The number of rows that a task holds at once: about 100 MB, including everything computed from them.
+CHUNK_ROWS = 1 << 18
 TASK_ROWS = 1 << 20
-LINES_TASK_BYTES = 1 << 27  # Per task: about TASK_ROWS / 3 rows, as text is slow to parse.
-_UNTOLD = 4  # A hot key may be missed in a source that holds less of it than its fair share divided by this.
-PARTITION_ROWS = 250_000  # Rows of whole keys that are decided at once: about 100 MB.
-PIECES_AT_ONCE = 32  # Pieces that are handed to Python together.
-SMALL_ROWS = 5_000  # One partition is enough: tasks cost more than the work.
+LINES_TASK_BYTES = 1 << 27  # Bytes of JSON lines per task: about TASK_ROWS / 3 rows, because text is slow to parse.
+# A Parquet source is sampled only if some key has at least HOT_ROWS / (_UNTOLD * number of sources) rows in it.
+_UNTOLD = 4
+PARTITION_ROWS = 250_000  # The number of rows in a partition of whole keys, which is decided at once: about 100 MB.
+PIECES_AT_ONCE = 32  # The number of pieces that Spark passes to Python together.
+SMALL_ROWS = 5_000  # Up to this number of rows, one partition is enough, because more tasks cost more than they save.
 JSON_ROW_BYTES = 300  # An estimate, only used to choose the number of partitions.
 ERROR, SUMMARY = "error", "summary"
 _OF_ONE_KEY = (
@@ -113,7 +115,7 @@ class Scan:
     clocks: dict[str, Clocks]
     partitions: int
     configurations_max: int
-    hot: tuple[HotKey, ...] = ()  # Their partitions come after all others.
+    hot: tuple[HotKey, ...] = ()  # The partitions of hot keys come after all other partitions.
 
     @classmethod
     def of(
@@ -133,9 +135,9 @@ class Scan:
 
     @contextmanager
     def handing_over_few(self) -> Iterator[None]:
-        """Hand fewer pieces at once to Python while a stage of this scan runs.
+        """Pass fewer pieces at once to Python while a stage of this scan runs.
 
-        A piece has up to some MB, and Arrow in Java holds 2 GiB at most.
+        A piece may have several MB, and a batch of Arrow in Java has at most 2 GiB.
         """
         name = "spark.sql.execution.arrow.maxRecordsPerBatch"
         before = self.session.conf.get(name) or ""
@@ -146,11 +148,11 @@ class Scan:
             self.session.conf.set(name, before)
 
     def results(self) -> DataFrame:
-        """The results of all partitions (RESULT): a row per key, and notes with a `kind`: see `_decider`."""
+        """Return the results of all partitions (RESULT): rows of keys, and notes of `_decider`, which have a `kind`."""
         return self._gathered(self._cuts()).mapInArrow(_decider(self.clocks, self.configurations_max, None), RESULT)
 
     def block_results(self, carries: Mapping[tuple[str, int], Latest]) -> DataFrame:
-        """The results of these blocks of the order over all keys, computed once more from these carries."""
+        """Return the results of these blocks of the order over all keys, computed once more from these carries."""
         cuts = self._cuts().where(f.col("kind") == ORDER)
         return self._gathered(cuts).mapInArrow(_decider(self.clocks, self.configurations_max, dict(carries)), RESULT)
 
@@ -159,7 +161,10 @@ class Scan:
         return tasks.mapInArrow(_reader(self.sources, self.partitions, self.hot), _CUT)
 
     def _gathered(self, cuts: DataFrame) -> DataFrame:
-        """One partition per target; the last ones first, because those of hot keys take longest."""
+        """Return one partition per target.
+
+        The last targets come first, because they are hot keys, which take longest.
+        """
         count = self.partitions + len(self.hot)
         gathered = cuts.repartitionById(count, f.lit(count - 1) - f.col("target"))
         return gathered.sortWithinPartitions("place") if self.hot else gathered
@@ -213,9 +218,9 @@ def _cuts_of(source: Source, partitions: int, hot: Sequence[HotKey]) -> Iterator
 
 
 def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | None]:
-    """Tables of at most CHUNK_ROWS; None for malformed lines.
+    """Yield tables of at most CHUNK_ROWS; None for malformed lines.
 
-    `order_only`: columns that only concern single keys may be left out, because they are most of the bytes.
+    `order_only`: columns that only matter for single keys may be left out, because they have most of the bytes.
     """
     if source.lines:
         for piece in pieces_of(source.path, source.first, source.last):
@@ -232,7 +237,7 @@ def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | N
                 columns = [name for name in columns if name not in _OF_ONE_KEY]
             for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=columns, use_threads=False):
                 table = pa.Table.from_batches([batch])
-                table.validate(full=True)  # Checks, among others, that all text is UTF-8.
+                table.validate(full=True)  # The full validation includes that all text is UTF-8.
                 yield table
 
 
@@ -244,7 +249,7 @@ def _decider(
         of_run: dict[str, Clocks] = {}
         cuts = (cut for batch in batches for cut in batch.to_pylist())
         for cut in cuts:
-            if cut["kind"] == HOT:  # The pieces of one key, by place; its partition has no others.
+            if cut["kind"] == HOT:  # The partition of a hot key contains only the pieces of this key, ordered by place.
                 yield from _decided(_of_hot_key(chain((cut,), cuts), clocks[cut["file"]], configurations_max))
             elif cut["kind"] in (KEYS, IDS, CLIENTS, ORDER):
                 table = read_piece(cut["payload"])
@@ -274,14 +279,14 @@ def _of_hot_key(cuts: Iterable[Mapping[str, Any]], clocks: Clocks, configuration
 
 
 def _decided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The results of these keys, and their sums."""
+    """Yield the results of these keys, and then their sums."""
     summary: Counter[tuple[str, str, str]] = Counter()
     try:
         for batch in batches:
             summary.update(summed(batch))
             yield _padded(batch)
         yield _note(SUMMARY, json.dumps([[*name, number] for name, number in sorted(summary.items())]))
-    except Exception:  # Perhaps rows clash. They have an error of their own, and are known only when all is read.
+    except Exception:  # The cause may be clashing rows, whose own error is known only when all rows are read.
         yield _note(ERROR, json.dumps(traceback.format_exc()))
 
 

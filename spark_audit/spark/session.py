@@ -1,4 +1,4 @@
-"""A Spark session for one audit: the right Java, the right Python, silent, and removed without a trace afterwards.
+"""A Spark session for one audit: with the right Java and Python, without log output, and without files left behind.
 
 Spark runs in one of four ways: in this process tree on loopback (local), as the driver of a cluster (`master`), as a
 client of a Spark Connect server (`remote`), or inside of a driver that spark-submit has started. See
@@ -41,8 +41,8 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n
 """
-# Java only passes bytes on, so one compiler is enough: the second took 28 s of CPU time in a job of ten million
-# operations.
+# In this job, Java only moves bytes, so the C1 compiler is enough. The C2 compiler took 28 s of CPU time in a job of
+# ten million operations.
 _LIGHT = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
@@ -51,11 +51,13 @@ _SETTINGS = {
 _HERE = {
     "spark.shuffle.compress": "false",  # No network is involved.
     "spark.shuffle.spill.compress": "false",
-    "spark.shuffle.sort.bypassMergeThreshold": "1",  # Otherwise the shuffle writes everything twice.
-    "spark.sql.adaptive.enabled": "false",  # It plans every stage again, and there are few partitions here anyway.
+    "spark.shuffle.sort.bypassMergeThreshold": "1",  # With the default, the shuffle writes all data twice.
+    # Adaptive execution plans every stage again, which is no gain with few partitions.
+    "spark.sql.adaptive.enabled": "false",
 }
-_SHORT_ELSEWHERE = {"spark.sql.shuffle.partitions": "8"}  # The default, 200, starts Python 200 times: 70 s.
-LOG_TAIL_CHARACTERS_MAX = 2_000  # Shown of Spark's log if it does not start.
+# The default is 200 partitions, and starting Python for each of them takes 70 s in total.
+_SHORT_ELSEWHERE = {"spark.sql.shuffle.partitions": "8"}
+LOG_TAIL_CHARACTERS_MAX = 2_000  # The number of characters of Spark's log that are shown if Spark does not start.
 
 
 @contextmanager
@@ -69,13 +71,13 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Start Spark, yield its session, stop it, and remove its folders.
 
-    `master`: as Spark writes it. `remote`: a Spark Connect server, sc://HOST[:PORT], instead of a master. Under
-    spark-submit, these two and `memory` are ignored, because the driver is running already. `short`: a job of seconds,
-    which is divided among few tasks when it does not run here.
+    `master`: the URL of a master, in the form of Spark. `remote`: a Spark Connect server, sc://HOST[:PORT], instead of
+    a master. Under spark-submit, these two and `memory` are ignored, because the driver is running already. `short`:
+    the job takes only seconds, so it uses few tasks if it runs on other machines.
 
     The output of the JVM goes to a file (its start-up warnings cannot be switched off), or to stderr if `verbose`.
-    Raises NoJava; and JobFailed if Spark does not start, cannot be reached, or if its executors cannot run this
-    package.
+    Raises NoJava. Raises JobFailed if Spark does not start, if it cannot be reached, or if its executors cannot run
+    this package.
     """
     folder = Path(tempfile.mkdtemp(prefix="hwm-audit-"))
     saved = dict(os.environ)
@@ -116,7 +118,7 @@ def _connect(remote: str, short: bool) -> SparkSession:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         import pyspark.sql.connect.session  # noqa: F401 (fails with the name of a missing package)
-    except ImportError as error:  # It has no name: Spark raises an error of its own.
+    except ImportError as error:  # Spark raises its own ImportError, which does not name the package.
         reason = (
             f"--remote needs what is not installed ({str(error).splitlines()[0]}): pip install 'highwatermark[connect]'"
         )
@@ -131,24 +133,24 @@ def _connect(remote: str, short: bool) -> SparkSession:
         return within(START_SECONDS_MAX, builder.getOrCreate, lambda: None, late)
     except JobFailed:
         raise
-    except Exception as error:  # From gRPC or from Spark.
+    except Exception as error:  # gRPC and Spark raise errors of several types.
         raise NotUsable(f"no session at {remote.split(';')[0]} ({str(error).strip().splitlines()[0]})") from error
 
 
 def _join(short: bool, verbose: bool) -> SparkSession:
-    """The session of spark-submit's driver, whose own settings (--conf, spark-defaults.conf) take precedence."""
+    """Return the session of spark-submit's driver. Its own settings (--conf, spark-defaults.conf) take precedence."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     try:
-        SparkContext._ensure_initialized()  # Without the JVM, a SparkConf is empty.
+        SparkContext._ensure_initialized()  # A SparkConf is empty as long as the process has no JVM.
         conf = SparkConf()
         builder = SparkSession.builder
         elsewhere = short and not is_local(conf.get("spark.master", "") or "")
         for name, value in (_SETTINGS | (_SHORT_ELSEWHERE if elsewhere else {})).items():
             builder = builder if conf.contains(name) else builder.config(name, value)
         session = builder.getOrCreate()
-    except Exception as error:  # From Py4J.
+    except Exception as error:  # Py4J raises errors of several types.
         raise JobFailed(f"Spark did not start ({in_words(error) or error})") from error
     session.sparkContext.setLogLevel("INFO" if verbose else "OFF")
     return session
@@ -158,7 +160,8 @@ def _prepare_environment(folder: Path, master: str, verbose: bool) -> None:
     conf = folder / "conf"
     conf.mkdir()
     (conf / "log4j2.properties").write_text(_LOG4J.format(level="info" if verbose else "error"))
-    here = str(Path(__file__).resolve().parents[2])  # The workers import this package too, installed or not.
+    # The workers import this package, too, even if it is not installed.
+    here = str(Path(__file__).resolve().parents[2])
     python_path = os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)
     theirs = None if is_local(master) else os.environ.get("PYSPARK_PYTHON")
     os.environ.update(
@@ -170,7 +173,8 @@ def _prepare_environment(folder: Path, master: str, verbose: bool) -> None:
     )
     if on_loopback(master):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ.pop("SPARK_HOME", None)  # It names another installation, but this job needs the pyspark beside it.
+    # SPARK_HOME may name another installation, but this job needs the Spark of its own pyspark.
+    os.environ.pop("SPARK_HOME", None)
     os.environ.pop("SPARK_REMOTE", None)
 
 
@@ -200,12 +204,13 @@ def _start(folder: Path, master: str, memory: str, short: bool, verbose: bool) -
     try:
         with _output_to(None if verbose else log):
             session = builder.getOrCreate()
-    except Exception as error:  # The launcher of pyspark raises several: PySparkRuntimeError, Py4J's, OSError.
+    except Exception as error:  # pyspark raises a PySparkRuntimeError, an OSError or an error of Py4J.
         words = log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS_MAX:] if log.exists() else ""
         known = in_words(error) or in_words(RuntimeError(words))
         if known:
             raise NotUsable(f"Spark did not start at {master}: {known}") from error
-        tail = "\n".join(line for line in words.splitlines() if not line.startswith("\tat "))  # Java frames: no help.
+        # The stack frames of Java are left out.
+        tail = "\n".join(line for line in words.splitlines() if not line.startswith("\tat "))
         raise JobFailed(f"Spark did not start ({error})\n{tail}".rstrip()) from error
     session.sparkContext.setLogLevel("INFO" if verbose else "OFF")
     return session
@@ -218,7 +223,10 @@ def _local_cores(master: str) -> int:
 
 @contextmanager
 def _output_to(file: Path | None) -> Iterator[None]:
-    """Send file descriptors 1 and 2 to `file` while a child process is started. The child then keeps `file`."""
+    """Redirect file descriptors 1 and 2 to `file` while a child process is started.
+
+    The child keeps writing to `file`.
+    """
     if file is None:
         yield
         return
@@ -237,12 +245,12 @@ def _output_to(file: Path | None) -> Iterator[None]:
 
 
 def _stop(session: SparkSession) -> None:
-    """Stop Spark and end the JVM that was started for it, so that its folders can go."""
+    """Stop Spark and end the JVM that was started for it, so that its folders can be removed."""
     from pyspark import SparkContext
 
     session.stop()
-    # `_gateway` and `_jvm` are internals of PySpark, which the `audit` extra pins. Without this reset, the next session
-    # of this process would talk to the JVM that has ended.
+    # `_gateway` and `_jvm` are internals of PySpark, which the `audit` extra pins. Without their reset, the next
+    # session of this process would connect to the JVM that has ended.
     gateway = SparkContext._gateway
     if gateway is not None:
         process = getattr(gateway, "proc", None)

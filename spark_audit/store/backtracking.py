@@ -1,12 +1,13 @@
 """Replays the whole store and chooses, at each gap, the unknown write that took effect there, or none.
 
-The search is exact at every gap: the store is known, so each write is evaluated on it. Writes that a response points to
-are tried first. If a later response contradicts the store, the choices that it depends on are taken back, last first,
-and the next candidate is tried. A choice is skipped if none of its candidates could affect the contradicted keys.
+At every gap, the content of the store is known, so the effect of each candidate is computed exactly. Candidates that
+some response suggests are tried first. If a later response contradicts the store, the choices that it depends on are
+undone, the last choice first, and the next candidate is tried. A choice is skipped if none of its candidates could
+affect the contradicted keys.
 
-`wide` decides which operations affect a key. By default, these are only the operations that write the key, which is
-fast and nearly always enough. With `wide`, these are all operations that are connected with the key through shared
-keys, directly or indirectly. An exhausted wide search is a proof that no explanation exists.
+`wide` decides which operations affect a key. By default, only operations that write the key affect it, which makes the
+search fast and is nearly always enough. With `wide`, all operations that are connected with the key through shared
+keys, directly or indirectly, affect it. An exhausted wide search is a proof that no explanation exists.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ from spark_audit.store.replay_plan import ReplayPlan, ReplayStep
 from spark_audit.store.unknown_writes import Branch, UnknownWrite
 
 Row: TypeAlias = Mapping[str, Any]
-Marks: TypeAlias = frozenset[Any]  # Keys; if wide, numbers of parts.
+Marks: TypeAlias = frozenset[Any]  # A set of keys, or, in a wide search, of numbers of parts (`UnknownWrite.part`).
 
-STEPS_AGAIN_MAX = 200_000  # Steps replayed again in one search, a few seconds; true histories need some hundreds.
+# The number of steps that one search may replay again, which takes a few seconds; histories of real runs need some
+# hundreds.
+STEPS_AGAIN_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
     """A row that does not agree with the store at its revision.
 
-    `certain` False: an unknown write might explain it.
+    `certain`: if False, an unknown write might explain the row.
     """
 
     row: Row
@@ -40,7 +43,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """A contradiction that the search has not accepted yet. `keys`: the keys that it depends on."""
+    """A contradiction that the search has not accepted yet. `keys`: the keys that the contradiction depends on."""
 
     step: int
     row: Row
@@ -52,7 +55,8 @@ class _Fault:
 class _Choice:
     """The choice at a gap, and the candidates tried there.
 
-    `chosen` None: no write that is known. The marks are those of the state before the choice.
+    `chosen`: None if no known write took effect at the gap. The marks (`store_mark`, `mark`) identify the state before
+    the choice.
     """
 
     step: int
@@ -78,21 +82,22 @@ class Outcome:
 
 
 class BacktrackingSearch:
-    """One search. `hints`: weak reads and the revisions of deletions suggest candidates."""
+    """One search. `hints`: whether weak reads and reported revisions of deletions suggest candidates."""
 
     def __init__(self, plan: ReplayPlan, *, hints: bool, wide: bool, steps_again_max: int = STEPS_AGAIN_MAX) -> None:
         self._plan, self._hints, self._wide = plan, hints, wide
         self._left = steps_again_max
         self._store = WholeStore(reversible=True)
         self._trail: list[tuple[dict[Any, Any], Any, Any]] = []
-        self._scores: dict[str, int] = {}  # Keys whose record does not fit the next observation.
+        self._scores: dict[str, int] = {}  # Key → score, for keys whose record does not fit the next observation.
         self._placed: dict[int, int] = {}  # op_id → gap.
-        self._author: dict[str, UnknownWrite] = {}  # Keys last written by an unknown operation.
+        # Key → the unknown write that wrote it last; only for keys whose last write is unknown.
+        self._author: dict[str, UnknownWrite] = {}
         self._choices: list[_Choice] = []
         self._forced: dict[int, UnknownWrite | None] = {}
         self._deepest: _Deepest | None = None
         self._accept_at = -1
-        self._floor = (0, 0, 0)  # (step, store mark, mark): no choice before it is tried again.
+        self._floor = (0, 0, 0)  # (step, store mark, mark): the search does not change choices before this step.
         self._reported: set[int] = set()
         self._unsure: set[int] = set()  # Pinned operations that could not be placed at their gap.
         self._outcome = Outcome()
@@ -124,7 +129,7 @@ class BacktrackingSearch:
             reason = f"it does not show the write of txn #{author.op_id}, which another key shows to have happened"
         return _Fault(number, step.row, reason, self._plan.keys_of(step, conflict.keys))
 
-    # -- State that can be taken back -------------------------------------------------------------------------------
+    # -- State that can be undone ------------------------------------------------------------------------------------
 
     def _set(self, where: dict[Any, Any], key: Any, value: Any) -> None:
         have = where.get(key)
@@ -162,7 +167,7 @@ class BacktrackingSearch:
         return _Fault(step, row, reason, keys)
 
     def _suggested(self, gap: int) -> Iterator[UnknownWrite]:
-        """Yield the writes that something points to: a response naming this revision, or a key that lacks a write."""
+        """Yield the writes suggested by a response that names this revision, or by a key that lacks a write."""
         plan = self._plan
         if gap in plan.owner:
             yield plan.owner[gap]
@@ -179,7 +184,7 @@ class BacktrackingSearch:
                     yield one
 
     def _options(self, step: int, gap: int, candidates: Iterable[UnknownWrite]) -> list[tuple[int, UnknownWrite]]:
-        """Return (gain, operation) of the candidates that can have taken effect here, best first.
+        """Return (gain, operation) of the candidates that can have taken effect at this gap, the greatest gain first.
 
         Among equal gains, the candidates called last come first.
         """
@@ -198,7 +203,7 @@ class BacktrackingSearch:
         return found
 
     def _gain(self, one: UnknownWrite, effect: Branch, step: int, gap: int) -> int | None:
-        """Return how much better later responses fit with the write; None if they exclude it."""
+        """Return how much the write improves the fit of later responses; None if responses exclude the write."""
         for key, (value, _) in self._plan.shown.get(gap, {}).items():
             if effect.get(key) is None or (value is not None and effect[key] != value):
                 return None
@@ -232,14 +237,14 @@ class BacktrackingSearch:
             self._set(self._author, key, one)
             self._appraise(key, choice.step, gap)
 
-    # -- Taking back ------------------------------------------------------------------------------------------------
+    # -- Undoing ----------------------------------------------------------------------------------------------------
 
     def _settle(self, fault: _Fault) -> int:
         """Handle a contradiction: report it, or make another choice. Return the step to continue with."""
         following = fault.step + 1
         if fault.step in self._reported:
             return following
-        if fault.keys & self._plan.wrong:  # The violation found in that key is enough.
+        if fault.keys & self._plan.wrong:  # The key is a violation by itself, which is already reported.
             self._reported.add(fault.step)
             return following
         if self._stands(fault):
@@ -277,7 +282,7 @@ class BacktrackingSearch:
             self._unsure.add(self._plan.owner[step.revision].op_id)
 
     def _stands(self, fault: _Fault) -> bool:
-        """Return whether all writes of these keys up to this revision are known for certain."""
+        """Return whether all writes of the keys of this fault up to its revision are known for certain."""
         revision = self._plan.steps[fault.step].revision
         return not any(
             one.earliest <= revision and (one.pinned is None or not one.sure or one.op_id in self._unsure)
@@ -295,7 +300,7 @@ class BacktrackingSearch:
             choice = self._choices.pop()
             self._undo(choice.store_mark, choice.mark)
             gap = self._plan.steps[choice.step].revision
-            # Candidates tried before count too, even if they failed for another reason.
+            # Candidates that were tried before count, too, even if they failed because of another contradiction.
             bears = any(one is not None and self._bears(one, conflict) for one in choice.tried)
             if not bears and not self._untried(choice, gap, conflict):
                 continue

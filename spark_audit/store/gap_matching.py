@@ -1,4 +1,4 @@
-"""Matches unplaced writes (`store/revision_claims.py`) with free revisions, one for each."""
+"""Matches each unplaced write (`store/revision_claims.py`) with a free revision of its own."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 
 Choice: TypeAlias = Sequence[RevisionRange]  # A write may have any revision in one of these ranges.
 
-STEPS_MAX = 2_000_000  # Revisions visited on augmenting paths. Beyond this, unmatched writes stay unmatched.
+# The number of revisions visited on augmenting paths. Beyond this number, unmatched writes stay unmatched.
+STEPS_MAX = 2_000_000
 
 
 def choices_of(unplaced: Sequence[UnplacedWrite], reached: Sequence[int]) -> list[Choice]:
     """Return the revisions that each write may have.
 
-    `reached`: for each write, the highest revision returned before its call. Of two writes of one key between the same
-    neighbours, the lower bound of the later one is not below that of the earlier one. If the two have each other's
-    revision, they can exchange them.
+    `reached`: for each write, the highest revision returned before its call. If two writes of one key have the same
+    neighbours, the lower bound of the later write is not below that of the earlier one. A matching in the wrong order
+    is no problem, because the two writes can then exchange their revisions.
     """
     found: list[Choice] = []
     before: tuple[str, int, int] | None = None
@@ -45,7 +46,7 @@ def alternatives_of(write: UnplacedWrite, floor: int) -> Iterator[RevisionRange]
 class Matched:
     """The result of a matching.
 
-    `left`: the numbers of the writes without a revision. `owner`: the write of each matched revision.
+    `left`: the indices of the writes without a revision. `owner`: the write of each matched revision.
     """
 
     left: Sequence[int]
@@ -53,16 +54,19 @@ class Matched:
 
 
 def unmatched(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Sequence[int]:
-    """Return the numbers of the writes without a revision of their own: as few as possible, within STEPS_MAX."""
+    """Return the indices of the writes without a revision of their own.
+
+    They are as few as possible, within STEPS_MAX.
+    """
     return match_revisions(wanted, taken).left
 
 
 def match_revisions(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Matched:
     """Return a maximum matching of writes and free revisions.
 
-    `taken`: revisions of acknowledged changes and claimed revisions, as far as `wanted` reaches; ascending. First the
-    free revisions are assigned in order, each to the write whose first range ends soonest, in O(n log n). Then each
-    write left over looks for a shortest augmenting path.
+    `taken`: revisions of acknowledged changes and claimed revisions, at least those within the ranges of `wanted`;
+    ascending. First the free revisions are assigned in order, each to the write whose first range has the lowest end,
+    in O(n log n). Then a shortest augmenting path is searched for each remaining write.
     """
     matching = _Matching(wanted, taken)
     left = [number for number in matching.in_order() if not matching.augment(number)]
@@ -75,11 +79,12 @@ class _Matching:
         self._firsts = [first for first, _ in taken]
         self.owner: dict[int, int] = {}  # Revision → write.
         self._has: dict[int, int] = {}  # Write → revision.
-        self._in_vain: set[int] = set()  # Revisions reached by a failed search: no other search needs them.
+        # Revisions reached by a failed search, which cannot be part of a successful one.
+        self._in_vain: set[int] = set()
         self._steps = 0
 
     def in_order(self) -> list[int]:
-        """Match by the first ranges; return the writes left over."""
+        """Match writes with revisions of their first ranges only; return the remaining writes."""
         waiting = sorted(((choice[0], number) for number, choice in enumerate(self._wanted)), reverse=True)
         left: list[int] = []
         open_: list[tuple[int, int]] = []

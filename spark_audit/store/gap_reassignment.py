@@ -1,11 +1,12 @@
 """Decides keys again near unplaced writes (`store/revision_claims.py`) that find no free revision.
 
-The order that proved a key is one of several, and it was chosen without regard to other keys. Once all orders are
-known, so are the free revisions. Between two operations that report a whole record, or absence, a key depends on the
-rest of its history only through the unknown writes that the rest uses. `store/segment_solver.py` decides such a segment
-again, exactly. The candidates are the free revisions and, at a higher cost, the revisions of unplaced writes in other
-segments. Those writes then look for another revision, or are decided again in their turn. Each segment is verified, and
-all writes are matched again: docs/internals/audit-proofs.md, section 9.
+The order that proved a key is one of several, and it was chosen without regard to other keys. The free revisions are
+only known after all keys have an order. Consider a segment of a key between two operations that report a whole record,
+or absence. The rest of the history affects such a segment only by the unknown writes that it uses.
+`store/segment_solver.py` decides a segment again, exactly. The revisions offered to its unknown writes are the free
+revisions and, at a higher cost, those of unplaced writes in other segments. A write that loses its revision gets
+another one in the next matching, or its segment is decided again. Each segment is verified, and all writes are matched
+again: docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations
@@ -21,21 +22,27 @@ from spark_audit.store.gap_matching import Matched, choices_of, match_revisions
 from spark_audit.store.revision_claims import CallStamp, RevisionClaim, RevisionRange, UnplacedWrite
 from spark_audit.store.segment_solver import PlacedWrite, Segment, solve
 
-ROWS_MAX = 200_000  # Rows of a window, from `low` to `high`, that are read at once.
-AROUND = (64, 4_096)  # Rows of the key read on either side of a write; the second number if the first is not enough.
-WIDER = (0, 1, 4, 16, 64)  # How many more operations that report the whole record extend a part.
-ROUNDS_MAX = 12  # Of reassignment. Each looks for revisions for the writes that are left without one.
-TRIES_MAX = 4_000  # Segments decided in all. Most take a few milliseconds.
-ALIKE_MAX = 8  # Revisions of one cost offered between two acknowledged operations: the last ones.
-_LOOKED_AT_MAX = 256  # Revisions looked at to find these.
-_HELD, _ALONE = 100, 300  # The cost of a revision that a write has, and of the only one that it can have.
+ROWS_MAX = 200_000  # The number of rows of a window, from `low` to `high`, that are read at once.
+# The number of rows of the key that are read on either side of a write; the second number is used if the first is not
+# enough.
+AROUND = (64, 4_096)
+# The numbers by which a part is extended on either side, in operations that report the whole record.
+WIDER = (0, 1, 4, 16, 64)
+# The number of rounds of reassignment. Each round decides again the parts around writes without a revision.
+ROUNDS_MAX = 12
+TRIES_MAX = 4_000  # The number of segments decided in total. Most segments take a few milliseconds.
+# The number of revisions of one cost that are offered between two acknowledged operations: the highest ones.
+ALIKE_MAX = 8
+_LOOKED_AT_MAX = 256  # The number of revisions examined to find the revisions that are offered.
+# The cost of a revision that another write has, and the cost if this write can have no other revision.
+_HELD, _ALONE = 100, 300
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionWindow:
     """A request for the rows of `key` that take part with revisions from `low` to `high`.
 
-    `around`: how many more rows on either side are included, as far as there are more.
+    `around`: the number of additional rows on either side, as far as there are any.
     """
 
     key: str
@@ -45,7 +52,7 @@ class RevisionWindow:
 
 
 class NearbyRows(Protocol):
-    """Access to the rows of one run, for keys that are decided again."""
+    """Access to those rows of one run that are needed to decide keys again."""
 
     def reached(self, calls: Sequence[CallStamp], /) -> Sequence[int]:
         """Return for each call the highest revision that had returned before it; 1 if none."""
@@ -64,8 +71,8 @@ class NearbyRows(Protocol):
 class _KeyState:
     """The unknown writes of a key.
 
-    `unknown`: by op_id, each write with the highest revision returned before its call. `claims`: the op_id of the write
-    by claimed revision.
+    `unknown`: op_id → the write, and the highest revision returned before its call. `claims`: claimed revision → op_id
+    of the write.
     """
 
     unknown: dict[int, tuple[Operation, int]]
@@ -74,7 +81,7 @@ class _KeyState:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The operations of a key behind revision `after`, where its state is `initial`, up to revision `until`."""
+    """The operations of a key with revisions from `after` (exclusive) to `until`. The state at `after` is `initial`."""
 
     key: str
     after: int
@@ -95,7 +102,7 @@ class _Part:
     def cuts(self, write: UnplacedWrite) -> bool:
         """Return whether a boundary of the part may separate the write from its revision.
 
-        Without a revision of its own, it is not certain on which side of the boundary the write is.
+        A write without a revision may be on either side of the boundary.
         """
         least, most = min(write.low, write.high), max(write.low, write.high)
         return write.key == self.key and not self.holds_write(write) and self.after < most and least <= self.until
@@ -109,14 +116,14 @@ def reassign(
     rows: NearbyRows,
     open_keys: Sequence[str] = (),
 ) -> list[str]:
-    """Decide keys again, so that unplaced writes find a revision; return the keys for which this fails.
+    """Decide keys again, so that each unplaced write gets a revision; return the keys for which this fails.
 
-    These are the keys with unplaced writes that find no revision even so, and those of `open_keys` that stay
+    The result has the keys whose unplaced writes still have no revision, and those of `open_keys` that stay
     unexplained. If the list is empty, every unplaced write of the run has a revision of its own, and all of `open_keys`
     have an order by revisions.
 
-    `reached`: for each unplaced write, see `RevisionFacts`. `taken`: all revisions of acknowledged changes, and all
-    claimed ones.
+    `reached`: for each unplaced write, the highest revision returned before its call. `taken`: all revisions of
+    acknowledged changes, and all claimed revisions.
     """
     reassignment = _Reassignment(unplaced, reached, claims, taken, rows)
     still_open = [key for key in sorted(open_keys) if not reassignment.decide(key)]
@@ -137,19 +144,19 @@ class _Reassignment:
         taken: Sequence[RevisionRange],
         rows: NearbyRows,
     ) -> None:
-        self.unplaced: list[UnplacedWrite] = []  # Of all keys, in the order of the last matching.
-        # By key, its writes, each with the highest revision that had returned before its call.
+        self.unplaced: list[UnplacedWrite] = []  # The unplaced writes of all keys, in the order of the last matching.
+        # Key → its unplaced writes, each with the highest revision returned before its call.
         self._of: dict[str, list[tuple[UnplacedWrite, int]]] = {}
         for write, floor in zip(unplaced, reached, strict=True):
             self._of.setdefault(write.key, []).append((write, floor))
         self._claims, self._taken, self._rows = claims, taken, rows
         self._firsts = [first for first, _ in taken]
         self._keys: dict[str, _KeyState | None] = {}
-        self._times_taken: dict[int, int] = {}  # How often a revision was taken away from a write.
+        self._times_taken: dict[int, int] = {}  # Revision → how often a solution has used it, which raises its cost.
         self._tries = 0
 
     def run(self, around: int) -> Sequence[int]:
-        """Run rounds of reassignment; return the numbers of the writes that are left without a revision."""
+        """Run rounds of reassignment; return the indices of the writes that are left without a revision."""
         for _ in range(ROUNDS_MAX):
             found = self._matched()
             if not found.left or not self._round(found, around):
@@ -191,7 +198,7 @@ class _Reassignment:
         return match_revisions(choices_of(self.unplaced, [floor for _, floor in pairs]), self._taken)
 
     def _round(self, found: Matched, around: int) -> bool:
-        """Decide again the parts around the writes that are left; return whether any could be decided."""
+        """Decide again the parts around the writes that have no revision; return whether any part could be decided."""
         left = [self.unplaced[number] for number in found.left]
         around_each = self._rows.rows_in([_window(write, around) for write in left])
         self._learn([write.key for write in left])
@@ -211,7 +218,7 @@ class _Reassignment:
     def _learn(self, keys: Sequence[str]) -> None:
         """Fetch the state of these keys.
 
-        A state is None if it is not certain which unknown writes took effect, each once.
+        A state is None if the unknown writes that took effect are not known, or one of them would be used twice.
         """
         fresh = sorted(set(keys) - self._keys.keys())
         if not fresh:
@@ -262,7 +269,7 @@ class _Reassignment:
     def _offered(self, part: _Part, about: _KeyState, found: Matched, claimed: set[int]) -> dict[int, int]:
         """Return the free revisions with their costs.
 
-        Between two operations, these are the last revisions of each cost, and those that a response named.
+        Between two operations, only the highest revisions of each cost, and those that a response named, are offered.
         """
         offered = {revision: 0 for revision in about.claims if part.holds(part.key, revision)}
         before = part.after
@@ -293,7 +300,7 @@ class _Reassignment:
         return at >= 0 and revision <= self._taken[at][1]
 
     def _free_down(self, high: int, above: int) -> Iterator[int]:
-        """Yield the revisions without a change, from `high` down, that are above `above`."""
+        """Yield the revisions that are not taken, from `high` down to `above` (exclusive)."""
         revision = high
         while revision > above:
             at = bisect_right(self._firsts, revision) - 1
@@ -311,7 +318,7 @@ class _Reassignment:
         self._of = {
             part.key: mine,
             **self._of,
-        }  # First in the next matching, so that the earlier owner of a revision loses it.
+        }  # The key comes first in the next matching, so that its writes keep their revisions.
         for op, revision in placed:
             self._times_taken[revision] = self._times_taken.get(revision, 0) + 1
             if revision not in about.claims:
@@ -335,7 +342,7 @@ def _part(key: str, low: int, high: int, operations: Sequence[Operation], around
     ends = sorted({revision for revision, _ in shows if revision >= high})
     first = sum((op.revision or 0) < low - 1 for op in operations) < around
     last = sum((op.revision or 0) > high for op in operations) < around
-    distinct = list(dict(begins).items())  # By revision, as the operations are; of each revision the last state.
+    distinct = list(dict(begins).items())  # Ascending by revision, with the last state at each revision.
     if len(distinct) > more:
         after, initial = distinct[-1 - more]
     elif first:
@@ -357,7 +364,7 @@ def _part(key: str, low: int, high: int, operations: Sequence[Operation], around
 
 
 def _parts(key: str, operations: Sequence[Operation]) -> Iterator[_Part]:
-    """Yield the parts of a whole key, cut behind operations that report the whole record."""
+    """Yield the parts of a whole key, cut after operations that report the whole record."""
     after, initial = 1, ABSENT
     begin = 0
     for number, op in enumerate(operations):
@@ -375,7 +382,7 @@ def _joined(part: _Part, following: _Part) -> _Part:
 
 
 def _shown(op: Operation) -> State | None:
-    """Return the state behind the operation, if it reports the whole record."""
+    """Return the state after the operation if it reports the whole record, otherwise None."""
     if len(op.steps) != 1 or op.guards:
         return None
     step = op.steps[0]

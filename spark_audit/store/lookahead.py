@@ -1,7 +1,7 @@
-"""Later responses about a key: whether they can still be explained from the record that is in the store now.
+"""Checks whether the later responses about a key can be explained from the record that is now in the store.
 
-They are kept only for keys that an unknown write may have changed. A score of IMPOSSIBLE is exact: no matter which
-unknown writes follow, some response would be contradicted. The other scores only rank candidates.
+Responses are stored only for keys that an unknown write may have changed. A score of IMPOSSIBLE is exact: no matter
+which unknown writes follow, some response would be contradicted. The other scores only rank candidates.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ _Observed: TypeAlias = tuple[str, Row | None, tuple[str, str | None] | None]  # 
 FITS, WANTING, DOUBTFUL, IMPOSSIBLE = 1_000, 500, 100, 0
 """How well a record fits the next observation. From WANTING, the number of missing unknown writes is subtracted."""
 
-AHEAD_MAX = 12  # Responses compared. The first that reports a version decides; later ones are ignored.
+# The number of later responses that are compared. The first response that reports a version decides; later responses
+# are ignored.
+AHEAD_MAX = 12
 _MISSING_MAX = 300
-_OTHER_LIFE = 10  # A record of another creation: at least a deletion and a write are missing. Only a weight.
+# Subtracted for a record of another creation, for which at least a deletion and a write are missing. The number is only
+# a weight.
+_OTHER_LIFE = 10
 _ABSENT: Row = {"found": False}
 _PRESENT: Row = {"found": True}
 _NUMBERS = {"mod_revision", "create_revision", "version"}
@@ -32,12 +36,15 @@ _NUMBERS = {"mod_revision", "create_revision", "version"}
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One report of a row about a key: what it saw (None: it did not look), and then what it wrote."""
+    """One report of a row about a key:
+
+    `seen` (None if the row reports no record), and `wrote`, which takes effect after it.
+    """
 
     step: int
     revision: int
     seen: Row | None
-    wrote: tuple[str, str | None] | None = None  # ("put" or "append", value), ("delete", None)
+    wrote: tuple[str, str | None] | None = None  # ("put", value), ("append", value) or ("delete", None)
 
 
 @dataclass(slots=True)
@@ -65,7 +72,7 @@ class Lookahead:
         self._is_gap = frozenset(gaps)
 
     def note(self, step: int, revision: int, row: Row, request: Request | None) -> list[tuple[str, Observation]]:
-        """Add a row that the replay meets at this step; return the observations made, each with its key."""
+        """Add the row that the replay reads at this step; return its observations, each with its key."""
         noted: list[tuple[str, Observation]] = []
         for key, seen, wrote in self._observed(row, request):
             history = self._by_key.get(key)
@@ -76,7 +83,7 @@ class Lookahead:
         return noted
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Drop the observations of these keys: they are wrong by themselves, so no report about them is reliable."""
+        """Drop the observations of these keys, which are violations by themselves: no report about them is reliable."""
         for key in keys:
             if key in self._by_key:
                 self._by_key[key] = _KeyHistory()
@@ -137,7 +144,7 @@ class Lookahead:
             yield key, _ABSENT, None
 
     def score(self, key: str, record: Record, step: int, revision: int, hints: bool) -> int:
-        """Return how well this record, that of the key after `step` (at `revision`), fits later observations."""
+        """Return how well `record`, the record of the key after `step` (at `revision`), fits later observations."""
         history = self._by_key.get(key)
         if history is None:
             return FITS
@@ -162,8 +169,8 @@ class Lookahead:
     def _judge(self, have: Record, observation: Observation, now: int, rewritten: bool, hints: bool) -> int | None:
         """Return the score of a record against one observation.
 
-        Return None if the record agrees, so that later observations may decide. `now`: all writes that are not placed
-        yet have revisions above this one.
+        Return None if the record agrees, so that later observations may decide. `now`: a revision; all writes that are
+        not placed yet have higher revisions.
         """
         seen = observation.seen
         assert seen is not None
@@ -191,7 +198,8 @@ class Lookahead:
             return IMPOSSIBLE
         if _same(seen, have):
             return None if seen_version is None else FITS
-        # The same record with other counts: a write is missing between now and the write that made it.
+        # If the same record is seen with other numbers, a write is missing between `now` and the write that made the
+        # record.
         if not rewritten or not self._has_gap(now, mod):
             return IMPOSSIBLE
         return _missing(seen_create, seen_version, create, version, now)
@@ -206,7 +214,10 @@ def _same(seen: Row, have: Record) -> bool:
 
 
 def _missing(seen_create: int | None, seen_version: int | None, create: int, version: int, now: int) -> int:
-    """Return the score of a record with `create` and `version`, by how many writes it lacks to match the seen one."""
+    """Return the score of a record with `create` and `version`.
+
+    The score decreases with the number of writes that are missing between this record and the reported one.
+    """
     if seen_create is not None and seen_create != create:
         return WANTING - _OTHER_LIFE if seen_create > now else IMPOSSIBLE
     if seen_version is None or seen_version == version:
@@ -223,5 +234,5 @@ def _expectation(row: Row) -> Row:
 
 
 def _equal(target: str, value: object) -> Row:
-    """The observation behind a comparison that held."""
+    """The observation that a successful comparison reports."""
     return _ABSENT if target in _NUMBERS and value == 0 else {"found": True, target: value}

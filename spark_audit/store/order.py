@@ -1,11 +1,11 @@
 """The store-wide properties that revisions alone decide, for rows in memory (Spark: `spark/order.py`).
 
-Order: an operation carries no revision below that of an operation, on any key, that had returned before its call. A
-write that changed something carries a higher revision than that. In the order (revision, writer first, call), this
-means that no operation returned before an earlier one of the order was called.
+Order: if an operation returned before the call of another operation, on any key, the second carries no lower revision
+than the first. If the second changed something, it carries a higher revision. In the order (revision, writer first,
+call), this means that no operation returned before an earlier one of the order was called.
 
-Unique: no two acknowledged writes that changed something carry the same revision. Gaps are only counted, since other
-writers may exist.
+Unique: no two acknowledged writes that changed something carry the same revision. Revisions that no write carries are
+only counted, because writers outside of the history may exist.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class OutOfOrder:
 
 
 def out_of_order(rows: Iterable[Mapping[str, Any]], clocks: Clocks) -> Iterator[OutOfOrder]:
-    """Yield each operation of one run that breaks the order, with another operation that shows this.
+    """Yield each operation of one run that breaks the order, with another operation that shows the violation.
 
-    `rows`: those that take part.
+    `rows`: the rows that take part.
     """
-    latest: dict[str, Mapping[str, Any]] = {}  # Per clock: the row called last, so far in the order.
+    latest: dict[str, Mapping[str, Any]] = {}  # Clock → the row called last, among the rows so far in the order.
     for row in sorted(rows, key=rank):
         for clock, other in latest.items():
             margin = clocks.margin_ns(row["clock_id"], clock)
@@ -50,8 +50,8 @@ def out_of_order(rows: Iterable[Mapping[str, Any]], clocks: Clocks) -> Iterator[
 class Uniqueness:
     """The uniqueness of the revisions of one run.
 
-    `repeated`: by revision, the writes that share it. `gaps`: how many revisions between the first and the last no
-    write carries. `writes`: how many writes there are.
+    `repeated`: revision → the writes that share it. `gaps`: the number of revisions between the first and the last that
+    no write carries. `writes`: the number of writes.
     """
 
     repeated: dict[int, list[Mapping[str, Any]]]
@@ -60,7 +60,7 @@ class Uniqueness:
 
 
 def uniqueness(rows: Iterable[Mapping[str, Any]]) -> Uniqueness:
-    """Return the uniqueness of the acknowledged writes of one run. `rows`: those that take part."""
+    """Return the uniqueness of the acknowledged writes of one run. `rows`: the rows that take part."""
     by_revision: dict[int, list[Mapping[str, Any]]] = {}
     for row in sorted(filter(changed, rows), key=rank):
         by_revision.setdefault(row["revision"], []).append(row)

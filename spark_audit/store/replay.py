@@ -3,7 +3,7 @@
 A listing must report exactly the live keys of its interval at its revision, in order, with limit and count; a
 transaction must have evaluated its comparisons correctly. Without writes of unknown outcome, the rows are streamed and
 only the store is kept. With such writes, `store/backtracking.py` searches for the revision of each of them. All
-responses, those of single keys included, then have to follow.
+responses, including those about single keys, must then follow from the store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from spark_audit.store.replay_plan import Hint, ReplayPlan, hint_of, plan_replay
 
 Row: TypeAlias = Mapping[str, Any]
 
-REPLAY_ROWS_MAX = 200_000  # The most rows replayed without listings and transactions: the run is held in memory.
+# A run without listings and transactions is replayed only up to this number of rows, because it is in memory as a
+# whole.
+REPLAY_ROWS_MAX = 200_000
 
 __all__ = [
     "Contradiction",
@@ -44,8 +46,8 @@ def contradictions(
 ) -> Iterator[Contradiction]:
     """Replay one run. `ordered`: the rows that take part, sorted by `position`.
 
-    `unknown`: the rows of unknown outcome; `hints`: the reports of weak reads; `wrong`: keys that no order of their own
-    explains. Memory is the live store, or the whole run if an unknown write may have changed something.
+    `unknown`: the rows of unknown outcome; `hints`: the reports of weak reads; `wrong`: keys that are a violation by
+    themselves. Memory holds the live store, or the whole run if an unknown write may have changed something.
     """
     unsettled = [row for row in unknown if row["op"] not in ("get", "range")]
     hinted = sorted(hints, key=lambda hint: (hint.revision, hint.key, hint.value or "")) if unsettled else ()
@@ -61,12 +63,15 @@ def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradic
     for row in ordered:
         request = parse_request(row) if row["op"] in ("range", "txn") else None
         conflict = store.meet(row, request)
-        if conflict is not None and conflict.keys.isdisjoint(wrong):  # The violation found in that key is enough.
+        if conflict is not None and conflict.keys.isdisjoint(wrong):  # The key is a violation by itself.
             yield Contradiction(row, conflict.reason, True)
 
 
 def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
-    """Search quickly, then widely, then without hints, which may mislead. Only a wide search proves a contradiction."""
+    """Run a fast search, then a wide one, then one without hints, which may mislead.
+
+    Only a wide search proves a contradiction.
+    """
     for wide in (False, True):
         outcome = BacktrackingSearch(prepared, hints=True, wide=wide, steps_again_max=steps_again_max).run(stop=True)
         if outcome.explained:
@@ -77,8 +82,8 @@ def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
 def worth_replaying(multi_key: int, rows: int, unproven: bool) -> bool:
     """Return whether to replay a run.
 
-    Listings and transactions are always replayed. Otherwise only a small run is replayed, and only if a key is left
-    open.
+    Listings and transactions are always replayed. Any other run is replayed only if some key needs a replay and the run
+    is small.
     """
     return multi_key > 0 or (unproven and rows <= REPLAY_ROWS_MAX)
 

@@ -1,8 +1,8 @@
 """The plan of a replay with unknown writes, made in one pass over the rows of a run.
 
 Its steps are the rows in the order of revisions and, before them, the gaps. At a gap, one unknown write may have taken
-effect, or a write of a writer that left no row. If nothing distinguishes many consecutive gaps without an owner, only
-as many are kept as there are writes to place.
+effect, or a write that has no row in the history. If many consecutive gaps cannot be distinguished, the plan keeps only
+as many of them as there are writes to place.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
-    """A step of the replay: a row, with its request if it has one, or a gap (`row` None).
+    """A step of the replay: a row, with its request if it has one, or a gap (`row` is None).
 
     `touched`: the keys of `Lookahead` that the row reports on.
     """
@@ -62,10 +62,13 @@ class ReplayPlan:
     owner: dict[int, UnknownWrite] = field(default_factory=dict)
     by_key: dict[str, list[UnknownWrite]] = field(default_factory=dict)
     part_of: dict[str, int] = field(default_factory=dict)  # Key → the part shared by the operations that name it.
-    first_gap: int = 0  # Before it no unknown write can have taken effect.
+    first_gap: int = 0  # No unknown write can have taken effect before this revision.
 
     def keys_of(self, step: ReplayStep, keys: Iterable[str]) -> frozenset[str]:
-        """Return the `keys` of a conflict at this step; `*` stands for the open keys of its listings."""
+        """Return the `keys` of a conflict at this step.
+
+        `*` is replaced by the keys of its listings that unknown writes may write.
+        """
         if "*" not in keys or step.row is None or step.request is None:
             return frozenset(keys)
         listings = list(intervals(step.row, step.request))
@@ -81,7 +84,7 @@ def position(row: Row) -> tuple[int, int, int, int]:
 def plan_replay(
     unknown: Iterable[Row], rows: Sequence[Row], hints: Iterable[Hint], clocks: Clocks, wrong: frozenset[str]
 ) -> ReplayPlan | None:
-    """Plan the replay of one run. `rows`: sorted by `position`; `wrong`: keys that no order explains.
+    """Plan the replay of one run. `rows`: sorted by `position`; `wrong`: keys that are a violation by themselves.
 
     Return None if there is no unknown write to place.
     """
@@ -140,7 +143,7 @@ def _note_shown(made: ReplayPlan, key: str, observation: Observation, row: Row, 
 
 
 def _pin(made: ReplayPlan) -> None:
-    """Pin an operation to a gap if it alone can have written a value that was seen with that revision."""
+    """Pin an unknown write to a gap if it is the only one that can have written a value reported with this revision."""
     for gap, by_key in made.shown.items():
         for key, (value, _) in by_key.items():
             if value is None:
@@ -154,7 +157,10 @@ def _pin(made: ReplayPlan) -> None:
 
 
 def _named_revisions(rows: Iterable[Row], found: Iterable[UnknownWrite], hints: Iterable[Hint]) -> list[int]:
-    """Return the revisions that something names, ascending: gaps at these are distinguishable."""
+    """Return the revisions that a response, request or hint names, ascending.
+
+    Gaps at these revisions can be distinguished.
+    """
     named = {hint.revision for hint in hints}
     for row in [*rows, *(one.row for one in found)]:
         named.update(_numbers(row.get("output")))
@@ -179,7 +185,7 @@ def _gaps(rows: Sequence[Row], found: Sequence[UnknownWrite], named_revisions: S
     """Yield the gaps, ascending. Revisions above all responses are left out, because their effects are never seen."""
     taken = {row["revision"] for row in rows if changed(row)}
     earliest = sorted(one.earliest for one in found)
-    before = 1  # The empty store.
+    before = 1  # The revision of the empty store.
     for here in sorted({position(row)[0] for row in rows}):
         low, high = max(before + 1, earliest[0]), here if here not in taken else here - 1
         named = named_revisions[bisect_left(named_revisions, low) : bisect_right(named_revisions, high)]
@@ -193,7 +199,7 @@ def _gaps(rows: Sequence[Row], found: Sequence[UnknownWrite], named_revisions: S
 
 
 def hint_of(row: Row) -> Iterator[Hint]:
-    """Yield the report of a local read of a key about a write; nothing for any other row."""
+    """Yield the hint of a weak read: the write that it reports. Yield nothing for any other row."""
     if row["op"] != "get" or row["status"] != "ok" or row.get("consistency") not in WEAK:
         return
     output = row["output"]

@@ -1,9 +1,8 @@
 """Claims of single keys on revisions, for writes of unknown outcome, to be compared with all other rows of the run.
 
-A *claim*: a response that promises linearizability reported the record of a revision that no acknowledged write of the
-key carries. So an unknown write has that revision. Such a write is a change like any other, but without a return. No
-other write may carry its revision, and no operation that had returned before its call may carry this revision or a
-higher one.
+A *claim*: a linearizable response reported a record whose revision no acknowledged write of the key carries. So an
+unknown write has this revision. The write is a change like any other, but it never returned. No other write may have
+its revision. No operation that returned before the call of the write may carry this revision or a higher one.
 
 An *unplaced write*: an unknown write, in the order that proves the key, whose revision no response named. Its revision
 lies between those of its neighbours and above all revisions that had returned before its call. No other write has the
@@ -23,17 +22,17 @@ from typing import TypeAlias
 
 from spark_audit.history.operation import Operation
 
-CallStamp: TypeAlias = tuple[int, str]  # A call, in ns of a clock.
+CallStamp: TypeAlias = tuple[int, str]  # (time stamp of a call in ns, name of its clock)
 RevisionRange: TypeAlias = tuple[int, int]  # (first, last)
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionClaim:
-    """The revision of an unknown write that a response named.
+    """A claim: a revision that responses show to belong to an unknown write.
 
-    `by`: (op_id, call, clock) of the write; if several can have it, the one with the least call. `by` is None if the
-    responses do not name the value, if the calls of several clocks cannot be ordered, or if there are fewer writes than
-    revisions.
+    `by`: (op_id, call, clock) of the write; if several writes can have the revision, the write with the least call.
+    `by` is None if the responses do not name the value, if the calls of several clocks cannot be ordered, or if there
+    are fewer writes than revisions.
     """
 
     key: str
@@ -46,7 +45,7 @@ class UnplacedWrite:
     """An unknown write, called at `call_ns`, that had a revision from `low` to `high`.
 
     The unplaced writes of a key are given in its order. `also`: alternative ranges, in which the write changes nothing
-    that a response reports (`key/unplaced_writes.py`). `op_id` -1: not known.
+    that a response reports (`key/unplaced_writes.py`). `op_id`: -1 if it is not known.
     """
 
     key: str
@@ -60,7 +59,7 @@ class UnplacedWrite:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """The claims and the unplaced writes in the orders of one key, or of several."""
+    """The claims and the unplaced writes of one key or of several keys."""
 
     claims: tuple[RevisionClaim, ...] = ()
     unplaced: tuple[UnplacedWrite, ...] = ()
@@ -130,12 +129,12 @@ def _writers(operations: Iterable[Operation], value: str) -> list[Operation]:
 def _matched(writers: Sequence[Operation], revisions: int) -> list[tuple[int, int, str] | None]:
     """Match the i-th call with the i-th revision.
 
-    If a call is too late for its revision, every other matching has such a call, too.
+    If some call is too late for its revision in this matching, the same holds for every other matching.
     """
     if len({op.clock for op in writers}) > 1:
         return [None] * revisions
     if any(step.kind == "append" for op in writers for step in op.steps):
-        writers = [*writers[:1]] * revisions  # Each of these writes may have made any of these records.
+        writers = [*writers[:1]] * revisions  # With appends, each of these writes may have made any of these records.
     by = [(op.op_id, op.call_ns, op.clock) for op in writers[:revisions]]
     return [*by, *[None] * (revisions - len(by))]
 

@@ -1,9 +1,10 @@
-"""Decides a segment of one key exactly: where its writes of unknown outcome took effect, using the offered revisions.
+"""Decides exactly where the unknown writes of a segment of one key took effect, using the offered revisions.
 
 The acknowledged operations are in the order of their revisions, and an unknown write is placed at the revision that it
-is given, so every state is completely known. One pass over the revisions, with all states that are possible at each,
-finds the cheapest solution. No response distinguishes unknown puts whose value nothing names, and none distinguishes
-unknown deletions. Both are used in the order of the revisions returned before their calls, the least restrictive first.
+is given, so every state is completely known. The cheapest solution is found in one pass over the revisions, which keeps
+all states that are possible at each revision. No response distinguishes unknown puts whose value no operation names,
+nor unknown deletions. These writes are used in the order of their floors, the lowest first. The floor of a write is the
+highest revision returned before its call.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from spark_audit.model.key import State, advance
 
 PlacedWrite: TypeAlias = tuple[Operation, int]  # A write and its revision.
 
-STATES_MAX = 2_000  # States kept at one revision: the cheapest. True histories need tens.
-STEPS_MAX = 200_000  # Operations tried on states of one segment: about a second.
-_UNNAMED = -1  # Stands for all revisions that no response names: states that differ only in these are merged.
-_ANY = "\ud800 of unknown outcome"  # Stands for every value that nothing names, for the same reason.
+# The number of states kept at one revision: the cheapest ones. Histories of real runs need tens of states.
+STATES_MAX = 2_000
+STEPS_MAX = 200_000  # The number of operations tried on states of one segment, which takes about a second.
+# Replaces all revisions that no response names, so that states which differ only in such revisions are merged.
+_UNNAMED = -1
+_ANY = "\ud800 of unknown outcome"  # Replaces every value that no operation names, for the same reason.
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A segment of one key, from the state `initial` on.
 
-    `operations`: completed operations by rank; the state behind the last one does not matter. `offered`: the cost of
+    `operations`: completed operations by rank; the state after the last one does not matter. `offered`: the cost of
     each offered revision. `unknown`: the writes that may take effect here, each with the highest revision returned
     before its call (its floor).
     """
@@ -40,7 +43,7 @@ class Segment:
 
 
 def solve(segment: Segment) -> tuple[PlacedWrite, ...] | None:
-    """Return the unknown writes of a cheapest order, with their revisions; None if there is none within the bounds."""
+    """Return the unknown writes of a cheapest order, with their revisions; None if the bounds allow no order."""
     made = _Solver(segment).run()
     return made if made is not None and verifies(segment, made) else None
 
@@ -48,7 +51,7 @@ def solve(segment: Segment) -> tuple[PlacedWrite, ...] | None:
 def verifies(segment: Segment, placed: Sequence[PlacedWrite]) -> bool:
     """Return whether every response follows if these writes take effect.
 
-    Each write must be used once, above its floor, at an offered revision of its own.
+    Each write must be used at most once, at an offered revision above its floor that no other write uses.
     """
     floors = {op.op_id: floor for op, floor in segment.unknown}
     if len({op.op_id for op, _ in placed}) < len(placed) or len({revision for _, revision in placed}) < len(placed):
@@ -71,9 +74,11 @@ class _Trail:
     before: _Trail | None
 
 
-_StateKey: TypeAlias = tuple[State, frozenset[int]]  # A state, and which of the distinguishable writes are used.
-_Path: TypeAlias = tuple[int, int, int, _Trail | None]  # Cost; how many indistinct puts and deletions are used.
-_States: TypeAlias = dict[_StateKey, list[_Path]]  # No path of a state is dominated in all three numbers.
+_StateKey: TypeAlias = tuple[State, frozenset[int]]  # A state, and the distinguishable writes that are used.
+# (cost, number of indistinguishable puts used, number of indistinguishable deletions used, writes placed)
+_Path: TypeAlias = tuple[int, int, int, _Trail | None]
+# For each state, the paths that no other path dominates in all three numbers.
+_States: TypeAlias = dict[_StateKey, list[_Path]]
 
 
 class _Solver:
@@ -140,7 +145,7 @@ class _Solver:
         return met
 
     def _offer_others(self, met: _States, key: _StateKey, ways: Sequence[_Path], revision: int) -> None:
-        """Use writes that responses distinguish."""
+        """Add the states after each write that responses distinguish."""
         (state, used), seen = key, self._seen.get(revision)
         for number, (op, floor) in enumerate(self._others):
             if floor >= revision:
@@ -154,7 +159,7 @@ class _Solver:
                     _keep(met, (after, used | {number}), way)
 
     def _offer_alike(self, met: _States, key: _StateKey, ways: Sequence[_Path], revision: int) -> None:
-        """Use the next put and the next deletion that no response distinguishes."""
+        """Add the states after the next put and after the next deletion that no response distinguishes."""
         state, used = key
         name, price = self._name(revision), self._price(revision)
         with_put = self._after(state, _HIDDEN, name) if self._puts else None
@@ -194,7 +199,7 @@ def _least(item: tuple[_StateKey, list[_Path]]) -> int:
 class _Names:
     """The revisions and values that responses can distinguish.
 
-    `seen`: revisions of records that were seen and that no completed write here carries, with the value if it was seen.
+    `seen`: revision of a reported record that no completed write of the segment carries → the value if it was reported.
     """
 
     revisions: frozenset[int]

@@ -1,4 +1,4 @@
-"""Writes of unknown outcome, seen from the whole store: what each would change there, and from which revision on.
+"""Writes of unknown outcome in the whole store: what each would change, and its lowest possible revision.
 
 Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries. Every transaction that
 changes something has a revision of its own. The write cannot have taken effect before its call, so its revision is
@@ -27,10 +27,10 @@ Branch: TypeAlias = dict[str, str | None]
 class UnknownWrite:
     """One write of unknown outcome.
 
-    `branches`: for each outcome of its comparisons, key → value written (None: deleted). `earliest`: the first revision
-    that it can have had. `pinned`: the only revision that it can have had, as some response shows. `sure`: all its
-    effects are known. `hinted`: the revision that a weak read reports. `part`: a number shared by operations that are
-    connected through keys.
+    `branches`: for each outcome of its comparisons, key → value written (None: deleted). `earliest`: the lowest
+    revision that the write can have. `pinned`: the only revision that the write can have, according to some response.
+    `sure`: whether all effects of the write are known. `hinted`: the revision that a weak read reports for the write.
+    `part`: a number shared by operations that are connected through keys.
     """
 
     row: Row
@@ -41,8 +41,8 @@ class UnknownWrite:
     sure: bool = False
     hinted: int | None = None
     part: int = 0
-    keys: frozenset[str] = field(init=False)  # Keys that it may write.
-    named: frozenset[str] = field(init=False)  # These, and the keys of its comparisons.
+    keys: frozenset[str] = field(init=False)  # The keys that the write may change.
+    named: frozenset[str] = field(init=False)  # The keys that the write may change, and the keys of its comparisons.
 
     def __post_init__(self) -> None:
         compares = self.request["compares"] if self.request else ()
@@ -51,11 +51,11 @@ class UnknownWrite:
 
     @property
     def op_id(self) -> int:
-        """The op_id of its row."""
+        """The op_id of the row of this write."""
         return int(self.row["op_id"])
 
     def effect(self, record: Callable[[str], Record]) -> Branch:
-        """Return exactly what it would change in this store; empty if it would leave no trace, and take no revision."""
+        """Return exactly what the write would change in this store. If it would change nothing, the result is empty."""
         row = self.row
         if self.request is not None:
             held = all(holds(record(compare["key"]), compare) for compare in self.request["compares"])
@@ -69,7 +69,7 @@ class UnknownWrite:
         return {key: value for key, value in made.items() if value is not None or record(key)[0] is not None}
 
     def may_write(self, key: str, value: str | None) -> bool:
-        """Return whether it can have written this value, or, if `value` is None, any value."""
+        """Return whether the operation can have written this value, or, if `value` is None, any value."""
         if self.row["op"] == "append":
             return key in self.keys
         return any(branch.get(key) is not None and value in (None, branch[key]) for branch in self.branches)
@@ -96,7 +96,7 @@ def unknown_writes(rows: Iterable[Row], completed: Sequence[Row], clocks: Clocks
 
 def _branches(row: Row, request: Request | None) -> tuple[Branch, ...]:
     if request is not None:
-        # With nothing to compare, the other branch never runs.
+        # Without comparisons, the success branch always runs.
         return (_writes(request["success"]), _writes(request["failure"]) if request["compares"] else {})
     if row["op"] in ("put", "cas", "append"):
         return ({row["key"]: row["value"]},)
@@ -108,7 +108,7 @@ def _writes(steps: Iterable[Request]) -> Branch:
 
 
 class ReturnedRevisions:
-    """The highest revision returned by some time, per clock."""
+    """The highest revision returned before a given time, per clock."""
 
     def __init__(self, completed: Sequence[Row], clocks: Clocks) -> None:
         self._clocks = clocks
@@ -132,7 +132,7 @@ class ReturnedRevisions:
 
 
 def _number_parts(found: Sequence[UnknownWrite]) -> None:
-    """Give the same number to operations that share a key, directly or through others."""
+    """Give the same number to operations that are connected by shared keys, directly or through other operations."""
     leader: dict[str, str] = {}
 
     def top(key: str) -> str:

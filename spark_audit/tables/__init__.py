@@ -1,4 +1,4 @@
 """Histories as Arrow tables: reading, checking, ordering, shuffling.
 
-The code that both engines share. It imports neither `local` nor `spark`.
+Both engines use this code. This package imports neither `local` nor `spark`.
 """

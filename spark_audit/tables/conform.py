@@ -15,14 +15,14 @@ from spark_audit.tables.frame import nulls, one_piece, schema
 
 
 def conform(table: pa.Table) -> pa.Table:
-    """The table in `schema(names_coded=True)`, each column in one piece."""
+    """Return the table in `schema(names_coded=True)`, with each column in one chunk."""
     wanted = schema(names_coded=True)
     arrays = [_column(table, field.name, field.type) for field in wanted]
     return pa.Table.from_arrays(arrays, schema=wanted)
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """The rows of conforming tables (at least one), one table after the other."""
+    """Return one table with the rows of these conforming tables (at least one), one table after the other."""
     if len(tables) == 1:
         return tables[0]
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
@@ -49,7 +49,8 @@ def _conforming(array: Any, wanted: Any) -> Any:
         return array.dictionary_decode().cast(wanted)
     if pa.types.is_struct(wanted):
         return _structure(array, wanted)
-    if pa.types.is_list(wanted):  # Rare, and cheap compared with the other work for a listing.
+    # Lists are rare. Their conversion through Python is cheap compared with the other work for a listing.
+    if pa.types.is_list(wanted):
         return pa.array(array.to_pylist(), wanted)
     return array.cast(wanted)
 

@@ -25,7 +25,9 @@ from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWri
 from spark_audit.verdict.findings import KeyFindings, KeyHistory, findings_from, findings_of_key
 
 NEEDED = (*KERNEL_NEEDED.names, "client", "request", "changes_store")
-CORE_FIRST_ROWS = 20_000  # A wrong key of more rows: the kernel's findings are tried first, without a search.
+# If the kernel finds a violation in a key of more rows, the few operations of this violation are tried first, without a
+# search.
+CORE_FIRST_ROWS = 20_000
 NOTHING_TO_DECIDE = "nothing to decide"
 METHODS = ("witness", "zones", NOTHING_TO_DECIDE)
 _PROVEN: dict[str, pa.DataType] = {
@@ -46,8 +48,8 @@ class DecidedTable:
 
     `proven` (columns PROVEN): linearizable keys without further findings. The columns mean what the fields of
     KeyFindings mean; `traces` is JSON (`Traces.from_json`), null if there are none, `method` is one of METHODS.
-    `others`: all other keys, each decided once, when the iteration reaches it. Some of them are linearizable, too, but
-    have reads that need a second look.
+    `others`: all other keys, each decided when the iteration reaches it. Some of these keys are linearizable, too, but
+    have reads that must be checked again.
     """
 
     proven: pa.Table
@@ -59,9 +61,9 @@ def decide_table(table: pa.Table, clocks: Mapping[str, Clocks], configurations_m
 
     `table`: well-formed rows, each about one key. Rows of single keys are given as they are, including failed ones.
     Listings and transactions are given as their projections (`project`), which set `weak` and `changes_store`; both are
-    null for other rows. If a key occurs, all of its rows are present. Rows may be in any order; sorted by key and call
-    is the cheapest. Columns: those of NEEDED, with text as string, large_string or dictionary, and `output` with at
-    least the fields that the operations use.
+    null for other rows. The table has all rows of each of its keys. Rows may be in any order; rows sorted by key and
+    call are the fastest. Columns: those of NEEDED, with text as string, large_string or dictionary, and `output` with
+    at least the fields that the operations use.
 
     Memory: about 300 bytes per row, besides the table. 100,000 to 1,000,000 rows at once are best.
     """
@@ -92,7 +94,7 @@ def _weak(columns: Columns) -> Int64s:
 
 
 def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Traces]:
-    """The traces of proven keys, by key.
+    """Return the traces of proven keys: number of the key → traces.
 
     If the witness proves a key, its traces come from the places of its unknown writes. If zones prove it, they come
     from reported records.
@@ -124,7 +126,7 @@ def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Trace
 
 
 def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
-    """The keys on which a record was seen that no acknowledged write of the key made."""
+    """Return those of these keys for which a response reported a record that no acknowledged write of the key made."""
     part = columns.of_keys(keys)
     if not len(part) or part.mod.max() <= 0:
         return keys[:0]
@@ -136,16 +138,19 @@ def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class _Doubted:
-    """Reads that may not fit the revision that they carry: for each its key, and its row in the table."""
+    """The doubted reads: reads that may contradict the revision that they carry.
+
+    Each has its key and its row in the table.
+    """
 
     key: Int64s
     row: Int64s
 
 
 def _doubted(columns: Columns, found: Triage) -> _Doubted:
-    """The reads that may not fit the revision that they carry.
+    """Return the reads that may contradict the revision that they carry.
 
-    On keys that the witness proves, these can only be weak reads: docs/internals/audit-proofs.md, section 5.
+    On keys that the witness proves, only weak reads can do so: docs/internals/audit-proofs.md, section 5.
     """
     keys: list[Int64s] = [np.zeros(0, np.int64)]
     rows: list[Int64s] = [np.zeros(0, np.int64)]
@@ -209,9 +214,9 @@ class _Rest:
         return KeyHistory.of(self.table.take(rows).to_pylist()).operations
 
     def _reads(self, key: int, decision: Decision, failed: dict[str, int] | None = None) -> KeyFindings:
-        """The findings of a decided key.
+        """Return the findings of a decided key.
 
-        Its doubted reads are compared with its writes, because `misfits` needs no other operations.
+        The doubted reads of the key are compared only with its writes, because `misfits` needs no other operations.
         """
         run_id, name = self.columns.names[key]
         mine = slice(*self.columns.starts[key : key + 2].tolist())
@@ -225,7 +230,7 @@ class _Rest:
         return found
 
     def _core(self, key: int, mine: pa.Table) -> KeyFindings | None:
-        """The findings of a wrong key from the few operations that the kernel found.
+        """Return the findings of a key with a violation, from the few operations that the kernel found.
 
         None if these operations are not a proof by themselves.
         """
@@ -242,7 +247,7 @@ class _Rest:
 
 
 def _sources(columns: Columns, mine: Int64s, core: Int64s) -> Bools:
-    """Which rows of a key wrote a value that the core found, or a revision that it compared with."""
+    """Return which rows of `mine` wrote a value that the core found, or a revision that it compared with."""
     tokens = np.unique(columns.finds[core][columns.finds[core] >= 0])
     compared = np.unique(columns.expected_revision[core][columns.expected_revision[core] > 0])
     writes = columns.writes[mine] >= 0

@@ -7,13 +7,16 @@ from spark_audit.tables.frame import Bools, Frame
 
 
 def taking_part(frame: Frame) -> Bools:
-    """Per row whether it takes part in the order: `takes_part`."""
+    """Return for each row whether it takes part in the order (`takes_part` of history/effects.py)."""
     taking: Bools = frame.codes("status").among("ok") & ~frame.null("revision")
     return taking & ~frame.codes("consistency").among(*WEAK)
 
 
 def changes_of_one_key(frame: Frame) -> Bools:
-    """Per row whether it is an acknowledged change of one key; for transactions see `inspect_multi_key`."""
+    """Return for each row whether it is an acknowledged change of one key.
+
+    For transactions, see `inspect_multi_key`.
+    """
     op = frame.codes("op")
     changes = op.among("put", "append")
     changes |= op.among("delete") & frame.output_flag("found")

@@ -1,4 +1,4 @@
-"""The rows of all files as one Arrow table, and its columns as numpy arrays: the input of the checks over all rows."""
+"""The rows of all files as one Arrow table, with columns as numpy arrays: the input of the checks over all rows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 Row: TypeAlias = dict[str, Any]
 
 NAMES = ("run_id", "client", "op", "key", "status", "clock_id", "consistency", "node")  # Columns of repeated texts.
-ROWS_AT_ONCE = 20_000  # Rows of a table that become Python objects at a time.
+ROWS_AT_ONCE = 20_000  # The number of rows of a table that are Python objects at a time.
 BLOCK_ROWS = 1 << 16
-FEW_NULLS_MAX = 1 << 18  # Nulls of each type that are kept for slicing: some MB at most.
+FEW_NULLS_MAX = 1 << 18  # The length of the array of nulls that is kept for each type: some MB at most.
 _ATOMS: dict[str, pa.DataType] = {"string": pa.large_string(), "long": pa.int64(), "boolean": pa.bool_()}
 
 
@@ -37,7 +37,7 @@ def arrow_type(wanted: Type) -> pa.DataType:
 
 @cache
 def schema(*, names_coded: bool) -> pa.Schema:
-    """The Arrow schema of a history row. `names_coded`: NAMES as dictionaries."""
+    """The Arrow schema of a history row. `names_coded`: the columns NAMES are dictionaries."""
     coded = pa.dictionary(pa.int32(), pa.large_string())
     fields = [(name, coded if names_coded and name in NAMES else arrow_type(wanted)) for name, wanted in FIELDS]
     return pa.schema(fields)
@@ -45,14 +45,17 @@ def schema(*, names_coded: bool) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Texts as numbers: `ids` per row, -1 for null; `number` of each text; `texts` by number."""
+    """A column of texts as numbers.
+
+    `ids`: for each row the number of its text, -1 for null; `number`: text → number; `texts`: the texts by number.
+    """
 
     ids: Int32s
     texts: list[str]
     number: dict[str, int]
 
     def among(self, *wanted: str) -> Bools:
-        """Per row whether its text is one of these; false for null."""
+        """Return for each row whether its text is one of these; false for null."""
         found = np.zeros(len(self.ids), np.bool_)
         for text in wanted:
             if text in self.number:
@@ -74,19 +77,19 @@ class Frame:
         self._numbers: dict[tuple[str, int], Int64s] = {}
 
     def codes(self, name: str) -> Codes:
-        """A column of NAMES as numbers."""
+        """Return a column of texts (one of NAMES) as numbers."""
         if name not in self._codes:
             self._codes[name] = _codes(self._column(name))
         return self._codes[name]
 
     def numbers(self, name: str, null: int) -> Int64s:
-        """A column of numbers; `null` stands for a missing one."""
+        """Return a column of numbers. `null` replaces a missing number."""
         if (name, null) not in self._numbers:
             self._numbers[name, null] = _numbers(self._column(name), null)
         return self._numbers[name, null]
 
     def null(self, name: str) -> Bools:
-        """Per row whether the column is null there."""
+        """Return for each row whether the column is null in it."""
         return self.codes(name).ids < 0 if name in NAMES else _null(self._column(name))
 
     def output(self) -> Any:
@@ -94,26 +97,26 @@ class Frame:
         return self._column("output")
 
     def output_null(self, name: str) -> Bools:
-        """Per row whether this field of `output`, or `output` itself, is null."""
+        """Return for each row whether this field of `output`, or `output` itself, is null."""
         return _null(pc.struct_field(self._column("output"), name))
 
     def output_flag(self, name: str) -> Bools:
-        """Per row whether this flag of `output` is true."""
+        """Return for each row whether this flag of `output` is true."""
         return _flags(pc.struct_field(self._column("output"), name))
 
     def output_below(self, name: str, least: int) -> Bools:
-        """Per row whether this number of `output` is reported and below `least`."""
-        compare: Any = pc.less  # Its stubs do not accept numbers of Python.
+        """Return for each row whether this number of `output` is reported and below `least`."""
+        compare: Any = pc.less  # The type stubs of Arrow do not accept numbers of Python.
         return _flags(compare(pc.struct_field(self._column("output"), name), least))
 
     def blocks(self) -> Iterator[tuple[int, Frame]]:
-        """(first row, frame) for BLOCK_ROWS rows at a time: temporaries of a block are small and stay in the cache."""
+        """Yield (first row, frame) for BLOCK_ROWS rows at a time, so that temporary arrays stay in the cache."""
         for start in range(0, self.rows, BLOCK_ROWS):
             codes = {name: self.codes(name).part(start, start + BLOCK_ROWS) for name in NAMES}
             yield start, Frame(self.table.slice(start, BLOCK_ROWS), codes)
 
     def dicts(self, rows: Int64s, names: Sequence[str] | None = None) -> Iterator[Row]:
-        """These rows as Python objects, in this order, a few at a time; `names`: these columns only."""
+        """Yield these rows as Python objects, in this order. If `names` is given, they have only these columns."""
         table = self.table if names is None else self.table.select(list(names))
         for start in range(0, len(rows), ROWS_AT_ONCE):
             yield from table.take(rows[start : start + ROWS_AT_ONCE]).to_pylist()
@@ -123,7 +126,7 @@ class Frame:
 
 
 def _codes(column: Any) -> Codes:
-    """The codes of a dictionary column. The dictionary of a file may have a text twice."""
+    """Return the codes of a dictionary column. A text that the dictionary of a file has twice gets one number."""
     ids = np.asarray(_filled(column.indices, -1).to_numpy(zero_copy_only=False), np.int32)
     texts: list[str] = column.dictionary.to_pylist()
     number: dict[str, int] = {}
@@ -143,7 +146,8 @@ def distinct(numbers: Int64s) -> Int64s:
 def nulls(rows: int, kind: pa.DataType) -> Any:
     """An array of nulls.
 
-    A short one is a slice of an array that is made once, because fresh memory costs more than all else here.
+    A short array is a slice of a shared array, because the allocation of new memory costs more than everything else
+    here.
     """
     return _few_nulls(kind).slice(0, rows) if rows <= FEW_NULLS_MAX else _made_nulls(rows, kind)
 
@@ -154,7 +158,7 @@ def _few_nulls(kind: pa.DataType) -> Any:
 
 
 def _made_nulls(rows: int, kind: pa.DataType) -> Any:
-    make: Any = pa.nulls  # Its stubs list every type but DataType.
+    make: Any = pa.nulls  # The type stubs of Arrow list every type except DataType.
     return make(rows, kind)
 
 
@@ -202,11 +206,11 @@ class RowLocations:
         self.rows += rows
 
     def pieces(self) -> Iterator[tuple[str, int, int]]:
-        """(file, first row, end) of consecutive rows of one file."""
+        """Yield (file, first row, end) of consecutive rows of one file."""
         yield from zip(self.files, self.starts, [*self.starts, self.rows][1:], strict=True)
 
     def of(self, row: int) -> tuple[str, int]:
-        """The file of a row, and its line, counted from 1."""
+        """Return the file of a row, and its line, counted from 1."""
         piece = int(np.searchsorted(self.starts, row, side="right")) - 1
         lines, offset = self.lines[piece], row - self.starts[piece]
         return self.files[piece], lines + offset if isinstance(lines, int) else lines[offset]

@@ -1,9 +1,10 @@
 """Keys of very many operations, found in a sample before rows are shuffled.
 
-Only memory depends on the sample.
+The sample affects memory, but never a decision.
 
-Each task reads the keys of its source (of JSON lines, those of a part of the file). If some may be hot, it sends every
-SAMPLE_STRIDE-th row. From these rows the driver cuts each hot key into ranges of about `LIMITS.range` rows.
+Each task reads the keys of its source; of JSON lines, it reads only a part of the file. If some key may be hot, the
+task sends every SAMPLE_STRIDE-th row to the driver. From these rows the driver cuts each hot key into ranges of about
+`LIMITS.range` rows.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ from spark_audit.tables.order import ranked
 from spark_audit.tables.ranges import HOT_ROWS, LIMITS, Limits, decide_in_ranges
 from spark_audit.tables.shuffle import concat
 
-SAMPLE_STRIDE = 256  # One row in this many is sampled: about 2,000 rows of a key that has HOT_ROWS rows.
+SAMPLE_STRIDE = 256  # One of this many rows is sampled, which gives about 2,000 rows of a key that has HOT_ROWS rows.
 _LINES_EVERY_BYTES = 1 << 24
-_LINES_BYTES = 1 << 18  # Read every _LINES_EVERY_BYTES. Each row there also represents skipped rows.
+# The number of bytes that are read after every _LINES_EVERY_BYTES. Each row of the part that is read also represents
+# skipped rows.
+_LINES_BYTES = 1 << 18
 SAMPLE = "run_id string, key string, revision long, call_ns long, weight long"
 _FIELDS: list[tuple[str, pa.DataType]] = [
     ("run_id", pa.string()),
@@ -47,7 +50,7 @@ _READ = ["run_id", "key", "revision", "call_ns"]
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """One key, and the (rank, call) at which its ranges begin, except the first; ascending.
+    """One hot key, and the (rank, call) at which each of its ranges except the first begins; ascending.
 
     A rank is 2·revision, plus one for an operation that changes nothing.
     """
@@ -58,11 +61,11 @@ class HotKey:
     calls: tuple[int, ...]
 
     def ranges_of(self, rank: Int64s, call: Int64s) -> Int64s:
-        """The number of the range of each of these operations."""
+        """Return for each of these operations the number of its range."""
         ranks, calls = np.array(self.ranks, np.int64), np.array(self.calls, np.int64)
         place: Int64s = np.searchsorted(ranks, rank, side="left")
         behind = np.searchsorted(ranks, rank, side="right")
-        for begin in np.unique(place[behind > place]).tolist():  # Within one rank, the call decides.
+        for begin in np.unique(place[behind > place]).tolist():  # If a range begins within a rank, the call decides.
             same = (place == begin) & (behind > begin)
             end = int(behind[np.argmax(same)])
             place[same] = begin + np.searchsorted(calls[begin:end], call[same], side="right")
@@ -70,9 +73,9 @@ class HotKey:
 
 
 def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
-    """Every SAMPLE_STRIDE-th row of these row groups (`last` exclusive) of a Parquet file.
+    """Return every SAMPLE_STRIDE-th row of these row groups (`last` exclusive) of a Parquet file.
 
-    Columns that are null, or not numbers, give nothing. If no key has `rows_min` rows there, the sample is empty, and
+    If a column is missing, or if no key has `rows_min` rows in these groups, the sample is empty. In the second case,
     only keys are read.
     """
     with parquet.ParquetFile(path, read_dictionary=["key"]) as file:
@@ -91,7 +94,7 @@ def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
 
 
 def sample_lines(path: str, first: int, last: int) -> pa.Table:
-    """Some lines at every _LINES_EVERY_BYTES within these bytes of a file of JSON lines."""
+    """Return the rows of some lines in every _LINES_EVERY_BYTES bytes of JSON lines from byte `first` to `last`."""
     parts: list[pa.Table] = []
     with Path(path).open("rb") as file:
         for begin in range(first, last, _LINES_EVERY_BYTES):
@@ -115,7 +118,7 @@ def _weighted(table: pa.Table, weight: int) -> pa.Table:
 
 
 def hot_keys(samples: Iterable[pa.Table], rows_min: int = HOT_ROWS, range_rows: int = LIMITS.range) -> list[HotKey]:
-    """The keys of more than `rows_min` rows in the samples, by name, cut into ranges of about `range_rows`."""
+    """Return the keys of more than `rows_min` rows by the samples, ordered by name, cut into ranges of `range_rows`."""
     tables = list(samples)
     table = pa.concat_tables(tables) if tables else _SCHEMA.empty_table()
     named = table.filter(table.column("key").is_valid())
@@ -136,10 +139,10 @@ def _cut(sample: pa.Table, run_id: str, key: str, range_rows: int) -> HotKey:
 
 
 def sampled(sources: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Iterator[pa.Table]:
-    """A sample of each source: (path, first, last, whether it holds lines).
+    """Yield a sample of each source, given as (path, first, last, whether the file has JSON lines).
 
-    First and last are row groups, or bytes of lines. Unreadable sources are skipped here and reported elsewhere.
-    `rows_min`: the sample of row groups is empty if no key has this many rows in them.
+    `first` and `last` are numbers of row groups, or, for JSON lines, positions in bytes. Unreadable sources are skipped
+    here and reported elsewhere. `rows_min`: the sample of row groups is empty if no key has this many rows in them.
     """
     for path, first, last, lines in sources:
         try:
@@ -164,7 +167,7 @@ def decide_parts(
 
 
 class _Kept:
-    """All rows of a key, as long as they are few enough to be decided as a whole."""
+    """Collects all rows of a key, as long as they are few enough to be decided as a whole."""
 
     def __init__(self, rows_max: int) -> None:
         self._left, self._tables = rows_max, list[pa.Table]()
@@ -178,7 +181,10 @@ class _Kept:
 
 
 def _ranges(parts: Iterable[tuple[int, pa.Table]], kept: _Kept, limits: Limits) -> Iterator[pa.Table]:
-    """The ranges of the key. A part that is much longer than a range is split, since its sample was far off."""
+    """Yield the ranges of the key.
+
+    A part that is much longer than a range, because of an inaccurate sample, is split.
+    """
     for _, table in parts:
         kept.add(table)
         if 2 * table.num_rows <= 3 * limits.range:

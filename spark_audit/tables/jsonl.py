@@ -4,10 +4,10 @@ Arrow parses a piece in which each line is one plain object with the types of a 
 value has another type, any text is not UTF-8, or any number is not an integer. Arrow does not report which line is
 wrong, and is not strict about the end of a row. So a piece that it refuses is read again by Python, and a piece that it
 accepts is compared with its lines: each must begin with `{` and end with `}`. A line break between `}` and `{` cannot
-lie within a row, so each line holds whole rows; if there are as many rows as lines, each line holds exactly one.
+lie within a row, so each line holds complete rows. If there are as many rows as lines, each line holds exactly one row.
 
-Arrow's time grows with the number of fields in the schema. So a piece is first read with only the fields that its head
-names, and any other field is an error. If that fails, the piece is read with all fields.
+Arrow's time grows with the number of fields in the schema. So a piece is first read with only the fields that occur in
+its head (its first bytes), and any other field is an error. If that fails, the piece is read with all fields.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ import pyarrow.json as arrow_json
 from spark_audit.history.rows import FIELDS, OUTPUT, plain_problem, row_of_line
 from spark_audit.tables.frame import Row, arrow_type, schema
 
-PIECE_BYTES = 8 * 2**20  # The next piece uses its memory again. One wrong line sends a whole piece to Python.
-_BLOCK_BYTES = 2**20  # Parsed by one thread; a longer line is left to Python.
-_HEAD_BYTES = 2**16  # The head of a piece: the rest is expected to name no other fields.
+# The size of a piece is limited because one malformed line makes Python read the whole piece. The next piece reuses its
+# memory.
+PIECE_BYTES = 8 * 2**20
+_BLOCK_BYTES = 2**20  # The size of a block, which one thread of Arrow parses. A longer line is read by Python.
+_HEAD_BYTES = 2**16  # The size of the head of a piece. The rest of the piece should have no other fields than the head.
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """The rows of some lines.
 
-    `lines`: the number of the first line if each line is a row, otherwise the number of the line of each row. `bad`:
-    (number, reason) of the lines that are no rows.
+    `lines`: the number of the first line if each line is a row, otherwise the line number of each row. `bad`: (line
+    number, reason) of the malformed lines.
     """
 
     table: pa.Table
@@ -44,9 +46,9 @@ class Piece:
 
 
 def pieces_of(path: str, begin: int = 0, end: int | None = None) -> Iterator[Piece]:
-    """The pieces of a file, in order.
+    """Yield the pieces of a file, in order.
 
-    `begin`, `end`: only the lines that begin within these bytes, numbered as if there were no others.
+    `begin`, `end`: only the lines that begin within these bytes are read; their numbers count from 1.
     """
     first = 1
     for text in _cut(path, begin, end):
@@ -56,15 +58,17 @@ def pieces_of(path: str, begin: int = 0, end: int | None = None) -> Iterator[Pie
 
 
 def _cut(path: str, begin: int, end: int | None) -> Iterator[bytes]:
-    """Whole lines, about PIECE_BYTES at once."""
+    """Yield complete lines, about PIECE_BYTES at once."""
     with Path(path).open("rb") as file:
         here = begin
         if begin:
             file.seek(begin - 1)
-            here += len(file.readline()) - 1  # Skip the line that begins before: it may end right here.
+            # Skip the line that begins before `begin`. It may end just before `begin`, so the search starts one byte
+            # earlier.
+            here += len(file.readline()) - 1
         while text := file.read(PIECE_BYTES if end is None else min(PIECE_BYTES, max(0, end - here))):
             if not text.endswith(b"\n"):
-                text += file.readline()  # The line began before the end.
+                text += file.readline()  # The last line begins before `end`, so it is read completely.
             here += len(text)
             yield text
 
@@ -91,7 +95,10 @@ def _by_arrow(text: bytes) -> pa.Table | None:
 
 
 def _parsed(text: bytes, fields: pa.Schema, others: Literal["error", "ignore"]) -> pa.Table | None:
-    """The rows of the text, None if Arrow refuses it. `others`: how fields outside of `fields` are treated."""
+    """Return the rows of the text; None if Arrow refuses it.
+
+    `others`: how Arrow treats fields that are not in `fields`.
+    """
     source: Any = pa.BufferReader(text)
     try:
         table = arrow_json.read_json(
@@ -111,7 +118,7 @@ _NAMES = frozenset(name for name, _ in (*FIELDS, *OUTPUT))
 
 @cache
 def _lean(names: frozenset[str]) -> pa.Schema:
-    """The schema of those fields of a row and of its output that are among the names."""
+    """Return the schema of those fields of a row and of its output that are among these names."""
     output = arrow_type(tuple((name, wanted) for name, wanted in OUTPUT if name in names))
     kinds = [(name, output if name == "output" else arrow_type(wanted)) for name, wanted in FIELDS if name in names]
     return pa.schema(kinds)

@@ -19,12 +19,12 @@ _PART: tuple[tuple[str, pa.DataType], ...] = (("weak", pa.large_string()), ("cha
 
 @dataclass(slots=True)
 class MultiKeyRows:
-    """The listings and transactions of a frame; `rows`: their numbers, ascending.
+    """The listings and transactions of a frame; `rows`: the numbers of their rows, ascending.
 
-    `concerns`, `changed` and `pinned` have a value for each row of the frame: false or 0 for all other rows.
-    `concerns`: whether the history of one key cannot decide the row. `pinned`: the revision that a listing is pinned
-    to. `bad`: (row, reason) of malformed requests. `parts`: the projections of the rows (`project`); `part_of`: the row
-    of each projection.
+    `concerns`, `changed` and `pinned` have a value for each row of the frame, which is false or 0 for all other
+    operations. `concerns`: whether the history of one key cannot decide the row. `changed`: whether the row changed the
+    store. `pinned`: the revision that a listing is pinned to. `bad`: (row, reason) of malformed requests. `parts`: the
+    projections of the rows (`project`); `part_of`: the row of each projection.
     """
 
     rows: Int64s
@@ -63,9 +63,10 @@ def inspect_multi_key(frame: Frame) -> MultiKeyRows:
 
 
 def single_rows(frame: Frame, multi_key: MultiKeyRows) -> tuple[pa.Table, Int64s]:
-    """All rows about single keys, and their order: that of the frame, with projections in place of their row.
+    """Return all rows about single keys, and their order.
 
-    The table has the columns of the frame, and those that `project` adds.
+    It is the order of the frame, with projections in place of the row from which they come. The table has the columns
+    of the frame, and those that `project` adds.
     """
     if not len(multi_key.rows):
         return _with_marks(frame.table), np.arange(frame.rows)

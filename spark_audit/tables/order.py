@@ -1,7 +1,7 @@
-"""The order over all keys, and unique revisions, of one run, in numpy.
+"""Checks the order over all keys and the uniqueness of revisions of one run, in numpy.
 
-The result is that of `store/order.py`, but without a Python object per row. Only the few rows that are shown become
-Python objects; their texts come from `verdict/findings.py`.
+The result is the same as that of `store/order.py`, but no Python object per row is needed. Only the few rows that are
+shown become Python objects; their texts come from `verdict/findings.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "r
 def check_order(frame: Frame, run_id: str, ordered: Int64s, changed: Bools, clocks: Clocks, verdict: Verdict) -> None:
     """Record violations of the order of one run, and revisions that several writes carry.
 
-    `ordered`: the rows that take part, sorted by `rank` (history/effects.py). `changed`: per row of the frame.
+    `ordered`: the rows that take part, sorted by `rank` (history/effects.py). `changed`: for each row of the frame,
+    whether it changed the store.
     """
     verdict.properties["order"].checked += len(ordered)
     late, early = _late(frame, ordered, clocks)
@@ -34,7 +35,10 @@ def check_order(frame: Frame, run_id: str, ordered: Int64s, changed: Bools, cloc
 
 
 def ranked(frame: Frame, rows: Int64s, revision: Int64s, changed: Bools) -> Int64s:
-    """These rows sorted by (revision, writer first, call, op_id). `revision`, `changed`: per row of the frame."""
+    """Return these rows sorted by (revision, writer first, call, op_id).
+
+    `revision` and `changed` have a value per row of the frame.
+    """
     call = frame.numbers("call_ns", 0)
     order = rows if not (np.diff(call[rows]) < 0).any() else rows[np.argsort(call[rows], kind="stable")]
     place = np.minimum(revision, 2**61)[order] * 2 + ~changed[order]
@@ -48,7 +52,7 @@ def ranked(frame: Frame, rows: Int64s, revision: Int64s, changed: Bools) -> Int6
 
 
 def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s]:
-    """(late, early): rows that had returned before an earlier row of the order was called, and that earlier row.
+    """Return (late, early): rows that returned before the call of an earlier row of the order, and this earlier row.
 
     Among the rows of one clock that precede the late row, the earlier row is the one called last.
     """
@@ -59,7 +63,8 @@ def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s
     call, ended = (frame.numbers(name, 0)[ordered] for name in ("call_ns", "return_ns"))
     used, first = np.unique(on, return_index=True)
     early = np.full(len(ordered), -1)
-    for code in used[np.argsort(first)].tolist():  # In the order of first occurrence, like the other engine.
+    # The clocks are visited in the order of their first occurrence, so that the result equals that of Spark.
+    for code in used[np.argsort(first)].tolist():
         mine = on == code if len(used) > 1 else slice(None)
         calls = np.full(len(ordered), _EARLIEST)
         calls[mine] = call[mine]
@@ -70,7 +75,8 @@ def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s
                 continue
             late = (early < 0) & (on == other) & _leads(reach, ended, margin)
             if late.any():
-                early[late] = np.searchsorted(np.maximum.accumulate(calls), reach[late])  # The first called so late.
+                # The first row of the order with this call.
+                early[late] = np.searchsorted(np.maximum.accumulate(calls), reach[late])
     guilty = np.flatnonzero(early >= 0)
     return ordered[guilty], ordered[early[guilty]]
 

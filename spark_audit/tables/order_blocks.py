@@ -1,9 +1,9 @@
 """The order over all keys, one block of revisions at a time.
 
 A block holds every row of a run with a revision in [n·2^BLOCK_BITS, (n+1)·2^BLOCK_BITS). Each block is checked for
-violations among its own rows. Its summary, the greatest call and the least return per clock, serves the checks across
-blocks. If the greatest call of the earlier blocks (the carry) exceeds the block's least return, the block is checked
-again, starting from that call. So memory holds one block and a few numbers of each other block.
+violations among its own rows. The summary of a block has the greatest call and the least return per clock, which the
+checks across blocks need. If the greatest call of the earlier blocks (the carry) exceeds the block's least return, the
+block is checked again, starting from that call. So memory holds one block and a few numbers of each other block.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from spark_audit.tables.order import ranked
 from spark_audit.tables.shuffle import BLOCK_BITS
 from spark_audit.verdict.verdict import SHOWN_MAX
 
-MEMBERS_MAX = 4  # How many of the writes that share a revision are shown.
+MEMBERS_MAX = 4  # The number of writes that are shown if they share a revision.
 _EARLIEST = -(2**63)
 Latest = dict[str, tuple[int, int]]  # Clock → the greatest call, and its op_id.
 
 
 @dataclass(slots=True)
 class BlockSummary:
-    """The summary of one block. Rows are named by op_id.
+    """The summary of one block. Rows are identified by their op_id.
 
     A row is late if it had returned before a row that precedes it in the order was called. `late`: the number of late
     rows; `pairs`: (late row, that earlier row) for some of them. `writes`, `distinct`: the numbers of acknowledged
@@ -54,9 +54,9 @@ class BlockSummary:
 def blocks_of(
     table: pa.Table, clocks: Mapping[str, Clocks], carries: Mapping[tuple[str, int], Latest] | None = None
 ) -> Iterator[BlockSummary]:
-    """The summaries of the blocks of these rows (of kind ORDER; all of each block).
+    """Yield the summaries of the blocks of these rows, which are of kind ORDER and include all rows of each block.
 
-    `carries`: summarize only these blocks, each from its carry.
+    `carries`: if given, only these blocks are summarized, each starting from its carry.
     """
     frame = Frame(table)
     run, revision, reads = frame.codes("run_id"), frame.numbers("revision", 0), _flags(table)
@@ -78,7 +78,7 @@ def _flags(table: pa.Table) -> Any:
 
 
 class _BlockRows:
-    """The rows of one block, in order."""
+    """The rows of one block as arrays, in the order of revisions."""
 
     def __init__(self, frame: Frame, rows: Int64s, reads: Any) -> None:
         self.call, self.ended = frame.numbers("call_ns", 0)[rows], frame.numbers("return_ns", 0)[rows]
@@ -90,7 +90,8 @@ class _BlockRows:
 def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: Latest) -> BlockSummary:
     made = BlockSummary(run_id, number, {}, {})
     codes = np.unique(rows.clock).tolist()
-    guilty: dict[int, int] = {}  # Place of a late row → op_id of the earlier row that was called after it had returned.
+    # Place of a late row → op_id of an earlier row of the order that was called after the late row had returned.
+    guilty: dict[int, int] = {}
     for clock in dict.fromkeys((*carry, *(rows.clocks[code] for code in codes))):
         code = rows.clocks.index(clock) if clock in rows.clocks else -1
         mine = rows.call if len(codes) == 1 and code == codes[0] else np.where(rows.clock == code, rows.call, _EARLIEST)
@@ -101,7 +102,7 @@ def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: La
             if margin is None:
                 continue
             late = np.flatnonzero((rows.clock == other) & _leads(reach[:-1], rows.ended, margin))
-            # One above the place of the first row with that call; 0 if the carry has it.
+            # 1 + the place of the first row with this call; 0 if the call is that of the carry.
             first = np.searchsorted(reach, reach[late]) if len(late) else late
             for place, by in zip(late.tolist(), first.tolist(), strict=True):
                 guilty.setdefault(place, int(rows.op_id[by - 1]) if by else carry[clock][1])
@@ -122,7 +123,7 @@ def _leads(reach: Int64s, ended: Int64s, margin: int) -> Bools:
 
 
 def _note_writes(made: BlockSummary, rows: _BlockRows) -> None:
-    """Count the writes of the block. Writes of one revision are consecutive in its order."""
+    """Count the writes of the block. Writes of one revision are consecutive in the order of the block."""
     revision = rows.revision[rows.writes]
     if not len(revision):
         return
@@ -138,7 +139,7 @@ def _note_writes(made: BlockSummary, rows: _BlockRows) -> None:
 
 
 def reached(carry: Latest, block: BlockSummary, clocks: Clocks) -> bool:
-    """Whether an operation of an earlier block was called after one of this block had returned."""
+    """Whether an operation of an earlier block was called after an operation of this block had returned."""
     return any(
         (margin := clocks.margin_ns(other, clock)) is not None and least + margin < call
         for clock, (call, _) in carry.items()
@@ -147,7 +148,10 @@ def reached(carry: Latest, block: BlockSummary, clocks: Clocks) -> bool:
 
 
 def carried(blocks: Sequence[BlockSummary], clocks: Clocks) -> dict[tuple[str, int], Latest]:
-    """The carries of those blocks of one run for which a carry matters. `blocks`: all of the run, in order."""
+    """Return the carries of those blocks of one run for which a carry matters.
+
+    `blocks`: all blocks of the run, in order.
+    """
     carry: Latest = {}
     found: dict[tuple[str, int], Latest] = {}
     for block in blocks:

@@ -12,7 +12,7 @@ from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory
 from spark_audit.history.rows import FIELDS, MULTI_KEY_OPS, Type
 from spark_audit.tables.frame import NAMES
 
-_ONLY_SHOWN = ("session", "error", "node")  # Nothing is decided by these.
+_ONLY_SHOWN = ("session", "error", "node")  # No decision depends on these columns.
 _ONLY_MANY = ("request", "output.items", "output.results")
 
 
@@ -60,16 +60,16 @@ def _fits(have: pa.DataType, wanted: Type) -> bool:
 
 
 def open_table(path: str) -> parquet.ParquetFile:
-    """Open a file. Columns of repeated texts are read as dictionaries, if they exist: Arrow knows no other names."""
+    """Open a file. Those columns of repeated texts (NAMES) that exist are read as dictionaries."""
     have = parquet.read_schema(path).names
     return parquet.ParquetFile(path, read_dictionary=[name for name in NAMES if name in have])
 
 
 def leaves(file: parquet.ParquetFile, ops: pa.ChunkedArray[Any], *, shown: bool = False) -> list[str]:
-    """The columns to read if these operations occur. `shown`: also the columns that are only shown.
+    """Return the columns to read if these operations occur. `shown`: include the columns that are only shown.
 
-    The columns of listings and transactions cost three times as much as all others, so they are read only if there are
-    any.
+    The columns of listings and transactions cost three times as much as all other columns, so they are read only if a
+    listing or transaction occurs.
     """
     known = {name for name, _ in FIELDS if shown or name not in _ONLY_SHOWN}
     paths = [file.schema.column(number).path for number in range(len(file.schema))]
@@ -80,4 +80,4 @@ def leaves(file: parquet.ParquetFile, ops: pa.ChunkedArray[Any], *, shown: bool 
     answers = [path for path in wanted if path.startswith("output.")]
     return (
         kept if any(path in kept for path in answers) else kept + answers[:1]
-    )  # Otherwise `output` would seem to be missing.
+    )  # At least one field of `output` is read, because `output` would otherwise be null.

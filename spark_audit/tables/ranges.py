@@ -3,8 +3,8 @@
 Memory holds one range and the unknown writes.
 
 Ranges come in the order (revision, writer first, call); each begins with the carry of the ranges before it
-(`columnar/ranges.py`). A range that is not proven proves nothing against the key. The key is then decided as a whole if
-it has at most WHOLE_ROWS_MAX rows; otherwise this key alone is undecided. Both engines use this module.
+(`columnar/ranges.py`). A range whose proof fails is not a violation. The key is then decided as a whole if it has at
+most WHOLE_ROWS_MAX rows; otherwise the key is undecided. Both engines use this module.
 """
 
 from __future__ import annotations
@@ -29,16 +29,20 @@ from spark_audit.tables.shuffle import concat
 from spark_audit.verdict.findings import KeyFindings
 from spark_audit.verdict.verdict import UNDECIDED, Undecided
 
-HOT_ROWS = 1 << 19  # A key of more rows is decided in ranges; a smaller one as a whole, together with others.
-WHOLE_ROWS_MAX = 1 << 22  # A key that its ranges do not prove is decided as a whole up to this size, in about 1.5 GB.
+# A key of more rows is decided in ranges. A smaller key is decided as a whole, together with other keys.
+HOT_ROWS = 1 << 19
+# A key that cannot be proven in ranges is decided as a whole if it has at most this number of rows, which need about
+# 1.5 GB.
+WHOLE_ROWS_MAX = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Numbers of rows.
 
-    `range`: rows of a range. `ahead`: how many rows at its end are not decided yet. `left`: rows that may wait for the
-    next range. `pending`: unknown writes that are considered at once. `whole`: see WHOLE_ROWS_MAX.
+    `range`: the rows of a range. `ahead`: the rows at the end of a range that are only decided with the next one.
+    `left`: the most rows that may wait for the next range. `pending`: the most unknown writes that are considered at
+    once. `whole`: see WHOLE_ROWS_MAX.
     """
 
     range: int = 1 << 17
@@ -62,9 +66,10 @@ def decide_in_ranges(
 ) -> DecidedTable:
     """Decide one key of one run.
 
-    `ranges`: completed rows with a revision, as `decide_table` takes them, each once; a row of a range precedes those
-    of the next by (revision, writer first, call). `unranked`: all other rows of the key. `whole`: called after the last
-    range if the ranges prove nothing; it returns all rows of the key, or None if there are too many.
+    `ranges`: completed rows with a revision, in the form of `decide_table`, each once. Each row of a range precedes all
+    rows of the next range by (revision, writer first, call). `unranked`: all other rows of the key. `whole`: a function
+    that returns all rows of the key, or None if there are too many. It is called after the last range if the proof in
+    ranges fails.
     """
     walk = _RangeWalk(unranked, limits)
     rows = unranked.num_rows
@@ -91,7 +96,7 @@ def _undecided(walk: _RangeWalk, rows: int, limits: Limits) -> KeyFindings:
 
 
 def _with_last(ranges: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
-    """Each range, and whether it is the last."""
+    """Yield each range, and whether it is the last."""
     before: pa.Table | None = None
     for table in ranges:
         if before is not None:
@@ -109,15 +114,17 @@ class _RangeWalk:
 
     def __init__(self, unranked: pa.Table, limits: Limits) -> None:
         self._limits, self._carry = limits, Carry()
-        self.proves = not _among(unranked, "status", "ok").any()  # Without a revision, a row is in no range.
+        # A completed row outside of all ranges has no revision, so the order of revisions cannot prove the key.
+        self.proves = not _among(unranked, "status", "ok").any()
         speaks = _among(unranked, "status", "unknown") & ~_among(unranked, "op", "get", "range")
         pending = _lean(unranked.take(np.flatnonzero(speaks & ~_weak(unranked))))
         self._pending = pending.take(np.argsort(_numbers(pending, "call_ns", 0), kind="stable"))
         self._called = _numbers(self._pending, "call_ns", 0)
         self._op_id = _numbers(self._pending, "op_id", 0)
         self._open = np.ones(len(self._called), np.bool_)
-        self._waiting: pa.Table | None = None  # The carried record's write, if there is one, and rows left over.
-        self._begun = 0  # 1 if these rows begin with that write, otherwise 0.
+        # The write of the carried record, if there is one, and the rows that earlier ranges left.
+        self._waiting: pa.Table | None = None
+        self._begun = 0  # 1 if the waiting rows begin with the write of the carried record, otherwise 0.
         self._clocks: set[str] = set()
         self.name = ("", "")
         self.operations, self.weak = int(speaks.sum()), int((speaks & _weak(unranked)).sum())
@@ -152,12 +159,16 @@ class _RangeWalk:
     def _advanced(self, columns: Columns, is_last: bool) -> Advanced | None:
         if not weak_reads_fit(columns, self._carry):
             return None
-        if not (~columns.unknown).any():  # Only weak reads, and unknown writes that may have happened unseen.
+        # The range has only weak reads, and unknown writes without any visible effect.
+        if not (~columns.unknown).any():
             return Advanced(self._carry, -1, np.zeros(0, np.int64), np.zeros(0, np.int64), PlacedWrites())
         return advance(columns, self._carry, ahead=self._limits.ahead, last=is_last)
 
     def _candidates(self, rows: pa.Table) -> Int64s:
-        """The unknown writes that may have taken effect before a row here returned; of too many, those called last."""
+        """Return the unknown writes that may have taken effect before one of these rows returned.
+
+        If there are too many, only the writes called last are returned.
+        """
         latest = int(_numbers(rows, "return_ns", 0)[self._begun :].max(initial=-1))
         called = int(np.searchsorted(self._called, latest, side="right"))
         return np.flatnonzero(self._open[:called])[-self._limits.pending :]
@@ -187,7 +198,7 @@ class _RangeWalk:
         ]
 
     def proven(self) -> pa.Table:
-        """The one row of the key, with the columns PROVEN."""
+        """Return one row for the key, with the columns PROVEN."""
         method = NOTHING_TO_DECIDE if self.operations == self.weak else METHODS[0]
         run_id, key = self.name
         traces = Traces(tuple(sorted(self._claims, key=lambda claim: claim.revision)), tuple(self._unplaced)).to_json()
@@ -199,12 +210,12 @@ _ASKS = tuple(name for name in NEEDED.names)
 
 
 def _lean(table: pa.Table) -> pa.Table:
-    """The columns that matter for the order of the key."""
+    """Return the table with only the columns that matter for the order of the key."""
     return table.select([name for name in _ASKS if name in table.column_names])
 
 
 def _put_of(write: pa.Table, carry: Carry) -> pa.Table:
-    """The write of the carried record, as an acknowledged put at its revision."""
+    """Return the write of the carried record as an acknowledged put at the revision of the record."""
     kept = {name: write.column(name)[0].as_py() for name in _KEPT}
     row = {**kept, "op": "put", "status": "ok", "revision": carry.revision}
     columns: list[Any] = [pa.array([row.get(field.name)]).cast(field.type) for field in write.schema]
@@ -215,7 +226,7 @@ _KEPT = ("run_id", "op_id", "key", "value", "call_ns", "return_ns", "clock_id")
 
 
 def _weak(table: pa.Table) -> Bools:
-    """Which rows promise less than linearizability."""
+    """Return which rows promise less than linearizability."""
     weak = _among(table, "consistency", *WEAK)
     return weak | _is_valid(table.column("weak")) if "weak" in table.column_names else weak
 
@@ -225,7 +236,7 @@ def _is_valid(column: pa.ChunkedArray[Any]) -> Bools:
 
 
 def _among(table: pa.Table, name: str, *texts: str) -> Bools:
-    """Which rows have one of these texts in this column; null does not match."""
+    """Return which rows have one of these texts in this column. Null does not match."""
     wanted: Any = pc.is_in(table.column(name).cast(pa.large_string()), pa.array(texts, pa.large_string()))
     return np.asarray(wanted.to_numpy(), np.bool_)
 

@@ -17,7 +17,7 @@ from spark_audit.tables.parquet import check_footers, leaves, open_table
 
 @dataclass(slots=True)
 class Read:
-    """`frame`: the rows that could be read, with their `locations`; `bad`: the lines that could not."""
+    """`frame`: the rows that could be read; `locations`: their files and lines; `bad`: the malformed lines."""
 
     frame: Frame
     locations: RowLocations
@@ -26,7 +26,7 @@ class Read:
 
 
 def read(files: Sequence[HistoryFile], *, shown: bool) -> Read:
-    """Read all rows of these files. `shown`: also the columns that are only shown.
+    """Read all rows of these files. `shown`: include the columns that are only shown.
 
     Raises MalformedHistory for a file that is not Parquet, or whose columns have other types.
     """
@@ -54,7 +54,7 @@ def _rows_of(path: str, shown: bool) -> pa.Table:
         with open_table(path) as file:
             ops = file.read(columns=["op"]).column("op")
             table = conform(file.read(columns=leaves(file, ops, shown=shown)))
-        table.validate(full=True)  # Checks, among others, that all text is UTF-8.
+        table.validate(full=True)  # The full validation includes that all text is UTF-8.
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
     return table

@@ -1,6 +1,6 @@
-"""Queries of `verdict/cross_key.py` about the rows of a run, answered in numpy.
+"""Answers the queries of `verdict/cross_key.py` about the rows of a run, in numpy.
 
-The answer is for all rows of the run, or for a part of them.
+The rows are all rows of the run, or a part of them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from spark_audit.verdict.cross_key import RevisionFacts, RevisionQuery
 _EARLIEST = -(2**63)
 SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "revision")
 _FOR_RANK = (*SHOWN, "output")
-TO_DECIDE = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status", "consistency")  # For deciding again.
+# The fields of a row that are needed to decide its key again.
+TO_DECIDE = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status", "consistency")
 
 
 @dataclass(frozen=True, slots=True)
 class RowsOfFrame:
-    """`RunRows` for these rows of a frame. `taking`: the rows that take part; `changed`: the changes among these."""
+    """`RunRows` for these rows of a frame.
+
+    `taking`: the rows that take part; `changed`: those of them that changed the store.
+    """
 
     frame: Frame
     rows: Int64s
@@ -33,11 +37,11 @@ class RowsOfFrame:
     clocks: Clocks
 
     def reached(self, calls: Sequence[CallStamp]) -> list[int]:
-        """For each call the highest revision returned before it, as a list; 1 if none."""
+        """Return for each call the highest revision returned before it, as a list; 1 if there is none."""
         return [int(revision) for revision in self.reached_by(calls).tolist()]
 
     def reached_by(self, calls: Sequence[CallStamp]) -> Int64s:
-        """See `RevisionFacts`."""
+        """Return `RevisionFacts.reached` for these calls, as an array."""
         found = np.ones(len(calls), np.int64)
         clock = self.frame.codes("clock_id")
         ended, revision = (self.frame.numbers(name, 0)[self.taking] for name in ("return_ns", "revision"))
@@ -54,16 +58,16 @@ class RowsOfFrame:
         return found
 
     def taken(self, low: int, high: int) -> Int64s:
-        """The revisions in this range that changes carry; ascending, each once."""
+        """Return the revisions in this range that changes carry; ascending, each once."""
         revision = self.frame.numbers("revision", 0)[self.changed]
         return distinct(revision[(revision >= low) & (revision <= high)])
 
     def facts(self, query: RevisionQuery) -> RevisionFacts:
-        """The answer to the query from these rows."""
+        """Return the answer to the query from these rows."""
         return RevisionFacts(self.reached(query.calls), revision_ranges(self.taken(query.low, query.high)))
 
     def rows_in(self, windows: Sequence[RevisionWindow]) -> Iterator[Sequence[Row] | None]:
-        """The rows of each window as dicts."""
+        """Yield the rows of each window as dicts; None if a window has more than ROWS_MAX rows."""
         for one, mine, first, end in self._found(windows):
             if end - first > ROWS_MAX:
                 yield None
@@ -71,10 +75,10 @@ class RowsOfFrame:
                 yield list(self.frame.dicts(mine[max(0, first - one.around) : end + one.around], TO_DECIDE))
 
     def numbers_in(self, windows: Sequence[RevisionWindow]) -> Int64s:
-        """The numbers of the rows of all windows, ascending.
+        """Return the numbers of the rows of all windows, ascending.
 
-        The rows of a run may be spread over several frames. The numbered rows of all its frames together give the same
-        `rows_in` as all rows of the run.
+        If the rows of a run are spread over several frames, this is applied to each frame. The selected rows of all
+        frames together give the same `rows_in` as all rows of the run.
         """
         found = [np.zeros(0, np.int64)]
         for one, mine, first, end in self._found(windows):
@@ -83,9 +87,9 @@ class RowsOfFrame:
         return distinct(np.concatenate(found))
 
     def _found(self, windows: Sequence[RevisionWindow]) -> Iterator[tuple[RevisionWindow, Int64s, int, int]]:
-        """Each window with the rows of its key, by rank, and two positions in them.
+        """Yield each window with the rows of its key, by rank, and two positions in these rows.
 
-        The positions are where the rows from `low` to `high` begin and end.
+        The rows with revisions from `low` to `high` begin and end at these positions.
         """
         ranked: dict[str, tuple[Int64s, Int64s]] = {}
         for one in windows:
@@ -103,12 +107,12 @@ class RowsOfFrame:
         return mine[order], revision[order]
 
     def unknown_writes(self, keys: Sequence[str]) -> Mapping[str, Sequence[Row]]:
-        """The unknown writes of these keys as dicts."""
+        """Return the unknown writes of these keys as dicts."""
         writes = self.numbers_of_unknown(keys)
         return {key: list(self.frame.dicts(self._of_key(writes, key), TO_DECIDE)) for key in keys}
 
     def numbers_of_unknown(self, keys: Sequence[str]) -> Int64s:
-        """The numbers of the rows of unknown writes of these keys."""
+        """Return the numbers of the rows that are unknown writes of these keys."""
         writes = self.frame.codes("status").among("unknown") & ~self.frame.codes("op").among("get")
         mine = self.rows[writes[self.rows]]
         return mine[self.frame.codes("key").among(*keys)[mine]]
@@ -127,7 +131,7 @@ class RowsOfFrame:
         return list(self.frame.dicts(self.changed[same], _FOR_RANK))
 
     def returned_before(self, claim: RevisionClaim) -> Row:
-        """The first row that had returned before the call of the claim, yet carries no lower revision."""
+        """Return the first row that returned before the call of the claimed write, yet carries no lower revision."""
         assert claim.by is not None
         _, call, name = claim.by
         frame, rows, clock = self.frame, self.taking, self.frame.codes("clock_id")
@@ -142,9 +146,10 @@ class RowsOfFrame:
 
 
 def highest_before(ended: Int64s, revision: Int64s, stamps: Int64s) -> Int64s:
-    """For each stamp the highest revision of the rows that had ended before it; 1 if none."""
+    """Return for each stamp the highest revision of the rows that ended before it; 1 if there is none."""
     order = np.argsort(stamps, kind="stable")
-    first = np.searchsorted(stamps[order], ended, side="right")  # The first stamp that is above the end.
+    # The index of the first stamp after the end of each row.
+    first = np.searchsorted(stamps[order], ended, side="right")
     best = np.ones(len(stamps) + 1, np.int64)
     np.maximum.at(best, first, revision)
     found = np.empty(len(stamps), np.int64)
@@ -153,7 +158,7 @@ def highest_before(ended: Int64s, revision: Int64s, stamps: Int64s) -> Int64s:
 
 
 def revision_ranges(revisions: Int64s) -> list[RevisionRange]:
-    """The ranges of ascending, distinct revisions."""
+    """Return ascending, distinct revisions as ranges."""
     if not len(revisions):
         return []
     cut = np.flatnonzero(np.diff(revisions) > 1)

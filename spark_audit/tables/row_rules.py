@@ -1,6 +1,7 @@
 """The rules of a row over whole columns: cheap conditions find suspect rows, and the exact rules decide these.
 
-The conditions may find more rows than RULES, never fewer; a test compares them with `plain_problem` on random rows.
+The conditions find every row that breaks RULES, and may find more rows; a test compares them with `plain_problem` on
+random rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LEAST = (("op_id", 0), ("revision", 1), ("expected_mod_revision", 0))
 
 
 def broken_rows(frame: Frame) -> Iterator[tuple[int, str]]:
-    """(row, reason) of each row that breaks a rule of types or of RULES, in order."""
+    """Yield (row, reason) of each row that breaks a rule of types or of RULES, in order."""
     found = [start + np.flatnonzero(suspect(block)) for start, block in frame.blocks()]
     rows = np.concatenate((np.zeros(0, np.int64), *found))
     for row, suspect_row in zip(rows.tolist(), frame.dicts(rows), strict=True):
@@ -28,7 +29,7 @@ def broken_rows(frame: Frame) -> Iterator[tuple[int, str]]:
 
 
 def suspect(frame: Frame) -> Bools:
-    """Per row whether it may break a rule."""
+    """Return for each row whether it may break a rule."""
     status, op, consistency = frame.codes("status"), frame.codes("op"), frame.codes("consistency")
     ok, unknown = status.among("ok"), status.among("unknown")
     bad = ~status.among(*STATUSES) | ~op.among(*OPS)
@@ -50,7 +51,7 @@ def suspect(frame: Frame) -> Bools:
 
 
 def _bad_answer(frame: Frame) -> Bools:
-    """Whether the output of an `ok` row may break a rule."""
+    """Return for each row whether its output would break a rule if its status is `ok`."""
     op = frame.codes("op")
     gets, compares = op.among("get"), op.among("cas")
     no_flag, no_find = frame.output_null("succeeded"), frame.output_null("found")
@@ -62,5 +63,5 @@ def _bad_answer(frame: Frame) -> Bools:
 
 
 def multi_key_rows(frame: Frame) -> Int64s:
-    """The listings and transactions."""
+    """Return the rows that are listings or transactions."""
     return np.flatnonzero(frame.codes("op").among(*MULTI_KEY_OPS))

@@ -2,8 +2,8 @@
 
 A chunk alone decides nothing, because its keys, clients and revisions occur in others too. So columns of each row are
 sent to three partitions: one by its key, one by its op_id, and one by the block of its revision. For each client, only
-the first call and the last return are sent. Pieces are Arrow streams: a shuffle moves a few thousand of them, and no
-rows.
+the first call and the last return are sent. Pieces are Arrow streams: the shuffle moves a few thousand pieces, not
+single rows.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from spark_audit.tables.multi_key import MultiKeyRows, inspect_multi_key
 from spark_audit.tables.row_rules import broken_rows
 
 KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
-HOT = "hot"  # Rows of a hot key, whose own partition reads them by `place`.
-BLOCK_BITS = 14  # 2^14 revisions are one block: the unit in which the order over all keys is checked.
-DICTIONARY_MAX = 4_096  # Every piece carries its dictionaries whole, so longer ones become plain text first.
-PIECE_ROWS_MAX = 1 << 15  # A few MB, so that Spark hands over little at once.
+HOT = "hot"  # The kind of the rows of a hot key. The partition of the key reads them in the order of `place`.
+BLOCK_BITS = 14  # A block has 2^14 revisions. The order over all keys is checked one block at a time.
+# Every piece contains complete dictionaries, so a column with a longer dictionary is first converted to plain text.
+DICTIONARY_MAX = 4_096
+PIECE_ROWS_MAX = 1 << 15  # A piece has a few MB, so that Spark passes little data at once.
 _ORDER = ("run_id", "clock_id", "revision", "call_ns", "return_ns", "op_id")
 _OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
 _MOSTLY_NULL = ("request", "weak", "changes_store", "expected_mod_revision")
@@ -45,7 +46,7 @@ _IDS_BITS = 16  # op_ids that differ only in these low bits go to one partition.
 class ShufflePiece:
     """The input of one partition. `payload`: an Arrow stream, or JSON (TOTALS, BAD, CLASH).
 
-    `place`: for HOT, 0 for rows that no range can take, otherwise 1 + the number of the range; for all other kinds -1.
+    `place`: for HOT, 1 + the number of the range, or 0 for rows that belong to no range; for all other kinds -1.
     """
 
     kind: str
@@ -68,18 +69,18 @@ class Hot(Protocol):
         ...
 
     def ranges_of(self, rank: Int64s, call: Int64s) -> Int64s:
-        """The number of the range of each operation."""
+        """Return for each operation the number of its range."""
         ...
 
 
 def shuffle_pieces(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) -> Iterator[ShufflePiece]:
-    """The pieces of these rows. If a row is malformed, the only piece is a BAD.
+    """Yield the pieces of these rows. If a row is malformed, the only piece is of kind BAD.
 
-    `hot`: each of these keys has a partition of its own, after all others.
+    `hot`: each of these keys has a partition of its own, after all other partitions.
 
-    TOTALS: per run the numbers of `rows`, `unknown`, `failed`, `multi_key_requests` (listings and transactions that did
-    not fail), `multi_key` (those that the history of one key cannot decide), `without_revision` (completed, without a
-    revision), and `taking` (rows that take part in the order over all keys).
+    The pieces of kind TOTALS have, for each run, the numbers of `rows`, `unknown`, `failed`, `multi_key_requests`
+    (listings and transactions that did not fail), `multi_key` (those that the history of one key cannot decide),
+    `without_revision` (completed, without a revision), and `taking` (rows that take part in the order over all keys).
     """
     frame = Frame(conform(table))
     bad = sum(1 for _ in broken_rows(frame))
@@ -104,13 +105,13 @@ def shuffle_pieces(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) ->
 
 
 def read_piece(payload: bytes) -> pa.Table:
-    """The table of the payload of a ShufflePiece."""
+    """Return the table in the payload of a ShufflePiece."""
     with pa.ipc.open_stream(pa.py_buffer(payload)) as stream:
         return stream.read_all()
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """The tables of several pieces of one kind as one table.
+    """Return the tables of several pieces of one kind as one table.
 
     Each column is in one chunk, NAMES are dictionaries, and numbers have 64 bits.
     """
@@ -161,7 +162,7 @@ def _totals(frame: Frame, multi_key: MultiKeyRows, taking: Bools) -> Iterator[Sh
 
 
 def _of_keys(frame: Frame, multi_key: MultiKeyRows) -> pa.Table:
-    """The rows of single keys and the projections of all other rows, with the columns that decisions need."""
+    """Return the rows of single keys and the projections of all other rows, with the columns for decisions."""
     if not len(multi_key.rows):
         return _lean(frame.table, _OUTPUT)
     single = np.ones(frame.rows, np.bool_)
@@ -181,14 +182,15 @@ def _lean(table: pa.Table, answers: Sequence[str]) -> pa.Table:
     for place, name in enumerate(table.column_names):
         column: Any = table.column(name)
         if name in _MOSTLY_NULL and column.null_count == table.num_rows:
-            table = table.set_column(place, name, pa.nulls(table.num_rows))  # Nulls without a type take no room.
+            # A column of nulls without a type takes no memory.
+            table = table.set_column(place, name, pa.nulls(table.num_rows))
         elif pa.types.is_dictionary(column.type) and len(one_piece(column).dictionary) <= _SHORT_MAX:
             table = table.set_column(place, name, _indexed(column, pa.int8()))
     return table.select([name for name in NEEDED if name != "output"]).append_column("output", lean)
 
 
 def _narrow(table: pa.Table) -> pa.Table:
-    """The table with numbers and text offsets of 32 bits wherever they fit, which saves a third of the bytes."""
+    """Convert numbers and text offsets to 32 bits wherever they fit, which saves a third of the bytes."""
     for place, name in enumerate(table.column_names):
         column = one_piece(table.column(name))
         if pa.types.is_struct(column.type):
@@ -211,21 +213,21 @@ def _narrowed(column: Any) -> Any:
 
 
 def _indexed(column: Any, kind: pa.DataType) -> Any:
-    """A column of a dictionary with indices of this type."""
+    """Return the dictionary column with indices of this type."""
     coded = one_piece(column)
     indices: Any = coded.indices.cast(kind)
     return pa.DictionaryArray.from_arrays(indices, coded.dictionary)
 
 
 def _keys(frame: Frame, rows: Int64s, partitions: int) -> Iterator[ShufflePiece]:
-    """The pieces of these rows, by key."""
+    """Yield the pieces of these rows, with the partition chosen by the key."""
     run, key = frame.codes("run_id"), frame.codes("key")
     targets = _targets(run.ids[rows], run.texts, key.ids[rows], key.texts, partitions)
     yield from _pieces(KEYS, _short_dictionaries(frame.table), targets, partitions, rows)
 
 
 def _owners(frame: Frame, hot: Sequence[Hot]) -> Int64s:
-    """Per row the number of its key among the hot ones, or -1."""
+    """Return for each row the number of its key among the hot keys, or -1."""
     owner = np.full(frame.rows, -1, np.int64)
     for number, one in enumerate(hot):
         owner[frame.codes("run_id").among(one.run_id) & frame.codes("key").among(one.key)] = number
@@ -233,9 +235,9 @@ def _owners(frame: Frame, hot: Sequence[Hot]) -> Int64s:
 
 
 def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> Iterator[ShufflePiece]:
-    """The pieces of the rows of hot keys.
+    """Yield the pieces of the rows of hot keys.
 
-    The rows are copied once for all of these keys: a copy for each key took longer than everything else.
+    The rows are copied once for all hot keys, because a copy for each key took longer than everything else.
     """
     rows = np.flatnonzero(owner >= 0)
     if not len(rows):
@@ -258,7 +260,7 @@ def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> It
 
 
 def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str], partitions: int) -> Int64s:
-    """A partition for each (run, name), the same in every process."""
+    """Return a partition for each (run, name), which is the same in every process."""
     pairs, place = np.unique(run.astype(np.int64) * len(names) + name, return_inverse=True)
     salts = [crc32(text.encode("utf-8", "surrogatepass")) for text in runs]
     hashes = [
@@ -270,7 +272,7 @@ def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str
 
 
 def _ids(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
-    """Ranges of consecutive op_ids, cut where they change the partition; or CLASH, if an op_id occurs twice."""
+    """Yield ranges of consecutive op_ids, cut where the partition changes, or a CLASH if an op_id occurs twice."""
     run, op_id = frame.codes("run_id").ids.astype(np.int64), frame.numbers("op_id", 0)
     if (np.diff(op_id) < 0).any() or (np.diff(run) < 0).any():
         order = np.lexsort((op_id, run))
@@ -299,9 +301,9 @@ def _short_dictionaries(table: pa.Table) -> pa.Table:
 
 
 def _clients(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
-    """The first call and the last return of each client, or CLASH if two of its operations overlap.
+    """Yield the first call and the last return of each client, or a CLASH if two operations of a client overlap.
 
-    The last return is _ENDLESS if the outcome is unknown.
+    The last return is _ENDLESS if an operation of the client never returned.
     """
     run, client = frame.codes("run_id"), frame.codes("client")
     call, ended = frame.numbers("call_ns", 0), frame.numbers("return_ns", _ENDLESS)
@@ -322,7 +324,11 @@ def _clients(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
 def _pieces(
     kind: str, table: pa.Table, targets: Int64s, partitions: int, rows: Int64s | None = None
 ) -> Iterator[ShufflePiece]:
-    """The pieces of a table. `targets`: the partition of each row, or of each of `rows` if only these are sent."""
+    """Yield the pieces of a table.
+
+    `targets`: the partition of each row. If `rows` is given, only these rows are sent, and `targets` has their
+    partitions.
+    """
     if not len(targets):
         return
     order = sorted_by(targets)
@@ -344,7 +350,10 @@ def piece_of(table: pa.Table) -> bytes:
 
 
 def clients_clash(table: pa.Table) -> bool:
-    """Whether two intervals of one client overlap, in CLIENTS tables. If not, no two of its operations do."""
+    """Whether two intervals of one client overlap in a table of kind CLIENTS.
+
+    If not, no two of its operations overlap.
+    """
     frame = Frame(table)
     run, client = frame.codes("run_id"), frame.codes("client")
     owner = run.ids.astype(np.int64) * len(client.texts) + client.ids
@@ -355,7 +364,7 @@ def clients_clash(table: pa.Table) -> bool:
 
 
 def ids_clash(table: pa.Table) -> bool:
-    """Whether an op_id occurs twice in a run, in IDS tables."""
+    """Whether an op_id occurs twice in a run, in a table of kind IDS."""
     frame = Frame(table)
     run, first, last = frame.codes("run_id").ids, frame.numbers("first", 0), frame.numbers("last", 0)
     order = np.lexsort((first, run))

@@ -32,7 +32,7 @@ _EMPTY: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The parameters of a history. Shares are of all operations; the rest are reads."""
+    """The parameters of a history. A share is a fraction of all operations; the remaining operations are reads."""
 
     operations: int = 1_000
     clients: int = 10
@@ -45,7 +45,7 @@ class Shape:
     unknown_share: float = 0.01
     local_share: float = 0.0
     revisions: bool = True
-    skew: float = 0.0  # 0: all keys alike; 1: half of all operations on the first key.
+    skew: float = 0.0  # With 0, all keys are equally frequent; with 1, half of all operations are on the first key.
 
 
 class _Store:
@@ -92,7 +92,11 @@ class _Simulation:
         self.stale = _Store()  # The store of a lagging member, which answers local reads.
 
     def rows(self) -> Iterator[Row]:
-        """The rows, from an event heap of (time, kind, op_id): a call adds its effect, and the client's next call."""
+        """Yield the rows.
+
+        They are simulated by a heap of events (time, kind, op_id), in which a call adds the event of its effect and the
+        next call of the client.
+        """
         events: list[tuple[int, int, int, Row]] = []
         names = dict.fromkeys(range(self.shape.clients), 0)
         for op_id in range(min(self.shape.clients, self.shape.operations)):

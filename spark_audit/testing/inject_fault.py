@@ -1,7 +1,8 @@
-"""Puts one fault into a linearizable history: a checker that has never rejected a history proves nothing.
+"""Puts one fault into a linearizable history, to test that the checker rejects it.
 
-Values are assumed to be unique, as those of generated and recorded histories are. Then the claim of each fault is
-impossible, whatever the operations of unknown outcome did. If the changed rows are restored, no violation is left.
+Values are assumed to be unique, as those of generated and recorded histories are. Under this assumption, no order
+explains the changed rows, whatever effect the operations of unknown outcome had. If the changed rows are restored, no
+violation is left.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from spark_audit.history.operation import WEAK
 
 Row = dict[str, Any]
 
-FAULTS = ("stale_read", "lost_write", "applied_twice", "never_written")  # Possible in any history of puts and reads.
+# The faults that are possible in any history of puts and reads.
+FAULTS = ("stale_read", "lost_write", "applied_twice", "never_written")
 
 
 class _History:
@@ -33,30 +35,36 @@ class _History:
         self._transactions = [row for row in rows if row["op"] == "txn"]
 
     def of(self, *ops: str) -> list[Row]:
-        """Acknowledged operations that are not local."""
+        """Return the acknowledged operations of these kinds that promise linearizability."""
         return [row for row in self.done if row["op"] in ops]
 
     def reads(self) -> list[Row]:
         return [row for row in self.of("get") if row["output"]["found"]]
 
     def writes(self, key: str, *ops: str) -> list[Row]:
-        """Acknowledged writes of this key that were not refused, sorted by return."""
+        """Return the acknowledged writes of this key that took effect, sorted by return."""
         mine = (row for row in self._by_key.get(key, ()) if row["op"] in ops and row["status"] == "ok")
         return sorted((row for row in mine if row["output"]["succeeded"] is not False), key=_returned)
 
     def overwritten(self, key: str, before_ns: int, *ops: str) -> tuple[Row, Row] | None:
-        """The last pair of consecutive writes, both returned by then, the first before the second was called."""
+        """Return the last pair of consecutive writes of which the first returned before the call of the second.
+
+        Both returned before `before_ns`.
+        """
         done = [row for row in self.writes(key, *(ops or ("put",))) if row["return_ns"] < before_ns]
         return next(((a, b) for a, b in reversed(list(pairwise(done))) if a["return_ns"] < b["call_ns"]), None)
 
     def removed(self, key: str, before_ns: int) -> Row | None:
-        """A put whose record was removed by a deletion that had returned by then."""
+        """Return a put whose record was removed by a deletion that returned before this time."""
         gone = [row for row in self.writes(key, "delete") if row["return_ns"] < before_ns and row["output"]["found"]]
         put = self.writes(key, "put")
         return next((p for d in reversed(gone) for p in reversed(put) if p["return_ns"] < d["call_ns"]), None)
 
     def surely_there(self, key: str, row: Row) -> bool:
-        """Whether the key cannot have been absent while `row` was open: a put had returned, no deletion is possible."""
+        """Whether the key must have been present while `row` was open.
+
+        A put must have returned before, and no deletion may have followed the put.
+        """
         last = next((put for put in reversed(self.writes(key, "put")) if put["return_ns"] < row["call_ns"]), None)
         others = (other for other in (*self._by_key.get(key, ()), *self._transactions) if other is not row)
         return last is not None and not any(
@@ -67,11 +75,11 @@ class _History:
         )
 
     def may_write(self, key: str) -> list[Row]:
-        """Operations of any outcome that may have changed this key."""
+        """Return the operations of any outcome that may have changed this key."""
         return [row for row in (*self._by_key.get(key, ()), *self._transactions) if _may_write(row, key)]
 
     def listings(self) -> Iterator[tuple[Row, Row]]:
-        """The listings that show all of their interval, with their requests."""
+        """Yield the listings that report all records of their interval, with their requests."""
         for row in self.of("range"):
             request = json.loads(row["request"])
             if not any(request.get(name) for name in ("limit", "revision", "count_only", "keys_only", "start", "end")):
@@ -79,7 +87,7 @@ class _History:
 
 
 def inject(rows: Iterable[Row], fault: str, seed: int) -> tuple[list[Row], Row]:
-    """A copy of the rows of a generated or recorded run with one fault in it, and an operation that shows it.
+    """Return a copy of the rows of a run with one fault in it, and an operation that shows the fault.
 
     `fault`: one of ALL_FAULTS. Raises ValueError if the history has no place for this fault.
     """
@@ -115,9 +123,9 @@ def _never_written(history: _History) -> Row | None:
 
 
 def _lost_write(history: _History) -> Row | None:
-    """The last write of a key is lost: every operation that saw it sees the one before.
+    """The last write of a key is lost: every operation that saw the lost write sees the write before it.
 
-    The first such read after it is returned.
+    The first read that was called after the lost write is returned.
     """
     for key in dict.fromkeys(read["key"] for read in history.reads()):
         if (shown := _lose(history, key)) is not None:
@@ -126,10 +134,10 @@ def _lost_write(history: _History) -> Row | None:
 
 
 def _lose(history: _History, key: str) -> Row | None:
-    """Lose the last write of this key, and return a read that shows it; None if that is not possible.
+    """Remove the effect of the last write of this key, and return a read that shows the fault; None if not possible.
 
-    It is not possible if another write may have followed the lost one, or if the effect of an operation that saw the
-    lost write depends on it.
+    The fault is not possible if another write may have followed the lost write, or if an operation that saw the lost
+    write had an effect that depends on it.
     """
     pair = history.overwritten(key, max(row["call_ns"] for row in history.rows), "put", "cas")
     if pair is None:
@@ -160,9 +168,9 @@ def _strict_read(row: Row) -> bool:
 
 
 def _can_forget(row: Row, key: str, older: Row) -> bool:
-    """Whether an operation that saw the lost write can see the older one instead.
+    """Whether an operation that saw the lost write can see the older write instead.
 
-    A refused compare-and-set can, unless it expected the older value: then it would have succeeded.
+    A failed compare-and-set can, unless it expected the older value, because it would then have succeeded.
     """
     if row["op"] == "range":
         return True
@@ -173,7 +181,10 @@ def _can_forget(row: Row, key: str, older: Row) -> bool:
 
 
 def _dirty_read(history: _History) -> Row | None:
-    """A read returns the value of a put that is reported as certainly failed. The put takes another read's place."""
+    """A read returns the value of a put that is reported as certainly failed.
+
+    The row of another read is replaced by this put.
+    """
     for read in history.reads():
         other = (row for row in history.of("get") if row["key"] == read["key"] and row["return_ns"] < read["call_ns"])
         if (failed := next(other, None)) is not None:
@@ -201,7 +212,7 @@ def _deleted_read(history: _History) -> Row | None:
 
 
 def _missed_read(history: _History) -> Row | None:
-    """A read finds nothing after a put had returned, without any deletion."""
+    """A read finds no record, although a put had returned before and no deletion is possible."""
     for read in history.reads():
         if history.surely_there(read["key"], read):
             read["output"] = {**dict.fromkeys(read["output"]), "found": False}
@@ -220,7 +231,7 @@ def _wrong_cas(history: _History) -> Row | None:
 
 
 def _lost_update(history: _History) -> Row | None:
-    """Two compare-and-sets succeed over one and the same record."""
+    """Two compare-and-sets succeed on the same record."""
     for one in history.of("cas"):
         if not one["output"]["succeeded"] or not (one["expected"] or one["expected_mod_revision"]):
             continue
@@ -236,7 +247,7 @@ def _expecting(cas: Row, other: Row) -> Row:
 
 
 def _phantom_item(history: _History) -> Row | None:
-    """A listing shows a key that had been removed before it was called."""
+    """A listing shows a key that had been removed before the listing was called."""
     for row, request in history.listings():
         listed = {item["key"] for item in row["output"]["items"]}
         for key in sorted(history._by_key):
@@ -247,7 +258,7 @@ def _phantom_item(history: _History) -> Row | None:
 
 
 def _missing_item(history: _History) -> Row | None:
-    """A listing leaves out a key that was there all the time."""
+    """A listing leaves out a key that was present during the whole listing."""
     for row, request in history.listings():
         items = row["output"]["items"]
         for item in items:
@@ -285,7 +296,7 @@ def _half_transaction(history: _History) -> Row | None:
 
 
 def _wrong_branch(history: _History) -> Row | None:
-    """A transaction ran as if a key had been absent that was there all the time."""
+    """A transaction took the branch for an absent key, although the key was present during the whole transaction."""
     for row in history.of("txn"):
         request = json.loads(row["request"])
         if row["output"]["succeeded"] and history.surely_there(request["compares"][0]["key"], row):
@@ -310,7 +321,7 @@ def _order_over_keys(history: _History) -> Row | None:
 def _repeated_revision(history: _History) -> Row | None:
     """Two puts on two keys are acknowledged with one revision.
 
-    No response had reported the revision that disappears.
+    Only a write whose revision no response reported gets the revision of another write.
     """
     others = json.dumps([(row["output"], row["request"], row["expected_mod_revision"]) for row in history.rows])
     puts = sorted((put for put in history.of("put") if put["revision"]), key=lambda put: int(put["revision"]))
@@ -323,7 +334,7 @@ def _repeated_revision(history: _History) -> Row | None:
 
 
 def _ending(history: _History) -> Iterator[tuple[Row, str]]:
-    """Reads whose value ends with an append that had returned before their call, with the text of that append."""
+    """Yield reads whose value ends with an append that returned before the read was called, and the appended text."""
     for read in history.reads():
         for append in history.writes(read["key"], "append"):
             if append["return_ns"] < read["call_ns"] and read["output"]["value"].endswith(append["value"]):
@@ -331,7 +342,7 @@ def _ending(history: _History) -> Iterator[tuple[Row, str]]:
 
 
 def _lost_append(history: _History) -> Row | None:
-    """A read lacks the last append, although it had returned and another read has it at that place."""
+    """A read lacks the last append, although the append had returned and another read has it at the same place."""
     for read, text in _ending(history):
         whole = read["output"]["value"]
         others = (other["output"]["value"] for other in history.reads() if other is not read)

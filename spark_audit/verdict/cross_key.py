@@ -1,6 +1,6 @@
 """Compares the traces of a run (`store/revision_claims.py`) with all of its rows.
 
-The result is the contradictions found, and the keys that still need a replay. All engines use this module; each
+The results are the contradictions, and the keys that still need a replay. All engines use this module; each engine
 implements the access to the rows (`RunRows`).
 """
 
@@ -34,7 +34,10 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RevisionQuery:
-    """A query over all rows of a run: about each of these calls, and about the revisions from `low` to `high`."""
+    """A query over all rows of a run.
+
+    It asks for the highest revision returned before each call, and for the taken revisions from `low` to `high`.
+    """
 
     calls: tuple[CallStamp, ...]
     low: int
@@ -44,8 +47,8 @@ class RevisionQuery:
     def about(cls, traces: Traces, open_keys: Sequence[str] = ()) -> RevisionQuery:
         """The query about these traces and open keys, which must not all be empty.
 
-        Calls: those of claims with a known writer, then those of unplaced writes. If there are unplaced writes or open
-        keys, any revision may matter, because keys may be decided again.
+        The calls are first those of claims with a known write, then those of unplaced writes. If there are unplaced
+        writes or open keys, the query includes all revisions, because keys may be decided again.
         """
         calls = [(claim.by[1], claim.by[2]) for claim in traces.claims if claim.by is not None]
         calls += [(write.call_ns, write.clock) for write in traces.unplaced]
@@ -60,8 +63,8 @@ class RevisionFacts:
     """The answer to a query, from the rows that *take part*.
 
     These are the completed rows that carry a revision and promise linearizability. `reached`: for each call the highest
-    revision returned before it; 1 if none. `taken`: the revisions in the range of the query that changes carry, as
-    ranges; ascending, none adjacent to the next.
+    revision returned before it; 1 if none. `taken`: the revisions of changes within the query, as ascending ranges; no
+    range is adjacent to the next.
     """
 
     reached: Sequence[int]
@@ -69,7 +72,7 @@ class RevisionFacts:
 
 
 class RunRows(NearbyRows, Protocol):
-    """Access to the rows of one run that have to be shown or looked at again."""
+    """Access to the rows of one run that have to be shown or checked again."""
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
         """The rows with these op_ids."""
@@ -82,7 +85,8 @@ class RunRows(NearbyRows, Protocol):
     def returned_before(self, claim: RevisionClaim) -> Row:
         """The first row that contradicts the claim.
 
-        It takes part and had returned before the call of the claim, yet carries its revision or a higher one.
+        The row takes part and returned before the call of the claimed write, yet it carries the claimed revision or a
+        higher one.
         """
         ...
 
@@ -90,11 +94,11 @@ class RunRows(NearbyRows, Protocol):
 def check_across_keys(
     run_id: str, traces: Traces, facts: RevisionFacts, rows: RunRows, verdict: Verdict, open_keys: Sequence[str] = ()
 ) -> list[str]:
-    """Record what contradicts the claims, and return the keys that need a replay.
+    """Record the contradictions of the claims, and return the keys that need a replay.
 
-    A key needs a replay if one of its unplaced writes finds no revision, even after parts of keys near such writes were
-    decided again. A key of `open_keys` (keys without a known order by revisions) needs a replay if it stays
-    unexplained.
+    A key needs a replay if one of its unplaced writes has no possible revision, even after the parts of keys around
+    such writes were decided again. A key of `open_keys` (keys without a known order by revisions) needs a replay if it
+    stays unexplained.
     """
     placed = [claim for claim in traces.claims if claim.by is not None]
     _note_twice(run_id, traces.claims, rows, facts.taken, verdict)
@@ -153,12 +157,12 @@ class RowsInMemory:
         return RevisionFacts(reached, to_ranges(within))
 
     def reached(self, calls: Sequence[CallStamp]) -> list[int]:
-        """For each call the highest revision that had returned before it; 1 if none."""
+        """Return for each call the highest revision that had returned before it; 1 if there is none."""
         returned = ReturnedRevisions(self._taking, self._clocks)
         return [returned.highest_before(call_ns, clock) for call_ns, clock in calls]
 
     def rows_in(self, windows: Sequence[RevisionWindow]) -> Iterator[Sequence[Row] | None]:
-        """The rows of each window, by rank."""
+        """Yield the rows of each window, by rank; None if a window has more than ROWS_MAX rows."""
         for one in windows:
             mine = sorted((row for row in self._taking if row["key"] == one.key), key=rank)
             revisions = [row["revision"] for row in mine]
@@ -181,12 +185,12 @@ class RowsInMemory:
         return [row for row in self._taking if row["revision"] in wanted and changed(row)]
 
     def returned_before(self, claim: RevisionClaim) -> Row:
-        """The first row that had returned before the call of the claim, yet carries no lower revision."""
+        """Return the first row that returned before the call of the claimed write, yet carries no lower revision."""
         return min((row for row in self._taking if _before(row, claim, self._clocks)), key=place)
 
 
 def place(row: Row) -> tuple[int, int, int]:
-    """The order in which `returned_before` searches."""
+    """The sort key of the rows among which `returned_before` returns the first."""
     return row["revision"], row["call_ns"], row["op_id"]
 
 

@@ -1,6 +1,6 @@
 """Builds findings, with their texts, from decisions.
 
-Both engines use this module; only plain dicts pass through Spark.
+Both engines use this module; findings pass through Spark as plain dicts.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Row = Mapping[str, Any]
 
 @dataclass(slots=True)
 class KeyFindings:
-    """The findings about one key of one run. `weak`: reads checked only against their own revision.
+    """The findings about one key of one run.
 
-    `operations`: the number of rows that report on the key. Weak reads count; failed operations and reads of unknown
-    outcome do not.
+    `weak`: the number of reads that are checked only against their own revision. `operations`: the number of rows that
+    report on the key. Weak reads are included; failed operations and reads of unknown outcome are not.
     """
 
     run_id: str
@@ -37,9 +37,10 @@ class KeyFindings:
     weak: int
     configurations: int
     found: list[Violation | Undecided] = field(default_factory=list)
-    needs_replay: bool = False  # See Decision.
+    needs_replay: bool = False  # See `Decision.needs_replay`.
     operations: int = 0
-    traces: Traces = field(default_factory=Traces)  # Empty for a key that is wrong by itself: one finding is enough.
+    # Empty for a key that is a violation by itself, because one finding is enough.
+    traces: Traces = field(default_factory=Traces)
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class KeyHistory:
 
     operations: list[Operation] = field(default_factory=list)
     failed: dict[str, int] = field(default_factory=dict)
-    rows: int = 0  # Rows that report on the key.
+    rows: int = 0  # The number of rows that report on the key.
     weak: int = 0
 
     @classmethod
@@ -66,7 +67,7 @@ class KeyHistory:
 
 
 def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, configurations_max: int) -> KeyFindings:
-    """Decide one key. `rows`: its projected rows (`history/projection.py`)."""
+    """Decide one key. `rows`: the projected rows of the key (`history/projection.py`)."""
     history = KeyHistory.of(rows)
     decision = decide(history.operations, clocks, configurations_max=configurations_max, key=key)
     result = findings_from(run_id, key, history, decision, clocks)
@@ -76,7 +77,7 @@ def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, 
 
 
 def findings_from(run_id: str, key: str, history: KeyHistory, decision: Decision, clocks: Clocks) -> KeyFindings:
-    """The findings of a decision, and those of reads that contradict their own revision."""
+    """Return the findings of a decision, and those about reads that contradict their own revision."""
     proven_wrong = {op.op_id for op in decision.counterexample}
     result = KeyFindings(run_id, key, decision.status, decision.method, history.weak, decision.configurations)
     result.needs_replay, result.operations = decision.needs_replay, history.rows
@@ -93,7 +94,7 @@ def findings_from(run_id: str, key: str, history: KeyHistory, decision: Decision
         result.found.append(Undecided("keys", run_id, key, reason))
     for misfit in misfits(history.operations, clocks):
         if misfit.read.op_id in proven_wrong:
-            continue  # One finding is enough.
+            continue  # One finding about an operation is enough.
         prop = "order" if misfit.read.weak is None else "weak"
         pair = [misfit.write, misfit.read] if misfit.write is not None else [misfit.read]
         other = f", although {describe(misfit.write)}" if misfit.write is not None else ""
@@ -124,7 +125,7 @@ def shown_row(row: Row) -> ShownOperation:
 
 
 def order_violation(run_id: str, pair: OutOfOrder) -> Violation:
-    """The violation of an operation whose revision is not above that of one that had returned before its call."""
+    """The violation of a pair: `early` carries no higher revision than `late`, which returned before its call."""
     gap = span(max(0, pair.early["call_ns"] - pair.late["return_ns"]))
     late = f"{row_words(pair.late)}, which had returned {gap} before it was called"
     text = f"{row_words(pair.early)} carries no higher revision than {late}"
@@ -143,7 +144,8 @@ def repeated_claim(
 ) -> Violation:
     """The violation of several changes that have the same revision.
 
-    The changes are those that responses claim for unknown writes (`rows`), and acknowledged ones (`changes`).
+    The changes are unknown writes to which responses assign the revision (`rows`), and acknowledged changes
+    (`changes`).
     """
     names = [f"a write of {short(one.key)} of unknown outcome, as responses tell" for one in claims[:4]]
     names += [row_words(row) for row in changes[:4]]
@@ -152,7 +154,7 @@ def repeated_claim(
 
 
 def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> Violation:
-    """The violation of a write of unknown outcome whose revision is not above one returned before its call."""
+    """The violation of an unknown write whose revision is not above a revision returned before its call."""
     gap = span(max(0, unknown["call_ns"] - late["return_ns"]))
     text = (
         f"{unknown['op']} #{unknown['op_id']} of {short(claim.key)}, its outcome unknown, has revision "
@@ -162,7 +164,7 @@ def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> V
 
 
 def store_finding(run_id: str, found: Contradiction) -> Violation | Undecided:
-    """The finding that the whole store does not explain a listing or transaction."""
+    """The finding that the whole store does not explain a response."""
     text = f"{row_words(found.row)}: {found.reason}"
     if not found.certain:
         return Undecided("store", run_id, None, f"{text}; a write of unknown outcome might explain it")

@@ -1,6 +1,6 @@
 """The verdict of an audit.
 
-Each property is reported by itself: an undecided property hides no other one, and is no success.
+Each property is reported by itself: an undecided property hides no other property, and is not a success.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 LINEARIZABLE, VIOLATION, UNDECIDED = "linearizable", "violation", "undecided"
 EXIT_CODES = {LINEARIZABLE: 0, VIOLATION: 3, UNDECIDED: 4}
-SHOWN_MAX = 20  # Violations kept per property; all are counted.
+SHOWN_MAX = 20  # The number of violations kept as examples per property; all violations are counted.
 
 PROPERTIES = {
     "keys": "keys are linearizable",
@@ -25,7 +25,7 @@ PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class ShownOperation:
-    """An operation of a counterexample. `return_ns` None: its outcome is unknown."""
+    """An operation of a counterexample. `return_ns`: None if the outcome is unknown."""
 
     op_id: int
     client: str
@@ -38,7 +38,10 @@ class ShownOperation:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`operations` cannot be ordered (property `keys`), or contradict each other; `text` says why."""
+    """A violation.
+
+    Its `operations` cannot be ordered (property `keys`) or contradict each other; `text` has the reason.
+    """
 
     property: str
     run_id: str
@@ -55,7 +58,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Something that could not be decided, and the reason."""
+    """A question that could not be decided, and the reason."""
 
     property: str
     run_id: str
@@ -83,7 +86,7 @@ class Property:
 
 @dataclass(slots=True)
 class Verdict:
-    """The verdict on the given histories. `record` builds it up; `status` follows from the properties."""
+    """The verdict on the given histories. Findings are added by `record`; `status` follows from the properties."""
 
     operations: int = 0
     unknown: int = 0

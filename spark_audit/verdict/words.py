@@ -1,4 +1,4 @@
-"""Operations and violations in words, for the person who has to believe them."""
+"""Describes operations and violations in words, for the readers of a verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import FOREVER, Operation, Seen, Step
 from spark_audit.key.counterexample import ANYTHING, NOTHING, tokens_observed, tokens_written
 
-VALUE_CHARACTERS_MAX = 40  # Shown of a value; the JSON has all of it.
+VALUE_CHARACTERS_MAX = 40  # The number of characters of a value in a sentence; the JSON has the whole value.
 
 
 def describe(op: Operation) -> str:
@@ -26,13 +26,14 @@ def _revision_words(op: Operation) -> str:
         return ", its outcome unknown"
     shown = op.steps[0].seen if len(op.steps) == 1 else None
     if shown is not None and shown.found:
-        return ""  # The record's own revision is given.
+        return ""  # The words already include the revision of the record.
     return f" (revision {op.revision})" if op.revision is not None else ""
 
 
 def _step_words(step: Step, op: Operation) -> str:
     done = not op.unknown
-    if op.name == "append" and step.kind != "append":  # See key/appends.py: a read shows the value that it left.
+    # An append that was replaced by a compare-and-set (key/appends.py).
+    if op.name == "append" and step.kind != "append":
         return _append_words(step)
     match step.kind:
         case "get":
@@ -154,7 +155,7 @@ def _reader_sentence(
 
 
 def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
-    """The text that names the read which shows what an append found; empty if there is none."""
+    """Name the read that shows what an append found; empty if there is none."""
     left = append.steps[0].value if append.name == "append" and append.steps[0].kind == "cas" else None
     for op in proof if left is not None else ():
         for step in op.steps:
