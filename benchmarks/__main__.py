@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run a plan and write what it showed."""
+"""`python -m benchmarks`: run a plan, and write its results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.measure.machine import describe, is_real_disk
 from benchmarks.systems.run import etcd_version, missing
 
 REPETITIONS_MIN = 3
-"""Of a run that becomes `latest.json`: fewer have no median worth the name."""
+"""The fewest repetitions of a run that becomes `latest.json`: with fewer, a median means little."""
 
 RESULTS = Path(__file__).resolve().parent / "results"
 FALLBACK_FOLDER = Path(__file__).resolve().parent.parent / "build"
@@ -104,7 +104,7 @@ def main(
 
 
 def data_folder(given: Path | None) -> Path:
-    """Where servers keep their data: on a real disk, or a sync is no sync."""
+    """Return the folder for the data of the servers. It is on a real disk: in memory a sync would cost nothing."""
     if given is not None:
         given.mkdir(parents=True, exist_ok=True)
         if not is_real_disk(given):
@@ -118,7 +118,7 @@ def data_folder(given: Path | None) -> Path:
 
 
 def write(document: dict[str, object], out: Path, stem: str, *, latest: bool) -> None:
-    """Raw rows, the report, and the plots; `latest.json` and `latest.md` are copies of the newest."""
+    """Write the raw rows, the report and the plots. `latest.json` and `latest.md` are copies of the newest."""
     out.mkdir(parents=True, exist_ok=True)
     rows = document["rows"]
     assert isinstance(rows, list)

@@ -34,7 +34,7 @@ from harness.runs.soak import Soak, run_soak, show_soak
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 from kvstore import end_with_true_exit_code
 
-_PIPE_WIDTH = 132  # The width of the output if it does not go to a terminal.
+_PIPE_WIDTH = 132  # The width of the output in columns, if the output does not go to a terminal.
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_VIOLATION = 1, 2, 3
 
 _out = click.option("--out", type=click.Path(path_type=Path), required=True, help="A new or empty folder for the run.")
@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         for name in self.lazy:
-            self.get_command(ctx, name)  # So that a mistyped name is compared with the names of these commands, too.
+            self.get_command(ctx, name)  # Load all commands, so that a mistyped name is also compared with their names.
         return super().resolve_command(ctx, args)
 
 

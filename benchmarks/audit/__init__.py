@@ -1,1 +1,3 @@
-"""The speed of the audit: histories that are true by construction, and the time of each kernel and command on them."""
+"""Measures the speed of the audit: histories that are linearizable by construction, and the time of each kernel and
+command on them.
+"""

@@ -1,4 +1,6 @@
-"""`python -m benchmarks.audit`: the cost of the audit by engine, size and shape; and whether it finds every fault."""
+"""`python -m benchmarks.audit`: the cost of the audit by engine, size and shape. It also checks that the audit finds
+every fault.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def _found(program: str | None) -> str | None:
 
 
 def _measured(cases: list[Case], folder: Path, rival: str | None) -> Iterator[AuditRow]:
-    """Histories are made once for all that are measured on them; a rival that gave up gets no longer one of a shape."""
+    """Measure all cases. Each history is made once, for all its engines. After a time-out the rival gets no longer
+    history of the same shape.
+    """
     gave_up: set[tuple[str, float]] = set()
     histories: dict[tuple[str, int, float, str | None], list[Case]] = {}
     for case in cases:
@@ -115,7 +119,9 @@ def _print_row(row: AuditRow) -> None:
 
 
 def _is_wrong(row: AuditRow) -> bool:
-    """A true history said to be wrong, a fault not found, a command that failed. A time-out is a result."""
+    """True if a linearizable history was judged a violation, a fault was not found, or a command failed. A time-out is
+    a result.
+    """
     if row.fault is not None:
         return row.verdict != "violation"
     return row.verdict in ("violation", "illegal") or row.verdict.startswith("failed")

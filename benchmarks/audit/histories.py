@@ -1,9 +1,10 @@
-"""True histories of any size, made in numpy, seeded. Every operation takes effect at one instant within its interval.
+"""Makes linearizable histories of any size in numpy, from a seed. Every operation takes effect at one instant between
+its call and its return.
 
-Clients are closed loops: an operation is called when the one before has returned. Writes of unknown outcome have no
-return; 60 % of them take effect, within 20 ms after their call; the client goes on under a new name. A compare-and-set
-that is to succeed expects what is there, one that is to fail something older. Values are unique; each change has a
-revision of its own, over all keys.
+Clients are closed loops: each calls its next operation after the previous one has returned. Writes of unknown outcome
+have no return. 60 % of them take effect, at most 20 ms after their call. After such a write the client goes on under a
+new name. A compare-and-set that shall succeed expects the current value of its key; one that shall fail expects an
+older value. Values are unique; each change has a revision of its own, over all keys.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _NAMES: Any = pa.array(["get", "put", "delete", "cas"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """`zipf`: exponent of the keys' popularity, 0 = all alike. Shares are of all operations; the rest are reads."""
+    """The parameters of a history. `zipf`: exponent of the popularity of keys; 0: all keys are equally popular. Each
+    share is a fraction of all operations; operations in none of these shares are reads.
+    """
 
     name: str
     clients: int
@@ -52,7 +55,9 @@ SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Row i of every column is operation i. Values are op_ids of writes; -1 is absence, or does not apply."""
+    """Columns of a history: row i of every column is operation i. A value is the op_id of the write that wrote it. -1
+    stands for an absent key, or for a field that does not apply.
+    """
 
     op_id: Int64s
     client: Int64s
@@ -74,13 +79,13 @@ class History:
         return len(self.kind)
 
     def parts(self, rows: int) -> Iterator[History]:
-        """Of at most so many rows, one after the other."""
+        """Yield the history in parts of at most `rows` rows, in order."""
         for begin in range(0, len(self), rows):
             yield History(*(getattr(self, field.name)[begin : begin + rows] for field in fields(self)))
 
 
 def generate(shape: Shape, operations: int, seed: int) -> History:
-    """A history with an order; the same arguments give the same one. Rows are in the order of their calls."""
+    """Return a linearizable history, in the order of the calls. The same arguments give the same history."""
     random = np.random.default_rng(seed)
     client, call, ret = _times(shape, operations, random)
     kind = np.full(operations, GET)
@@ -91,7 +96,8 @@ def generate(shape: Shape, operations: int, seed: int) -> History:
     kind[draw < puts] = PUT
     popularity = 1.0 / np.arange(1, shape.keys + 1) ** shape.zipf
     key = random.choice(shape.keys, operations, p=popularity / popularity.sum())
-    unknown = (kind != GET) & (random.random(operations) < shape.unknown_share / 0.55)  # 55 % are no reads.
+    # 55 % of the operations are writes.
+    unknown = (kind != GET) & (random.random(operations) < shape.unknown_share / 0.55)
     effect = call + (random.random(operations) * (ret - call)).astype(np.int64)
     late = call + random.integers(1, 20_000_000, operations)
     effect = np.where(unknown, np.where(random.random(operations) < 0.6, late, -1), effect)
@@ -115,7 +121,9 @@ def _played(
     shape: Shape, client: Int64s, kind: Int64s, key: Int64s, call: Int64s, ret: Int64s, unknown: Bools, effect: Int64s,
     fails: Bools,
 ) -> History:  # fmt: skip
-    """Everything that responses told, by forward fill over each key in the order in which operations took effect."""
+    """Compute the content of all responses: a forward fill over each key, in the order in which its operations took
+    effect.
+    """
     n = len(kind)
     happened = np.flatnonzero(effect >= 0)
     at = happened[np.lexsort((effect[happened], key[happened]))]
@@ -134,7 +142,7 @@ def _played(
     number, creation = np.cumsum(makes), _last(makes & ~present)
     value = np.where(present, at[last], -1)
     older = np.where(present, expects_old[np.maximum(last - 1, 0)], -1)
-    older = np.where((older >= begin) & (older != last), at[older], -2)  # -2: a value that nobody wrote.
+    older = np.where((older >= begin) & (older != last), at[older], -2)  # -2 stands for a value that nobody wrote.
 
     def spread(column: Int64s, nothing: int) -> Int64s:
         out = np.full(n, nothing, np.int64)
@@ -158,7 +166,7 @@ def _played(
 
 
 def _names(client: Int64s, unknown: Bools) -> Int64s:
-    """Per operation, how many of its client's operations before it are unknown."""
+    """For each operation, count the earlier operations of its client that ended unknown."""
     by_client = np.argsort(client, kind="stable")
     lost = unknown[by_client].astype(np.int64)
     before = np.cumsum(lost) - lost
@@ -174,7 +182,7 @@ def _last(where: Bools) -> Int64s:
 
 
 def write(history: History, folder: Path, run_id: str = "made") -> Path:
-    """A run folder of Parquet files (docs/reference/specification.md#101-files)."""
+    """Write the history as a run folder of Parquet files (docs/reference/specification.md#101-files)."""
     (folder / "ops").mkdir(parents=True)
     for number, part in enumerate(history.parts(ROWS_PER_FILE)):
         parquet.write_table(table(part, run_id), folder / "ops" / f"{number:04d}.parquet", compression="zstd")
@@ -189,7 +197,8 @@ def table(history: History, run_id: str = "made") -> pa.Table:
     nothing = pa.scalar("", text)
 
     def named(prefix: str, ids: Int64s, where: Bools, suffix: Any = nothing) -> Any:
-        join: Any = pc.binary_join_element_wise  # Scalars and arrays may be mixed, though its stubs say otherwise.
+        # The function takes scalars and arrays together, although its type stubs do not allow that.
+        join: Any = pc.binary_join_element_wise
         return join(pa.scalar(prefix, text), pa.array(ids, mask=~where).cast(text), suffix, nothing)
 
     def number(ids: Int64s, where: Bools) -> Any:

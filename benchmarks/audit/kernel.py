@@ -1,9 +1,11 @@
 """`python -m benchmarks.audit.kernel`: seconds of the columnar kernels for a million operations, and of the encoding.
 
-Every cell is the median of REPETITIONS runs over the same columns, after one that is not counted; the encoding is one
-run, after one that is not counted either: the first of a size asks the system for memory, which can take as long again.
-`witness` is given revisions; `zones` is given none, and no deletions: what made an absence then has no name, and such
-keys are searched.
+The time of a kernel is the median of REPETITIONS runs over the same columns; the time of the encoding is that of one
+run. A warm-up run before each is not counted, because the first run of a size requests memory from the system, which
+can take as long as the run itself.
+
+The histories for `witness` have revisions. Those for `zones` have neither revisions nor deletions: without revisions,
+the write that made a key absent cannot be identified, and such keys are left to the search.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ GOALS = {"witness": 0.25, "zones": 0.5}  # Seconds for 10⁶ operations.
 
 @dataclass(frozen=True, slots=True)
 class KernelCell:
-    """`undecided_keys`: suspect, or left to the search, of `keys` that are all linearizable."""
+    """One measurement. `undecided_keys`: how many of the `keys`, which are all linearizable, the kernel suspects or
+    leaves to the search.
+    """
 
     kernel: str
     shape: str
@@ -52,7 +56,7 @@ class KernelCell:
 
 
 def cells(sizes: tuple[int, ...], shapes: tuple[str, ...], repetitions: int) -> Iterator[KernelCell]:
-    """Every shape, with and without unknown writes and revisions."""
+    """Yield a measurement for every shape, with and without unknown writes, and with and without revisions."""
     for operations in sizes:
         for shape in (shape for shape in SHAPES if not shapes or shape.name in shapes):
             for unknown_share in (0.0, 0.01):

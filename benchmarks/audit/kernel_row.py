@@ -16,7 +16,9 @@ REPETITIONS = 3
 
 
 def main(folder: Path) -> None:
-    """`kernel_seconds`: the median of REPETITIONS over the same columns; encoding happens once."""
+    """Return the times. `kernel_seconds` is the median of REPETITIONS runs over the same columns, which are encoded
+    once.
+    """
     rows = parquet.read_table(folder / "ops")
     started = time.perf_counter()
     columns = encode(rows)

@@ -18,12 +18,12 @@ from spark_audit import generate as generate_rows
 
 _FAULTY = Shape(keys=12, multi_key_share=0.1, local_share=0.05, unknown_share=0.01)
 _FAULTY_APPENDS = Shape(keys=200, append_share=0.2, unknown_share=0.01)
-SEEDS_MAX = 20  # Not every history has a place for every fault.
+SEEDS_MAX = 20  # Some histories have no place for a fault; then the next seed is tried.
 _OPS = {GET: "get", PUT: "put", DELETE: "delete", CAS: "cas"}
 
 
 def make(case: Case, folder: Path, *, plain: bool) -> Path:
-    """A run folder; with `plain`, the history is in `FOLDER/plain.csv` too."""
+    """Make the run folder of a case. With `plain`, the history is also written to `FOLDER/plain.csv`."""
     if case.shape is None:
         return _faulty(case, folder)
     history = generate(case.shape, case.operations, SEED)
@@ -49,9 +49,11 @@ def _faulty(case: Case, folder: Path) -> Path:
 
 
 def write_plain(history: History, path: Path) -> None:
-    """For a checker of another kind: `op,key,value,expected,call_ns,return_ns,succeeded,seen`, without revisions.
+    """Write the history for another checker, without revisions:
+    `op,key,value,expected,call_ns,return_ns,succeeded,seen`.
 
-    Values are op_ids; -1: none, absent; an expected value of -2 was written by nobody. `return_ns` -1: unknown.
+    A value is the op_id of its write; -1: no value, or an absent key; -2: an expected value that nobody wrote. A
+    `return_ns` of -1 stands for an unknown outcome.
     """
     names = ["op", "key", "value", "expected", "call_ns", "return_ns", "succeeded", "seen"]
     ops: Any = pa.array([_OPS[kind] for kind in sorted(_OPS)])

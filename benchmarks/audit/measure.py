@@ -13,13 +13,15 @@ from dataclasses import dataclass
 
 import psutil
 
-SAMPLE_SECONDS = 0.05  # And more often at first: a short command would be missed.
+SAMPLE_SECONDS = 0.05  # Samples are more frequent at first, so that a short command is sampled too.
 TIME_OUT, NO_MEMORY, DONE = "time-out", "out of memory", "done"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`peak_mib`: the greatest sum of the resident sizes of all processes, sampled every SAMPLE_SECONDS."""
+    """How a command ended. `peak_mib`: the greatest sum of the resident sizes of its processes, sampled every
+    SAMPLE_SECONDS.
+    """
 
     ended: str  # DONE, TIME_OUT, NO_MEMORY
     seconds: float
@@ -32,7 +34,7 @@ class Measured:
 def measure(
     command: Sequence[str], *, seconds_max: float, mib_max: float, environment: Mapping[str, str] | None = None
 ) -> Measured:
-    """Run the command to its end, or stop it, with its children, at either bound."""
+    """Run the command to its end. At the bound of time or of memory, stop the command and all its children."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -69,7 +71,8 @@ class _Watch:
     def _end(self, why: str) -> None:
         if self.ended == DONE:
             self.ended = why
-            os.killpg(self._process.pid, signal.SIGKILL)  # Its own session: the JVM and the workers are in it.
+            # The command has a session of its own, which includes the JVM and the workers.
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def _resident_mib(pid: int) -> float:

@@ -1,4 +1,4 @@
-"""The cases: an engine and a history. A case is one line of the table, made and measured by itself."""
+"""The cases: an engine and a history. A case is one row of the table; each is made and measured separately."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ ONE_KEY = Shape(name="50 clients, 1 key", clients=50, keys=1, unknown_share=0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """`shape` None: a history of the generator in `spark_audit`, with the fault `fault`, or none."""
+    """An engine and its history. If `shape` is None, the generator in `spark_audit` makes the history and puts `fault`,
+    if any, into it.
+    """
 
     engine: str
     operations: int
@@ -41,13 +43,13 @@ class Case:
 
     @property
     def history(self) -> tuple[str, int, float, str | None]:
-        """Cases with the same one are measured on the same files."""
+        """The identity of the history: cases with an equal one are measured on the same files."""
         without_revisions = "" if self.shape is None or self.shape.revisions else ", no revisions"
         return (self.name + without_revisions, self.operations, self.unknown_share, self.fault)
 
 
 def full(rival: bool) -> Iterator[Case]:
-    """The whole table, in about half an hour at most."""
+    """Yield the cases of the whole table, which take about half an hour at most."""
     yield from _common((10_000, 100_000, 1_000_000), rival)
     growing = _shape(_GROWTH, 0.01)
     for operations in (100_000, 1_000_000):
@@ -61,7 +63,7 @@ def full(rival: bool) -> Iterator[Case]:
 
 
 def quick(rival: bool) -> Iterator[Case]:
-    """Does all of it work? A minute or two; the numbers compare with nothing."""
+    """Yield a few small cases, which show in a minute or two that everything works. Their times are no benchmark."""
     yield from _common((10_000,), rival)
     yield Case(engine=SPARK, shape=_shape(_GROWTH, 0.01), operations=10_000)
 
@@ -78,7 +80,7 @@ def _common(sizes: tuple[int, ...], rival: bool) -> Iterator[Case]:
     yield Case(engine=LOCAL, shape=without_revisions, operations=sizes[-1])
     if rival:
         yield Case(engine=RIVAL, shape=without_revisions, operations=sizes[-1], seconds_max=30)
-    for fault in (None, *ALL_FAULTS):  # First the same history without one.
+    for fault in (None, *ALL_FAULTS):  # The first case is the same history without a fault.
         yield Case(engine=LOCAL, operations=FAULT_OPERATIONS, fault=fault)
 
 
@@ -87,6 +89,8 @@ def _shape(shape: Shape, unknown_share: float) -> Shape:
 
 
 def _without_revisions(shape: Shape) -> Shape:
-    """Without revisions; and without deletions, as what made an absence has no name then."""
+    """Return the shape without revisions. It has no deletions either: without revisions, the write that made a key
+    absent cannot be identified.
+    """
     puts = shape.put_share + shape.delete_share
     return replace(shape, name=f"{shape.name}, no revisions", revisions=False, put_share=puts, delete_share=0.0)

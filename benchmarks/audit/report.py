@@ -16,7 +16,7 @@ _FAULT_HEAD = ("| fault | history | job s | command s | verdict | shown |", "|--
 
 
 def report(document: Mapping[str, Any]) -> str:
-    """All of it, from what `audit.json` holds."""
+    """Return the whole report, from the content of `audit.json`."""
     rows: Sequence[Row] = document["rows"]
     machine = document["machine"]
     parts = [
@@ -68,7 +68,7 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def growth(rows: Iterable[Row]) -> list[str]:
-    """Microseconds of the job for an operation, by size, of each engine and shape that has two sizes or more."""
+    """Return the job's microseconds per operation, by size, for each engine and shape with at least two sizes."""
     grouped: dict[tuple[str, str, float], dict[int, float]] = {}
     for row in rows:
         if row["fault"] is None and row["engine"] != RIVAL and row["job_seconds"] and row["operations"] >= 100_000:
@@ -85,7 +85,7 @@ def growth(rows: Iterable[Row]) -> list[str]:
 
 
 def beside(rows: Iterable[Row]) -> list[str]:
-    """Of each history that both were given: command seconds, memory, verdicts."""
+    """Compare the audit with the rival on each history that both checked: command seconds, memory, verdicts."""
     by_history: dict[tuple[str, int, float], dict[str, Row]] = {}
     rows = list(rows)
     tried = {(row["shape"], row["unknown_share"]) for row in rows if row["engine"] == RIVAL}

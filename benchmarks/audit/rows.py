@@ -18,10 +18,12 @@ SPARK_OPTIONS = ("--master", "local[2]", "--memory", "8g")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """Times in seconds. `kernel_seconds`: the columnar kernel alone, in one thread; null where it was not measured.
+    """One row of results, with times in seconds. `kernel_seconds`: the columnar kernel alone, in one thread; null if it
+    was not measured.
 
-    `job_seconds`: what the audit says it took, reading included; of `porcupine`: its check, without reading the file.
-    `command_seconds`: the whole command, start of Python (and Java) included. `verdict`: what it said, or how it ended.
+    `job_seconds`: the time that the audit reports, which includes reading the files; for `porcupine`, the time of the
+    check without reading the file. `command_seconds`: the whole command, including the start of Python (and Java).
+    `verdict`: the verdict of the command, or how the command ended without one.
     """
 
     engine: str

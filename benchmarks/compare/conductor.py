@@ -1,4 +1,6 @@
-"""Runs a plan: repetition by repetition, group by group, the contenders in turns, with fresh servers and folders."""
+"""Runs a plan: in each repetition, each group of cells is measured on each contender in turn, with fresh servers and
+folders.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from benchmarks.load.spec import LoadResult, LoadSpec
 from benchmarks.systems.run import Running, SystemFailed, running
 
 FILL_ATTEMPTS_MAX = 3
-"""Filling again puts the same keys: an election on the way costs time, not the cell. It is told as a failure."""
+"""How often the fill is tried. A further try puts the same keys, so an election during the fill does not lose the cells
+of the group. Each failed try is reported as a failure.
+"""
 
 _FILL_IN_FLIGHT, _FILL_CONNECTIONS = 256, 8
 _FILL_BYTES_IN_FLIGHT_MAX = 4 << 20
@@ -23,7 +27,9 @@ Row = dict[str, Any]
 
 
 class Conductor:
-    """`rows` and `failures` grow as it runs, so that an interrupted run keeps what it has."""
+    """Carries out a plan. `rows` and `failures` grow during the run, so that an interrupted run keeps its results so
+    far.
+    """
 
     def __init__(self, plan: Plan, contenders: Sequence[Contender], folder: Path, say: Callable[[str], None]) -> None:
         self.plan, self.contenders, self.folder, self.say = plan, contenders, folder, say
@@ -31,13 +37,14 @@ class Conductor:
         self.failures: list[str] = []
 
     def run(self) -> None:
-        """All repetitions. What fails is told, noted, and does not stop the rest."""
+        """Run all repetitions. A failure is printed and kept in `failures`, and the run goes on."""
         for repetition in range(1, self.plan.repetitions + 1):
             for group, cells in groupby(self.plan.cells, key=lambda cell: cell.group):
                 self._run_group(group, list(cells), repetition)
 
     def _run_group(self, group: Group, cells: Sequence[Cell], repetition: int) -> None:
-        turn = (repetition - 1) % len(self.contenders)  # Each is first once: a disk that warms up favours nobody.
+        # The contender that begins changes with the repetition, so that a disk that warms up favours none.
+        turn = (repetition - 1) % len(self.contenders)
         for contender in (*self.contenders[turn:], *self.contenders[:turn]):
             wanted = [cell for cell in cells if contender.takes_part(cell)]
             if not wanted:
@@ -106,7 +113,7 @@ def _spec(
 ) -> LoadSpec:
     return LoadSpec(
         kind=contender.kind,
-        endpoints=[],  # With `pids`, filled in by `Running.run`.
+        endpoints=[],  # `Running.run` fills in the endpoints and `pids`.
         work=cell.work,
         in_flight=cell.in_flight,
         connections=cell.connections,
@@ -121,7 +128,9 @@ def _spec(
 
 
 def row_of(contender: Contender, cell: Cell, repetition: int, result: LoadResult) -> Row:
-    """What `latest.json` says of one run. `verified`: no error, all answered, and exactly the puts sent took place."""
+    """Return the row of `latest.json` for one run. `verified`: no error, every request answered, and the revision rose
+    by exactly the number of puts sent.
+    """
     per_op = 1e6 / result.operations
     changed = result.revision_after - result.revision_before
     return {

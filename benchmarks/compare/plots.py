@@ -1,4 +1,4 @@
-"""Throughput against latency, one line per system, one picture per work."""
+"""Plots throughput against latency: one picture per work (put, get, mixed), one line per system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from benchmarks.measure.statistics import medians
 
 
 def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """work → system → its median rows at the usual sizes, by rising load. Works with a single level make no curve."""
+    """Return work → system → its median rows at the usual sizes, by rising load. A work with a single level of load is
+    left out, because one point makes no curve.
+    """
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for systems in medians(rows).values():
         for system, row in systems.items():
@@ -24,7 +26,9 @@ def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[dict[str,
 
 
 def draw(rows: Sequence[dict[str, Any]], folder: Path, stem: str) -> list[Path]:
-    """Write one SVG per work; returns their paths. Solid: p50. Dotted: p99. Each point is one level of load."""
+    """Write one SVG per work, and return the paths. Solid lines: p50; dotted lines: p99. Each point is one level of
+    load.
+    """
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""The Markdown report: every cell, every contender, medians; and first of all where we lose."""
+"""The Markdown report: first the cells in which Highwatermark loses, then the medians of all contenders."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from benchmarks.measure.statistics import CELL_FIELDS, medians
 
 OURS = "highwatermark"
 RIVALS = ("etcd", "pysyncobj", "pysyncobj-tuned")
-"""Compared with our main contender. Our own client is in the tables, and is no rival."""
+"""The systems that are compared with the contender `highwatermark`. The contender `highwatermark-client` is in the
+tables, but is no rival.
+"""
 
 _FIELDS = tuple(name for name in CELL_FIELDS if name != "connections")
 
 
 def report(document: Mapping[str, Any]) -> str:
-    """All of it, from what `latest.json` holds."""
+    """Return the whole report, from the content of `latest.json`."""
     cells = medians(document["rows"])
     parts = [
         "# Benchmark results",
@@ -88,7 +90,7 @@ def _lines(systems: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
 
 
 def losses(cells: Mapping[tuple[Any, ...], Mapping[str, Mapping[str, Any]]]) -> Sequence[str]:
-    """One line for every cell and rival with more throughput (closed loop) or a lower p99 than ours."""
+    """Return one line for each cell and rival with more throughput (closed loop) or a lower p99 than Highwatermark."""
     lines = []
     for cell, systems in cells.items():
         ours = systems.get(OURS)

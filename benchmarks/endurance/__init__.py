@@ -1,1 +1,3 @@
-"""Minutes of full load on a cluster, and the judgement of its samples."""
+"""The endurance run: minutes of full load on a cluster, a sample of the cluster each second, and a judgement of the
+samples.
+"""

@@ -125,7 +125,7 @@ def main(
 
 
 def bounds_of(course: Course) -> Bounds:
-    """The bounds of a course."""
+    """Return the bounds for a run with these parameters."""
     pair_bytes = KEY_BYTES + course.value_bytes
     return Bounds(
         phase_seconds=course.phase_seconds,
@@ -145,10 +145,10 @@ def carried_out(course: Course, home: Path) -> list[Sample]:
 
 
 def fill(cluster: Running, course: Course) -> None:
-    """Put every key once. Raises SystemFailed if that did not happen."""
+    """Put every key once. Raises SystemFailed if a put failed."""
     spec = LoadSpec(
         kind=OURS.kind,
-        endpoints=[],  # With `pids`, filled in by `Running.run`.
+        endpoints=[],  # `Running.run` fills in the endpoints and `pids`.
         work="put",
         in_flight=_FILL_IN_FLIGHT,
         connections=_FILL_CONNECTIONS,
@@ -166,7 +166,7 @@ def fill(cluster: Running, course: Course) -> None:
 
 
 def report(samples: Sequence[Sample], findings: Sequence[Finding], bounds: Bounds) -> str:
-    """What happened, by part of the run, and what it proves, as Markdown."""
+    """Return the report as Markdown: the measurements by part of the run, and the findings."""
     parts = dict(zip(("first third", "second third", "last third"), thirds(of_phase(samples, "steady")), strict=True))
     parts |= {phase: of_phase(samples, phase) for phase in PHASES[1:]}
     members = sorted({member for sample in samples for member in sample.rss})
@@ -197,7 +197,7 @@ def _line(name: str, part: Sequence[Sample], members: Sequence[str]) -> str:
 
 
 def write(document: dict[str, Any], samples: Sequence[Sample], text: str, out: Path, stem: str) -> None:
-    """All samples, one per line; the report; the picture."""
+    """Write all samples (one per line), the report and the plot."""
     out.mkdir(parents=True, exist_ok=True)
     raw = json.dumps(document | {"samples": []}, indent=1, ensure_ascii=False).replace(
         '"samples": []', '"samples": [\n' + ",\n".join(map(json.dumps, document["samples"])) + "\n]"

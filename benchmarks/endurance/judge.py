@@ -1,4 +1,4 @@
-"""The judgement of the samples of an endurance run: bounds, each with its reason, and a finding for each."""
+"""Judges the samples of an endurance run by bounds: each bound has a reason, and gives a finding."""
 
 from __future__ import annotations
 
@@ -12,37 +12,46 @@ from harness.reports.percentile import percentile
 MIB = 1 << 20
 
 LOG_CACHE_BYTES = 64 * MIB
-"""Of payload; `raft.RaftConfig.log_cache_bytes_max`. Until it is full a member's memory grows, as it should."""
+"""The payload that the log cache of a member holds (`raft.RaftConfig.log_cache_bytes_max`). Until the cache is full,
+the member's memory grows, as it should.
+"""
 
 LOG_CACHE_COST = 2
-"""Resident bytes per byte of payload in it, for entries of single puts of 16 + 128 bytes
+"""Resident bytes per byte of payload in the log cache, for entries of one put each, with 16 + 128 bytes
 (docs/internals/performance.md).
 """
 
 REQUEST_BYTES = 2_048
-"""Resident bytes per open request at most: its frame, its entry, its result and its place in five tables."""
+"""The bound on resident bytes per open request: its frame, its entry, its result and its place in five tables."""
 
 LIGHT_SECONDS_MAX = 2.0
-"""In steady load: 5,120 requests may be open before it, and it asks again after a second of silence."""
+"""The bound on a wait of the light client under steady load. Up to 5,120 requests may be served before its own, and the
+client retries after one second without an answer.
+"""
 
 SILENT_SHARE_MAX = 0.2
-"""Of a member's samples: one that seldom says its term could hide an election."""
+"""The greatest share of the samples in which a member may fail to answer `status`: a member that seldom reports its
+term could hide an election.
+"""
 
 SAMPLES_SHARE_MIN = 0.8
-"""Of the seconds of a phase: a sampler that did not run saw nothing, and proves nothing."""
+"""The least share of the seconds of a phase that must have a sample: seconds without samples prove nothing."""
 
 CALM_SEEN_SHARE_MIN = 0.8
-"""Of the calm seconds: the run must go on for as long, or nobody knows that it stayed calm."""
+"""The share of `Bounds.calm_seconds` for which samples must follow the recovery: otherwise it is unknown whether the
+latency stayed low.
+"""
 
 PHASES = ("steady", "overload", "recovery")
 
 
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """One second. `light`: of each operation of the light client when it began (s), and how long it took (s).
+    """The measurements of one second. `light`: for each operation of the light client, when it began (seconds since the
+    start of the run) and how long it took (seconds).
 
-    `answers` are those of the load, refusals for a bound (`refused`) included; `errors` are all other refusals and
-    failures, whoever got them. None for what a member did not tell.
+    `answers` counts the answers to the load, including the Busy refusals, which `refused` counts. `errors` counts all
+    other refusals and failures of all clients. A term or leader is None if the member did not answer.
     """
 
     at: float  # Seconds since the first sample of the run.
@@ -67,23 +76,23 @@ class Bounds:
 
     phase_seconds: dict[str, float]
     rss_growth_share: float = 0.2
-    light_seconds_max: float = (
-        2.0  # 5,120 requests are open before it at the most, and the client asks again after 1 s.
-    )
+    light_seconds_max: float = 2.0  # See LIGHT_SECONDS_MAX.
     recovery_seconds_max: float = 10.0
-    recovery_ratio: float = 2.0  # Relative to the p99 of the light client without the greedy one.
-    calm_seconds: float = 5.0  # How long it must be back to be back.
-    window_requests: int = 0  # Open at most in the overload, over all connections.
+    recovery_ratio: float = 2.0  # As a multiple of the p99 of the light client without the greedy connection.
+    calm_seconds: float = 5.0  # How long the latency must stay low to count as recovered.
+    window_requests: int = 0  # The most open requests in the overload, over all connections.
     warm_bytes: int = 0  # Payload in the log before the first sample.
     put_bytes: float = 144.0  # Payload per answer of the load, on average.
 
     def overload_seconds_max(self, per_second: float) -> float:
-        """Twice what all windows together take at the measured rate, and the light client's own bound."""
+        """The bound on any wait: twice the time that the requests of all windows take at the measured rate, plus the
+        light client's bound.
+        """
         return self.light_seconds_max + 2 * self.window_requests / max(per_second, 1.0)
 
     @property
     def overload_bytes_max(self) -> int:
-        """What a member may add in the overload."""
+        """The bytes by which a member's memory may grow in the overload."""
         return self.window_requests * REQUEST_BYTES
 
 
@@ -97,7 +106,7 @@ class Finding:
 
 
 def judge(samples: Sequence[Sample], bounds: Bounds) -> list[Finding]:
-    """All findings. The run is good if every one holds."""
+    """Return all findings. The run passes if every finding holds."""
     return [
         _sampled(samples, bounds),
         _no_election(samples),
@@ -115,7 +124,7 @@ def of_phase(samples: Iterable[Sample], phase: str) -> list[Sample]:
 
 
 def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Three parts of equal time, the earlier ones first."""
+    """Split the samples into three parts of equal time, in order."""
     if not samples:
         return [[], [], []]
     begin, length = samples[0].at, samples[-1].at - samples[0].at
@@ -131,22 +140,23 @@ def waits(samples: Iterable[Sample]) -> list[float]:
 
 
 def answers_per_second(samples: Sequence[Sample]) -> float:
-    """The mean; what was refused, for whatever reason, is no answer here."""
+    """Return the mean number of answers per second. Refusals of any kind are not counted as answers."""
     useful = sum(sample.answers - sample.refused - sum(sample.errors.values()) for sample in samples)
     return max(useful, 0) / len(samples) if samples else 0.0
 
 
 def recovery_seconds(samples: Sequence[Sample], bounds: Bounds) -> float | None:
-    """From the end of the overload until the light client's waits are, and stay, what they were; None if never.
+    """Return the seconds from the end of the overload until the light client's latency has recovered; None if it has
+    not.
 
-    "What they were" is `recovery_ratio` times the p99 of the steady phase without the greedy connection; back they are
-    at the end of a wait above that, if the p99 of those under way in the `calm_seconds` that follow is not. The end of
-    the overload is its last sample: up to a second early.
+    The bound is `recovery_ratio` times the p99 of the steady phase without the greedy connection. The latency has
+    recovered at the end of a wait above the bound if the p99 of all waits under way in the following `calm_seconds` is
+    within the bound. The end of the overload is the time of its last sample, which may be up to a second early.
     """
     calm = waits(sample for sample in of_phase(samples, "steady") if not sample.greedy)
     overload = of_phase(samples, "overload")
     if not calm or not overload or not answers_per_second(of_phase(samples, "recovery")):
-        return None  # Without load it is no recovery.
+        return None  # Low latency without a load would not show a recovery.
     bound, end = percentile(calm, 0.99) * bounds.recovery_ratio, overload[-1].at
     light = sorted(each for sample in samples for each in sample.light if sum(each) >= end)
     last = light[-1][0] if light else 0.0
@@ -195,7 +205,9 @@ def _no_error(samples: Sequence[Sample]) -> Finding:
 
 
 def _memory(samples: Sequence[Sample], bounds: Bounds) -> list[Finding]:
-    """Of each member: median of the last third of the steady phase against that of the second."""
+    """Compare, for each member, the median memory in the last third of the steady phase with the median in the second
+    third.
+    """
     first, second, last = thirds(of_phase(samples, "steady"))
     room = _log_cache_room(first, bounds)
     found = []
@@ -210,7 +222,7 @@ def _memory(samples: Sequence[Sample], bounds: Bounds) -> list[Finding]:
 
 
 def _log_cache_room(until_now: Sequence[Sample], bounds: Bounds) -> float:
-    """Bytes that a member may still grow by because its log cache is not full yet."""
+    """Return the bytes by which a member's memory may still grow because its log cache is not full yet."""
     written = bounds.warm_bytes + sum(sample.answers - sample.refused for sample in until_now) * bounds.put_bytes
     return LOG_CACHE_COST * max(LOG_CACHE_BYTES - written, 0)
 
@@ -223,7 +235,9 @@ def _light_client(samples: Sequence[Sample], bounds: Bounds) -> Finding:
 
 
 def _overload(samples: Sequence[Sample], bounds: Bounds) -> list[Finding]:
-    """Memory is allowed what the open requests cost, above the peak of the last third before."""
+    """Check waits and memory in the overload. Memory may exceed the peak of the last third of the steady phase by the
+    cost of the open requests.
+    """
     steady, overload = of_phase(samples, "steady"), of_phase(samples, "overload")
     after = [*overload, *of_phase(samples, "recovery")]
     allowed_seconds = bounds.overload_seconds_max(answers_per_second(steady))

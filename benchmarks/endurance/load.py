@@ -1,9 +1,12 @@
-"""The lean generator for hours: the loops of `load.generator`, told second by second, with memory that stays flat.
+"""The lean load generator for long runs: the loops of `load.generator`, with a report every second and constant memory
+use.
 
-Started as `python -m benchmarks.endurance.load` with an `EnduranceSpec` on stdin. Prints a tick, one JSON object, for
-every second, and one with `ended` at the end. Moments are of the system's monotonic clock, so that they can be laid
-beside those of other processes. At a rate it is an open loop whose connections have `window` requests open at most, as
-any client has a bound of its own: what is due while a window is full is *held back*, and counted.
+Started as `python -m benchmarks.endurance.load` with an `EnduranceSpec` on stdin. It prints one JSON object, a tick,
+per second, and a last one with `ended` at the end. Times are those of the system's monotonic clock, so that they can be
+compared with the times of other processes.
+
+With a rate, the load is an open loop in which each connection has at most `window` open requests, because a real client
+has a bound too. A request that is due while the window is full is *held back*: it is counted and never sent.
 """
 
 from __future__ import annotations
@@ -28,21 +31,23 @@ from benchmarks.measure.statistics import latencies_ms
 TICK_SECONDS = 1.0
 
 WINDOW_MAX = 4_096
-"""Requests that a member reads of one connection before it answers some; further ones only fill sockets."""
+"""The most requests of one connection that a member has open: it reads no more until it has answered some, so further
+requests would only fill socket buffers.
+"""
 
 OFFER_MAX = 4_096
-"""Requests of an open loop taken up in one turn, so that a late one still reads."""
+"""The most requests that an open loop issues in one turn, so that a late generator still reads answers."""
 
 NICENESS = 5
-"""Clients live on other machines. Here they share the cores, and must not starve those whom they load."""
+"""The generators share the cores with the members and must not starve them: real clients run on other machines."""
 
 BUSY_NAMES = frozenset({"busy", "code 3"})
-"""Refusals for a bound: the conversation's own, and the store's (`ResultCode.BUSY`)."""
+"""The names of Busy refusals: that of the client protocol, and that of the store (`ResultCode.BUSY`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnduranceSpec:
-    """A load, of whose operations `put_share` are puts."""
+    """The request for one load. `put_share`: the fraction of the operations that are puts."""
 
     load: LoadSpec
     put_share: float
@@ -60,7 +65,7 @@ class EnduranceSpec:
 
 
 class EnduringLoad(Load):
-    """One load; `ticks` yields what each second brought, and drains at the end."""
+    """Carries out one load. `ticks` yields the numbers of each second, and drains the load at the end."""
 
     def __init__(self, spec: EnduranceSpec) -> None:
         self.endurance = spec
@@ -68,17 +73,19 @@ class EnduringLoad(Load):
         super().__init__(spec.load)
 
     def _operations(self, connection: int) -> Iterator[Operation]:
-        """Uniformly drawn keys; drawn in advance, as in `benchmarks.load.workload`, and repeated."""
+        """Return endless operations on uniformly drawn keys. They are drawn in advance, as in
+        `benchmarks.load.workload`, and repeated.
+        """
         random = Random(f"{self.spec.seed} {connection}")
         numbers = random.choices(range(self.spec.existing_keys), k=DRAWS_MAX // self.spec.connections)
         share = self.endurance.put_share
         return itertools.cycle([(key_of(number), random.random() < share) for number in numbers])
 
     def ticks(self) -> Iterator[dict[str, Any]]:
-        """Run for `seconds`; then await what is open."""
+        """Run for `seconds`, then wait for the answers to all open requests. Yields one report per second."""
         gc.collect()
         gc.freeze()
-        gc.disable()  # As in `Load.run`: nothing here makes cycles.
+        gc.disable()  # As in `Load.run`, there is no cyclic garbage to collect.
         start = time.perf_counter()
         end = start + self.spec.seconds
         before = self._totals()
@@ -117,9 +124,10 @@ class EnduringLoad(Load):
         return totals, tick
 
     def _open_loop(self, start: float, until: float) -> None:
-        """Take up what is due, evenly spaced since `start`, over the connections in turn; hold back what finds no room.
+        """Issue the requests that are due, evenly spaced since `start`, over the connections in turn. Hold back those
+        for which the window of their connection has no room.
 
-        A generator that is late offers less than its rate, and its ticks say how much.
+        A generator that falls behind offers less than its rate; `offered` in its ticks shows how much.
         """
         rate, connections, window = self.spec.rate, self.connections, self.endurance.window
         while (now := time.perf_counter()) < until:
@@ -138,7 +146,7 @@ class EnduringLoad(Load):
 
 
 def main() -> None:
-    """Read a spec, run, print a tick every second."""
+    """Read a spec from stdin, run the load, and print a tick every second."""
     os.nice(NICENESS)
     load = EnduringLoad(EnduranceSpec.from_json(sys.stdin.read()))
     try:

@@ -1,4 +1,4 @@
-"""An endurance run over time: answers per second, memory of each member, and the waits of the light client."""
+"""Plots an endurance run over time: answers per second, memory of each member, waits of the light client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHADES = {"greedy": "C1", "overload": "C3", "recovery": "C2"}
 
 
 def spans(samples: Sequence[Sample]) -> list[tuple[str, float, float]]:
-    """(what, from, to) in seconds, of what the plain steady load is not."""
+    """Return (name, start, end) in seconds for each part of the run other than the plain steady load."""
     named = [
         (sample.phase if sample.phase != "steady" else "greedy" if sample.greedy else "", sample) for sample in samples
     ]

@@ -1,4 +1,4 @@
-"""Carries out an endurance run on a cluster that is up and filled: loads in processes of their own, and a sampler."""
+"""Carries out an endurance run on a running, filled cluster, with load generator processes and a sampler."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ from kvstore import Busy, Client, StoreError
 SAMPLE_SECONDS = 1.0
 PROGRESS_SAMPLES = 10
 LIGHT_PAUSE_SECONDS = 0.1
-LIGHT_PATIENCE_SECONDS = 30.0  # For one operation; a longer wait is an error.
+LIGHT_PATIENCE_SECONDS = 30.0  # The deadline of one operation of the light client; a longer wait is an error.
 STATUS_SECONDS = 2.0
 GREEDY_WINDOWS = 6
-"""The steady phase in so many parts; the greedy connection is there in every second one: half of each third."""
+"""The steady phase has this many parts of equal length. The greedy connection is open in every second part, which is
+half of each third of the phase.
+"""
 
 END_SECONDS_MAX = 30.0
-"""Of a generator, after its time: it drains what is open (20 s at most) and ends."""
+"""How long a generator may take to end after its load: it waits up to 20 s for the answers to its open requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """The parameters of a run. Rates and shares are those of the options."""
+    """The parameters of a run. The command's options set the rates and shares."""
 
     keys: int
     seconds: float
@@ -45,7 +47,9 @@ class Course:
     greedy_in_flight: int = WINDOW_MAX
     overload_seconds: float = 20.0
     overload_factor: float = 3.0
-    overload_connections: int = 32  # Times the window: more puts than a leader admits, so that it must say Busy.
+    # The open requests of all these connections exceed the proposals that a leader admits, so it must refuse some
+    # (Busy).
+    overload_connections: int = 32
     recovery_seconds: float = 30.0
 
     @property
@@ -54,12 +58,12 @@ class Course:
 
     @property
     def window_requests(self) -> int:
-        """Open at most in the overload."""
+        """The most open requests in the overload, over all connections."""
         return WINDOW_MAX * self.overload_connections
 
 
 class Generator:
-    """One generator process. `news` are the ticks since the last look."""
+    """One generator process. `news` returns the ticks since the last call."""
 
     def __init__(self, folder: Path, name: str, spec: EnduranceSpec) -> None:
         self.name = name
@@ -87,12 +91,12 @@ class Generator:
             await trio.sleep(0.05)
 
     def news(self) -> list[dict[str, Any]]:
-        """Whole lines only: the last one may be in the making."""
+        """Return the new ticks. The last line of the output may be incomplete; it is kept until it is whole."""
         *lines, self._half = (self._half + self._reader.read()).split("\n")
         return [json.loads(line) for line in lines]
 
     def trouble(self) -> str | None:
-        """Why it ended badly; None if it did not."""
+        """Return why the process failed; None if it has not."""
         if self._process.returncode in (0, None):
             return None
         words = self._complaint.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -106,7 +110,7 @@ class Generator:
 
 @dataclass(slots=True)
 class EnduranceRun:
-    """`samples` grows as it runs."""
+    """One endurance run. `samples` grows during the run."""
 
     course: Course
     cluster: Running
@@ -125,7 +129,7 @@ class EnduranceRun:
     _light_errors: dict[str, int] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Steady load, overload, recovery. No generator is left at the end."""
+        """Carry out the phases steady, overload and recovery. No generator process is left at the end."""
         self._began = trio.current_time()
         try:
             async with trio.open_nursery() as nursery:
@@ -137,7 +141,7 @@ class EnduranceRun:
             for generator in self._generators:
                 generator.end()
             if self.samples:
-                self.samples[-1].light += self._light  # Operations that still waited at the end.
+                self.samples[-1].light += self._light  # Operations that were cancelled at the end of the run.
 
     async def _all_phases(self) -> None:
         course = self.course
@@ -153,14 +157,14 @@ class EnduranceRun:
         self._phase = "overload"
         self._start("overload", spec)
         await trio.sleep(course.overload_seconds)
-        self._phase = "recovery"  # Open requests are still being answered.
+        self._phase = "recovery"  # The last requests of the overload are still being answered.
         self._start("recovery", self._spec(course.recovery_seconds))
         await trio.sleep(course.recovery_seconds)
         self._phase = "over"
         await self._all_over()
 
     def measured_per_second(self) -> float:
-        """Answers of the steady load, without what was refused."""
+        """Answers per second of the steady load, without the Busy refusals."""
         steady = [sample for sample in self.samples if sample.phase == "steady"]
         return sum(sample.answers - sample.refused for sample in steady) / max(len(steady), 1)
 
@@ -207,7 +211,9 @@ class EnduranceRun:
         return EnduranceSpec(load=load, put_share=course.put_share)
 
     def _leader_now(self) -> str:
-        """Who leads in the highest term that a sample has seen: after an election, which fails the run, it goes on."""
+        """Return the leader of the highest term in the newest sample. An election fails the run, but the run goes on
+        with the new leader.
+        """
         newest = self.samples[-1] if self.samples else None
         claims = (
             [(newest.term[name] or 0, leader) for name, leader in newest.leader.items() if leader] if newest else []
@@ -233,12 +239,12 @@ class EnduranceRun:
             self._light_refused += 1
         except StoreError as error:
             self._light_errors[f"light {error.word}"] = self._light_errors.get(f"light {error.word}", 0) + 1
-        finally:  # Cancelled at the end of the run, too: so long it has waited at least.
+        finally:  # Also at the cancellation at the end of the run: the operation has waited for at least this long.
             self._light.append((began - self._began, trio.current_time() - began))
 
     async def _sample_forever(self) -> None:
         async with Client(list(self.cluster.addresses.values()), session=False) as client:
-            await self._sample(client)  # Connected, and asked for the first time, before it counts.
+            await self._sample(client)  # The first sample, which includes connecting, is not counted.
             due = trio.current_time()
             while True:
                 due = max(due + SAMPLE_SECONDS, trio.current_time())
@@ -249,7 +255,7 @@ class EnduranceRun:
                         self._print_progress(self.samples[-PROGRESS_SAMPLES:])
 
     async def _sample(self, client: Client) -> Sample:
-        """All of this second. Its phase is that of its beginning."""
+        """Return the sample of this second, under the phase in which the second began."""
         sample = Sample(at=trio.current_time() - self._began, phase=self._phase, greedy=self._greedy)
         sample.rss = resident_bytes(self.cluster)
         await self._ask_members(client, sample)
@@ -301,7 +307,7 @@ class EnduranceRun:
 
 
 def resident_bytes(cluster: Running) -> dict[str, int]:
-    """By member. One that is gone is left out."""
+    """Return the resident bytes of each member. A member whose process has ended is left out."""
     import psutil
 
     found = {}

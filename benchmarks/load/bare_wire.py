@@ -1,6 +1,6 @@
 """The protocol of `systems.bare_node`, as small as possible.
 
-A request is [request id, key, value] in CBOR, a response has twelve bytes.
+A request is the CBOR array [request id, key, value]; a response has twelve bytes: the request id and the revision.
 """
 
 from __future__ import annotations

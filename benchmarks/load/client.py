@@ -1,8 +1,8 @@
-"""The same closed loops through the production client: `kvstore.Client`, sessions, retries and all.
+"""A closed-loop load through the production client `kvstore.Client`, with its sessions and retries.
 
-Started as `python -m benchmarks.load.client` with a `LoadSpec` on stdin; prints a `LoadResult`. One process; as many
-clients (each keeps one connection to the leader) as the spec has connections, and one task per request in flight that
-awaits one call after the other.
+Started as `python -m benchmarks.load.client` with a `LoadSpec` on stdin; prints a `LoadResult`. All runs in one
+process. There are as many clients as the spec has connections, and each client keeps one connection to the leader. For
+each request in flight there is one task, which awaits one call after the other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ClientLoad:
         self.stopping = False
 
     async def run(self) -> LoadResult:
-        """Warm-up, window, drain, and the proof."""
+        """Warm up, measure the window and drain; the revisions before and after show that every put took place."""
         spec = self.spec
         async with Client(spec.endpoints) as asker:
             before = (await asker.get("no such key")).revision
@@ -85,7 +85,7 @@ class ClientLoad:
 
 
 def main() -> None:
-    """Read a spec, run, print the result."""
+    """Read a spec from stdin, run the load, and print the result."""
     print(trio.run(ClientLoad(LoadSpec.from_json(sys.stdin.read())).run).to_json())
 
 

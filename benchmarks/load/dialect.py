@@ -1,4 +1,6 @@
-"""The interface of a wire protocol for load generators, and blocking helpers for its set-up."""
+"""The interface through which a load generator uses a wire protocol, and blocking helpers for the set-up of a
+connection.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +15,28 @@ RECEIVE_BYTES_MAX = 1 << 18
 
 
 class Dialect(Protocol):
-    """One connection. Operations are known by tokens: 0, 1, 2, … in the order in which they were written."""
+    """The protocol state of one connection. Each operation has a token: 0, 1, 2, … in the order of writing."""
 
     errors: Counter[str]
 
     def setup(self, link: socket.socket) -> int:
-        """Greet, while the socket still blocks. Returns the revision of the store."""
+        """Carry out the handshake on the still blocking socket. Returns the revision of the store."""
 
     def revision(self, link: socket.socket) -> int:
-        """Ask for it, while nothing else is under way."""
+        """Request the revision of the store; no other request may be open."""
 
     def write(self, operations: Sequence[Operation], answered_below: int, /) -> None:
-        """Queue requests. All tokens below `answered_below` have been answered."""
+        """Queue the requests of these operations. All tokens below `answered_below` have been answered."""
 
     def read(self, data: bytes) -> list[int]:
-        """Take what the socket gave; returns the tokens that it answered, in errors, too."""
+        """Parse received bytes. Returns the tokens of all answered operations, also of those with an error."""
 
     def take_output(self) -> bytes:
-        """What may be sent now."""
+        """Return the bytes that may be sent now, and remove them from the queue."""
 
 
 def dialed(address: str) -> socket.socket:
-    """A blocking connection to `host:port`, which sends small frames at once."""
+    """Return a blocking connection to `host:port` that sends small frames at once (TCP_NODELAY)."""
     host, _, port = address.rpartition(":")
     link = socket.create_connection((host, int(port)), timeout=10.0)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

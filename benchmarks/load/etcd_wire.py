@@ -1,10 +1,12 @@
-"""etcd's gRPC (KV.Put, KV.Range), written as HTTP/2 frames by hand: what is left of a gRPC client at the least cost.
+"""etcd's gRPC calls KV.Put and KV.Range, written directly as HTTP/2 frames: the cheapest possible gRPC client.
 
-`grpcio` reaches a few thousand calls per second and core, which would measure it and not etcd; `h2load` repeats one
-key. This writes what they would: per request a HEADERS frame of six indexed fields (the cheapest for the server to
-read, as real clients send after their first request) and a DATA frame; it obeys the flow control of both levels and
-answers settings and pings. An answer counts as a success if it has a message and then ends: grpc-go sends no message
-with an error. What proves the puts beyond that is the revision, asked before and after.
+`grpcio` reaches only a few thousand calls per second and core, so a benchmark with it would measure `grpcio` and not
+etcd. `h2load` can only repeat one key. This dialect sends the same frames as they do: per request a HEADERS frame of
+six indexed fields and a DATA frame. Real clients send such HEADERS after their first request, and a server reads them
+at the least cost. The dialect obeys the flow control of streams and of the connection, and answers settings and pings.
+
+An answer counts as a success if it has a message and then ends: grpc-go sends no message with an error. In addition,
+the store's revision before and after the run shows that every put took place.
 """
 
 from __future__ import annotations
@@ -26,17 +28,19 @@ SETTING_STREAMS_MAX, SETTING_WINDOW, SETTING_FRAME_BYTES = 3, 4, 5
 WINDOW_MAX = (1 << 31) - 1
 _REPLENISH_BYTES = 1 << 28
 
-SETUP_STREAMS = 2  # A Range and a Put before the first token, which leave both paths in the server's header table.
+SETUP_STREAMS = 2  # Before the first token, a Range and a Put enter both paths into the server's header table.
 PROBE_KEY = b"no such key"
 
-_HEAD = struct.Struct(">HBBBI")  # length (two fields), type, flags, stream
-_OPENING = struct.Struct(">5sI6s5sI5s")  # HEADERS with six fields, then the head of DATA and of the gRPC message
-_BLOCK_RANGE = bytes([0x83, 0x86, 0xC2, 0xC1, 0xC0, 0xBF])  # POST, http, path 66, authority 65, content-type, te 63
-_BLOCK_PUT = bytes([0x83, 0x86, 0xBE, 0xC1, 0xC0, 0xBF])  # The same, with path 62.
+_HEAD = struct.Struct(">HBBBI")  # The fields: length (two fields), type, flags, stream.
+# A HEADERS frame with six fields, then the heads of the DATA frame and of the gRPC message.
+_OPENING = struct.Struct(">5sI6s5sI5s")
+# The header-table entries: POST, http, path (66), authority (65), content-type (64), te (63).
+_BLOCK_RANGE = bytes([0x83, 0x86, 0xC2, 0xC1, 0xC0, 0xBF])
+_BLOCK_PUT = bytes([0x83, 0x86, 0xBE, 0xC1, 0xC0, 0xBF])  # As _BLOCK_RANGE, but with path 62.
 
 
 def http2_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """One frame (RFC 9113 §4.1)."""
+    """Return one frame (RFC 9113 §4.1)."""
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
@@ -60,7 +64,9 @@ def grpc_message(data: bytes) -> bytes:
 
 
 def fields_of(data: bytes) -> dict[int, int | bytes]:
-    """The varint and bytes fields of a protobuf message, the last of each number."""
+    """Return the varint and bytes fields of a protobuf message by field number; of a repeated field, only the last
+    value.
+    """
     found: dict[int, int | bytes] = {}
     position = 0
     while position < len(data):
@@ -96,7 +102,9 @@ def revision_of(message: bytes) -> int:
 
 
 def _literal(index: int, name: bytes, value: bytes) -> bytes:
-    """A header field that the server shall remember (RFC 7541 §6.2.1). `index` of its name, or 0 and the name."""
+    """Return a header field that the server adds to its header table (RFC 7541 §6.2.1). Its name is given by `index`,
+    or by `name` if `index` is 0.
+    """
     assert index < 63, index
     assert max(len(name), len(value)) < 127, (name, value)
     return bytes([0x40 | index]) + (b"" if index else bytes([len(name)]) + name) + bytes([len(value)]) + value
@@ -109,18 +117,19 @@ class EtcdDialect:
         self.errors: Counter[str] = Counter()
         self._values = itertools.cycle([bytes_field(2, value) for value in values])
         self._put_bytes = 2 + KEY_BYTES + len(bytes_field(2, values[0]))
-        self._answer_bytes_min = len(values[0]) if work == "get" else 0  # Shorter: the key was not there.
+        # A shorter answer to a get means that the key is absent.
+        self._answer_bytes_min = len(values[0]) if work == "get" else 0
         self._stream = 1  # The next one.
         self._out: list[bytes] = []
-        self._held: list[tuple[int, bytes]] = []  # (stream, data) that a window holds back.
+        self._held: list[tuple[int, bytes]] = []  # (stream, data) that flow control holds back.
         self._window, self._stream_window = 65_535, 65_535
-        self._windows: dict[int, int] = {}  # Windows of streams with data held back.
+        self._windows: dict[int, int] = {}  # The windows of the streams whose data is held back.
         self._frame_bytes_max = 16_384
         self._rest = b""
-        self._answered: set[int] = set()  # Streams whose message has come, and whose end has not.
+        self._answered: set[int] = set()  # The streams whose message has arrived, but whose end has not.
         self._received_bytes = 0
 
-    # The beginning, and questions between runs: one at a time.
+    # The set-up, and the requests between runs, one at a time.
 
     def setup(self, link: socket.socket) -> int:
         host, port = link.getpeername()[:2]
@@ -139,7 +148,7 @@ class EtcdDialect:
         return revision_of(self._ask(link, _BLOCK_RANGE, bytes_field(1, PROBE_KEY)))
 
     def _ask(self, link: socket.socket, block: bytes, message: bytes) -> bytes:
-        """One request on a blocking socket; returns the message of its answer."""
+        """Send one request on a blocking socket, and return the message of the answer."""
         stream, self._stream = self._stream, self._stream + 2
         data = grpc_message(message)
         self._window -= len(data)
@@ -198,7 +207,8 @@ class EtcdDialect:
             if after > len(data):
                 break
             if kind == DATA:
-                if length >= 5 and stream not in answered:  # The first: a long message comes in several frames.
+                # This is the first frame of the message; a long message has several.
+                if length >= 5 and stream not in answered:
                     answered.add(stream)
                     if int.from_bytes(data[position + 10 : position + 14], "big") < self._answer_bytes_min:
                         self.errors["absent"] += 1
@@ -249,7 +259,7 @@ class EtcdDialect:
         elif kind == GOAWAY:
             raise ConnectionError(f"etcd closed the connection: {payload[8:]!r}")
 
-    # Data that a window holds back: rare for small values, usual for values of 64 KiB.
+    # Data that flow control holds back: rare for small values, usual for values of 64 KiB.
 
     def _hold(self, stream: int, key: bytes, is_put: bool) -> None:
         block = _BLOCK_PUT if is_put else _BLOCK_RANGE
@@ -259,7 +269,9 @@ class EtcdDialect:
         self._windows[stream] = self._stream_window
 
     def _release(self) -> None:
-        """Send what the windows allow; a stream that waits for its own window does not stop the others."""
+        """Queue as much held-back data as the windows allow. A stream that waits for its own window does not stop the
+        others.
+        """
         still_held = []
         for stream, data in self._held:
             position = 0

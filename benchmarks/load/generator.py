@@ -1,8 +1,10 @@
-"""The lean load generator: one process, one loop, many connections; closed loop, open loop, or filling.
+"""The lean load generator: one process with one event loop for all connections. A load is a closed loop, an open loop,
+or the fill.
 
-Started as `python -m benchmarks.load.generator` with a `LoadSpec` on stdin; prints a `LoadResult`. A latency runs from
-just before a request is handed to the kernel (closed loop), or from when it was *due* (open loop: a late generator or a
-stalled server cannot hide it), until the answer has been read out of the socket.
+Started as `python -m benchmarks.load.generator` with a `LoadSpec` on stdin; prints a `LoadResult`. In a closed loop, a
+latency begins just before the request is handed to the kernel. In an open loop, it begins when the request is *due*, so
+that neither a late generator nor a stalled server can hide a delay. It ends when the answer has been read from the
+socket.
 """
 
 from __future__ import annotations
@@ -25,27 +27,27 @@ from benchmarks.measure.statistics import latencies_ms
 from benchmarks.measure.usage import cpu_seconds
 
 DRAIN_SECONDS_MAX = 20.0
-"""After the window: what is not answered by then is counted as unanswered."""
+"""How long the generator waits for answers after the window. Later answers are counted as unanswered."""
 
 BATCH_MAX = 512
-"""Operations written in one go: a late open loop must still read."""
+"""The most operations that an open loop writes in one turn, so that a late generator still reads answers."""
 
 
 class Connection:
-    """A socket, its dialect, what is open on it, and what is next."""
+    """A socket with its dialect, its open requests, and its next operations."""
 
     def __init__(self, address: str, dialect: Dialect, operations: Iterator[Operation]) -> None:
         self.link = dialed(address)
         self.dialect, self.operations = dialect, operations
         self.revision = dialect.setup(self.link)
-        self.open: dict[int, float] = {}  # token → when its latency began; tokens in order.
+        self.open: dict[int, float] = {}  # token → when its latency began, in the order of the tokens.
         self.next_token = 0
         self.puts = 0
         self.unsent = b""
         self.link.setblocking(False)
 
     def issue(self, moments: list[float]) -> int:
-        """Write one operation for each moment, fewer if there are no more; returns how many."""
+        """Write one operation for each moment, or fewer if none are left. Returns how many were written."""
         batch = list(islice(self.operations, len(moments)))
         answered_below = next(iter(self.open)) if self.open else self.next_token
         self.dialect.write(batch, answered_below)
@@ -65,7 +67,7 @@ class Connection:
             self.unsent = data[sent:]
 
     def receive(self) -> list[float]:
-        """Read once; returns when the latencies began of what was answered."""
+        """Read once from the socket. Returns when the latencies of the answered operations began."""
         data = self.link.recv(RECEIVE_BYTES_MAX)
         if not data:
             raise ConnectionError("the server closed a connection")
@@ -99,11 +101,12 @@ class Load:
         return drawn(self.spec.work, self.spec.existing_keys, self.spec.seed, connection)
 
     def run(self) -> LoadResult:
-        """All of it: warm-up, window, drain, and the proof."""
+        """Warm up, measure the window and drain. Then read the revision, which shows whether every put took place."""
         before = max(connection.revision for connection in self.connections)
         gc.collect()
         gc.freeze()
-        gc.disable()  # Nothing here makes cycles; a collection would be the generator's pause, not the server's.
+        # There is no cyclic garbage to collect, and the pause of a collection would be measured as latency.
+        gc.disable()
         start = time.perf_counter()
         self._loop(start, start + self.spec.warmup_seconds)
         self.latencies, answers = [], self.answers
@@ -137,7 +140,9 @@ class Load:
             self._closed_loop(until)
 
     def _closed_loop(self, until: float) -> None:
-        """Keep `in_flight` open. When filling, until there is nothing more to put, whatever the time."""
+        """Keep `in_flight` requests open until the time `until`. A fill ignores the time, and goes on until all keys
+        are put.
+        """
         share = self.spec.in_flight // len(self.connections)
         for connection in self.connections:
             self._issue_now(connection, share - len(connection.open))
@@ -155,7 +160,7 @@ class Load:
         connection.flush()
 
     def _open_loop(self, start: float, until: float) -> None:
-        """Issue what is due, evenly spaced since `start`, over the connections in turn."""
+        """Issue the requests that are due, evenly spaced since `start`, over the connections in turn."""
         rate, connections = self.spec.rate, self.connections
         while (now := time.perf_counter()) < until:
             issued = sum([connection.next_token for connection in connections])
@@ -177,7 +182,9 @@ class Load:
         connection.flush()
 
     def _drain(self, began: float, ended: float, measured: list[float]) -> None:
-        """Await what is open. An open loop's requests that were due in the window count, however late they come."""
+        """Wait for the answers to all open requests. In an open loop, the requests that were due in the window are
+        measured, however late their answers are.
+        """
         until = time.perf_counter() + DRAIN_SECONDS_MAX
         while any(connection.open for connection in self.connections) and time.perf_counter() < until:
             for connection in self._readable(0.5):
@@ -188,7 +195,9 @@ class Load:
                 connection.flush()
 
     def _readable(self, timeout_seconds: float) -> list[Connection]:
-        """Wait for answers, and send on what a full socket did not take. `select`: it alone counts microseconds."""
+        """Wait for answers, and send the data that a full socket has not yet taken. Only `select` has time-outs in
+        microseconds; those of `poll` and `epoll` are in milliseconds.
+        """
         stuck = [number for number, connection in self.by_fileno.items() if connection.unsent]
         readable, writable, _ = select.select(list(self.by_fileno), stuck, [], max(timeout_seconds, 0.0))
         for number in writable:
@@ -202,7 +211,7 @@ class Load:
 
 
 def main() -> None:
-    """Read a spec, run, print the result."""
+    """Read a spec from stdin, run the load, and print the result."""
     load = Load(LoadSpec.from_json(sys.stdin.read()))
     try:
         print(load.run().to_json())

@@ -1,8 +1,9 @@
-"""Our own frames (`kvstore.protocol.messages`), written and read at the least cost that Python allows.
+"""The frames of Highwatermark (`kvstore.protocol.messages`), written and read at the least cost that Python allows.
 
-Not a client: it knows the leader, never retries, and reads of an answer only what proves that it is one. Puts go under
-a session per connection, with acknowledgements, as those of `kvstore.Client` do. Request ids and numbers begin above
-65,536, so that each is five bytes, in its shortest form, and a head can be packed by one struct.
+This dialect is not a client: it is connected to the leader, never retries, and reads only the id and the code of an
+answer. Each connection has a session, and its puts have request numbers and acknowledgements like those of
+`kvstore.Client`. Request ids and request numbers are above 65,536, so that the shortest CBOR form of each has five
+bytes, and one struct can pack the head of a request.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from kvstore.limits import AdmissionLimits
 from raft import Hello, HelloRole, encode_item, frame
 
 FIRST = 1 << 16
-"""Token 0 is request id (and request number) FIRST + 1."""
+"""Token 0 has the request id (and the request number) FIRST + 1."""
 
 _SESSION_TTL_NS = AdmissionLimits().session_ttl_ns_max
-_REQUEST = struct.Struct(">I2sIB")  # length, array of three, request id; kind
-_PUT = struct.Struct(">BIBI2s16s")  # request_no, acknowledged_up_to, put and the head of 16 bytes, key
-_ANSWER = struct.Struct(">IBBIB")  # length, array, five-byte int, request id, code
+_REQUEST = struct.Struct(">I2sIB")  # The fields: length, head of an array of three or four items, request id, kind.
+# The fields: request_no and acknowledged_up_to (with their heads), kind `put` and the head of the key, key.
+_PUT = struct.Struct(">BIBI2s16s")
+# The fields: length, head of an array, head of a five-byte integer, request id, code.
+_ANSWER = struct.Struct(">IBBIB")
 _FIVE_BYTE_INT = 0x1A
 _REFUSALS = {16: "not the leader", 17: "busy", 18: "unknown", 22: "stopped", 23: "too large"}
 

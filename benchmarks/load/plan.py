@@ -1,4 +1,4 @@
-"""The plans: cells, the contenders that take part in them, and the three plans (full, quick, smoke)."""
+"""The cells that are measured, the contenders that take part in them, and the three plans (full, quick, smoke)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 KEY_BYTES = 16
 SHAPES: tuple[tuple[int, int], ...] = ((1, 1), (16, 4), (64, 8), (256, 8), (1024, 16))
-"""(in flight, connections): the same for every system that has connections."""
+"""The usual (requests in flight, connections), the same for every system that has connections."""
 
 USUAL_VALUE_BYTES = 128
 USUAL_KEYS = 100_000
@@ -19,7 +19,7 @@ MIXED_PUT_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Cells that one freshly started and filled cluster serves."""
+    """The settings of a freshly started and filled cluster, which serves all cells of the group."""
 
     members: int = USUAL_MEMBERS
     existing_keys: int = USUAL_KEYS
@@ -28,7 +28,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One thing to measure. Exactly one of `in_flight` (closed loop) and `rate` (open loop, per second) is not 0."""
+    """One measurement. Exactly one of `in_flight` (requests, closed loop) and `rate` (requests per second, open loop)
+    is not 0.
+    """
 
     group: Group
     work: str  # put, get, mixed
@@ -38,7 +40,9 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """The name of the work in results: what is not at the usual number of keys, or at a rate, has its own."""
+        """The name of the work in results. Cells with more than the usual number of keys, and cells at a rate, have
+        names of their own.
+        """
         keys = "" if self.group.existing_keys <= USUAL_KEYS else f"_{self.group.existing_keys}_keys"
         return self.work + keys + ("_at_rate" if self.rate else "")
 
@@ -48,19 +52,22 @@ class Contender:
     """A system driven in one way. `name` is the `system` of its rows."""
 
     name: str
-    kind: str  # The servers: highwatermark, etcd, pysyncobj, bare.
+    kind: str  # The kind of its servers: highwatermark, etcd, pysyncobj, bare.
     generator: str  # lean, client, in-process
     tuned: bool = False
-    options: tuple[str, ...] = ()  # Further ones of the servers.
+    options: tuple[str, ...] = ()  # Further options of its servers.
 
     def takes_part(self, cell: Cell) -> bool:
-        """False for what a system does not offer, and for what would only say the same again."""
+        """False if the system does not offer this work, or if the result would add nothing to those of other
+        contenders.
+        """
         if self.generator == "lean" and self.kind != "bare":
             return True
         usual = not cell.rate and cell.group.members == USUAL_MEMBERS and cell.group.value_bytes == USUAL_VALUE_BYTES
         if not usual or cell.group.existing_keys > USUAL_KEYS:
             return False
-        return cell.work == "put" or self.kind not in ("pysyncobj", "bare")  # They have no linearizable read.
+        # PySyncObj and the bare path have no linearizable read.
+        return cell.work == "put" or self.kind not in ("pysyncobj", "bare")
 
 
 CONTENDERS: tuple[Contender, ...] = (
@@ -76,7 +83,9 @@ CONTENDERS: tuple[Contender, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`cells` in order of their groups; every repetition goes through all contenders, in turns."""
+    """A plan. Cells of the same group are adjacent in `cells`. Every repetition measures all contenders, one after the
+    other.
+    """
 
     name: str
     cells: tuple[Cell, ...]
@@ -86,23 +95,26 @@ class Plan:
 
 
 def closed(group: Group, works: Iterable[str], shapes: Iterable[tuple[int, int]]) -> list[Cell]:
-    """A fixed number in flight: the next request leaves when an answer comes."""
+    """Return closed-loop cells, with a fixed number of requests in flight: the next request leaves when an answer
+    arrives.
+    """
     return [Cell(group, work, in_flight, connections) for work in works for in_flight, connections in shapes]
 
 
 def open_loop(group: Group, rates: Iterable[int]) -> list[Cell]:
-    """Requests leave when they are due, whether or not the earlier ones were answered."""
+    """Return open-loop cells: requests leave when they are due, whether or not earlier ones were answered."""
     return [Cell(group, "put", 0, OPEN_LOOP_CONNECTIONS, rate) for rate in rates]
 
 
 def full_plan() -> Plan:
-    """Everything; about half an hour."""
+    """Return the plan with all cells, which takes about half an hour."""
     usual = Group()
     at_64 = ((64, 8),)
     cells = closed(usual, ("put", "get", "mixed"), SHAPES)
     cells += open_loop(usual, (500, 1_000, 2_000, 4_000, 8_000, 16_000))
     for value_bytes in (16, 1_024, 16_384, 65_536):
-        keys = 10_000 if value_bytes <= 1_024 else 2_000  # Fewer: 64 KiB × 10⁵ is past the quota, and slow to fill.
+        # Fewer keys for large values: 10⁵ values of 64 KiB exceed the quota, and are slow to fill.
+        keys = 10_000 if value_bytes <= 1_024 else 2_000
         group = Group(existing_keys=keys, value_bytes=value_bytes)
         cells += closed(group, ("put", "get"), at_64)
     cells += closed(Group(existing_keys=1_000_000), ("put", "get"), ((64, 8), (256, 8)))
@@ -112,13 +124,15 @@ def full_plan() -> Plan:
 
 
 def quick_plan() -> Plan:
-    """Puts and reads at three levels, in two to three minutes. Noisier than the full plan, which is for claims."""
+    """Return a plan of puts and gets at three levels of load, which takes two to three minutes. Its results are noisier
+    than those of the full plan; only the full plan supports claims.
+    """
     shapes = ((1, 1), (64, 8), (1024, 16))
     return Plan("quick", tuple(closed(Group(existing_keys=10_000), ("put", "get"), shapes)), 3, 1.0, 0.4)
 
 
 def smoke_plan() -> Plan:
-    """One second of everything that moves: do all generators and servers still understand each other?"""
+    """Return a plan with less than a second per cell, which shows only that every generator works with its servers."""
     cells = closed(Group(existing_keys=500), ("put", "get", "mixed"), ((8, 2),))
     cells += open_loop(Group(existing_keys=500), (300,))
     cells += closed(Group(existing_keys=50, value_bytes=65_536), ("put", "get"), ((8, 2),))
@@ -138,7 +152,9 @@ def narrowed(
     existing_keys: Sequence[int] = (),
     rates: Sequence[int] = (),
 ) -> Plan:
-    """The cells of `plan` that the options name; what no cell of it has is made. Without options: all of `plan`."""
+    """Return `plan` with only the cells that the options name. Named cells that are not in `plan` are added. Without
+    options, return all of `plan`.
+    """
     if not (works or in_flight or value_bytes or members or existing_keys or rates):
         return plan
     connections = dict(SHAPES)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSpec:
-    """One run of load. `fill`: put every existing key once and measure nothing else."""
+    """The request for one load. `fill`: put every existing key once, instead of a measurement."""
 
     kind: str
     endpoints: list[str]  # The leader's first.
@@ -22,7 +22,8 @@ class LoadSpec:
     warmup_seconds: float
     seconds: float
     fill: bool = False
-    pids: dict[str, int] = field(default_factory=dict)  # Whose CPU time is read when the measured window begins, ends.
+    # The processes whose CPU time is read at the begin and at the end of the measured window.
+    pids: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """One line."""
@@ -36,9 +37,11 @@ class LoadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """What one run of load did. `puts` and the revisions are of the whole run, warm-up included; the rest is not.
+    """The result of one load. `puts`, `errors`, `unanswered` and the revisions are those of the whole run, including
+    the warm-up; the other fields are those of the measured window.
 
-    `revision_after - revision_before == puts` proves that every put took place, once. `errors`: what → how often.
+    `revision_after - revision_before == puts` proves that every put took place exactly once. `errors`: kind of error →
+    count.
     """
 
     operations: int

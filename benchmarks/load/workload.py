@@ -1,4 +1,4 @@
-"""The keys and values of a workload, in order: the same for every system, from a seed."""
+"""The keys and values of a workload, in order. They follow from a seed, and are the same for every system."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from random import Random
 from benchmarks.load.plan import KEY_BYTES, MIXED_PUT_SHARE
 
 VALUES_MAX = 64
-"""Different values, random bytes: nothing in the path can compress or intern them away."""
+"""The number of different values. They are random bytes, so that no layer can save work by compressing or interning
+them.
+"""
 
 DRAWS_MAX = 131_072
-"""Operations drawn in advance per run, so that drawing costs nothing while the clock runs; then they repeat."""
+"""The number of operations that are drawn before a run, so that drawing costs no time during the measurement. Then they
+repeat.
+"""
 
 Operation = tuple[bytes, bool]
-"""A key, and whether it is put (True) or got."""
+"""A key, and True for a put or False for a get."""
 
 
 def key_of(number: int) -> bytes:
-    """16 bytes, in order of `number`."""
+    """Return a key of 16 bytes; keys sort in the order of `number`."""
     return b"%0*d" % (KEY_BYTES, number)
 
 
@@ -42,12 +46,14 @@ def _drawing(work: str, keys: int, seed: int) -> list[Operation]:
 
 
 def drawn(work: str, keys: int, seed: int, connection: int) -> Iterator[Operation]:
-    """Endless operations on uniformly drawn keys. Connections share one drawing and begin at different places."""
+    """Return endless operations on uniformly drawn keys. All connections go through the same list of operations, from
+    different places.
+    """
     operations = _drawing(work, keys, seed)
     start = connection * 7_919 % DRAWS_MAX
     return itertools.cycle(operations[start:] + operations[:start])
 
 
 def filling(keys: int, connection: int, connections: int) -> Iterator[Operation]:
-    """One put for each existing key, shared out over the connections."""
+    """Return this connection's share of the fill, which puts each existing key once."""
     return ((key_of(number), True) for number in range(connection, keys, connections))

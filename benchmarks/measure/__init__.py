@@ -1,1 +1,1 @@
-"""Measurements of a machine and of processes, and their statistics."""
+"""Measures a machine and its processes, and computes statistics of measurements."""

@@ -1,4 +1,4 @@
-"""A description of the machine: enough to judge the numbers, nothing that identifies it."""
+"""Describes the machine: enough to judge the numbers, and nothing that identifies the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _MEMORY_FILESYSTEMS = {"tmpfs", "ramfs"}
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Processor, memory, system, versions, and what a sync costs in `folder`. `load_average`: before the run."""
+    """Return processor, memory, system, versions, and the cost of a sync in `folder`. Call it before the run, so that
+    `load_average` does not include the run.
+    """
     import psutil
 
     memory = psutil.virtual_memory()
@@ -51,7 +53,7 @@ def _version(name: str) -> str | None:
 
 
 def filesystem(folder: Path) -> str:
-    """Its type, such as `ext4`; "unknown" if the system does not tell."""
+    """Return the type of the file system of `folder`, such as `ext4`; "unknown" if the system does not report it."""
     import psutil
 
     path, best = folder.resolve(), ("", "unknown")
@@ -62,12 +64,12 @@ def filesystem(folder: Path) -> str:
 
 
 def is_real_disk(folder: Path) -> bool:
-    """False where a sync costs nothing because nothing is on a disk."""
+    """False if `folder` is in memory, where a sync costs nothing."""
     return filesystem(folder) not in _MEMORY_FILESYSTEMS
 
 
 def sync_microseconds(folder: Path) -> float:
-    """The median cost of one appended and synced block of 4 KiB."""
+    """Return the median time in µs to append and sync one block of 4 KiB."""
     sync = getattr(os, "fdatasync", os.fsync)
     costs = []
     with tempfile.TemporaryFile(dir=folder) as file:

@@ -1,4 +1,4 @@
-"""Percentiles of one run, medians over runs. Plain and small, so that a reader can check them."""
+"""Percentiles of one run, and medians over runs. The code is short, so that a reader can check it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.reports.percentile import percentile
 
 
 def latencies_ms(seconds: Iterable[float]) -> dict[str, float]:
-    """p50, p99, p99.9 and the greatest, in ms. Empty if there was none."""
+    """Return p50, p99, p99.9 and the maximum of the latencies, in ms; empty if there are no latencies."""
     ordered = sorted(seconds)
     if not ordered:
         return {}
@@ -18,26 +18,28 @@ def latencies_ms(seconds: Iterable[float]) -> dict[str, float]:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle one, or the mean of both middle ones; length ≥ 1."""
+    """Return the middle value, or the mean of the two middle values. There must be at least one value."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 CELL_FIELDS = ("work", "members", "existing_keys", "value_bytes", "in_flight", "connections", "offered_per_second")
-"""What makes two rows repetitions of one another, besides their system. PySyncObj's `connections` are 0."""
+"""The fields that identify a cell. `cell_of` leaves `connections` out, because PySyncObj has none (0)."""
 
 
 def cell_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Which cell a row measures, whatever the system."""
+    """Return the identity of the cell that a row measures. Rows of the same cell and system are repetitions."""
     return tuple(row[name] for name in CELL_FIELDS if name != "connections")
 
 
 def medians(rows: Iterable[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, dict[str, Any]]]:
-    """cell → system → one row whose numbers are the medians over its repetitions.
+    """Return cell → system → one row for all repetitions.
 
-    `repetitions` counts them, `ops_per_second_range` has the least and the greatest, and `verified` is true only if
-    every one was. Cells and systems keep the order in which they first appear.
+    In this row, throughput, percentiles and CPU times are medians over the repetitions. `errors` is the sum,
+    `repetitions` the number of repetitions, `ops_per_second_range` the least and the greatest throughput, and
+    `verified` is true only if every repetition was verified. Cells and systems keep the order in which they first
+    appear.
     """
     gathered: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
     for row in rows:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 
 def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
-    """By name, the CPU seconds of each process since it began: user and system, all threads, in steps of 10 ms."""
+    """Return, by name, the CPU seconds of each process since its start: user and system time of all threads, in steps
+    of 10 ms.
+    """
     import psutil
 
     found = {}
@@ -18,12 +20,12 @@ def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
 
 
 def peak_bytes() -> int:
-    """The most memory this process has had resident (Linux)."""
+    """Return the greatest resident size that this process has had, in bytes (Linux)."""
     return _status("VmHWM")
 
 
 def resident_bytes() -> int:
-    """The memory this process has resident now (Linux)."""
+    """Return the resident size of this process now, in bytes (Linux)."""
     return _status("VmRSS")
 
 

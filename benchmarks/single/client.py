@@ -1,9 +1,9 @@
 """`python -m benchmarks.single.client`: one process, one `Client`, many tasks that each await one call after the other.
 
-How many calls per second that makes, and what a call costs the client's process in CPU time. Three real members run
-beside it, started anew for every repetition, which then goes through all works and numbers of tasks. Where members and
-client share few cores, the rate says what all of them reach together; the CPU time per call is the client's own, and
-its inverse is what one core has room for. Both include what the loop of the load itself does, 1 to 2 µs.
+Measures the calls per second, and the CPU time per call of the client's process. Three real members run beside the
+client. They are started anew for every repetition, which measures all works with all numbers of tasks. If members and
+client share few cores, the rate is a result of all processes together. The CPU time per call is the client's own; its
+inverse is the greatest rate of one core. Both include 1 to 2 µs per call for the loop of the load itself.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def main(
 
 
 def plan_of(works: Iterable[str], tasks: Sequence[int], repetitions: int, seconds: float) -> Plan:
-    """All tasks of a cell share one client: one connection to the leader, one session."""
+    """Return the plan. All tasks of a cell share one client, with one connection to the leader and one session."""
     cells = closed(Group(existing_keys=KEYS), works, [(count, 1) for count in tasks])
     return Plan("client", tuple(cells), repetitions, seconds, WARMUP_SECONDS)
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
-    """Medians over the repetitions, as Markdown."""
+    """Return the medians over the repetitions as a Markdown table."""
     return "\n".join([_HEAD, *(_line(systems[_CLIENT.name]) for systems in medians(rows).values())])
 
 

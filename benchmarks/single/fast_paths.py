@@ -1,9 +1,10 @@
-"""`python -m benchmarks.single.fast_paths`: what each fast path gains where it is meant to, measured in alternation.
+"""`python -m benchmarks.single.fast_paths`: the gain of each fast path under the loads that it is meant for.
 
-For each path there is a copy of the packages in which this one path is off and nothing else differs. A cluster of the
-present code and a cluster of the copy stand side by side, and windows of load alternate between them; for recovery,
-processes alternate that open, read and apply one log. The gain is the median of the ratios of adjacent windows.
-`all` is the switch of docs/internals/fast-paths.md: every path off at once.
+For each path, a copy of the packages is made in which only this path is off. A cluster of the present code and a
+cluster of the copy run side by side, and windows of load alternate between them. For recovery there is no cluster:
+processes of the present code and of the copy take turns to open, read and apply the same log. The gain is the median of
+the ratios of adjacent windows. The path `all` stands for the switch that turns all paths off at once
+(docs/internals/fast-paths.md).
 """
 
 from __future__ import annotations
@@ -47,15 +48,16 @@ MEASURE_LOG = (
 
 
 class PathNotFound(Exception):
-    """A text that turns a path off is not exactly once in its file: the catalogue is out of date."""
+    """The text to replace does not occur exactly once in its file, so FAST_PATHS is out of date."""
 
 
 @dataclass(frozen=True, slots=True)
 class FastPath:
-    """A path, the text whose replacement turns it off, and the loads that it is meant for.
+    """A fast path, the text whose replacement turns it off, and the loads that it is meant for.
 
-    `loads`: (work, in flight); the work `log` is recovery from a log with so many commands to an entry. `beside`: the
-    name of a path that is off on both sides, because it would take the same work first.
+    `loads`: (work, requests in flight). For the work `log`, which is recovery from a log, the number is that of the
+    commands per entry. `beside`: the name of another path that is off in both clusters, because it would handle the
+    same requests first.
     """
 
     name: str
@@ -169,7 +171,9 @@ FAST_PATHS: tuple[FastPath, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """One load with and without a path. The rates are medians per second; `ratios` are those of adjacent windows."""
+    """The result of one load with and without a path. The rates are medians of operations per second. `ratios`: rate
+    with the path / rate without it, for each pair of adjacent windows.
+    """
 
     path: str
     work: str
@@ -201,7 +205,7 @@ def copy_without(paths: Sequence[FastPath], folder: Path) -> Path:
 
 @contextmanager
 def environment(path: FastPath, copy: Path) -> Iterator[None]:
-    """Processes that start now import the packages of `copy`, whatever folder they start in."""
+    """Make processes that start within the block import the packages of `copy`, in whatever folder they start."""
     wanted = {
         "PYTHONPATH": str(copy),
         "PYTHONSAFEPATH": "1",
@@ -245,7 +249,9 @@ def _rate(cluster: Running, spec: LoadSpec) -> float:
 
 
 def served(path: FastPath, copies: Sequence[Path], home: Path, pairs: int, seconds: float) -> Iterator[Gain]:
-    """The loads of `path` on clusters, one of each copy, by turns."""
+    """Measure the loads of `path` that need a cluster: one cluster runs on each copy, and windows alternate between
+    them.
+    """
     contender = next(each for each in CONTENDERS if each.name == path.contender)
     loads = [load for load in path.loads if load[0] != "log"]
     if not loads:
@@ -269,7 +275,7 @@ def served(path: FastPath, copies: Sequence[Path], home: Path, pairs: int, secon
 
 
 def recovered(path: FastPath, copies: Sequence[Path], home: Path, pairs: int) -> Iterator[Gain]:
-    """The loads of `path` that are recoveries, in a fresh process each."""
+    """Measure the loads of `path` that are recoveries from a log, each in a fresh process."""
     for work, batch in path.loads:
         if work != "log":
             continue
@@ -324,7 +330,7 @@ def main(only: tuple[str, ...], pairs: int, seconds: float) -> None:
 
 
 def write_result(gain: Gain, about: dict[str, Any]) -> None:
-    """Put the row of `gain` into the results, in the place of an earlier one of the same load."""
+    """Write the row of `gain` to the results. It replaces an earlier row of the same path and load."""
     rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
     load = (gain.path, gain.work, gain.in_flight)
     rows = [row for row in rows if (row["path"], row["work"], row["in_flight"]) != load]

@@ -1,8 +1,10 @@
-"""`python -m benchmarks.single.memory`: the memory of keys and log entries beyond their bytes, and the time of the
-garbage collector.
+"""`python -m benchmarks.single.memory`: memory per key and per log entry, and collection times.
 
-Each measurement runs in a fresh process. A key has 16 bytes, its value 128; "over key and value" is resident memory per
-key less these 144 bytes.
+The overhead is the memory beyond the bytes of keys and values. The times are those of full runs of the garbage
+collector.
+
+Each measurement runs in a fresh process. A key has 16 bytes and its value 128. The column "over key and value" is the
+resident memory per key or entry, less these 144 bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ KEY_AND_VALUE_BYTES = 16 + 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRow:
-    """One measurement. `bytes_each`: resident, everything included; the collections in ms, full ones."""
+    """One measurement. `bytes_each`: resident bytes per key or entry, with all overhead. The three collections are full
+    ones; the third follows `gc.freeze()`.
+    """
 
     what: str
     count: int
@@ -38,8 +42,8 @@ class MemoryRow:
 
 
 def measure(what: str, count: int) -> MemoryRow:
-    """Build `count` of something in this process, and collect."""
-    state_of(1000)  # Imports and the first use are not part of the measurement.
+    """Build `count` keys or log entries in this process, and measure memory and collections."""
+    state_of(1000)  # Warm up: the memory of imports and of the first use is not measured.
     before = resident_bytes()
     kept = state_of(count) if what == "keys applied" else list(log_entries(count, 1, 100_000))
     bytes_each = (resident_bytes() - before) / count

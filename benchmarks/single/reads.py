@@ -1,9 +1,9 @@
 """`python -m benchmarks.single.reads`: gets by a round and gets by lease, in turns, on the same three members.
 
-One process, one `Client`, tasks that each await one get after the other. Both kinds go
-through `Client.execute`, so their cost to the client is the same. It is higher than that of the usual get, which
-`python -m benchmarks.single.client` measures. The difference between the two kinds is the cost of the round:
-messages to both followers and back, and the work of the leader.
+One process has one `Client` and many tasks, each of which awaits one get after the other. Both kinds of gets use
+`Client.execute`, so they cost the client the same. `Client.execute` costs more than the usual `Client.get`, which
+`python -m benchmarks.single.client` measures. The difference between the two kinds is the cost of the round: messages
+to both followers and back, and the work of the leader.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ async def _measured(window: _Window, cluster: Running, leader: str, seconds: flo
 
 
 class _Window:
-    """Gets of one way. `seconds`: how long each took; `answered_so`: how many were answered as they were asked for."""
+    """A window of gets of one kind. `seconds`: how long each get took. `answered_so`: how many gets were answered with
+    the requested consistency.
+    """
 
     def __init__(self, client: Client, keys: list[bytes], way: Consistency, tasks: int) -> None:
         self.way, self.tasks = way, tasks
@@ -107,7 +109,7 @@ class _Window:
         self._client, self._keys = client, keys
 
     async def run(self, seconds: float) -> None:
-        """Until `seconds` are over, and the gets that were open then have ended."""
+        """Run for `seconds`, and then until the open gets have ended."""
         until = time.perf_counter() + seconds
         async with trio.open_nursery() as nursery:
             for number in range(self.tasks):
@@ -121,7 +123,7 @@ class _Window:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Medians over the repetitions, as Markdown."""
+    """Return the medians over the repetitions as a Markdown table."""
     cells: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in rows:
         cells.setdefault((row["tasks"], row["way"]), []).append(row)

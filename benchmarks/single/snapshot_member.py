@@ -1,12 +1,14 @@
-"""A member that measures itself: `python -m benchmarks.single.snapshot_member FOLDER SETTINGS`, SETTINGS in JSON.
+"""A member that measures its snapshots: `python -m benchmarks.single.snapshot_member FOLDER SETTINGS`, SETTINGS in
+JSON.
 
-It obeys lines on standard input (`begin`, `snapshot`, `marks`, `end`), and answers each with one line of JSON. What is
-measured between `begin` and `end`: how late the loop is, asked every 5 ms; how long each slice of the snapshots' own
-work took, in time of the clock and of this thread's CPU; and how long each garbage collection took. What a collection
-took in a slice is not counted as the slice's CPU time: it may come at any moment, and walks what others left behind.
+The commands are lines on standard input: `begin`, `snapshot`, `marks` and `end`. Each is answered with one line of
+JSON. Between `begin` and `end` the member measures: how late the event loop is, every 5 ms; the wall time and the CPU
+time (of this thread) of each slice of snapshot work; and the CPU time of each garbage collection. The CPU time of a
+slice excludes collections, because a collection can start at any moment and traverses the garbage of all code.
 
-Of each slice of LONG_MS of CPU or more: what the system did for it. And a yardstick: with each look at the loop some
-work that is always the same, and needs no memory. What makes that long is the machine, not the snapshot.
+For each slice of at least LONG_MS of CPU time, the resource usage is recorded too. With each measurement of the loop, a
+yardstick is timed: some work that is always the same and needs no memory. If the yardstick takes long, the cause is the
+machine and not the snapshot.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from raft.snapshots.sender import SnapshotSender
 LOOK_SECONDS = 0.005
 LONG_MS = 3.0
 YARDSTICK = range(25_000)
-"""To add up in as long as a slice takes."""
+"""The sum of these numbers takes about as long as a slice."""
 
 PARTS = {
     "build": (SnapshotBuilder, "advance"),
@@ -45,11 +47,13 @@ PARTS = {
     "receive": (SnapshotReceiver, "advance"),
     "install": (SnapshotInstaller, "step"),
 }
-"""Of a slice: what is done in it, each where there is something to do."""
+"""The parts of the work of a slice: (class, method) by name. A slice does the parts that have work to do."""
 
 
 class Slices:
-    """Every step of `SnapshotManager.advance` that did something: building, reading and sending chunks, installing."""
+    """Measurements of the slices of snapshot work. A slice is one call of `SnapshotManager.advance`, which builds,
+    sends, receives or installs a part of a snapshot.
+    """
 
     def __init__(self) -> None:
         self.clock_ms: list[float] = []
@@ -58,23 +62,24 @@ class Slices:
         self.collections_ms: list[float] = []  # CPU.
         self.yardstick_ms: list[float] = []  # CPU.
         self.long: list[dict[str, float]] = []
-        self._collected = self._began = 0.0  # CPU seconds of all collections, and when the last one began.
+        # CPU seconds of all collections, and CPU time at the start of the last collection.
+        self._collected = self._began = 0.0
 
     def install(self) -> None:
-        """Measure from now on. The methods are wrapped: what is measured is the product's own."""
+        """Measure from now on, by wrapping the methods of the product."""
         gc.callbacks.append(self._see_collection)
         self._wrap(SnapshotManager, "advance", self.cpu_ms, self.clock_ms, self.long)
         for name, (owner, method) in PARTS.items():
             self._wrap(owner, method, self.parts[name], [])
 
     def clear(self) -> None:
-        """Forget what was measured so far."""
+        """Discard all measurements so far."""
         for each in (self.clock_ms, self.cpu_ms, self.collections_ms, self.yardstick_ms, *self.parts.values()):
             each.clear()
         self.long.clear()
 
     def counts(self) -> dict[str, Any]:
-        """What was measured since."""
+        """Return a summary of the measurements since `clear`."""
         parts = {name: summary(values) for name, values in self.parts.items()}
         return {
             "slice_ms": summary(self.clock_ms),
@@ -127,14 +132,14 @@ class Slices:
 
 
 def usage() -> dict[str, float]:
-    """What this thread has used so far, as the system counts it."""
+    """Return the resources that this thread has used so far (`getrusage`)."""
     used = resource.getrusage(resource.RUSAGE_THREAD)
     return {"user_ms": used.ru_utime * 1e3, "system_ms": used.ru_stime * 1e3, "page_faults": used.ru_minflt,
             "read_faults": used.ru_majflt, "waits": used.ru_nvcsw, "displaced": used.ru_nivcsw}  # fmt: skip
 
 
 class Lateness:
-    """The lateness of this loop. `look` is called with each sample."""
+    """Measures how late the event loop resumes a task. `look` is called after each sample."""
 
     def __init__(self, look: Callable[[], None]) -> None:
         self.ms: list[float] = []
@@ -150,7 +155,7 @@ class Lateness:
 
 
 def summary(values: list[float]) -> dict[str, float]:
-    """Of a list of ms."""
+    """Return the number and the percentiles of a list of times in ms."""
     ordered = sorted(values) or [0.0]
     shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
     return {"count": len(values), **{name: round(percentile(ordered, share), 3) for name, share in shares.items()},
@@ -158,7 +163,7 @@ def summary(values: list[float]) -> dict[str, float]:
 
 
 async def obey(member: RunningMember, lateness: Lateness, slices: Slices) -> None:
-    """Answer each line; the end of the input ends the member."""
+    """Carry out and answer each line of standard input. The end of the input stops the member."""
     core = member.node.core
     lines = trio.lowlevel.FdStream(os.dup(0))
     buffer = b""

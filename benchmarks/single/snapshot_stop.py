@@ -1,10 +1,10 @@
 """`python -m benchmarks.single.snapshot_stop`: does a snapshot stop the world?
 
 Three members on loopback with 10⁶ keys (16-byte keys, 128-byte values), every write synced, and puts at a steady rate.
-In windows that take turns, one follower is killed and started again; in every second window the leader also builds a
-snapshot and cuts its log, so that the follower is sent the snapshot and installs it, while the puts go on. In the
-others it catches up from the log. Told for leader and follower: the longest slice of the snapshots' own work, and how
-late the loop was (asked every 5 ms), with the snapshot and without.
+In each window, one follower is killed and started again while the puts go on. In every second window, the leader also
+builds a snapshot and cuts its log, so that the follower has to install the snapshot. In the other windows, the follower
+catches up from the log. The results for leader and follower, with and without the snapshot, are the longest slice of
+snapshot work, and how late the event loop was (measured every 5 ms).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 class MemberProcess:
-    """One member, and the lines to and from it."""
+    """The process of one member (`snapshot_member`), with the pipes for its commands and answers."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         arguments = [sys.executable, "-m", "benchmarks.single.snapshot_member", str(folder), json.dumps(settings)]
@@ -53,7 +53,7 @@ class MemberProcess:
         )
 
     async def ask(self, line: str) -> Row:
-        """Its answer to `line`; waits until it is ready."""
+        """Send the command `line` and return the member's answer. Waits until the member is ready."""
         return await trio.to_thread.run_sync(self._ask, line)
 
     def _ask(self, line: str) -> Row:
@@ -65,7 +65,7 @@ class MemberProcess:
         return answer
 
     def kill(self) -> None:
-        """At once, as a loss of its process; waits for its end."""
+        """Kill the process at once, and wait for its end."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -81,8 +81,8 @@ class Trial:
         self.addresses = [(f"127.0.0.1:{ports[2 * i]}", f"127.0.0.1:{ports[2 * i + 1]}") for i in range(3)]
         self.members = [(name, *pair) for name, pair in zip(NAMES, self.addresses, strict=True)]
         raft = {
-            "snapshot_log_bytes": NEVER_BYTES,  # Only when it is asked for.
-            "retention_bytes_max": 1,  # Then the log is cut, whoever needs it.
+            "snapshot_log_bytes": NEVER_BYTES,  # Members build a snapshot only on the command `snapshot`.
+            "retention_bytes_max": 1,  # After a snapshot the log is cut at once, even if a follower still needs it.
             "snapshot_bytes_per_second": snapshot_bytes_per_second,
         }
         self._settings = {"members": self.members, "raft": raft}
@@ -111,7 +111,7 @@ class Trial:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """All members run meanwhile, unless they are killed."""
+        """Run all members for as long as the block lasts, except those that are killed."""
         try:
             for name in NAMES:
                 self.start(name)
@@ -133,7 +133,7 @@ class Trial:
         return await self._processes[name].ask(line)
 
     async def wait_for(self, name: str, condition: Callable[[Row], bool]) -> None:
-        """Look at a member until `condition` holds of its marks."""
+        """Poll a member until its marks satisfy `condition`."""
         while not condition(await self.ask(name, "marks")):  # noqa: ASYNC110  # It is another process.
             await trio.sleep(0.05)
 
@@ -147,7 +147,7 @@ class Trial:
 
 
 class SteadyPuts:
-    """Puts at a steady rate, by tasks that each keep to their share of it. `latencies`: since `begin`, in ms."""
+    """Puts at a steady rate; each task issues an equal share. `latencies`: those of the present window, in ms."""
 
     def __init__(self, client: Client, keys: int, rate: float) -> None:
         self._client, self._keys, self._interval = client, keys, TASKS / rate
@@ -172,16 +172,17 @@ class SteadyPuts:
             except StoreError:
                 self.failures += 1
             self.latencies.append((trio.current_time() - began) * 1e3)
-            due = max(due + self._interval, trio.current_time() - 1)  # Late by more is not made up for.
+            # A task that is more than 1 s late skips the older puts.
+            due = max(due + self._interval, trio.current_time() - 1)
 
 
 def _keys_of_the_state(keys: int) -> list[int]:
-    draw = random.Random(1)  # As `benchmarks.single.startup.drawn_keys` has it for new keys.
+    draw = random.Random(1)  # The same draws as for new keys in `benchmarks.single.startup.drawn_keys`.
     return [draw.getrandbits(64) for _ in range(keys)]
 
 
 async def window(trial: Trial, load: SteadyPuts, leader: str, *, with_snapshot: bool, seconds: float) -> Row:
-    """One window; the follower that is killed is the first one."""
+    """Carry out one window, in which the first follower is killed. Returns its row."""
     follower = next(name for name in NAMES if name != leader)
     trial.kill(follower)
     began = trio.current_time()
@@ -248,7 +249,9 @@ HEAD = (
 
 
 def ratio(rows: list[Row], member: str) -> float:
-    """p99.9 of the loop's lag with snapshots, over that without: each the mean of its windows."""
+    """Return the p99.9 of the loop's lateness with a snapshot divided by that without one. Each is the mean over its
+    windows.
+    """
     means: list[float] = []
     for with_snapshot in (True, False):
         lags = [row[member]["lag_ms"]["p99.9"] for row in rows if row["with_snapshot"] is with_snapshot]

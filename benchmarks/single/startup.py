@@ -1,8 +1,9 @@
-"""`python -m benchmarks.single.startup`: the time of the restart of a member, by phase, and its memory.
+"""`python -m benchmarks.single.startup`: the time of a member's restart, by phase, and its peak memory.
 
-A log of puts (16-byte keys out of 100,000, or all new; 128-byte values; under sessions that acknowledge, as clients do)
-is opened, read and applied; a snapshot is opened, which verifies it, and restored. Each measurement runs in a fresh
-process, over files in the page cache: only our own work is measured, in CPU seconds.
+A log of puts is opened, read and applied. The puts have 16-byte keys (out of 100,000 different ones, or all new),
+128-byte values, and sessions that acknowledge results as clients do. A snapshot is opened (which verifies it) and
+restored. Each measurement runs in a fresh process, with the files in the page cache. The times are CPU seconds of the
+process, so waiting for the disk is not measured.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ RESULTS = Path(__file__).resolve().parent.parent / "results" / "startup.json"
 IDENTITY = Identity(cluster_id=bytes(15) + b"b", group_id=0, node_id="s1", incarnation_id=bytes(16))
 CONFIGURATION = Configuration.of([Member("s1")])
 SESSIONS = 16
-WINDOW = 64  # Requests that a client has open.
+WINDOW = 64  # The number of open requests per client.
 KEYS_OVERWRITTEN = 100_000
-READ_BYTES = 1024 * 1024  # Read from the log at once, as by a member.
+READ_BYTES = 1024 * 1024  # The bytes that one read of the log may return, as in a member.
 FULL = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupRow:
-    """One measurement. `count`: commands, or keys; the seconds are of CPU."""
+    """One measurement. `count`: the number of commands and of keys in the snapshot. The seconds are CPU time."""
 
     what: str
     count: int
@@ -54,12 +55,12 @@ class StartupRow:
 
     @property
     def per_second(self) -> float:
-        """Commands or keys per second, over all phases."""
+        """Commands and keys per second of CPU time, over all phases."""
         return self.count / (self.open_seconds + self.read_seconds + self.apply_seconds)
 
 
 class _UnsyncedFiles(InlineFiles):
-    """For the quick preparation of a folder, without any promise of durability."""
+    """Files that ignore syncs, so that a folder is prepared quickly."""
 
     def submit(self, operations: Sequence[Operation], done: Callable[[BaseException | None], None]) -> None:
         super().submit([each for each in operations if not isinstance(each, SyncFile | SyncFolder)], done)
@@ -76,7 +77,7 @@ def opened(files: InlineFiles) -> OpenedStorage:
 
 
 def puts(keys: Iterator[bytes], count: int, first_session: int) -> Iterator[bytes]:
-    """Commands of SESSIONS clients that keep WINDOW requests open."""
+    """Yield the commands of SESSIONS clients that each keep WINDOW requests open."""
     values = [random.Random(2).randbytes(128) for _ in range(64)]
     for i in range(count):
         number = 1 + i // SESSIONS
@@ -89,14 +90,14 @@ def puts(keys: Iterator[bytes], count: int, first_session: int) -> Iterator[byte
 
 
 def drawn_keys(distinct: int | None) -> Iterator[bytes]:
-    """16-byte keys: out of `distinct` ones, or nearly all new if it is None."""
+    """Yield 16-byte keys, drawn from `distinct` different ones. If `distinct` is None, nearly all keys are new."""
     draw = random.Random(1)
     while True:
         yield b"%016x" % (draw.randrange(distinct) if distinct else draw.getrandbits(64))
 
 
 def log_entries(commands: int, batch: int, distinct: int | None, first_session: int = 1) -> Iterator[Entry]:
-    """A log that registers the sessions, then puts, `batch` to an entry."""
+    """Yield the entries of a log: first the registration of the sessions, then puts, `batch` per entry."""
     register = [encode_command(RegisterSession(2**60))] * SESSIONS
     yield Entry(1, 1, EntryKind.COMMANDS, encode_batch(0, register))
     raw = puts(drawn_keys(distinct), commands, first_session)
@@ -106,7 +107,7 @@ def log_entries(commands: int, batch: int, distinct: int | None, first_session: 
 
 
 def state_of(keys: int) -> KvMachine:
-    """A machine with so many keys, and the sessions that wrote them."""
+    """Return a state machine with `keys` keys, and with the sessions that wrote the keys."""
     machine = KvMachine()
     for entry in log_entries(keys, 256, None) if keys else ():
         machine.apply(entry)
@@ -114,7 +115,9 @@ def state_of(keys: int) -> KvMachine:
 
 
 def prepare(folder: Path, keys: int, entries: Iterator[Entry]) -> None:
-    """A data folder: a snapshot of `keys` keys, then these entries, a frame for each, as if each was synced alone."""
+    """Make a data folder with a snapshot of `keys` keys and a log of these entries. Each entry has a frame of its own,
+    as if it had been synced alone.
+    """
     picture = state_of(keys).snapshot()
     create_data_folder(
         folder,
@@ -139,7 +142,7 @@ def _raise(error: BaseException | None) -> None:
 
 
 def measure(folder: Path, what: str, count: int) -> StartupRow:
-    """Come back from `folder`, in this process."""
+    """Recover from `folder` in this process, and return the times of the phases."""
     files = InlineFiles(folder)
     laps = [time.process_time()]
     storage = opened(files)
@@ -174,7 +177,7 @@ def measure(folder: Path, what: str, count: int) -> StartupRow:
 
 
 def in_a_fresh_process(folder: Path, what: str, count: int) -> StartupRow:
-    """`measure` where nothing else has used memory or warmed anything up."""
+    """Run `measure` in a new process, where no earlier work has used memory or warmed caches."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(measure, (folder, what, count))
 
@@ -190,7 +193,8 @@ def plan(commands: int, keys: int) -> Iterator[tuple[str, int, int, int, int, in
         yield f"log, {batch} to an entry", commands, 0, commands, batch, KEYS_OVERWRITTEN
     yield "log, 256 to an entry, new keys", commands, 0, commands, 256, None
     yield "snapshot", keys, keys, 0, 1, None
-    log_commands = 256 * 2**20 * commands // FULL // 192  # A full one has 256 MiB: about 190 bytes to a command.
+    # At full size the log has 256 MiB, with about 190 bytes per command.
+    log_commands = 256 * 2**20 * commands // FULL // 192
     yield "snapshot and a log of 256 MiB", keys + log_commands, keys, log_commands, 16, KEYS_OVERWRITTEN
 
 
@@ -236,12 +240,12 @@ def main(commands: int, keys: int, only: str, folder: Path | None, out: Path | N
 def _machine(folder: Path) -> dict[str, Any]:
     try:
         return describe(folder)
-    except ImportError:  # Without the `bench` extra less is known.
+    except ImportError:  # Without the `bench` extra, only these two facts are known.
         return {"python": platform.python_version(), "cores": os.cpu_count()}
 
 
 def as_json(machine: dict[str, Any], rows: Sequence[StartupRow]) -> str:
-    """What a results file holds."""
+    """Return the content of a results file."""
     content = {"machine": machine, "rows": [{**asdict(row), "per_second": round(row.per_second)} for row in rows]}
     return json.dumps(content, indent=1) + "\n"
 

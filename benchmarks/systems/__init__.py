@@ -1,1 +1,1 @@
-"""The systems that are compared, as processes."""
+"""The compared systems: their servers, started as processes."""

@@ -1,10 +1,13 @@
-"""What a put costs at the least: `python -m benchmarks.systems.bare_node JSON`, one of a leader and its followers.
+"""The least cost of a put: `python -m benchmarks.systems.bare_node JSON` runs a leader or a follower without a store.
 
-The path of a put and nothing else, to tell the price of Python and of the machine from that of a store: requests are
-split, gathered into a batch, written and synced by all, sent to the followers, decoded on every member and put into a
-dict, and answered once a majority has it. No elections, no terms, no sessions, no limits, no snapshots, no order of
-keys, nothing is read back from disk, nothing is checked; epoll and plain functions. With `records` each key has what
-a versioned store must keep of it: value, creation and modification revision, version.
+The node carries out puts and does nothing else, so that the cost of Python and of the machine can be separated from the
+cost of a store. The leader splits its input into requests, gathers them into a batch and sends the batch to the
+followers. All members write and sync the batch, decode it and put it into a dict. The leader answers once a majority
+has the batch on disk.
+
+There are no elections, terms, sessions, limits, snapshots, ordered keys or checks, and nothing is read back from disk.
+The code uses epoll and plain functions. With `records`, each key has the fields of a versioned store: value, creation
+revision, modification revision, version.
 """
 
 from __future__ import annotations
@@ -28,16 +31,19 @@ from benchmarks.load.dialect import dialed
 
 RECEIVE_BYTES_MAX = 1 << 16
 FILE_BYTES = 32 << 20
-"""Written once with zeroes, then over and over: a write into what a file has already costs the least."""
+"""The size of the file, which is first filled with zeroes and then overwritten again and again: overwriting existing
+bytes costs the least.
+"""
 
-APPEND = struct.Struct(">IIII")  # length of what follows, index, commit index, number of puts; then the puts' frames.
+# The fields: length of the rest, index, commit index, number of puts. The frames of the puts follow.
+APPEND = struct.Struct(">IIII")
 POSITION = struct.Struct(">I")
 
 Record = tuple[bytes, int, int, int]
 
 
 class Disk:
-    """One file, and a thread that writes to it and syncs; `durable` is its progress."""
+    """One file, and a thread that writes and syncs it. `durable`: the index of the last synced batch."""
 
     def __init__(self, path: Path) -> None:
         self.durable = 0
@@ -51,7 +57,7 @@ class Disk:
         threading.Thread(target=self._work, daemon=True).start()
 
     def submit(self, index: int, data: bytes) -> None:
-        """Write and sync; then `notified` can be read."""
+        """Let the thread write and sync `data`. Then the pipe `notified` becomes readable."""
         self._jobs.put((index, data))
 
     def _work(self) -> None:
@@ -65,7 +71,7 @@ class Disk:
 
 
 class BareStore:
-    """A dict, with a count of its puts."""
+    """The keys and values in a dict, and the number of puts as the revision."""
 
     def __init__(self, *, keeps_records: bool) -> None:
         self.revision = 0
@@ -74,7 +80,9 @@ class BareStore:
         self.records: dict[bytes, Record] = {}
 
     def apply(self, count: int, frames: bytes) -> list[Any]:
-        """`count` puts, as they came: [request id, key, value] each. They are decoded by one call."""
+        """Apply `count` puts, each in the form [request id, key, value] in which it was received. One call decodes all
+        of them.
+        """
         items: list[Any] = cbor2.loads(b"\x9b" + count.to_bytes(8, "big") + frames)
         if self._keeps_records:
             records, revision = self.records, self.revision
@@ -91,7 +99,9 @@ class BareStore:
 
 
 def split(data: bytes) -> tuple[list[bytes], bytes]:
-    """Bodies of frames with four bytes of length before each, and what is left."""
+    """Split bytes into frames, each with a length of four bytes before its body. Returns the bodies, and the bytes of
+    the last, incomplete frame.
+    """
     bodies, position, end = [], 0, len(data)
     while position + 4 <= end:
         after = position + 4 + int.from_bytes(data[position : position + 4], "big")
@@ -103,7 +113,7 @@ def split(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 def follow(link: socket.socket, disk: Disk, store: BareStore) -> None:
-    """Write what comes, acknowledge, apply up to the commit index that comes with it."""
+    """Run a follower: write and acknowledge each batch, and apply batches up to the commit index that it carries."""
     poll = select.epoll()
     poll.register(link, select.EPOLLIN)
     poll.register(disk.notified, select.EPOLLIN)
@@ -139,14 +149,16 @@ class ClientConnection:
 
 @dataclass(slots=True)
 class Batch:
-    """The puts of one append: the number from each connection, and their frames."""
+    """The puts of one append: how many came from each connection, and the frames of all."""
 
     parts: list[tuple[ClientConnection, int]] = field(default_factory=list)
     frames: list[bytes] = field(default_factory=list)
 
 
 class Leader:
-    """Gathers requests while its disk works: one batch at a time is on its way to the disk."""
+    """The leader. It gathers requests while its disk syncs the previous batch: only one batch at a time is being
+    written.
+    """
 
     def __init__(self, listener: socket.socket, followers: list[socket.socket], disk: Disk, store: BareStore) -> None:
         self._listener, self._disk, self._store = listener, disk, store
@@ -200,7 +212,7 @@ class Leader:
 
     def _send(self, commit_index: int) -> None:
         if self._disk.durable < self._last_index:
-            return  # One sync at a time; meanwhile more gathers.
+            return  # The previous sync is still under way; meanwhile more requests gather.
         batch = self._gathering
         if batch.frames:
             self._gathering, self._last_index = Batch(), self._last_index + 1

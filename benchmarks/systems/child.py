@@ -11,7 +11,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Tie this process to its parent (Linux; elsewhere the conductor's `finally` must do), and replace it."""
+    """Become PROGRAM, which ends when its parent ends. That holds only on Linux; elsewhere the conductor ends its
+    children in a `finally`.
+    """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != int(sys.argv[1]):

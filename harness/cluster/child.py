@@ -23,10 +23,10 @@ _LOOK_INTERVAL_SECONDS = 0.25
 
 
 def die_with(parent_pid: int) -> None:
-    """Make this process end when `parent_pid` does. If that process has ended already, end now."""
+    """Make this process end when `parent_pid` does. If the parent has ended already, end now."""
     if not _kernel_watches():
         threading.Thread(target=_watch, args=(parent_pid,), daemon=True).start()
-    if os.getppid() != parent_pid:  # It ended before the line above took effect.
+    if os.getppid() != parent_pid:  # The parent ended before the watch began.
         os._exit(1)
 
 
@@ -62,7 +62,7 @@ def main() -> None:
     sys.argv = ["hwm", *sys.argv[2:]]
     runpy.run_module(
         "kvstore.cli.main", run_name="__main__", alter_sys=True
-    )  # Run as the program of another package, not imported.
+    )  # The module is run as a program, not imported.
 
 
 def _taken(option: str) -> str | None:

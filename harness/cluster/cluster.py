@@ -22,7 +22,7 @@ from raft import Member
 
 NODES_MAX = 9  # Raft groups have up to nine members; more only adds load to one machine.
 READY_SECONDS = 30.0
-_START_ATTEMPTS_MAX = 3  # Another process can take a port before the member binds it.
+_START_ATTEMPTS_MAX = 3  # A start fails if another process takes a port before the member binds it.
 _LOOK_SECONDS = 0.05
 _PLAIN = MemberOptions()
 
@@ -124,7 +124,7 @@ class Cluster:
         volume = self.volumes.pop(node_id)
 
         def close() -> None:
-            with contextlib.suppress(OSError):  # The run may have been interrupted while the disk was failing.
+            with contextlib.suppress(OSError):  # The copy fails if the run was interrupted during a disk fault.
                 volume.keep(self.folder / node_id)
             volume.close()
 
@@ -219,7 +219,7 @@ async def running_cluster(
                     cluster.kill_all()
                     await cluster.close_volumes()
             nursery.cancel_scope.cancel()
-        if was_up:  # Not `return` from inside: the cancelled nursery would swallow it.
+        if was_up:  # The `return` is outside of the block, because the cancelled nursery would swallow it.
             return
 
 
@@ -260,6 +260,8 @@ def _agree(views: dict[str, MemberStatus]) -> bool:
 
 
 def _close(views: dict[str, MemberStatus]) -> bool:
-    """True if all members have nearly applied the highest commit index: under load they never apply to one index."""
+    """True if all members have applied nearly up to the highest commit index. Under load they are never at the same
+    index.
+    """
     mark = max(view.commit_index for view in views.values())
     return all(mark - view.last_applied <= 100 for view in views.values())

@@ -34,7 +34,9 @@ class MemberAddress:
 
 
 BOOTSTRAP = "--bootstrap"
-"""The option of a first start. A later start with it would hide a lost folder: the member would make a new one."""
+"""The option for the first start of a member. A later start must not have this option: it would hide the loss of the
+data folder, because the member would make a new folder.
+"""
 
 LEASE_READS = "--lease-reads"
 

@@ -12,7 +12,8 @@ from kvstore import MemberStatus
 
 POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 0.4  # A member that does not answer for this long is shown as silent.
-_HASH_SECONDS = 5.0  # Longer, because a member hashes its whole state.
+# The time for an answer with the state hash; it is longer, because the member hashes its whole state.
+_HASH_SECONDS = 5.0
 _FRESH_SECONDS = 1.0  # A member's claim to lead is believed for this long.
 
 
@@ -47,7 +48,7 @@ class Monitor:
         return max((view.term for view in self.views.values()), default=0)
 
     async def run(self, writer: RunWriter) -> None:
-        """Poll until cancelled. Each member has a task of its own, so that a silent one does not delay the others."""
+        """Poll until cancelled. Each member has a task of its own, so that a silent member delays no other."""
         async with trio.open_nursery() as nursery:
             self._begin = lambda node_id: nursery.start_soon(self._watch, node_id, writer)
             for node_id in self._node_ids:

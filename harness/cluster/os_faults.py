@@ -27,7 +27,7 @@ _LOG = "/log/"  # A part of the path of every log file (docs/reference/specifica
 
 
 class Controls:
-    """Integers of 64 bits that harness and member share. Only one of the two sets a cell at a time."""
+    """Integers of 64 bits that harness and member share. At any time only one of the two may write a given integer."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -50,7 +50,7 @@ class Controls:
 
     @property
     def failed(self) -> int:
-        """How many operations were made to fail in this life of the process."""
+        """The number of operations that the faults have made fail in this life of the process."""
         return self._cells[_FAILED]
 
     def lie(self) -> None:
@@ -62,7 +62,7 @@ class Controls:
         assert ns >= 0, "a monotonic clock does not go back"
         self._cells[_SHIFT_NS] += ns
 
-    # Used in the member's process.
+    # The methods below are used in the member's process.
 
     def is_to_fail(self, operation: Operation) -> bool:
         """True if the next operation of this kind on a log must fail."""

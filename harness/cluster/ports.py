@@ -21,7 +21,8 @@ def free_ports(count: int) -> list[int]:
     client that dials the port could even get the same port as its own, and so connect to itself. Another process can
     still take one of the returned ports first; then the caller must try again with others.
     """
-    random = SystemRandom()  # Not seeded by the run: two runs at once must not choose the same ports.
+    # The seed of the run is not used, because two runs at the same time must not choose the same ports.
+    random = SystemRandom()
     ports: list[int] = []
     with contextlib.ExitStack() as held:
         for _ in range(_ATTEMPTS_MAX):

@@ -16,7 +16,8 @@ from harness.cluster.child import CLOCK_SHIFT, DESCRIPTORS, TAMPERED
 from harness.cluster.os_faults import Controls
 
 _TAIL_BYTES = 2_000
-_STOP_GRACE_SECONDS = 10.0  # A member gives itself five (`kvstore.member.member.STOP_SECONDS_MAX`).
+# A member ends within five seconds of the request (`kvstore.member.member.STOP_SECONDS_MAX`).
+_STOP_GRACE_SECONDS = 10.0
 _READY = b"ready node="  # `hwm serve` logs this once it serves.
 
 
@@ -30,8 +31,9 @@ class MemberProcess:
         self.node_id, self.log_path = node_id, log_path
         self.arguments = tuple(arguments)
         self.clock_shift_seconds = 0
-        self.descriptors_max: int | None = None  # Its limit of open files; None: the limit of the harness.
-        self.environment: dict[str, str] = {}  # Added to the environment of the harness.
+        self.descriptors_max: int | None = None  # The member's limit of open files; None: the limit of the harness.
+        # Variables that the member's environment has besides those of the harness.
+        self.environment: dict[str, str] = {}
         self._controls: Controls | None = None
         self.may_end = False  # A fault may make the process end, so its end is no finding. Cleared by `start`.
         self.is_joining = False  # A joining process may end because no member answers it; then it is started again.
@@ -42,7 +44,7 @@ class MemberProcess:
 
     @property
     def running(self) -> bool:
-        """True from `start` until the harness ends it. A process that ended by itself still counts as running."""
+        """True from `start` until the harness ends the process, even if the process has ended by itself."""
         return self._popen is not None
 
     @property
@@ -70,12 +72,14 @@ class MemberProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # A Ctrl-C in the terminal is for the harness, which then ends its members.
+                # With its own session, the member gets no Ctrl-C of the terminal: the harness gets it, and ends its
+                # members.
+                start_new_session=True,
             )
         self.paused = self.may_end = False
 
     def give_controls(self) -> None:
-        """Make `controls`, which inject faults into its disk and its monotonic clock from the next start on."""
+        """Make `controls`, which from the next start on inject faults into the member's disk and monotonic clock."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._controls = Controls.make(self._controls_path)
 
@@ -90,7 +94,9 @@ class MemberProcess:
         return self.log_path.with_suffix(".controls").absolute()
 
     def give_wall_clock(self, faketime: Path) -> None:
-        """Let `set_wall_clock` set its wall clock, from the next start on. `faketime`: the path of libfaketime."""
+        """From the next start on, give the process a wall clock that `set_wall_clock` can set. `faketime`: the path of
+        libfaketime.
+        """
         self.environment |= {
             "LD_PRELOAD": str(faketime),
             "FAKETIME_TIMESTAMP_FILE": str(self._wall_clock_path),
@@ -100,7 +106,7 @@ class MemberProcess:
         self.set_wall_clock(0)
 
     def set_wall_clock(self, shift_seconds: int) -> None:
-        """Move its wall clock ahead of the machine's (below 0: behind), from now on."""
+        """Set the process's wall clock to this many seconds ahead of the machine's (below 0: behind)."""
         aside = self._wall_clock_path.with_suffix(".tmp")
         aside.write_text(f"{shift_seconds:+d}\n", encoding="ascii")
         aside.replace(self._wall_clock_path)
@@ -110,11 +116,11 @@ class MemberProcess:
         return self.log_path.with_suffix(".clock").absolute()
 
     def died(self) -> int | None:
-        """The exit code if it ended by itself, else None."""
+        """The exit code if the process ended by itself, else None."""
         return self._popen.poll() if self._popen is not None else None
 
     def wrong_end(self) -> int | None:
-        """The exit code if it ended by itself and no fault allows that; else None.
+        """The exit code if the process ended by itself and no fault allows that; else None.
 
         The end of an earlier process counts too. Otherwise a fault that kills the member would hide that its process
         had already ended.
@@ -124,7 +130,7 @@ class MemberProcess:
         return None if self.may_end or self.is_joining else self.died()
 
     def serves(self) -> bool:
-        """True once it has logged, in this life, that it serves."""
+        """True once the process has logged, in this life, that it serves."""
         if self._popen is None or not self.log_path.exists():
             return False
         with self.log_path.open("rb") as log:
@@ -132,7 +138,7 @@ class MemberProcess:
             return _READY in log.read()
 
     def kill(self) -> None:
-        """Kill it (SIGKILL) and reap it. This ends a paused process, too."""
+        """Kill the process (SIGKILL) and reap it. This ends a paused process, too."""
         if self._popen is not None:
             self._unseen = self.wrong_end()
             self._popen.kill()
@@ -140,7 +146,9 @@ class MemberProcess:
             self._popen, self.paused = None, False
 
     async def stop(self) -> int:
-        """Ask it to end (SIGTERM), wait and reap it; kill it if it does not end. Returns the exit code."""
+        """Ask the process to end (SIGTERM), wait for its end and reap it. Kill the process if it does not end in time.
+        Returns the exit code.
+        """
         assert self._popen is not None, self.node_id
         self.may_end = True
         self.resume()
@@ -161,6 +169,6 @@ class MemberProcess:
             self.paused = False
 
     def tail(self) -> str:
-        """The end of its log."""
+        """Return the end of the process's log."""
         data = self.log_path.read_bytes() if self.log_path.exists() else b""
         return data[-_TAIL_BYTES:].decode("utf-8", "replace").strip() or "(it said nothing)"

@@ -18,7 +18,8 @@ import trio
 from raft import FRAME_BYTES_MAX_PEER, FrameSplitter, Hello, ProtocolError, decode_hello, frame
 
 _READ_BYTES = 256 * 1024
-_DELAYED_BYTES_MAX = 8 * 1024 * 1024  # The most that is held back per direction; above it the proxy stops reading.
+# The most bytes that a proxy delays per direction. When so many wait, the proxy stops reading.
+_DELAYED_BYTES_MAX = 8 * 1024 * 1024
 
 
 Direction = Literal["both", "in", "out", "slow"]
@@ -28,7 +29,7 @@ Direction = Literal["both", "in", "out", "slow"]
 class Flow:
     """How frames from one member to another are treated: passed, delayed or lost.
 
-    The nemesis sets it, and every connection of the two members reads it.
+    The nemesis sets the treatment, and every connection of the two members follows it.
     """
 
     def __init__(self, source: str, target: str) -> None:
@@ -37,7 +38,8 @@ class Flow:
         self.frames_passed = 0
         self.frames_dropped = 0
         self._blocks = 0  # How many faults block this flow now; faults may overlap.
-        self._may_end = trio.Event()  # While not set, a connection whose other end is gone is kept open.
+        # While this event is not set, the proxy keeps a connection open although one end has gone.
+        self._may_end = trio.Event()
         self._may_end.set()
 
     @property
@@ -127,7 +129,7 @@ async def _greeting(dialer: trio.SocketStream) -> tuple[bytes, str | None]:
 async def _pump(
     source: trio.SocketStream, target: trio.SocketStream, flow: Flow, connection: trio.CancelScope, first: bytes
 ) -> None:
-    """Pass on the frames of one direction until its source ends. `first`: bytes that were read before."""
+    """Pass on the frames of one direction until its source ends. `first`: bytes already read from the source."""
     splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
     held = _DelayLine(target)
     async with trio.open_nursery() as nursery:
@@ -155,7 +157,7 @@ async def _pump(
 
 
 class _DelayLine:
-    """Sends parts in order, and none before it is due. Bounded in bytes."""
+    """Sends data in order, each part not before it is due. The waiting bytes are bounded."""
 
     def __init__(self, target: trio.SocketStream) -> None:
         self._target = target

@@ -26,8 +26,8 @@ _MIB = 1024 * 1024
 SMALL_BYTES, USUAL_BYTES = 96 * _MIB, 2048 * _MIB  # Sizes of a sparse file: only written blocks take room.
 _FILLING = "filling"
 _COMMAND_SECONDS = 20.0
-_THAW_GRACE_SECONDS = 5  # How much longer than `seconds_max` the watchdog waits.
-_PIECES = (_MIB, 64 * 1024, 4096)  # Room is taken in pieces, in the end in single blocks.
+_THAW_GRACE_SECONDS = 5  # The watchdog waits for this much longer than `seconds_max`.
+_PIECES = (_MIB, 64 * 1024, 4096)  # The sizes of the pieces in which free space is taken, down to single blocks.
 
 
 class Volume:
@@ -38,7 +38,8 @@ class Volume:
         self._mountpoint = folder / name
         self._file_system, self._size_bytes = file_system, size_bytes
         self._is_mounted = False
-        self._guard: subprocess.Popen[bytes] | None = None  # A watchdog that thaws, in case the harness ends first.
+        # The watchdog process, which thaws the file system if the harness ends before it does so.
+        self._guard: subprocess.Popen[bytes] | None = None
 
     @property
     def data(self) -> Path:
@@ -138,7 +139,8 @@ class Volume:
 
     def _mount(self) -> None:
         if self._file_system == "ext4":
-            # commit=300: the journal is seldom committed by itself, so that only synced data is on the disk.
+            # With commit=300 the file system seldom commits its journal by itself, so that only synced data is on the
+            # disk.
             _run("mount", "-o", "loop,nosuid,nodev,commit=300", str(self._image), str(self._mountpoint))
         else:
             _run("mount", "-t", "tmpfs", "-o", f"size={self._size_bytes}", "none", str(self._mountpoint))
@@ -148,7 +150,8 @@ class Volume:
         try:
             _run("umount", str(self._mountpoint))
         except VolumeFailed:
-            _run("umount", "--lazy", str(self._mountpoint))  # A process has a file open: its end ends the mount.
+            # A process still has a file open; the mount ends with that process.
+            _run("umount", "--lazy", str(self._mountpoint))
         self._is_mounted = False
 
 

@@ -39,7 +39,7 @@ class Disk:
     def __init__(self, durable: Image) -> None:
         self.durable = durable
         self.unsynced: tuple[LogWrite, ...] = ()
-        self.appended = durable  # Including everything that is not synced yet.
+        self.appended = durable  # The log with all appended entries, synced or not.
 
     @property
     def first_index(self) -> int:
@@ -53,7 +53,7 @@ class Disk:
 
     @property
     def has_unproven_batch(self) -> bool:
-        """Always false: this disk needs no proof."""
+        """Always false: a restart never needs a later frame to prove that a batch was durable."""
         return False
 
     @property
@@ -118,7 +118,7 @@ class Disk:
         return write.sequence
 
     def after_crash(self, survived: int = 0) -> Disk:
-        """Return the disk of the next life, if the first `survived` of the unsynced writes are durable anyway."""
+        """Return the disk after a crash that only the first `survived` of the unsynced writes have survived."""
         durable = self.durable
         for write in self.unsynced[:survived]:
             durable = durable.after(write)

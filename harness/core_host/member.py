@@ -23,7 +23,9 @@ from raft import Member as Voter
 
 
 class NoSpread(Random):
-    """A source that always draws the least number. Time-outs are events here, so the draws do not matter."""
+    """A random source that always draws the least number. Here the time-outs are events, so their drawn lengths do not
+    matter.
+    """
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
         """Return the least number of the range."""
@@ -101,7 +103,7 @@ class CoreHost:
         self.flush()
 
     def sync(self) -> None:
-        """Make every write durable, including the writes that this causes."""
+        """Make every write durable, including writes that the core makes because of these syncs."""
         while self.disk.unsynced:
             self.sync_oldest()
 

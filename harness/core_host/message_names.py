@@ -33,21 +33,21 @@ KINDS: dict[str, type[Message]] = {
     "timeout-now": TimeoutNow,
 }
 
-SPECIAL = ("entries", "heartbeat")  # An append with entries, or without.
+SPECIAL = ("entries", "heartbeat")  # `entries` is an append with entries, and `heartbeat` one without.
 
 NAMES = (*KINDS, *SPECIAL)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldMessage:
-    """A message that is held on its way."""
+    """A message on its way, which is held until it is delivered or dropped."""
 
     sender: str
     to: str
     message: Message
 
     def is_a(self, kind: str) -> bool:
-        """True if it is of the kind with this name."""
+        """True if the message is of the kind with this name."""
         if kind in SPECIAL:
             return isinstance(self.message, AppendEntries) and bool(self.message.entries) == (kind == "entries")
         return isinstance(self.message, KINDS[kind])

@@ -16,16 +16,19 @@ class Bounds:
     terms: int = 2
     entries: int = 2
     crashes: int = 1
-    in_flight: int = 2  # The most messages on their way. Any more are lost, and every choice of them is explored.
-    duplicates: int = 0  # How often a message arrives and still stays on its way, to arrive again.
+    # The most messages on their way. Further messages are lost, and the search explores every choice of lost messages.
+    in_flight: int = 2
+    duplicates: int = 0  # How often a message may be duplicated: it arrives, and can arrive again later.
     reads: int = 0  # Linearizable reads.
     depth: int | None = None  # Events on a path.
     seconds: float | None = None
     states: int | None = None
-    hints: int = 0  # How often a follower hears, rightly or not, that its leader's connections have ended.
-    heartbeats: int = 0  # Heartbeats of leaders. Each sends lost entries again.
-    pre_votes: bool = False  # Pre-votes travel as messages; otherwise they are granted at once.
-    elected: bool = False  # Begin with a leader of term 1 whose first entry is committed everywhere.
+    hints: int = 0  # How often a follower gets the (true or false) hint that its leader's connections have ended.
+    # Heartbeats of leaders. After a loss, a heartbeat makes the leader send the lost entries again.
+    heartbeats: int = 0
+    pre_votes: bool = False  # True: pre-votes are messages. False: every pre-vote is granted at once.
+    # True: at the start there is a leader of term 1, whose first entry is committed on all members.
+    elected: bool = False
     symmetry: bool = True
 
     def words(self) -> str:

@@ -1,4 +1,4 @@
-"""Ghost state: what the rules need to remember of a path besides the present state of the cluster.
+"""Ghost state: the facts about a path that the rules need besides the present state of the cluster.
 
 It records which members led, how they voted, what was committed, and which events may still happen. Ghost states are
 numbered, as local states and messages are, and each step from one ghost state to the next is computed once.
@@ -25,7 +25,7 @@ class GhostState:
     heartbeats_left: int
     hints_left: int
     leaders: tuple[int, ...]  # By term, from 1.
-    votes: tuple[int, ...]  # By voter and term: the candidate that was given the vote.
+    votes: tuple[int, ...]  # By voter and term: the candidate that got the vote.
     committed: tuple[tuple[int, int], ...] = ()  # By index, from 1: (term of the entry, term in which it committed).
     reads: tuple[tuple[int, int], ...] = ()  # Open reads: (ticket, entries committed when the read began).
 

@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
 
     state: int
     sent: tuple[int, ...]  # Numbers of messages.
-    notes: Notes  # What the ghost state remembers: (what, number, value).
+    notes: Notes  # Facts for the ghost state: (kind of fact, number, value).
     violation: tuple[str, str] | None  # (rule, detail)
 
 
@@ -45,7 +45,7 @@ class Facts:
     commit_index: int
     last_applied: int
     unsynced: int
-    follows: bool  # It is a follower that knows its leader.
+    follows: bool  # True if the member is a follower that knows its leader.
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,18 @@ class LocalStates:
     def __init__(self, bounds: Bounds) -> None:
         self.renamings = Renamings(bounds.members, symmetry=bounds.symmetry)
         self._with_pre_votes = bounds.pre_votes
-        self.place: list[int] = []  # By state: the place of the member that is in it.
+        self.place: list[int] = []  # By state: the place of the member that is in this state.
         self.facts: list[Facts] = []
-        self.images: list[tuple[int, ...]] = []  # By state: the state that each renaming turns it into.
-        self.orbit: list[int] = []  # By state: the least number among its images, all of which share it.
+        self.images: list[tuple[int, ...]] = []  # By state: its image under each renaming.
+        # By state: the least number among its images. All images of a state have the same least number.
+        self.orbit: list[int] = []
         self.letters: list[Envelope] = []
         self.letter_images: list[tuple[int, ...]] = []
         self.steps_run = 0  # How many steps the production core has carried out.
         self._numbers: dict[StateKey, int] = {}
         self._stored: list[bytes | None] = []  # The pickled member, for one state of each orbit.
-        self._origin: list[tuple[int, int]] = []  # (a stored state, the renaming that makes it this one)
+        # By state: (a stored state, the renaming that turns the stored state into this one).
+        self._origin: list[tuple[int, int]] = []
         self._letter_numbers: dict[StateKey, int] = {}
         self._outcomes: list[dict[tuple[int, int], Outcome]] = []
 

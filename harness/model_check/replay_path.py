@@ -29,7 +29,8 @@ from harness.model_check.state_key import StateKey, state_key
 from raft import ProtocolError
 
 Key = tuple[int, int, StateKey]
-"""A message as the search knows it. Two messages that differ only in fields without effect are the same message."""
+"""The identity of a message in the search. Two messages that differ only in fields without effect are the same message.
+"""
 
 
 @dataclass(frozen=True, slots=True)

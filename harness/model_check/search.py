@@ -51,7 +51,7 @@ CHECKED_EVERY = 256
 class ModelEvent(NamedTuple):
     """One event of a path. `argument`: a message, a count, or a ticket.
 
-    `kept`: the messages that are still in flight after it.
+    `kept`: the messages that are still in flight after the event.
     """
 
     place: int
@@ -81,7 +81,7 @@ class Found:
 
 
 class Search:
-    """One search. `run` yields now and then, for a display; `found` is complete when `run` ends."""
+    """One search. `run` yields at intervals, so that a display can be updated; `found` is complete when `run` ends."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -91,7 +91,7 @@ class Search:
         self._numbers: dict[Row, int] = {}
         self._rows: list[Row] = []
         self._parents = array("q")
-        self._prelude: list[tuple[ModelEvent, int]] = []  # What happened before the first state.
+        self._prelude: list[tuple[ModelEvent, int]] = []  # The events that lead to the first state of the search.
         self._expanded = 0
         self._checked: set[tuple[int, ...]] = set()
         self._signatures: dict[object, int] = {}
@@ -100,7 +100,7 @@ class Search:
         self._dead: dict[tuple[int, int], bool] = {}
 
     def run(self) -> Iterator[Found]:
-        """Search until nothing is left, something is broken, or a bound is reached."""
+        """Search until all states are expanded, a rule is broken, or a bound is reached."""
         began = time.monotonic()
         found = self.found
         self._keep(self._beginning(), -1)
@@ -283,7 +283,7 @@ class Search:
     def _find_dead(self, letter: int, state: int) -> bool:
         message, facts = self.states.letters[letter].message, self.states.facts[state]
         if isinstance(message, AppendEntries | InstallSnapshot | VoteRequest | PreVoteRequest):
-            return False  # A request of an older term is still answered.
+            return False  # The receiver answers even a request of an older term.
         if message.term > facts.durable_term or (message.term == facts.durable_term and _may_wait_for(message, facts)):
             return False
         outcome = self.states.outcome(state, DELIVER, letter)

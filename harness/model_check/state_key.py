@@ -20,12 +20,13 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Member": frozenset({"now", "sent", "events", "applied", "reads_ready", "reads_failed"}),  # Taken after each event.
     "CoreState": frozenset(
         {
-            "config", "random",  # The same for all, for ever, like the members:
+            "config", "random",  # These never change and are the same for all, as are the fields about the members:
             "configuration", "configurations", "configured_at", "quorum", "peer_ids", "voting_peer_ids", "is_alone",
-            "now", "compacted_leader_time", "open_proposals",  # Time stands still, no compaction, outcomes only.
-            "low_watermark",  # Limits compaction, and nothing is compacted.
-            "leader_match_index",  # Refuses only messages that no honest peer sends.
-            "staleness", "yielded_count", "yielded_at",  # No read states an age, and no leader is preferred.
+            # Time stands still; nothing is compacted; open proposals only affect outcomes.
+            "now", "compacted_leader_time", "open_proposals",
+            "low_watermark",  # It only limits compaction, and nothing is compacted.
+            "leader_match_index",  # It only serves to refuse messages that no honest peer sends.
+            "staleness", "yielded_count", "yielded_at",  # Reads have no age here, and no member is preferred as leader.
         }
     ),
     "RaftLog": frozenset({"_cache", "_cache_bytes", "_cache_bytes_max", "_sizes", "_sizes_from", "_run_starts"}),
@@ -34,17 +35,21 @@ LEFT_OUT: dict[str, frozenset[str]] = {
             "has_pending_sends",  # No message waits after a flush.
             "membership",  # Nobody changes the members.
             "lease",  # Nobody reads by lease.
-            "_last_append", "_last_append_bytes",  # A cache of a message that would be made in the same way.
+            # A cache of the last message: without the cache, an equal message would be made.
+            "_last_append", "_last_append_bytes",
         }
     ),
-    "Progress": frozenset({"last_applied", "heard_at"}),  # For the low-water mark; time stands still.
-    "Disk": frozenset({"appended"}),  # Follows from the two other fields.
+    # `last_applied` only serves the low-water mark, and time stands still.
+    "Progress": frozenset({"last_applied", "heard_at"}),
+    "Disk": frozenset({"appended"}),  # It follows from the two other fields.
     "AppendEntries": frozenset({"low_watermark"}),
     "AppendAccepted": frozenset({"last_applied"}),
     "AppendRejected": frozenset({"last_applied"}),
 }  # fmt: skip
 
-UNORDERED = {("Outbox", "_waiting")}  # To different peers; two messages to a peer differ in kind or in write.
+# The order does not matter: these messages go to different peers, or differ in their kind or in the write that they
+# wait for.
+UNORDERED = {("Outbox", "_waiting")}
 
 _fields: dict[type, tuple[str, ...]] = {}
 
@@ -69,7 +74,8 @@ def _draw(thing: Any, seen: set[int]) -> StateKey:
     if isinstance(thing, Enum):
         return thing.name
     if isinstance(thing, Entry):
-        return thing.index, thing.term, int(thing.kind)  # One (index, term) stands for one entry: a rule checks it.
+        # A rule checks that one (index, term) stands for one entry, so the payload is left out.
+        return thing.index, thing.term, int(thing.kind)
     if isinstance(thing, tuple | list | deque):
         return tuple([_draw(part, seen) for part in thing])
     if isinstance(thing, dict):
@@ -79,7 +85,7 @@ def _draw(thing: Any, seen: set[int]) -> StateKey:
     if dataclasses.is_dataclass(thing):
         return _draw_fields(thing, seen)
     if id(thing) in seen:
-        return type(thing).__name__  # The core's parts share this state: the key holds it once.
+        return type(thing).__name__  # Parts of the core share this object, so the key holds its fields only once.
     seen.add(id(thing))
     return _draw_fields(thing, seen)
 

@@ -28,7 +28,7 @@ from harness.mutants.process import Workers
 from harness.mutants.sandbox import Copies
 
 EXIT_ERROR, EXIT_SURVIVORS = 1, 3
-_PIPE_WIDTH = 160  # The width of the output if it does not go to a terminal.
+_PIPE_WIDTH = 160  # The width of the output in columns, if the output does not go to a terminal.
 _SHOWN_LIVING = 6
 
 

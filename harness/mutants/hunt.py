@@ -18,10 +18,14 @@ FIRST_LOOK_SEEDS = 4
 """How many seeds the first look at a mutant takes."""
 
 CHUNK_SEEDS_MAX = 160
-"""The most seeds of one process. Each process runs twice as many as the one before: starts soon cost little."""
+"""The most seeds of one process. Each process runs twice as many as the previous one, so the cost of process starts
+soon becomes small.
+"""
 
 _HASH_SEEDS = (307, 288)
-"""PYTHONHASHSEED of two processes whose traces are compared: a set of member ids has opposite orders in them."""
+"""PYTHONHASHSEED of two processes whose traces are compared: under these two values, a set of member ids is iterated in
+opposite orders.
+"""
 
 _STILLBORN = "every seed crashes before anything is committed: it must be caught by a run. The first: "
 
@@ -78,7 +82,7 @@ class Hunt:
         return {search.mutant.name: search.seeds_run for search in self._searches}
 
     def run(self) -> Iterator[HuntResult | None]:
-        """Search for all of them; yields a result when there is one, None when only time has passed.
+        """Search for all mutants. Yields each result, and None at intervals in which there is no result.
 
         Raises CleanCodeFails, WorkerFailed if the code without a mutant does not pass.
         """
@@ -133,11 +137,13 @@ class Hunt:
         if seed not in self._clean:
             for outcome in self._workers.run_seeds(self._copies.clean, seed, 1, hash_seed=_HASH_SEEDS[0]):
                 self._clean[seed] = outcome
-        if seed in self._clean:  # A stopped search leaves no outcome.
+        if seed in self._clean:  # The search was stopped, so there is no outcome.
             _require_clean(self._clean[seed])
 
     def _next_search(self) -> _Search | None:
-        """Return the search that gets the next chunk, preferably one without a process, then the least advanced one."""
+        """Return the search that gets the next chunk: a search without a running process has precedence, then the one
+        that has run the fewest seeds.
+        """
         waiting = [search for search in self._searches if search.wants_more]
         return min(waiting, key=lambda search: (search.under_way > 0, search.next_seed), default=None)
 

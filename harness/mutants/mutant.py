@@ -38,7 +38,7 @@ class Change:
 
     @property
     def package(self) -> str:
-        """The top-level package that it changes."""
+        """The top-level package that the replacement changes."""
         return self.file.partition("/")[0]
 
 

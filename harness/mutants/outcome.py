@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ESCAPED = "no exception leaves a node"
-"""The simulator's name for an exception that came out of the production code."""
+"""The rule name under which the simulator reports an exception of the production code."""
 
 REPLAYED = "one seed is one run"
 """Two processes that hash strings differently ran a seed differently."""

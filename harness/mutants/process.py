@@ -14,7 +14,7 @@ from harness.mutants.errors import WorkerFailed
 from harness.mutants.outcome import HANGS, SeedOutcome
 
 SEED_SECONDS_MAX = 300.0
-"""A seed takes about a second. A seed that takes this long, even on a busy machine, goes on for ever."""
+"""A seed takes about a second. A seed that takes this long, even on a busy machine, would never end."""
 
 _TAIL_CHARACTERS = 600
 
@@ -73,7 +73,7 @@ class Workers:
         assert process.stderr is not None
         stderr = process.stderr
         listener = threading.Thread(target=lambda: errors.append(stderr.read()))
-        listener.start()  # A pipe that nobody reads would hold the worker up.
+        listener.start()  # Without a reader, a full pipe would block the worker.
         timer = _timer(self._seed_seconds_max, give_up)
         try:
             for line in process.stdout:
@@ -83,7 +83,8 @@ class Workers:
             process.wait()
         finally:
             timer.cancel()
-            process.kill()  # In case of an early exit; it does nothing to a process that has ended.
+            # End the worker if this block was left early. On a process that has ended, `kill` does nothing.
+            process.kill()
             process.wait()
             listener.join()
             process.stdout.close()

@@ -38,20 +38,24 @@ class Victims(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class FaultRecord:
-    """One fault as it was carried out. `stopped_ns`: the end, None until then; the restart ends a kill."""
+    """One fault as it was carried out. `stopped_ns`: the time of its end, None before it has ended. A kill ends with
+    the restart.
+    """
 
     number: int
     kind: Kind
     target: str
     direction: Direction | None
     victims: list[str]
-    leader_id: str | None  # The leader when it began, as far as the monitor knew.
+    leader_id: str | None  # The leader at the begin of the fault, as far as the monitor knew.
     started_ns: int
     stopped_ns: int | None = None
-    outcome: dict[str, object] = field(default_factory=dict)  # Facts that are known only at its end.
+    outcome: dict[str, object] = field(default_factory=dict)  # Facts that are known only at the end of the fault.
 
     def to_json(self) -> dict[str, object]:
-        """Return the fields of the event `fault_started`. An event has a `kind`, so the fault's kind is `fault`."""
+        """Return the fields of the event `fault_started`. The event has its own field `kind`, so the kind of the fault
+        is in the field `fault`.
+        """
         fields = asdict(self)
         del fields["outcome"]
         return {"fault": fields.pop("kind"), **fields}

@@ -24,7 +24,7 @@ shift_clocks_at_exec({_SHIFT_SECONDS})
 os.execv(sys.executable, [sys.executable, "-c", "import time; print(time.monotonic() > {_SHIFT_SECONDS})"])
 """
 _DESCRIPTORS = Path("/proc/self/fd")
-_FAKETIME = "libfaketimeMT.so.1"  # The variant for programs with threads.
+_FAKETIME = "libfaketimeMT.so.1"  # The variant of libfaketime for programs with threads.
 _FAKETIME_PLACES = ("/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/local/lib/faketime", "/usr/lib64/faketime")
 
 NO_JUMPS = (
@@ -33,14 +33,14 @@ NO_JUMPS = (
 )
 
 CONDITIONS: dict[Kind, str] = {"clock-jump": " where nobody reads by lease (`run --read-ways` without lease)"}
-"""The conditions of a kind on the run, besides those on the machine."""
+"""Conditions that the run, and not the machine, must satisfy for a kind of fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What this machine can do for faults. `unavailable`: the requested faults that cannot be made here, and why."""
+    """The means of this machine to make faults. `unavailable`: why a requested fault cannot be made, by kind."""
 
-    file_system: FileSystem | None = None  # For a volume of each member; None: no volume can be made.
+    file_system: FileSystem | None = None  # The file system of each member's volume; None: no volume can be made.
     faketime: Path | None = None  # The library that gives a process a wall clock of its own.
     unavailable: dict[Kind, str] = field(default_factory=dict)
 

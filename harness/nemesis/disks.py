@@ -16,7 +16,7 @@ from kvstore import Client, StoreError
 
 _STUTTER_SECONDS = (0.03, 0.2)  # About how long each sync waits: less than an election time-out.
 _BREATH_SECONDS = 0.03
-_END_SECONDS, _LOOK_SECONDS = 5.0, 0.05  # A member that has met an error tells the others before it ends.
+_END_SECONDS, _LOOK_SECONDS = 5.0, 0.05  # A member with a disk error first sends messages to the others, then ends.
 _ASK_SECONDS = 0.5
 _NOBODYS_KEY = "nothing is ever written here"
 _ONCE: tuple[Operation, ...] = ("write", "sync")
@@ -88,7 +88,7 @@ async def failing_once(active: ActiveFault) -> AsyncIterator[None]:
         blame(active, f"after a {operation} of the log had failed", exit_codes, allowed)
     finally:
         for member in members:
-            member.kill()  # Every victim restarts, even one that has written nothing.
+            member.kill()  # Restart every victim, even one that has written nothing and so has not met the error.
             member.start()
 
 
@@ -147,7 +147,9 @@ async def without_power(active: ActiveFault) -> AsyncIterator[None]:
     """The process and its disk stop together, and unsynced data is lost. At the end the member is started again."""
     members, volumes = active.members, active.volumes
     for member in members:
-        member.pause()  # It must send nothing more, and close no file: that could write data to the disk.
+        # From now on the member must send nothing. It must also close no file, because closing could write data to the
+        # disk.
+        member.pause()
     await _each(volumes, Volume.cut_power)
     for member in members:
         member.kill()
@@ -160,7 +162,9 @@ async def without_power(active: ActiveFault) -> AsyncIterator[None]:
 
 
 async def _each(volumes: Sequence[Volume], act: Callable[[Volume], object]) -> None:
-    """Run `act` on all volumes at once, in threads. Not cancellable: half a change could break a disk for good."""
+    """Run `act` on all volumes at once, in threads. It cannot be cancelled, because a half-done change could break a
+    disk for good.
+    """
     with trio.CancelScope(shield=True):
         async with trio.open_nursery() as nursery:
             for volume in volumes:

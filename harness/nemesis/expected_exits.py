@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from harness.nemesis.active_fault import ActiveFault
 
 STOPPED_AS_ASKED, REFUSED, NO_ANSWER, STOPPED_ITSELF, WAS_REMOVED = 0, 3, 5, 6, 7
-_BEFORE_IT_LISTENS = -15  # SIGTERM while Python is still loading: the system's default ends the process.
+# A SIGTERM that arrives while Python is still loading: the system's default action ends the process.
+_BEFORE_IT_LISTENS = -15
 
 Codes = frozenset[int | None]
 """A set of exit codes. None stands for a member that did not end by itself and was killed."""
 
 WHILE_JOINING: Codes = frozenset({REFUSED, NO_ANSWER})
-"""A joining member may end by itself: no member answers it, or another fault keeps it from starting."""
+"""The exit codes of a joining member that ends by itself, because no member answers it or another fault keeps it from
+starting.
+"""
 
 
 def if_its_disk_fails(active: ActiveFault) -> dict[str, Codes]:

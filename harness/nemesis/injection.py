@@ -44,10 +44,10 @@ _CARRIED_OUT: dict[Kind, Callable[[ActiveFault], AbstractAsyncContextManager[Non
 
 @dataclass(slots=True)
 class Nemesis:
-    """Carries out a plan. However `run` ends, nothing is left broken.
+    """Carries out a plan. However `run` ends, all faults are undone.
 
-    There are two lanes at the same time: the membership changes, one after the other, and all other faults, one after
-    the other. No member is hit by two at once.
+    Faults run in two parallel lanes: membership changes one after the other, and all other faults one after the other.
+    No member is the victim of two faults at once.
     """
 
     cluster: Victims
@@ -57,7 +57,7 @@ class Nemesis:
     under_way: list[FaultRecord] = field(default_factory=list)
 
     async def run(self, seconds: float = math.inf) -> None:
-        """Carry out the plan. Faults that earlier ones delay beyond `seconds` from now are left out."""
+        """Carry out the plan. A fault is left out if earlier faults delay it beyond `seconds` from now."""
         begun = trio.current_time()
         changes = [planned for planned in self.plan if planned.kind in MEMBER_KINDS]
         others = [planned for planned in self.plan if planned.kind not in MEMBER_KINDS]
@@ -85,7 +85,8 @@ class Nemesis:
 
     async def _carry_out(self, planned: PlannedFault) -> None:
         leader_id = await self._leader_soon() if planned.target == "leader" else self.cluster.leader_id
-        self.cluster.check_alive()  # A member that has ended by itself must not pass for a victim of this fault.
+        # Otherwise a member that has ended by itself could be taken for a victim of this fault.
+        self.cluster.check_alive()
         record = FaultRecord(
             number=planned.number,
             kind=planned.kind,
@@ -120,12 +121,13 @@ class Nemesis:
             return [leader_id]
         if planned.target == "eldest":
             return free[:1]
-        minority = (len(self.cluster.members) - 1) // 2 - len(hit)  # Less the victims of other faults.
+        # A minority of the members, minus the victims of other faults.
+        minority = (len(self.cluster.members) - 1) // 2 - len(hit)
         count = max(1, minority) if planned.target == "minority" else 1
         return sorted(Random(planned.pick).sample(sorted(free), min(count, len(free))))
 
     async def _settled(self) -> None:
-        """Wait for the recovery of members that are not hit now, so that faults do not add up on a slow machine."""
+        """Wait until all members that no fault hits now have recovered, so that faults seldom add up."""
         for _ in range(round(_SETTLED_SECONDS_MAX / _LOOK_SECONDS)):
             if not self.cluster.silent - self._hit():
                 break

@@ -17,7 +17,9 @@ from raft import MEMBERS_MAX, Member
 
 MEMBERS_MIN = 3  # A smaller cluster could not afford to lose a member.
 ADDED_TO_MAX = MEMBERS_MAX - 2
-"""The fault `add` is skipped at this size: a successor, which joins before the old member leaves, needs room too."""
+"""The fault `add` is skipped in a cluster of this size. The remaining places are for successors, which join before the
+old members leave.
+"""
 _CHANGE_SECONDS_MAX = 90.0  # All other faults are over within a few seconds.
 _TRY_SECONDS = 20.0
 _PAUSE_SECONDS = 0.2
@@ -91,7 +93,7 @@ async def lied_to(active: ActiveFault) -> AsyncIterator[None]:
     (old,), (volume,) = active.members, active.volumes
     old.controls.lie()
     yield
-    old.pause()  # As in a power failure, it must send nothing more.
+    old.pause()  # As in a power failure, the member must send nothing more.
     await trio.to_thread.run_sync(volume.cut_power)
     old.kill()
     await trio.to_thread.run_sync(volume.repair)
@@ -120,9 +122,9 @@ async def _replace(active: ActiveFault, old_id: str) -> None:
 
 @asynccontextmanager
 async def _looked_after(active: ActiveFault, new: Member) -> AsyncIterator[None]:
-    """Start a joining member again whenever it ends: during other faults it may find no member that answers.
+    """Start a joining member again whenever it ends, because during other faults it may find no member that answers.
 
-    `exit_codes`: its exit codes from before it was a member, if it ended then.
+    `exit_codes`: the exit codes of its processes that ended before it was a member.
     """
     process = active.cluster.members[new.node_id]
     exit_codes: list[int] = []

@@ -13,7 +13,8 @@ from kvstore import Client, StoreError
 
 _CLOCK_SHIFT_SECONDS_MAX = 30 * 24 * 3600
 _WALL_SHIFT_SECONDS_MAX = 10 * 365 * 24 * 3600
-_JUMP_NS_MAX = 30_000_000_000  # Longer than all time-outs, and half of the time to live of a session.
+# The greatest jump is longer than all time-outs, and half as long as the time to live of a session.
+_JUMP_NS_MAX = 30_000_000_000
 _TRANSFER_SECONDS = 5.0
 
 
@@ -57,7 +58,7 @@ async def restarted(active: ActiveFault) -> AsyncIterator[None]:
         yield
     finally:
         for member in members:
-            member.kill()  # In case the run was interrupted while the member was ending.
+            member.kill()  # The member may still run, if the harness was interrupted while the member was ending.
             member.start()
 
 
@@ -108,7 +109,8 @@ async def handed_over(active: ActiveFault) -> AsyncIterator[None]:
         async with Client(active.cluster.endpoints, session=False) as client:
             new = await client.transfer_leadership(deadline_seconds=_TRANSFER_SECONDS)
         active.record.outcome["new_leader_id"] = new
-    except StoreError as error:  # A leader that is busy with something else may decline: it goes on leading.
+    # A leader may decline, for example during a membership change. Then it goes on leading.
+    except StoreError as error:
         active.record.outcome["declined"] = str(error)
     await trio.lowlevel.checkpoint()
     yield

@@ -46,34 +46,37 @@ DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-sl
 TAMPERED_KINDS: tuple[Kind, ...] = ("write-error", "disk-lies", "clock-jump")
 """The kinds that act between a member and its operating system (`harness.cluster.os_faults`)."""
 MEMBER_KINDS: tuple[Kind, ...] = ("replace", "disk-lies", "add", "remove")
-"""The kinds that change the membership. They have a lane of their own, so that other faults hit during a change."""
+"""The kinds that change the membership. They have a lane of their own, so that other faults can hit members during a
+change.
+"""
 REPLACING_KINDS: tuple[Kind, ...] = ("replace", "disk-lies")
 """The kinds that add a member before they remove another one."""
 VICTIMLESS_KINDS: tuple[Kind, ...] = ("transfer", "add")
 """The kinds that need no victim: they only ask the cluster for something."""
 FAULT_NAMES = ("none", *KINDS, "all")
 
-FIRST_FAULT_SECONDS = 1.5  # Some load first: a fault on an empty store teaches little.
-_CALM_SECONDS = 1.0  # After a fault: about the time a killed process needs to come back, so faults seldom add up.
+FIRST_FAULT_SECONDS = 1.5  # The first fault comes after some load, because a fault on an empty store tests little.
+# The pause after a fault is about the time that a killed process needs to come back, so that faults seldom add up.
+_CALM_SECONDS = 1.0
 _DURATION_SECONDS: dict[Kind, tuple[float, float]] = {
-    "kill": (0.2, 1.5),  # Down time: both shorter and longer than an election.
-    "pause": (0.6, 2.5),  # Longer than an election time-out, so a paused leader wakes up deposed.
+    "kill": (0.2, 1.5),  # The down time may be shorter or longer than an election.
+    "pause": (0.6, 2.5),  # Longer than an election time-out, so that a paused leader has a successor when it resumes.
     "partition": (0.8, 3.0),
     "restart": (0.1, 0.8),
     "transfer": (0.1, 0.4),
-    "disk-full": (1.0, 4.0),  # A member looks for room every two seconds.
+    "disk-full": (1.0, 4.0),  # A member with a full disk looks for room every two seconds.
     "disk-error": (0.5, 2.0),
     "disk-hang": (0.4, 2.5),
     "disk-slow": (1.5, 4.0),
     "power-loss": (0.2, 1.5),
-    "write-error": (0.5, 2.0),  # Until it is started again.
+    "write-error": (0.5, 2.0),  # The time until the member is started again.
     "boot-clock": (0.2, 1.0),
     "wall-clock": (0.5, 2.0),
     "clock-jump": (0.1, 0.3),  # The clock does not jump back at the end.
-    "add": (0.3, 0.6),  # At least: membership changes end when they are done.
+    "add": (0.3, 0.6),  # The least duration: a membership change ends when it is done.
     "remove": (0.3, 0.6),
     "replace": (0.3, 0.6),
-    "disk-lies": (0.5, 1.5),  # Until the power is lost.
+    "disk-lies": (0.5, 1.5),  # The time until the power is lost.
 }
 _Choice = tuple[Target, Direction | None]
 _LEADER_FIRST: tuple[_Choice, ...] = (("leader", None), ("leader", None), ("random", None), ("minority", None))
@@ -148,11 +151,11 @@ def plan_faults(
 ) -> tuple[PlannedFault, ...]:
     """Draw the faults of a run of `seconds`, in order of time.
 
-    Each fault begins after the end of the previous one in its lane, about `interval_seconds` after the previous one
-    began (membership changes: twice that). Every kind comes once before any kind comes twice, and so does every choice
-    (leader, minority, random; both directions or one) of a kind. Membership changes come in a fixed order, so that each
-    add is followed by a remove, and the number of members returns to its start. All faults end within the run, except
-    membership changes, which end when they are done.
+    Each fault begins after the end of the previous fault in its lane, and about `interval_seconds` after the begin of
+    that fault (twice that for membership changes). Every kind comes once before any kind comes twice, and so does every
+    choice (leader, minority, random; both directions or one) of a kind. Membership changes come in a fixed order, so
+    that each add is followed by a remove, and the number of members returns to its start. All faults end within the
+    run, except membership changes, which end when they are done.
     """
     assert interval_seconds > 0
     lanes = (

@@ -22,8 +22,8 @@ Row = dict[str, Any]
 class StaleAnswer:
     """The read that was changed, and the two writes that make its new answer impossible."""
 
-    read: Row  # As recorded, before the change.
-    shows: str  # The value that it shows now.
+    read: Row  # The read as recorded, before the change.
+    shows: str  # The older value that the read shows after the change.
     first: Row
     second: Row
 

@@ -25,10 +25,12 @@ from harness.recording.clock import RunClock
 
 Row = dict[str, object]
 
-RUN_FORMAT = 1  # The format of a run folder, also if run.json names none. The audit has its own number.
+# The format of a run folder, also if run.json names none. The audit defines its own constant for this number.
+RUN_FORMAT = 1
 WRITES = frozenset({"put", "delete", "cas", "txn"})
-UNFLUSHED_ROWS_MAX = 500  # A killed harness loses these; writes that a recorded read saw are in calls.jsonl.
-PARQUET_ROWS_MAX = 20_000  # Rows per file: bounds the memory, and the rows that are lost if the harness is killed.
+# A killed harness loses so many rows at most. Writes whose values a recorded read has seen are in calls.jsonl.
+UNFLUSHED_ROWS_MAX = 500
+PARQUET_ROWS_MAX = 20_000  # Rows per file. This number bounds the memory, and the rows that a killed harness loses.
 
 
 def to_text(data: bytes) -> str:
@@ -94,7 +96,7 @@ class RunWriter:
     def __init__(
         self, folder: Path, *, run_id: str, clock: RunClock, ops_format: str, about: dict[str, object]
     ) -> None:
-        open_sink = _sink_of(ops_format)  # Before anything is made: a missing extra leaves no folder behind.
+        open_sink = _sink_of(ops_format)  # This comes first, so that a missing extra leaves no folder behind.
         prepare_folder(folder)
         self.folder, self.run_id, self.clock = folder, run_id, clock
         kind = {"format": RUN_FORMAT, "run_id": run_id}
@@ -121,7 +123,7 @@ class RunWriter:
         """Record how operation `op_id` ended: `status`, and for all but `unknown` a `return_ns`."""
         row = self._open.pop(op_id)
         row.update((name, value) for name, value in outcome.items() if value is not None)
-        row.setdefault("return_ns", None)  # Explicitly null: the operation stays open for ever.
+        row.setdefault("return_ns", None)  # The field is explicitly null, because the operation stays open for ever.
         assert (row["status"] == "unknown") == (row["return_ns"] is None), row
         assert (row["status"] == "ok") == ("output" in row), row
         self._rows.add(row)
@@ -135,7 +137,7 @@ class RunWriter:
         self._events.add({"at_ns": self.clock.now_ns(), "kind": kind, **fields})
 
     def flush(self) -> None:
-        self._calls.flush()  # Before the rows: see the module's docstring.
+        self._calls.flush()  # Calls are flushed before rows; the module's docstring explains why.
         self._rows.flush()
         self._events.flush()
         self._unflushed = 0

@@ -50,10 +50,11 @@ _ROW: list[tuple[str, pa.DataType]] = [
     ("revision", pa.int64()),
     ("consistency", pa.string()),
     ("node", pa.string()),
-    ("age_ms", pa.int64()),  # For the harness: the audit reads only docs/reference/specification.md#103-row.
+    # Only the harness reads this column; the audit reads those of docs/reference/specification.md#103-row.
+    ("age_ms", pa.int64()),
 ]
 SCHEMA = pa.schema(_ROW)
-_SLICE_ROWS = 100  # Encoding them takes a few milliseconds.
+_SLICE_ROWS = 100  # The encoding of a slice takes a few milliseconds.
 
 
 class ParquetFiles:

@@ -113,21 +113,23 @@ class Report:
     keys: int | None
     load_seconds: float
     operations: int
-    acknowledged: int  # Operations of the load, without the final reads.
+    acknowledged: int  # The operations of the load that ended `ok`, without the final reads.
     by_status: dict[str, int]
     by_operation: dict[str, dict[str, int]]
     errors: dict[str, int]
     operations_per_second: float
-    reads: Latency | None  # Reads by a round; the others are in `reads_by_way`, by the consistency of their answers.
+    # Linearizable reads. `reads_by_way` has the other reads, by the consistency of their answers.
+    reads: Latency | None
     reads_by_way: dict[str, Latency]
-    older_than_they_say: tuple[int, ...]  # The op_ids of such bounded reads; there must be none.
+    # The op_ids of bounded reads that are older than their stated age; there must be none.
+    older_than_they_say: tuple[int, ...]
     writes: Latency | None
     longest_write_gap_seconds: float | None
     leader_changes: int
     kills: int
     faults_planned: int
     faults_carried_out: int
-    faults_skipped: int  # Further planned faults may never have begun, because the load was over.
+    faults_skipped: int  # Planned faults that had not begun at the end of the load are not counted here.
     faults: tuple[FaultEffect, ...]
     unavailability: tuple[Unavailability, ...]
     unavailable_faults: dict[str, str]
@@ -137,7 +139,8 @@ class Report:
     state_hashes_agree: bool | None
     state_hashes: dict[str, str]
     state_hash_index: int | None
-    exit_codes: dict[str, int] | None  # How members ended when asked to stop at the end; None: unknown.
+    # The exit codes of the members, which are asked to stop at the end of the run; None: unknown.
+    exit_codes: dict[str, int] | None
     finished: bool
 
     @property
@@ -221,7 +224,8 @@ def summarize(
         older_than_they_say=older_than_they_say(rows),
         writes=_latency(row for row in loaded if row["op"] in WRITES),
         longest_write_gap_seconds=_longest_gap([returned for returned, _ in acknowledged]),
-        leader_changes=max(0, len(by_kind.get("leader_changed", ())) - 1),  # The first one is the first leader.
+        # The first event is the election of the first leader, which is no change.
+        leader_changes=max(0, len(by_kind.get("leader_changed", ())) - 1),
         kills=sum(len(fault.victims) for fault in faults if fault.kind == "kill"),
         faults_planned=len(about.get("schedule") or faults),
         faults_carried_out=sum(1 for fault in faults if fault.skipped is None),

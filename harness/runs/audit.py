@@ -16,7 +16,8 @@ from harness.errors import ExtraMissing
 GREEN, RED = 0, 3
 AUDIT_SECONDS_MAX = 1_800.0  # A job that hangs must not block the harness for ever.
 
-_START = "from spark_audit.cli import main; main()"  # Like `hwm-audit`, but certainly of this Python environment.
+# The same as `hwm-audit`, but certainly in this Python environment.
+_START = "from spark_audit.cli import main; main()"
 _WORDS = {
     GREEN: "linearizable",
     1: "the audit itself failed",

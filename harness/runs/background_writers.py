@@ -14,7 +14,7 @@ from harness.recording.history import prepare_folder
 from kvstore import Client, OperationFailed, OutcomeUnknown
 
 WRITERS = 4
-_WRITE_PAUSE_SECONDS = 0.005  # Between two writes of a client: the resolution of the measurement.
+_WRITE_PAUSE_SECONDS = 0.005  # The pause between two writes of a client, which is the resolution of the measurement.
 _WRITE_SECONDS = 10.0
 
 
@@ -24,7 +24,8 @@ class BackgroundWriters:
     def __init__(self) -> None:
         self.acknowledged = 0
         self.failed = 0  # Writes refused for good, or of unknown outcome, after the client's own retries.
-        self.longest_pause_seconds = 0.0  # Between two acknowledgements, since the last reset to 0.
+        # The longest time between two acknowledgements since this field was last set to 0.
+        self.longest_pause_seconds = 0.0
         self._changed = trio.Condition()
         self._last_called = -1.0
         self._acknowledged_at = trio.current_time()
@@ -53,7 +54,9 @@ class BackgroundWriters:
             self._changed.notify_all()
 
     async def first_after(self, moment: float) -> float:
-        """Wait until a write called after `moment` is acknowledged. Returns the time of that; both are trio times."""
+        """Wait until a write called after `moment` is acknowledged. Returns the time of the acknowledgement. Both times
+        are trio times.
+        """
         async with self._changed:
             while self._last_called < moment:
                 await self._changed.wait()

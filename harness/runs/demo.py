@@ -25,7 +25,8 @@ from harness.runs.settings import RunSettings
 from harness.runs.signals import run_until_signal
 
 NODES, CLIENTS, DEATHS = 3, 12, 2
-OPERATIONS_PER_SECOND = 1_500.0  # Enough to be busy, few enough that a small machine also audits them in seconds.
+# The load keeps the cluster busy, but a small machine can still audit the history within seconds.
+OPERATIONS_PER_SECOND = 1_500.0
 _COUNTEREXAMPLE_LINES_MAX = 24
 
 
@@ -52,7 +53,7 @@ def run_demo(out: Path, *, seed: int, seconds: float, console: Console) -> None:
         plan=_two_dead_leaders(seconds),
         clients=CLIENTS,
         operations_per_second=OPERATIONS_PER_SECOND,
-        hasty_share=0.0,  # Patient clients, which notice the kills only as a pause.
+        hasty_share=0.0,  # No client gives up early, so that clients notice the kills only as a pause.
         small_storage=False,
     )
     _headline(

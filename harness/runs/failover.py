@@ -23,9 +23,10 @@ from harness.runs.background_writers import BackgroundWriters, scratch_folder, w
 from raft import RaftConfig
 
 _MILLISECOND_NS = 1_000_000
-_DEFAULTS = RaftConfig()  # The members run with these: no option of `hwm serve` changes them here.
+_DEFAULTS = RaftConfig()  # The members run with these settings, because no option of `hwm serve` changes them here.
 _NO_WRITE_SECONDS = 30.0
-_CALM_SECONDS = (0.3, 0.8)  # Before a kill. Random, so that kills meet heartbeats and time-outs at any phase.
+# The pause before a kill. It is random, so that kills happen at any phase of heartbeats and time-outs.
+_CALM_SECONDS = (0.3, 0.8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ _KILL_EVERY_SECONDS = 30.0
 _DOWN_SECONDS = (0.2, 1.5)
 _VISIT_SECONDS_MAX = 600.0
 _QUIET_SHARE, _QUIET_SECONDS_MAX = 0.25, 75.0
-_SETTLING_SECONDS = 3.0  # After strangers came or left: operations called then belong to neither side.
+_SETTLING_SECONDS = 3.0  # Operations that are called within this time after strangers came or left belong to no window.
 _VIOLATION = 3
 
 KIND_NAMES = tuple(kind.name for kind in KINDS)
@@ -222,7 +222,7 @@ def windows_of(
     An operation belongs to the window in which it was called. Operations that were called within _SETTLING_SECONDS of a
     window's start belong to none.
     """
-    borders: list[tuple[int, bool]] = []  # (at ns, whether strangers are there from then on)
+    borders: list[tuple[int, bool]] = []  # (time in ns, whether strangers are present from then on)
     end_ns = 0
     for event in events:
         match event["kind"]:

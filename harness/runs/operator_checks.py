@@ -24,7 +24,8 @@ class OperatorChecks:
     counts: Counter[str] = field(default_factory=Counter)
     worst_ms: float = 0.0
     failures: list[str] = field(default_factory=list)
-    _running_since: dict[int, float] = field(default_factory=dict)  # By process id, in trio time.
+    # By process id: when the process was first seen running, in trio time.
+    _running_since: dict[int, float] = field(default_factory=dict)
 
     async def watch(self, cluster: Cluster, writer: RunWriter) -> None:
         """Check every member in turn until cancelled, then record an event `operator_checks`."""
@@ -49,7 +50,7 @@ class OperatorChecks:
         if address.metrics_port:
             outcomes["livez"] = await _is_alive(address.metrics_port)
         if self._settled_process(cluster, node_id) != pid:
-            return  # A fault hit the member during the check, so it did not have to answer.
+            return  # A fault hit the member during the check, so the member did not have to answer.
         self.worst_ms = max(self.worst_ms, took_ms)
         for name, why_not in outcomes.items():
             self.counts[f"{name} {'failed' if why_not else 'ok'}"] += 1

@@ -1,4 +1,4 @@
-"""Measures a rolling restart: each member in turn is asked to stop, and started again, while clients write."""
+"""Measures a rolling restart: while clients write, each member in turn is asked to stop and is started again."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ async def measure_rolling(*, rounds: int, nodes: int, out: Path | None, console:
             for _ in range(rounds):
                 left = set(cluster.members)
                 while left:
-                    leader_id = await _leader_id(cluster)  # Another member may lead by now, on a busy machine.
+                    # On a busy machine, another member may have become the leader.
+                    leader_id = await _leader_id(cluster)
                     node_id = min(left - {leader_id}, default=leader_id)
                     restarts.append(await _one_restart(cluster, writers, node_id))
                     console.print(_words(restarts[-1]), highlight=False)

@@ -24,14 +24,15 @@ from harness.workload.workers import Workload
 
 Phase = Literal["starting", "under load", "healing", "reading everything", "done"]
 
-_FLUSH_SECONDS = 0.2  # A killed harness loses the history of this time; the journal of calls has part of it.
+# A killed harness loses the rows of this time; the journal of calls still has some of these operations.
+_FLUSH_SECONDS = 0.2
 _WATCH_SECONDS = 0.1
 _HASH_SECONDS = 15.0  # The time in which all members must reach one index and answer with their hashes.
 
 
 @dataclass(slots=True)
 class Progress:
-    """The parts of a run, for a display. Each is None until it exists."""
+    """The parts of a run, which a display can read. A part is None until it exists."""
 
     settings: RunSettings
     phase: Phase = "starting"

@@ -18,8 +18,9 @@ from harness.workload.workers import HASTY_SHARE
 from raft import MEMBERS_MAX
 
 SECONDS_MAX = 24 * 3600.0
-CLIENTS_MAX = 500  # All of them live in this one process.
-IN_FLIGHT_MAX = 1_024  # Of one client, which never sends more (`kvstore.ClientLimits.in_flight_max`).
+CLIENTS_MAX = 500  # All clients run in this one process.
+# The limit of one client, which never sends more requests at once (`kvstore.ClientLimits.in_flight_max`).
+IN_FLIGHT_MAX = 1_024
 FORMATS = ("jsonl", "parquet")
 
 
@@ -39,13 +40,15 @@ class RunSettings:
     ops_format: str = "jsonl"
     operations_per_second: float = 0.0
     hasty_share: float = HASTY_SHARE
-    read_modes: ReadModes = USUAL_READ_MODES  # Not for bulks, which read by rounds.
+    read_modes: ReadModes = USUAL_READ_MODES  # The read modes do not apply to bulks, whose reads are linearizable.
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS
-    machine: Capabilities = ANY_MACHINE  # What the machine can do for the plan's faults.
-    strangers: tuple[str, ...] = ()  # Kinds (`harness.strangers.crowd.KINDS`) that call at all ports in their windows.
-    stranger_windows: tuple[tuple[float, float], ...] = ()  # When they are there: (from, until) in seconds of the load.
-    is_inspected: bool = False  # Watch the resources of members, and whether operators get in.
+    machine: Capabilities = ANY_MACHINE  # The means of the machine to make the plan's faults.
+    # Kinds (`harness.strangers.crowd.KINDS`) of strangers, which visit all ports during `stranger_windows`.
+    strangers: tuple[str, ...] = ()
+    # When strangers are present: (from, until) in seconds since the start of the load.
+    stranger_windows: tuple[tuple[float, float], ...] = ()
+    is_inspected: bool = False  # Measure the resources of members, and check that members answer their operators.
     descriptors_max: int | None = None  # The limit of open files of each member; None: the harness's own.
 
     def __post_init__(self) -> None:
@@ -82,17 +85,21 @@ class RunSettings:
 
     @property
     def proxied(self) -> bool:
-        """True if links go through proxies: only where the plan has partitions, because proxies cost time."""
+        """True if the connections between members go through proxies. That is so only if the plan has partitions,
+        because proxies cost time.
+        """
         return any(fault.kind == "partition" for fault in self.plan)
 
     @property
     def lease_reads(self) -> bool:
-        """True if leaders may read by lease: only where clients ask for lease reads."""
+        """True if leaders may read by lease. That is so only if clients request lease reads."""
         return self.read_modes.lease > 0 and not self.bulk
 
     @property
     def member_options(self) -> MemberOptions:
-        """The options of the members. Disks and clocks of their own cost time, too, so only some plans give them."""
+        """The options of the members. Members get disks and clocks of their own only if the plan needs them, because
+        they cost time too.
+        """
         kinds = {fault.kind for fault in self.plan}
         return MemberOptions(
             small_storage=self.small_storage,

@@ -16,14 +16,15 @@ from harness.core_host.message_names import HeldMessage
 from raft import MILLISECOND_NS, Entry, EntryKind, HardState, RaftConfig, Role, encode_batch, encode_item
 
 MOVES_MAX = 10_000
-"""A cluster that is left alone comes to rest after far fewer moves, unless it has a message storm."""
+"""The most moves until a cluster must be at rest. Only a cluster with a message storm needs that many."""
 
 CAMPAIGNS_MAX = 3
-"""More than one, because a first refusal may only tell a member the current term."""
+"""How often a member campaigns. Once is not enough: the first refusal may only inform the member of the current term.
+"""
 
 
 class Spread(Random):
-    """Gives the members election time-outs in their order: the first member has the shortest."""
+    """A random source that gives the members increasing election time-outs: the first member has the shortest."""
 
     def __init__(self, share: float) -> None:
         super().__init__(0)
@@ -42,10 +43,11 @@ class ClusterStage:
     config: RaftConfig
     members: dict[str, CoreHost] = field(default_factory=dict)
     wire: list[HeldMessage] = field(default_factory=list)  # Oldest first.
-    kept: dict[str, HeldMessage] = field(default_factory=dict)  # Taken off the wire, by name.
+    # By name: the messages that the verb `keep` has taken off the wire.
+    kept: dict[str, HeldMessage] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     paused: set[str] = field(default_factory=set)
-    slow: set[str] = field(default_factory=set)  # Their disks sync only by the verb `sync`.
+    slow: set[str] = field(default_factory=set)  # The members whose disks sync only by the verb `sync`.
     cut: set[tuple[str, str]] = field(default_factory=set)  # Links that lose everything: (sender, to).
     reads: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # By name: (member, its life, ticket).
     lives: dict[str, int] = field(default_factory=dict)
@@ -67,7 +69,7 @@ class ClusterStage:
     # The wire
 
     def collect(self) -> None:
-        """Put all messages that members have sent on the wire; those of cut links are lost."""
+        """Put all messages that members have sent on the wire, except those on cut links, which are lost."""
         for node_id, member in self.members.items():
             letters = (HeldMessage(node_id, to, message) for to, message in member.take_sent())
             self.wire += [letter for letter in letters if (node_id, letter.to) not in self.cut]
@@ -81,7 +83,9 @@ class ClusterStage:
         self.collect()
 
     def settle(self, wanted: Iterable[str] = ()) -> None:
-        """Sync the disks and deliver until no message is left that may move. `wanted`: deliver only these kinds."""
+        """Sync the disks and deliver messages until no message is left that can be delivered. `wanted`: deliver only
+        these kinds.
+        """
         for _ in range(MOVES_MAX):
             for node_id in self.acting():
                 if node_id not in self.slow:
@@ -131,7 +135,7 @@ class ClusterStage:
                 return
 
     def _lose_sight_of_a_leader(self, member: CoreHost) -> None:
-        """Advance its clock by the least election time-out, but not so far that its own timer fires."""
+        """Advance the member's clock by the least election time-out, but not so far that its timer fires."""
         now = member.now + self.config.election_timeout_min_ns
         if member.core.role is not Role.LEADER:
             now = min(now, max(member.now, member.core.next_deadline - 1))
@@ -141,7 +145,7 @@ class ClusterStage:
     # Members
 
     def crash(self, node_id: str) -> None:
-        """End a member. Its unsynced writes are lost (see `restart`), and so are its messages on the wire."""
+        """End a member. The member's unsynced writes and its messages on the wire are lost (see `restart`)."""
         self.down.add(node_id)
         self.paused.discard(node_id)
         self.wire = [letter for letter in self.wire if letter.sender != node_id]

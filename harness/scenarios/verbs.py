@@ -13,7 +13,7 @@ from raft import NODE_ID_PATTERN, Busy, NotLeader, RaftConfig, Role
 
 Action = Callable[[Step, ClusterStage], None]
 DURATION_MS_MAX = 600_000
-"""Ten minutes of heartbeats are more than any scenario has to show."""
+"""The bound on simulated time per step, in ms: no scenario needs more than ten minutes."""
 
 
 def make_stage(steps: tuple[Step, ...]) -> tuple[ClusterStage, tuple[Step, ...]]:

@@ -116,7 +116,8 @@ def replay(plan: Plan, *, trace: bool, lamport: Path | None, last: int) -> Total
         words.print(f"drawn: {lamport}", markup=False)
     totals = Totals()
     totals.add(result)
-    totals.wall_seconds = result.seconds  # A single run has a core to itself.
+    # A single run has a processor core to itself, so its real time is its processor time.
+    totals.wall_seconds = result.seconds
     return totals
 
 
@@ -129,7 +130,7 @@ def draw(path: Path, picture: Picture) -> None:
 
 
 def shrink_into(folder: Path, plan: Plan) -> Path:
-    """Shrink `plan`, write the result to a file in `folder`, and return the path of the file. Raises BadInput."""
+    """Shrink `plan`, write the smaller plan to a file in `folder`, and return the path of the file. Raises BadInput."""
     path = folder / f"seed-{plan.seed}.toml"
     click.echo(f"seed {plan.seed}: shrinking", err=True)
     shrunk = Shrinker(plan, tell=lambda line: click.echo(f"  {line}", err=True)).run()

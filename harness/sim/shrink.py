@@ -28,7 +28,9 @@ ESCAPED = "no exception leaves a node"
 """The rule of `errors.escaped`."""
 
 KEPT = ("seed", "members", "until_ns", "faults")
-"""Fields that are not set to their usual values: the seed stays, and the others shrink in ways of their own."""
+"""Fields that are never set to their usual values: the seed stays as it is, and the other three shrink in ways of their
+own.
+"""
 
 UNTIL_NS_MIN = 100 * MILLISECOND_NS
 
@@ -42,7 +44,7 @@ def play(plan: Plan) -> SeedResult:
 
 
 def failure_class(violation: Violation) -> tuple[str, str]:
-    """Return what makes two failures the same: the rule, and for an exception its type and the place that raised it."""
+    """Return the identity of a failure: the rule, and for an exception also its type and the place that raised it."""
     if violation.rule != ESCAPED:
         return violation.rule, ""
     words, _, path = violation.detail.rpartition(" at ")
@@ -51,7 +53,7 @@ def failure_class(violation: Violation) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The smallest failing plan that was found, how it ends, and how many `runs` the search took.
+    """The smallest failing plan that was found, the result of its run, and the number of `runs` of the search.
 
     `is_done`: no limit has stopped the search.
     """
@@ -82,7 +84,7 @@ def size_words(plan: Plan, result: SeedResult) -> str:
 
 
 class OutOfRuns(Exception):
-    """A limit of the search is reached."""
+    """Raised inside the search when it reaches a limit."""
 
 
 class Shrinker:
@@ -219,7 +221,7 @@ class Shrinker:
             try:
                 yield plan_of(as_usual(tree, usual, path))
             except BadInput:
-                continue  # Some bounds are valid only together.
+                continue  # A bound may be valid only in combination with other bounds.
 
 
 def rounded(duration_ns: int) -> int:

@@ -36,7 +36,9 @@ from raft import Configuration, Effects, Entry, LevelRange, Node
 from raft import Member as Voter
 
 BACKLOG_LIMITS_MAX = 20
-"""How many times the probe's limit a backlog may take, because a bound may allow only one entry per sync."""
+"""How many times in a row the probe's limit may begin again while a backlog shrinks. Backlogs can shrink slowly,
+because a bound may allow only one entry per sync.
+"""
 
 EVENTS_MAX = 500_000
 """A run with more events than this makes no progress."""
@@ -102,7 +104,7 @@ class Simulation:
             self._carry_out()
         except Violation as found:
             violation = found
-        except Exception as error:  # Any exception out of the production code is a finding.
+        except Exception as error:  # Any exception of the production code is a finding.
             violation = escaped(error)
         if violation is not None:
             self.trace.line(self.queue.now, "", "", f"VIOLATION {violation}")
@@ -236,7 +238,9 @@ class Simulation:
         """
         done, before = is_done(), (-1, -1)
         for _ in range(BACKLOG_LIMITS_MAX):
-            living = self.healing.living()  # Nothing is applied until a new leader's own entry is committed.
+            # Durable indexes count as progress too, because nothing is applied until a new leader's own entry is
+            # committed.
+            living = self.healing.living()
             shortest = min((member.node.core.durable_index if member.node else 0 for member in living), default=0)
             progress = sum(member.applied_max for member in living), shortest
             if done or progress == before:
@@ -272,20 +276,20 @@ class Simulation:
         return self.upgrades.starts(member)
 
     def on_up(self, member: MachineView) -> None:
-        """A member's node has started. It has no connections yet, so each new one begins with a hello."""
+        """Handle the start of a member's node. It has no connection yet, so each new connection begins with a hello."""
         for other in self.members.values():
             other.connections.hung_up(member.node_id)
         self.former_folders.introduce(member)
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """A node was flushed: upgrades, membership changes and the load take the results that are theirs."""
+        """Handle the flush of a node: upgrades, membership changes and the load each take their own results."""
         if self.plan.upgrades:
             self.upgrades.take_own(effects)
         self.membership.on_flush(member, effects)
         self.load.on_flush(member, effects)
 
     def on_applied(self, member: MachineView, entry: Entry, results: Sequence[Any], *, is_first: bool) -> None:
-        """A machine has applied an entry.
+        """Handle that a machine has applied an entry.
 
         The load follows the first application of each entry, and upgrades follow the feature level of each member.
         """
@@ -295,23 +299,25 @@ class Simulation:
             self.upgrades.applied(member)
 
     def disk_failed(self, member: MachineView) -> None:
-        """A process ends because a sync or a read has failed."""
+        """Handle a process that ends because a sync or a read has failed."""
         self.disks.has_failed(member)
 
     def install_began(self, member: MachineView) -> None:
-        """A received snapshot is durable, but the log that replaces the old one is not yet."""
+        """Handle the moment of an install at which the received snapshot is durable, but the log that replaces the old
+        one is not.
+        """
         self.injector.amid_an_install(member)
 
     def process_stopped(self, member: MachineView) -> None:
-        """A process that was asked to stop has stopped."""
+        """Handle the end of a process that was asked to stop."""
         self.processes.has_stopped(member)
 
     def level_unknown(self, member: MachineView, error: UnsupportedFeatureLevel) -> None:
-        """A process ends because its build does not know the feature level in force."""
+        """Handle a process that ends because its build does not know the feature level in force."""
         self.upgrades.has_stopped(member, error)
 
     def folder_forgotten(self, member: MachineView) -> None:
-        """A process ends because other members know its member with another data folder."""
+        """Handle a process that ends because other members know its member with another data folder."""
         self.refusals.has_forgotten(member)
 
     # -- connections between machines
@@ -321,7 +327,8 @@ class Simulation:
         assert called.node is not None
         self.upgrades.greet(called.node, called.machine, caller.says_it_is)
         self.disk_loss.greeted(called, caller.node_id)
-        if caller.node is not None:  # Otherwise it has stopped, and only its earlier frames arrive.
+        # If the caller has no node, its process has ended, and only frames that it sent before arrive.
+        if caller.node is not None:
             self.upgrades.greet(caller.node, caller.machine, called.says_it_is)
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
@@ -338,19 +345,19 @@ class Simulation:
         )
 
     def connection_lost(self, member: MachineView, peer_id: str) -> None:
-        """The node of `member` is told that a connection is gone."""
+        """Note that the node of `member` has been informed of the end of a connection."""
         self.upgrades.connection_lost(member, peer_id)
 
     def send_refusal(self, caller: MachineView, peer_id: str, code: str) -> None:
-        """`peer_id` has refused the hello of `caller`. The caller hears of it a little later."""
+        """Note that `peer_id` has refused the hello of `caller`. The caller learns of the refusal a little later."""
         self.refusals.tell(caller, peer_id, code)
 
     def refusal_read(self, member: MachineView, node: Node, peer_id: str, code: str) -> None:
-        """The node of `member` has been told that `peer_id` refuses it."""
+        """Note that the node of `member` has received a refusal by `peer_id`."""
         self.refusals.told(member, node, peer_id, code)
 
     def deliver_to_stand_in(self, stand_in: MachineView, sender: str, frame: bytes) -> None:
-        """A frame arrives for a process that runs in place of a machine that has lost its disk."""
+        """Deliver a frame to the process that runs in place of a machine that has lost its disk."""
         self.disk_loss.deliver(stand_in, sender, frame)
 
     def _deliver(self, sender: str, receiver: str, frame: bytes) -> None:
@@ -365,7 +372,8 @@ class Simulation:
         core = node.core
         now = self.queue.now
         stamp = f"{now} {member.node_id} {what} {core.term} {core.commit_index} {core.last_applied} {core.last_index}"
-        if effects.send:  # Each link has delays of its own, so the order would show nowhere else.
+        # The order of sending is part of the hash, because it shows nowhere else: each link has delays of its own.
+        if effects.send:
             stamp = f"{stamp} to {','.join([peer_id for peer_id, _ in effects.send])}"
         self.trace.event(stamp, content)
         self._coverage.look(member, node, message, effects)

@@ -30,7 +30,8 @@ async def _run(plan: dict[str, Any]) -> Counter[str]:
         nursery.start_soon(
             run_crowd, targets, plan["seed"], counts, [kind for kind in KINDS if kind.name in plan["kinds"]]
         )
-        await trio.to_thread.run_sync(sys.stdin.read)  # Until the parent process ends, or closes the input.
+        # The read returns when the parent process ends or closes the input.
+        await trio.to_thread.run_sync(sys.stdin.read)
         nursery.cancel_scope.cancel()
     return counts
 
@@ -38,7 +39,8 @@ async def _run(plan: dict[str, Any]) -> Counter[str]:
 def main() -> None:
     """Run until standard input ends."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # Thousands of connections are the point.
+    # The crowd needs thousands of descriptors, so it raises its limit of open files.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     plan = json.loads(sys.stdin.readline())
     with contextlib.suppress(KeyboardInterrupt):
         print(json.dumps(trio.run(_run, plan)), flush=True)

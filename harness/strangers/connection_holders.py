@@ -1,4 +1,6 @@
-"""Strangers that hold connections without using them: each costs a member a place, a descriptor and memory."""
+"""Strangers that hold connections without using them: each connection costs a member one of its connection places, a
+descriptor, and memory.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _READS = 200
 
 
 async def greet_and_idle(stranger: Stranger) -> None:
-    """Say hello like a client, and nothing more, for as long as the member allows."""
+    """Send the hello of a client and nothing else, for as long as the member allows."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello())
         with trio.move_on_after(_HOLD_SECONDS_MAX):
@@ -34,7 +36,8 @@ async def never_finish_a_frame(stranger: Stranger) -> None:
         await stream.send_all(wire.client_hello() + body_bytes.to_bytes(4, "big"))
         for _ in range((body_bytes - 64) // wire.READ_BYTES):
             await stream.send_all(bytes(wire.READ_BYTES))
-            await trio.sleep(0.02)  # 3 MiB/s each: a flood would measure the machine, not the member.
+            # The rate is limited to 3 MiB/s per stranger, because a flood would test the machine and not the member.
+            await trio.sleep(0.02)
         with trio.move_on_after(_HOLD_SECONDS_MAX):
             while True:
                 await trio.sleep(_BYTE_EVERY_SECONDS)

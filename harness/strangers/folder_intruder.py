@@ -44,7 +44,7 @@ class FolderIntruder:
         pid = member.pid
         await trio.sleep(_SETTLED_SECONDS)
         if not member.running or member.pid != pid:
-            return  # The member was started again during the attempt, and may not hold its folder yet.
+            return  # The member was started again during the attempt, so it may not have locked its folder yet.
         folder = Path(member.arguments[1])
         (folder / "LOCK").unlink(missing_ok=True)
         try:

@@ -85,7 +85,7 @@ async def add_impossible_members(stranger: Stranger) -> None:
         for number, address in enumerate(IMPOSSIBLE_ADDRESSES, start=1):
             peer, client = stranger.random.choice(((address, "127.0.0.1:9"), ("127.0.0.1:9", address)))
             if client in (None, ""):
-                continue  # A member may have no client port.
+                continue  # This address would be accepted, because a member may have no client port.
             await stream.send_all(wire.frame(wire.add_member(number, f"x{number}", peer, client)))
         await stream.send_eof()
         with trio.move_on_after(_PATIENCE_SECONDS):

@@ -74,7 +74,7 @@ class StrangersProcess:
         return counts
 
     def kill(self) -> None:
-        """Kill the process. It also ends when the harness does, because its standard input ends then."""
+        """Kill the process. The process also ends with the harness, because its standard input ends then."""
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait()

@@ -13,7 +13,7 @@ INTEGERS = (
     0, 1, 2, 3, 5, 7, 23, 24, 100, 255, 256, 1_000, 65_535, 65_536, 2**31 - 1, 2**31, 2**32, 2**40, 2**53,
     2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**200, -1, -2, -24, -25, -256, -(2**31), -(2**63), -(2**63) - 1,
 )  # fmt: skip
-"""The bounds of the encodings of integers, and their neighbours."""
+"""Integers at the borders between CBOR encodings of different lengths, and their neighbours."""
 
 FLOATS = (0.0, -0.0, 1.5, float("inf"), float("-inf"), float("nan"), 1e308, 5e-324)
 TEXTS = ("", "a", "s1", "s2", "key", "\x00", "\n", "\x1b[2J", "é", "\U0001f600", "a" * 255, "a" * 5_000, "a..b:7101")
@@ -23,13 +23,13 @@ WIDTH_MAX = 6
 
 
 class Structures:
-    """Makes and changes items. One `Random` in the same state gives the same items."""
+    """Makes and changes items. The state of `random` determines the items."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
 
     def item(self, depth: int = 0) -> Item:
-        """Return any item. `depth`: how deeply it is nested already."""
+        """Return any item. `depth`: the nesting depth of the place where the item goes."""
         random = self._random
         kind = random.randrange(12 if depth < DEPTH_MAX else 8)
         match kind:

@@ -19,7 +19,7 @@ from harness.workload.tally import Tally, Worker
 from kvstore import Client, Get, GetResult, OperationFailed, OutcomeUnknown, Put, PutResult
 
 _PUT_SHARE = 0.5  # The share of bulks that are puts.
-_REFUSED_PAUSE_SECONDS = 0.02  # After a bulk in which no operation ended `ok`.
+_REFUSED_PAUSE_SECONDS = 0.02  # The pause after a bulk in which no operation ended `ok`.
 
 Ended = PutResult | GetResult | OperationFailed | OutcomeUnknown
 

@@ -30,14 +30,16 @@ def key_names(count: int) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The record of a key as last seen by a client: what a compare-and-set expects."""
+    """The record of a key that a client has seen last, and that a compare-and-set expects."""
 
     value: bytes
     mod_revision: int
 
 
 class View:
-    """The newest record of each key that a client has seen. It may be stale; then a comparison fails, as it should."""
+    """The newest record of each key that a client has seen. A record may be stale; then a comparison with it fails, as
+    it should.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[bytes, Seen] = {}

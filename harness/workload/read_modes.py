@@ -15,9 +15,11 @@ from harness.errors import BadInput
 from kvstore import Consistency, Get, Range
 
 _WORDS = ("lease", "follower", "bounded", "local")
-_USUAL_SHARE = 0.15  # The share of a mode that is named without a share.
-_AGES_MS = (20, 150, 1_000)  # Less than a heartbeat, less than an election, more than both.
-_ON_ONE_MEMBER_SHARE = 0.6  # Of the reads that any member may answer: only one is asked, even if it is cut off.
+_USUAL_SHARE = 0.15  # The share of a mode that the option names without a share.
+# The first age is shorter than a heartbeat interval, the second shorter than an election, the third longer than both.
+_AGES_MS = (20, 150, 1_000)
+# Share of the reads that any member may answer for which only one member is asked, even if it is cut off.
+_ON_ONE_MEMBER_SHARE = 0.6
 _ONE_PICKED_OF = 2**16
 
 
@@ -83,7 +85,9 @@ class ReadModes:
 
 
 USUAL_READ_MODES = ReadModes(lease=0.15, follower=0.15, bounded=0.1, local=0.1)
-"""Half of the reads go by a round, as most do in production; each other mode is seen within seconds."""
+"""Half of the reads are linearizable by a round, the most common case in production. The shares of the other modes are
+large enough for each to occur within seconds.
+"""
 
 LEADER_READS_ONLY = ReadModes()
 

@@ -12,7 +12,7 @@ _RECENT_MAX = 64
 
 
 class Worker:
-    """One lane of a client. After an unknown outcome it must take another name."""
+    """One lane of a client. After an unknown outcome, the lane must take another name."""
 
     def __init__(self, store: Client, name: str, lives: Iterator[int]) -> None:
         self.store = store
@@ -22,7 +22,7 @@ class Worker:
 
     @property
     def client(self) -> str:
-        """The `client` of its next row."""
+        """The name in the field `client` of the lane's next row."""
         return f"{self._name}.{self._life}"
 
     def begin_another_life(self) -> None:

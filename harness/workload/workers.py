@@ -35,19 +35,21 @@ from kvstore import (
     Result,
 )
 
-FINAL_CLIENT = "final"  # The client of the reads after everything is healed.
-PATIENCE_SECONDS = 5.0  # Longer than an election: with retries, most operations outlive a fault.
-HASTE_SECONDS = 0.3  # Shorter than an election: some must give up, or no history would hold an unknown outcome.
+FINAL_CLIENT = "final"  # The client name of the final reads, after all faults are healed.
+PATIENCE_SECONDS = 5.0  # Longer than an election, so that most operations succeed by retries in spite of a fault.
+HASTE_SECONDS = 0.3  # Shorter than an election, so that some operations give up and the history has unknown outcomes.
 HASTY_SHARE = 0.2
-_REFUSED_PAUSE_SECONDS = 0.02  # After a `fail`: refusals come at once, and must not lead to a busy loop.
-_RESTLESS_EVERY = 3  # Every third worker becomes a new client again and again. If all clients stayed with a leader
-_RESTLESS_SECONDS = (0.2, 1.0)  # that hangs, all would wait together, and none would see two leaders at a time.
-_ONE_MEMBER_SECONDS = 0.5  # The limit of a read that only one member may answer: it may be down.
+_REFUSED_PAUSE_SECONDS = 0.02  # The pause after a `fail`: refusals arrive at once, and must not lead to a busy loop.
+# Every third worker regularly becomes a new client. Otherwise all clients could wait for the same leader that hangs,
+# and none would see a second leader at the same time.
+_RESTLESS_EVERY = 3
+_RESTLESS_SECONDS = (0.2, 1.0)
+_ONE_MEMBER_SECONDS = 0.5  # The time limit of a read that only one member may answer, because that member may be down.
 
 
 @dataclass(slots=True, kw_only=True)
 class _Lane:
-    """A sequence of operations. It outlives the clients that carry it out.
+    """A sequence of operations, which goes on when one client ends and another takes its place.
 
     `due`: trio time of its next operation, if there is a rate.
     """
@@ -147,7 +149,8 @@ class Workload:
                 lane.due = max(lane.due + pace, trio.current_time())
             row = await self._perform(worker, lane.source.next(), self._patience_seconds(lane.patience))
             if row["status"] == "unknown":
-                worker.begin_another_life()  # That operation stays open for ever, so the next needs another name.
+                # The unknown operation stays open for ever, so the next operation needs another client name.
+                worker.begin_another_life()
             elif row["status"] == "fail":
                 await trio.sleep(_REFUSED_PAUSE_SECONDS)
 

@@ -23,7 +23,7 @@ class SafetyChecker:
         self._leaders: dict[int, tuple[str, int]] = {}  # term → (node, life)
         self._votes: dict[tuple[str, int], str] = {}  # (voter, term) → candidate
         self._committed: list[int] = [0]  # The term of each committed entry, by index; 0 is "before the log".
-        self._committed_in: list[int] = [0]  # The term of the leader that committed it.
+        self._committed_in: list[int] = [0]  # By index: the term of the leader that committed the entry.
         self._leader_time = 0  # The leader_time of the newest committed batch.
         self._results: dict[int, tuple[str, Sequence[Any]]] = {}
         self._hashes: dict[int, tuple[str, bytes]] = {}
@@ -42,7 +42,7 @@ class SafetyChecker:
         return index < len(self._committed) and self._committed[index] == term
 
     def wrote(self, node_id: str, entry: Entry, term_before: int) -> None:
-        """Check log matching (Raft §5.3): one (index, term) stands for one entry, behind one predecessor."""
+        """Check log matching (Raft §5.3): one (index, term) stands for one entry with one predecessor."""
         key = (entry.index, entry.term)
         value = (term_before, int(entry.kind), entry.payload)
         known = self._written.setdefault(key, value)

@@ -17,13 +17,14 @@ from raft import Role
 from storage import OpenedStorage
 
 TRUE_CHECK_EVERY_COMMITS = 32
-"""How many times the commit index rises, at least, until "durable on a majority" is verified by a recovery again.
+"""The least number of rises of the commit index between two recoveries that verify "durable on a majority".
 
-All other rises are verified by shadow logs only.
+All other rises are verified only by the shadow logs.
 """
 
 FILES_PER_COMMIT = 4
-"""Between two recoveries, the commit index also rises at least once for every this many files on a disk.
+"""The number of files on a disk per rise of the commit index: with n files, the commit index rises at least n /
+FILES_PER_COMMIT times between two recoveries.
 
 A recovery reads every file. At a fixed interval, the total cost of all recoveries would grow with the square of the
 length of the log.
@@ -38,7 +39,9 @@ class CommitmentChecker:
         self._advances, self._next_check = 0, TRUE_CHECK_EVERY_COMMITS
 
     def reached(self, member: MachineView, index: int) -> None:
-        """`member` has committed up to `index`. New committed entries must be durable on a majority."""
+        """Note that `member` has committed up to `index`, and check that the newly committed entries are durable on a
+        majority.
+        """
         safety = self._world.safety
         if index > safety.commit_index:
             self.timeline.committed(index)
@@ -70,7 +73,7 @@ class CommitmentChecker:
             self._next_check += max(TRUE_CHECK_EVERY_COMMITS, files // FILES_PER_COMMIT)
             for holder in holders:
                 if holder.is_damaged:
-                    continue  # The damaged copy may be gone; others hold a quorum of good copies.
+                    continue  # The copy on a damaged disk may be lost; the other members hold a quorum of good copies.
                 self._recover_aside(holder, index, term)
 
     def _holders(self, committer: MachineView, index: int, term: int) -> list[MachineView]:

@@ -16,7 +16,7 @@ class CheckedWorld(World, Protocol):
     safety: SafetyChecker
 
     def on_applied(self, member: MachineView, entry: Entry, results: Sequence[Any], *, is_first: bool) -> None:
-        """A machine has applied an entry. `is_first`: no other machine had applied it before."""
+        """Note that a machine has applied an entry. `is_first`: no other machine had applied the entry before."""
 
     def living(self) -> list[MachineView]:
-        """The machines that must make progress: members that are neither lost nor left dead."""
+        """Return the machines that must make progress: members that are neither lost nor left dead."""

@@ -1,7 +1,7 @@
 """The coverage points that a campaign of CAMPAIGN_SEEDS_MIN seeds must hit: an untested rule proves nothing.
 
-Most coverage points are names of trace events and of faults, and what the simulated world reports. Those that need two
-facts at once are recognised here.
+Most coverage points are names of trace events and of faults, and what the simulated world reports. The tracker here
+recognises the points that depend on two facts at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CAMPAIGN_SEEDS_MIN = 1_000
 """A wanted point that was never hit fails a campaign of this many seeds or more. A smaller one only lists the point."""
 
 OFTEN, SELDOM, RARE = 20, 100, 300
-"""How often a coverage point should be hit: in one of this many seeds.
+"""Wanted frequencies of coverage points: each number n stands for one hit in n seeds.
 
 A point that is hit less often is shown as rare. Only a point that is never hit fails the campaign.
 """
@@ -151,10 +151,11 @@ class CoverageTracker:
         self._led: set[int] = set()  # Terms that had a leader.
         self._handed_over: set[int] = set()  # Terms for which a leader had asked a peer to campaign.
         self._transfers: dict[str, set[tuple[str, int]]] = {}  # By member: snapshot transfers since its last install.
-        self._reading: set[str] = set()  # Leaders that have begun a round of reads since reads were last let through.
+        # Leaders that have begun a round of reads, and have not let reads through since.
+        self._reading: set[str] = set()
 
     def look(self, member: MachineView, node: Node, message: object, effects: Effects) -> None:
-        """Look at one event on one member, before the disk has done anything that the event asks for."""
+        """Look at one event on one member, before the disk carries out the operations that the event requests."""
         if isinstance(message, InstallSnapshot):
             self._transfers.setdefault(member.node_id, set()).add((node.core.leader_id or "", message.transfer_id))
         names = [event.name for event in effects.events]

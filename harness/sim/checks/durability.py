@@ -1,4 +1,4 @@
-"""Checks durability by a real recovery of what a member's disk is sure to hold now.
+"""Checks durability by a real recovery from the contents that a member's disk is certain to hold now.
 
 The recovery runs on a copy of the disk, and takes no simulated time.
 """

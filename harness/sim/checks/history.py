@@ -33,7 +33,7 @@ from kvstore import (
 from spark_audit import check_rows
 
 CONFIGURATIONS_MAX = 200_000
-"""The bound of the search, in configurations, where no witness decides.
+"""The bound of the linearizability search, in configurations. The search only runs if no witness decides.
 
 Simulated histories have a witness, so the bound is never reached.
 """
@@ -51,7 +51,7 @@ BODY_ITEMS = {
     CommandKind.COMPARE_AND_SET: 3,
     CommandKind.TXN: 3,
 }
-"""How many items follow the kind of a command in the log."""
+"""The number of items that follow the kind of a command in the log, by kind."""
 
 NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUEST_CLOSED}
 """Results that a session does not keep: a later attempt under the same request number may end differently."""
@@ -62,17 +62,19 @@ class HistoryChecker:
 
     def __init__(self, seed: int, cover: Callable[[str], None], *, trusts_clocks: bool = True) -> None:
         self._trusts_clocks = trusts_clocks
-        self._told: list[tuple[int, int]] = []  # (true ns, the greatest revision answered by then), both rising.
+        # (true time in ns, the greatest revision in any answer up to then), both rising.
+        self._told: list[tuple[int, int]] = []
         self._run_id, self._cover = f"simulation-{seed}", cover
         self.rows: list[Row] = []
         self._by_request: dict[tuple[int, int], Any] = {}  # By (session, request number): its result.
-        self._op_of: dict[bytes, int] = {}  # By value: the operation that is to write it.
+        self._op_of: dict[bytes, int] = {}  # By value: the op_id of the operation that is to write it.
         self._asked: dict[bytes, Command] = {}  # By value: the command that would write it.
         self._results: dict[int, Any] = {}  # By op_id: the results of writes that were carried out.
         self._failed: dict[bytes, int] = {}  # By value: the operation whose write was reported as certainly failed.
         self._written: dict[bytes, int] = {}  # By value: the index at which it was written.
         self._told_revision = 0  # The greatest revision in any answer so far.
-        self._revision_min: list[int] = []  # By op_id: the greatest revision answered before it was called.
+        # By op_id: the greatest revision in any answer before the operation was called.
+        self._revision_min: list[int] = []
 
     def counts(self) -> dict[str, int]:
         """Return how many operations ended in each way."""
@@ -195,7 +197,9 @@ class HistoryChecker:
     # Whether the two agree.
 
     def check(self) -> None:
-        """Judge the whole history: first as the clients saw it; if that does not decide it, with hindsight."""
+        """Judge the whole history, first with the outcomes that the clients saw. If that does not decide it, unknown
+        outcomes are replaced by those in the log.
+        """
         rows = [NO_FIELDS | row for row in self.rows]
         if not self._is_decided(rows):
             self._cover("a history was decided with hindsight")
@@ -203,7 +207,7 @@ class HistoryChecker:
                 self._cover("a history stayed undecided")
 
     def _is_decided(self, rows: Sequence[Row]) -> bool:
-        """False if the checker cannot tell. Raises Violation."""
+        """Return False if the checker cannot decide. Raises Violation."""
         verdict = check_rows(rows, configurations_max=CONFIGURATIONS_MAX)
         if verdict.violations:
             words = "; ".join(violation.words() for violation in verdict.violations)

@@ -26,7 +26,7 @@ HANG_TIMEOUTS_MAX = 2
 class LeaderChecker:
     """Checks one process whenever it leads.
 
-    It counts responses as they arrive, and trusts none of the leader's own counts.
+    The checker counts the responses itself, and trusts none of the leader's counts.
     """
 
     def __init__(
@@ -47,23 +47,28 @@ class LeaderChecker:
         self._halves: Callable[[], Halves] = halves or (lambda: ((node_id, *peer_ids),))
         self._term = 0
         self._heard_at: dict[str, int] = {}
-        self._silent_at = 0  # Before this moment the quorum cannot have been silent for too long.
+        self._silent_at = 0  # The earliest time at which the quorum can have been silent for too long.
         self._answered: dict[str, int] = {}  # The highest read round that each peer has answered in this term.
         self._matched: dict[str, int] = {}  # The index that each peer has acknowledged in this term.
         self._round = 0
-        self._confirmed = 0  # The highest round that majorities of the members at that time have answered.
-        self._promised = 0  # The highest such round without members that may not know their lease promise.
-        self._reads: dict[int, tuple[int, int]] = {}  # ticket → (commit index when it was asked, earliest round)
-        self._config, self._now = config, 0  # ns: the time at the node's last tick; all checks use it.
+        # The highest round that was answered by majorities of the members at the time of the answers.
+        self._confirmed = 0
+        self._promised = 0  # The highest such round if members that may not know their lease promise do not count.
+        # ticket → (commit index when the read was requested, earliest round that can confirm it)
+        self._reads: dict[int, tuple[int, int]] = {}
+        self._config, self._now = config, 0  # `_now`: the time at the node's last tick in ns, which all checks use.
         self._began: list[tuple[int, int]] = []  # (round, when it was sent), both rising.
-        self._by_lease: dict[int, int] = {}  # ticket → when it was asked
-        self._questions: dict[tuple[str, int], tuple[int, int, int]] = {}  # (peer, number) → (mark, round, asked at)
+        self._by_lease: dict[int, int] = {}  # ticket → when the read was requested
+        # (peer, number of its read-index request) → (commit index, earliest round, time of the request)
+        self._questions: dict[tuple[str, int], tuple[int, int, int]] = {}
         self._asked: dict[
             str, tuple[int, int]
-        ] = {}  # Peers asked to campaign: (the end of the log, when the request left)
+        ] = {}  # By peer that was asked to campaign: (the last index of the log then, when the request left)
         self._transfer_began_at = -1
-        self._sync_since: int | None = None  # When the sync of the log that is under way was first seen.
-        self._successor_since: int | None = None  # The time since which a peer could take over during this sync.
+        # When the checker first saw the present sync of the log; None if there is none.
+        self._sync_since: int | None = None
+        # The time since which a peer could take over from the leader during this sync.
+        self._successor_since: int | None = None
 
     @property
     def now(self) -> int:
@@ -76,7 +81,7 @@ class LeaderChecker:
         return self._term
 
     def seen(self, core: RaftCore, now: int) -> None:
-        """Follow the term of the leader after an event.
+        """Note the term of the leader after an event.
 
         When the term is new, all peers count as heard, and no round has begun.
         """
@@ -92,7 +97,9 @@ class LeaderChecker:
         self.sync_ended()
 
     def received(self, core: RaftCore, peer_id: str, message: Message, now: int) -> None:
-        """The node was handed a message. It was the leader of this term before the message came."""
+        """Note a message that the node has received. The node was the leader of this term before it received the
+        message.
+        """
         if isinstance(message, AppendAccepted):
             self._acknowledged(core, peer_id, message)
         if message.term != self._term or core.term != self._term:
@@ -105,7 +112,8 @@ class LeaderChecker:
                 self._heard_at[peer_id] = now
             case ReadIndexRequest(number=number):
                 first = self._safety.commit_index, self._round + 1, now
-                self._questions.setdefault((peer_id, number), first)  # An answer to an earlier copy is right too.
+                # An answer to an earlier copy of the request is right too.
+                self._questions.setdefault((peer_id, number), first)
             case _:
                 pass
         if self._reads or self._by_lease or self._questions:
@@ -163,7 +171,7 @@ class LeaderChecker:
     # Handing over
 
     def transfer_began(self) -> None:
-        """A leadership transfer begins (thesis §3.10)."""
+        """Note that a leadership transfer begins (thesis §3.10)."""
         self._transfer_began_at = self._now
 
     def transfer_given_up(self) -> None:
@@ -173,7 +181,7 @@ class LeaderChecker:
             broken("a handover is tried for an election time-out", f"{self._node_id} gives it up after {tried_ns} ns")
 
     def sync_ended(self) -> None:
-        """The disk has ended a sync of the log. A sync that begins right afterwards counts as a new one."""
+        """Note that the disk has ended a sync of the log. A sync that begins right afterwards counts as a new one."""
         self._sync_since = self._successor_since = None
 
     def step_is_over(self, core: RaftCore, *, syncs: bool, is_disk_full: bool) -> None:
@@ -204,8 +212,8 @@ class LeaderChecker:
         """Check that the leader asks a peer to take over once a sync has lasted too long.
 
         The leader has HANG_TIMEOUTS_MAX election time-outs for that. If no peer could take over when the sync began,
-        the leader gets the same time once more. It is counted from the end of the first, or from the moment since
-        which a peer can take over if that is later.
+        the leader gets the same time once more. The second period begins at the end of the first, or when a peer can
+        take over if that is later.
         """
         assert self._sync_since is not None
         if self._successor_since is None:
@@ -232,15 +240,17 @@ class LeaderChecker:
     # Reads
 
     def read_asked(self, ticket: int) -> None:
-        """The node has taken a read. Rounds that began before do not confirm it."""
+        """Note a read that the node has accepted. Rounds that began earlier do not confirm the read."""
         self._reads[ticket] = (self._safety.commit_index, self._round + 1)
 
     def round_began(self, counter: int) -> None:
-        """A round of reads begins. Each round has its own counter."""
+        """Note the begin of a round of reads, and check that the round has a counter of its own."""
         require(counter > self._round, "each round of reads has its own counter", self._node_id, counter, self._round)
         self._round = counter
         self._began.append((counter, self._now))
-        self._count_answers()  # A leader without peers has its majority at once, and may have peers a moment later.
+        # A leader without peers has its majority at once. This is counted now, because the leader may get peers a
+        # moment later.
+        self._count_answers()
 
     def read_ready(self, ticket: int, last_applied: int) -> None:
         """Check a read that is let through after a round.
@@ -248,7 +258,7 @@ class LeaderChecker:
         Everything that was committed when the read was requested must be applied, and a round must confirm the read.
         """
         if ticket not in self._reads:
-            return  # It was requested in an earlier term.
+            return  # The read was requested in an earlier term.
         self._count_answers()
         mark, round_min = self._reads.pop(ticket)
         if last_applied < mark:
@@ -263,18 +273,20 @@ class LeaderChecker:
             )
 
     def read_refused(self, ticket: int) -> None:
-        """The read, or the command, with this ticket has ended."""
+        """Note that the read or command with this ticket has ended."""
         self._reads.pop(ticket, None)
         self._by_lease.pop(ticket, None)
 
     # Leases
 
     def lease_asked(self, ticket: int) -> None:
-        """The node has taken a read that may be let through by lease."""
+        """Note an accepted read that may be let through by lease."""
         self._by_lease[ticket] = self._now
 
     def asked_to_campaign(self, peer_id: str, last_index: int) -> None:
-        """The leader asks a peer to campaign. The request is void once the log has entries behind `last_index`."""
+        """Note that the leader asks a peer to campaign. The request is void once the log has entries behind
+        `last_index`.
+        """
         self._asked[peer_id] = (last_index, self._now)
 
     def lease_ready(self, ticket: int, promise_ns: int) -> None:
@@ -310,7 +322,9 @@ class LeaderChecker:
         sent_at = next((at for counter, at in reversed(self._began) if counter <= self._promised), None)
         drift_ppm = (
             self._config.clock_drift_ppm_max
-        )  # This leader's clock may be slow by this much, and the clock of the promising member fast by this much.
+            # The leader's clock may be slow by this much, and the clock of the member that made the promise may be fast
+            # by as much.
+        )
         lease_ns = promise_ns * (1_000_000 - drift_ppm) // (1_000_000 + drift_ppm)
         ends_at = -1 if sent_at is None else sent_at + lease_ns
         if asked_at >= ends_at:

@@ -36,25 +36,27 @@ WAS_WRONG = "a hint was wrong and did no harm"
 class LeaderLossChecker:
     """Checks one process.
 
-    Times are in ns of the process's own clock. The checker works out by itself which leader the member hears.
+    Times are in ns of the process's own clock. The checker itself determines which leader the member hears.
     """
 
     def __init__(self, world: World, node_id: str, config: RaftConfig, halves: Callable[[], Halves]) -> None:
         self._world, self._node_id, self._config, self._halves = world, node_id, config, halves
         self._heard: tuple[str, int, int] | None = None  # (leader, term, when)
-        self._lost: tuple[str, int] | None = None  # (leader, term), from a hint until the leader is heard again.
+        # (leader, term) after a hint that this leader is lost, until the leader is heard again.
+        self._lost: tuple[str, int] | None = None
         self._heeded_at: int | None = None
         self._ended: str | None = None  # The peer whose connections have ended in this step.
-        self._early_term: int | None = None  # The term for which a hint made it ask for pre-votes.
-        self._asked: set[tuple[str, int]] = set()  # (sender, next_term): pre-votes asked for while no leader was heard.
+        self._early_term: int | None = None  # The term for which a hint made the member ask for pre-votes.
+        # (sender, next_term) of the pre-vote requests that arrived while the member heard no leader.
+        self._asked: set[tuple[str, int]] = set()
         self._granted: dict[int, set[str]] = {}  # By next_term: the peers that granted a pre-vote.
 
     def connections_ended(self, peer_id: str) -> None:
-        """The node is about to be told that both connections with a peer have ended."""
+        """Note that both connections with a peer have ended, before the node is informed."""
         self._ended = peer_id
 
     def received(self, core: RaftCore, sender: str, message: Message, now: int) -> None:
-        """The node has taken a message."""
+        """Note a message that the node has received."""
         match message:
             case AppendEntries(term=term) | InstallSnapshot(term=term):
                 if (core.leader_id, core.term) == (sender, term):
@@ -68,7 +70,9 @@ class LeaderLossChecker:
                 pass
 
     def sent(self, receiver: str, message: Message) -> None:
-        """Check a message that leaves. A grant may have waited for the disk, so the time of the request counts."""
+        """Check a message that leaves. The time of the pre-vote request counts, because the grant may have waited for
+        the disk.
+        """
         if not isinstance(message, PreVoteResponse) or not message.granted:
             return
         if (receiver, message.next_term) not in self._asked:
@@ -90,7 +94,7 @@ class LeaderLossChecker:
                 pass
 
     def step_is_over(self) -> None:
-        """A step and its events are over."""
+        """Note that a step and its events are over."""
         self._ended = None
 
     def _leader_spoke(self, leader_id: str, term: int, now: int) -> None:
@@ -104,7 +108,8 @@ class LeaderLossChecker:
     def _hears_a_leader(self, core: RaftCore, now: int) -> bool:
         """True if the member hears a leader (thesis §4.2.3).
 
-        A leader of this term spoke within the least election time-out, and no hint of its end has come since.
+        A leader of this term has sent a message within the least election time-out, and no hint of its end has come
+        since.
         """
         if core.role is Role.LEADER:
             return True

@@ -29,7 +29,7 @@ class ShadowLogs:
         self.waiting: list[LogWrite] = []
 
     def append(self, write: LogWrite) -> None:
-        """The node handed this write to its log."""
+        """Note a write that the node hands to its log."""
         memory, safety = self.memory, self._safety
         self._check_hard_state(write.hard_state)
         self._check_cut(write)
@@ -82,7 +82,7 @@ class ShadowLogs:
         )
 
     def synced(self, count: int) -> None:
-        """The disk has synced the oldest `count` of the waiting writes."""
+        """Note that the disk has synced the oldest `count` of the waiting writes."""
         for write in self.waiting[:count]:
             self.durable.carry_out(write)
         del self.waiting[:count]
@@ -165,7 +165,9 @@ class ShadowLogs:
             if count >= whole:
                 allowed.append((state.term, state.voted_for))
         if (found.term, found.voted_for) in allowed:
-            return True  # Otherwise: a member that has an entry of a term, even if only in a snapshot, knows the term.
+            # The term may also come from the snapshot: a member that has an entry of a term, even if only in a
+            # snapshot, knows the term.
+            return True
         return found == replace(found, term=snapshot.term, voted_for=None) and allowed[0][0] < snapshot.term
 
     def _check_contents(self, log: LogStore, shadow: ShadowLog, first_index: int = 0) -> None:
@@ -206,5 +208,5 @@ def holds(shadow: ShadowLog, terms: list[int], log: LogStore, snapshot: LogPosit
 
 
 def describe(shadow: ShadowLog) -> str:
-    """One line for an error."""
+    """Return a description of the log for an error message, as one line."""
     return f"{shadow.base}..{shadow.last_index} last term {shadow.term_at(shadow.last_index)} {shadow.hard_state}"

@@ -1,6 +1,7 @@
-"""The checks of one machine over all its processes: what each of them starts from, and what it must refuse.
+"""The checks of one machine over all its processes: the state from which each process starts, and the damage that must
+make it refuse to start.
 
-A damaged machine must notice its damage, at a start or while it runs. There is some damage that no checksum can show.
+A damaged machine must notice its damage, at a start or while it runs. Only damage that no checksum can show is exempt.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class MachineChecker:
         self.logs = ShadowLogs(node_id, world.safety)
 
     def process(self, machine: MachineView, opened: OpenedStorage) -> MemberChecker:
-        """The checks of a process that starts now."""
+        """Return the checks of a process that starts now."""
         return MemberChecker(self._world, machine, opened, self._commitment)
 
     def refused(self, machine: MachineView, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
@@ -40,7 +41,7 @@ class MachineChecker:
         check_damage_read(self._world, machine, refusal)
 
     def is_whole(self, machine: MachineView, opened: OpenedStorage) -> bool:
-        """Check a damaged machine that starts. False if it cannot know what it lost."""
+        """Check a damaged machine that starts. Returns False if the machine cannot know what it has lost."""
         return is_whole(self._world, machine, opened)
 
     def recovered(self, machine: MachineView, opened: OpenedStorage, snapshot: LogPosition) -> None:
@@ -72,7 +73,8 @@ def check_damage_read(world: World, member: MachineView, refusal: CorruptLog) ->
 
 
 def is_whole(world: World, member: MachineView, opened: OpenedStorage) -> bool:
-    """Check a damaged member that starts. False if it cannot know what it lost, because no checksum shows the loss.
+    """Check a damaged member that starts. Returns False if the member cannot know what it has lost, because no checksum
+    shows the loss.
 
     Whenever a damaged member starts, the rotten file must be unused, and there must be no damage that a later frame
     proves.

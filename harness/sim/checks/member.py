@@ -60,7 +60,7 @@ class MemberChecker:
         self.term = storage.hard_state.term
         self._commit_index = self._last_applied = self._applied_index = header.index
         self._low_watermark = 0
-        self.level = 1  # The feature level in force, as far as it was seen.
+        self.level = 1  # The feature level in force, as far as the checker has seen.
         peer_ids = [peer_id for peer_id in self._world.plan.members if peer_id != self._node_id]
         self.leader = LeaderChecker(
             self._node_id, peer_ids, self._world.plan.raft_of(self._node_id), self._world.safety, lambda: self._halves
@@ -73,15 +73,17 @@ class MemberChecker:
         self._lease_promises: LeasePromiseChecker
 
     def begins(self, node: NodeProbe) -> None:
-        """The node of this life has been made."""
+        """Begin to check the node of this life."""
         self._lease_promises = LeasePromiseChecker(node.core, self._member.now())
         node.read_asked = self.read_asked
         node.proposed = self._proposal_ends.opened
 
     def read_asked(self, ticket: int) -> None:
-        """The node has taken a read."""
+        """Note a read that the node has accepted."""
         self._reads.asked(ticket)
-        self.leader.read_asked(ticket)  # What counts is how it is let through, not how it was asked for.
+        # Both checks follow every read, because the way in which a read is let through may differ from the requested
+        # one.
+        self.leader.read_asked(ticket)
         self.leader.lease_asked(ticket)
 
     @property
@@ -90,15 +92,15 @@ class MemberChecker:
         return self.leader.now
 
     def ticked(self, core: RaftCore, now: int) -> None:
-        """The clock of the node has advanced."""
+        """Note that the clock of the node has advanced."""
         self.leader.ticked(core, now)
 
     def sync_ended(self) -> None:
-        """The disk has ended a sync of the log."""
+        """Note that the disk has ended a sync of the log."""
         self.leader.sync_ended()
 
     def connections_ended(self, peer_id: str) -> None:
-        """The node is about to be told that both connections with a peer have ended."""
+        """Note that both connections with a peer have ended, before the node is informed."""
         self.leader_loss.connections_ended(peer_id)
 
     def sends(self, node: Node, receiver: str, message: Message) -> None:
@@ -106,7 +108,7 @@ class MemberChecker:
         check_promise(self._world, self._member, node, receiver, message)
 
     def received(self, core: RaftCore, sender: str, message: Message) -> None:
-        """The node was handed a message."""
+        """Note a message that the node has received."""
         now = self._member.now()
         self._lease_promises.received(core, sender, message, now)
         self.leader_loss.received(core, sender, message, now)
@@ -125,7 +127,7 @@ class MemberChecker:
         return halves_of(history.in_force(log))
 
     def check(self, node: Node) -> None:
-        """Check, after an event, that nothing went back and that the marks are in order.
+        """Check, after an event, that no index and no term has fallen, and that the indexes of the member are in order.
 
         `SafetyChecker` has the rules across members.
         """
@@ -153,14 +155,16 @@ class MemberChecker:
         check_standing(self._world.safety.members, self._member, node)
 
     def stopped(self, core: RaftCore) -> None:
-        """The node ended in the middle of an event: it was applying an entry that its build does not know."""
+        """Check the last step of a node that ended in the middle of an event, because its build does not know an entry
+        to apply.
+        """
         self._judge_step(core, is_last=True)
 
     def _judge_step(self, core: RaftCore, *, is_last: bool) -> None:
         """Check one step: the member's new commit index, the configurations that it wrote, and its low-water mark.
 
-        A member that ends in this step sends no message any more. What it wrote before its end may be on its disk.
-        These writes are judged by the commit index of this life, because the next life starts with another one.
+        A member that ends in this step sends no message any more. The writes that it made before its end may be on its
+        disk. They are judged by the commit index of this life, because the next life starts with another commit index.
         """
         commit = core.commit_index
         if commit != self._commit_index:
@@ -329,11 +333,13 @@ class MemberChecker:
             self._hash_state()
 
     def snapshot_taken(self) -> None:
-        """The node takes a snapshot of its state: a member that installs it must be in the same state."""
+        """Note that the node takes a snapshot of its state: a member that installs the snapshot must then be in the
+        same state.
+        """
         self._hash_state()
 
     def restored(self) -> None:
-        """The newest snapshot has replaced the state."""
+        """Note that the newest snapshot has replaced the state."""
         node = self._member.node
         if node is not None and node.core.commit_index > self._applied_index:
             self._world.cover("a snapshot overtook entries that waited to be applied")
@@ -343,7 +349,7 @@ class MemberChecker:
             self._hash_state()
 
     def restore_given_up(self) -> None:
-        """The log has overtaken a snapshot that was being read."""
+        """Note that the state was not replaced, because the log has overtaken the snapshot that was being read."""
         self._world.cover("a snapshot that was being installed was overtaken by the log")
 
     def _hash_state(self) -> None:

@@ -10,11 +10,11 @@ from harness.sim.world.shadow_log import ShadowLog
 from raft import Configuration, Entry, EntryKind, Node, Role
 
 Halves = tuple[tuple[str, ...], ...]
-"""The voters of each half; one half unless a configuration is joint."""
+"""The voters of each half of a configuration. A configuration that is not joint has one half."""
 
 
 def halves_of(configuration: Configuration) -> Halves:
-    """The sets of voters whose majorities are needed."""
+    """Return the sets of voters whose majorities are needed."""
     voters = configuration.voter_ids
     return (voters, configuration.outgoing_ids) if configuration.is_joint else (voters,)
 
@@ -31,12 +31,13 @@ class ConfigurationHistory:
         self._founding, self._is_committed = founding, is_committed
         self._written: dict[tuple[int, int], Configuration] = {}  # By (index, term).
         self._newest_first: list[tuple[int, int]] = []
-        self.fresh: list[tuple[str, int, int]] = []  # (leader, index, term): appended, and not checked yet.
+        # (leader, index, term) of the configurations that are appended and not checked yet.
+        self.fresh: list[tuple[str, int, int]] = []
         self.committed = founding  # The newest configuration that any member has committed.
         self.promised_at = (
-            0  # A member that has acknowledged the log up to this index knows its promise for leases, if there are any.
+            0  # If leases are in use, a member that has acknowledged the log up to this index knows its lease promise.
         )
-        self.low_watermark_max = 0  # The highest mark that any leader has sent.
+        self.low_watermark_max = 0  # The highest low-water mark that any leader has sent.
 
     @property
     def has_changes(self) -> bool:
@@ -44,7 +45,7 @@ class ConfigurationHistory:
         return bool(self._written)
 
     def wrote(self, node_id: str, entry: Entry) -> None:
-        """An entry is written for the first time, by the leader of its term."""
+        """Note an entry that the leader of its term writes for the first time."""
         if entry.kind is EntryKind.CONFIGURATION:
             self._written[entry.index, entry.term] = Configuration.decode(entry.payload)
             self._newest_first = sorted(self._written, reverse=True)
@@ -79,7 +80,9 @@ class ConfigurationHistory:
         return None
 
     def check_fresh(self, node_id: str, log: ShadowLog, commit_index: int, committed_term: int) -> None:
-        """Check what this leader has appended: one change at a time, and none before a commit of its own term."""
+        """Check the configurations that this leader has appended: one change at a time, and none before the leader has
+        committed an entry of its own term.
+        """
         for _, index, term in [each for each in self.fresh if each[0] == node_id]:
             before = self._newest(log, index - 1)
             require(
@@ -95,7 +98,8 @@ class ConfigurationHistory:
         self.fresh = [each for each in self.fresh if each[0] != node_id]
 
     def reached(self, index: int, term: int) -> None:
-        """The entry (index, term) is committed. If it is a configuration, check it against the previous one.
+        """Note that the entry (index, term) is committed. If it is a configuration, check it against the previous
+        configuration.
 
         Configurations that follow each other share majorities (Raft §6).
         """
@@ -123,10 +127,11 @@ def check_standing(history: ConfigurationHistory, machine: MachineView, node: No
     nor leads.
     """
     log = machine.logs.memory
-    if not history.has_changes or node.failure is not None:  # A failed node may have ended in mid-step.
+    if not history.has_changes or node.failure is not None:  # A failed node may have ended in the middle of a step.
         return
     members = history.in_force(log)
-    if node.core.configuration != members:  # Not `require`: this runs after every event, and the text takes 80 µs.
+    # `require` is not used here: this check runs after every event, and building the text takes 80 µs.
+    if node.core.configuration != members:
         broken(
             "the newest configuration in the log is in force",
             f"{machine.node_id} has {node.core.configuration}, its log {members}",

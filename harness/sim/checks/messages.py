@@ -28,7 +28,8 @@ ANSWERS = (AppendAccepted, AppendRejected, InstallSnapshotProgress, PreVoteRespo
 def check_promise(world: CheckedWorld, member: MachineView, node: Node, receiver: str, message: Message) -> None:
     """Raise Violation if `message`, which now leaves `member` for `receiver`, states more than the member's disk holds.
 
-    If that disk has a later term already, statements about an earlier term no longer matter: no peer counts them.
+    If the disk already has a later term, statements about an earlier term no longer matter, because no peer counts
+    them.
     """
     durable = member.logs.durable
     state = durable.hard_state

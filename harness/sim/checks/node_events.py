@@ -19,15 +19,15 @@ class NodeEventChecker:
 
     def __init__(self, world: CheckedWorld, member: MachineView) -> None:
         self._world, self._member = world, member
-        self._append: AppendEntries | None = None  # The append that the node was handed in this step.
+        self._append: AppendEntries | None = None  # The append that the node has received in this step.
 
     def received(self, message: Message) -> None:
-        """The node was handed a message."""
+        """Note a message that the node has received."""
         if isinstance(message, AppendEntries):
             self._append = message
 
     def step_is_over(self) -> None:
-        """All events of one step have been reported."""
+        """Note that all events of one step have been reported."""
         self._append = None
 
     def told(self, event: TraceEvent) -> None:

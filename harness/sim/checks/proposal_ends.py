@@ -18,20 +18,20 @@ class ProposalChecker:
         self._node_id, self._wait_ns = node_id, wait_ns
         self._leading_term: int | None = None
         self._open: set[int] = set()  # Tickets of the present leadership.
-        self._left: deque[tuple[int, set[int]]] = deque()  # (until when, tickets), of leaderships that are over.
+        self._left: deque[tuple[int, set[int]]] = deque()  # (deadline, tickets) of the leaderships that are over.
 
     def opened(self, tickets: Sequence[int]) -> None:
-        """The node has taken these proposals."""
+        """Note proposals that the node has accepted."""
         self._open.update(tickets)
 
     def ended(self, ticket: int) -> None:
-        """The proposal, or another call, with this ticket has ended."""
+        """Note that the proposal or other call with this ticket has ended."""
         self._open.discard(ticket)
         for _, tickets in self._left:
             tickets.discard(ticket)
 
     def step_is_over(self, leading_term: int | None, now: int) -> None:
-        """A step and its events are over: `now` is the time at the node's last tick."""
+        """Note that a step and its events are over, and check deadlines. `now`: the time at the node's last tick."""
         if leading_term != self._leading_term:
             self._leading_term = leading_term
             if self._open:

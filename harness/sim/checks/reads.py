@@ -21,11 +21,11 @@ class CommitTimeline:
 
     def __init__(self, queue: EventQueue) -> None:
         self._queue = queue
-        self._times: list[int] = []  # True ns at which the commit index rose,
-        self._marks: list[int] = []  # and its new value each time.
+        self._times: list[int] = []  # The true times (ns) at which the commit index rose.
+        self._marks: list[int] = []  # The new commit index at each of these times.
 
     def committed(self, index: int) -> None:
-        """The commit index of the cluster has risen."""
+        """Note that the commit index of the cluster has risen."""
         self._times.append(self._queue.now)
         self._marks.append(index)
 
@@ -36,14 +36,14 @@ class CommitTimeline:
 
 
 class ReadChecker:
-    """The open reads of one process."""
+    """Checks the reads of one process, and remembers the open ones."""
 
     def __init__(self, world: CheckedWorld, member: MachineView, timeline: CommitTimeline) -> None:
         self._world, self._member, self._timeline = world, member, timeline
         self._marks: dict[int, int] = {}  # ticket → the cluster's commit index when the read was requested
 
     def asked(self, ticket: int) -> None:
-        """The node has taken a read."""
+        """Note a read that the node has accepted."""
         self._marks[ticket] = self._world.safety.commit_index
 
     def ready(self, ticket: int, mode: ReadMode) -> None:
@@ -70,5 +70,5 @@ class ReadChecker:
             )
 
     def refused(self, ticket: int) -> None:
-        """The read, or the command, with this ticket has ended."""
+        """Note that the read or command with this ticket has ended."""
         self._marks.pop(ticket, None)

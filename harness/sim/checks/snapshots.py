@@ -21,8 +21,9 @@ def check_built(safety: SafetyChecker, member: MachineView, storage: OpenedStora
     members = safety.members.in_force(member.logs.memory, index)
     require(info.header.configuration == members, "a snapshot has the members as of its index", who, index, members)
     image = member.image
-    machine = KvMachine(levels=member.levels)  # The levels of the build that wrote it.
-    to_fail, image.fails_read_of = image.fails_read_of, None  # The reads below are the checker's own.
+    machine = KvMachine(levels=member.levels)  # The feature levels of the build that wrote the snapshot.
+    # A requested read fault must not hit the reads of this checker below.
+    to_fail, image.fails_read_of = image.fails_read_of, None
     machine.restore(info.header.machine, storage.snapshots.chunks(info))
     image.fails_read_of = to_fail
     safety.hashed(who, index, machine.state_hash())

@@ -26,7 +26,9 @@ UNLABELLED = ("commit_advanced", "low_watermark_advanced")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagramEvent:
-    """An event at `place`, which is a member or a client. `labels` are short, `words` is the whole line."""
+    """An event at `place`, which is a member or a client. `labels`: short texts beside its mark. `words`: the whole
+    line of its tooltip.
+    """
 
     number: int
     time_ns: int
@@ -81,7 +83,9 @@ class ObservedQueue(EventQueue):
 
 
 class Recorder:
-    """Remembers the last events of a run, and the bytes sent between them. The run has to use its `queue`."""
+    """Remembers the last events of a run, and the bytes sent between them. The run has to use the `queue` of this
+    recorder.
+    """
 
     def __init__(self, *, last: int) -> None:
         self._events: deque[DiagramEvent] = deque(maxlen=last)
@@ -91,7 +95,7 @@ class Recorder:
         self._faults: list[tuple[int, str]] = []
         self._down_since: dict[str, int] = {}
         self._downs: list[tuple[str, int, int | None]] = []
-        self._seen: dict[str, tuple[str, int, int]] = {}  # Role, term and mark when last seen.
+        self._seen: dict[str, tuple[str, int, int]] = {}  # By member: role, term and commit index when last seen.
         self._receiver = ""  # The receiver of the frame that is being sent now.
         self.queue = ObservedQueue()
         self.queue.scheduled = self._scheduled

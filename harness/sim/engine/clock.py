@@ -30,7 +30,7 @@ class Clock:
     ) -> None:
         self._queue, self._grain_ns = queue, grain_ns
         self._random = stream(seed, f"clock/{name}")
-        self._since = queue.now  # A true time; it is in the future while the clock stands still.
+        self._since = queue.now  # The true time of the last change; it is in the future while the clock stands still.
         self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS  # At `_since`.
         place = 2 * self._random.random() - 1
         self.usual_rate = int(FS_PER_NS * spread ** (math.copysign(1, place) if at_edges else place))

@@ -21,7 +21,7 @@ class Violation(Exception):
 
 
 def require(holds: bool, rule: str, *detail: object) -> None:
-    """Raise `Violation(rule)` unless `holds`. `detail` is joined only when it is needed."""
+    """Raise `Violation(rule)` unless `holds`. The parts of `detail` are joined only if the rule does not hold."""
     if not holds:
         broken(rule, *detail)
 

@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Callable
 
 LINE_CHARACTERS_MAX = 600
-"""A longer line, which has a large value in it, is cut. The seed determines the rest."""
+"""A longer line is cut. Such a line has a large value in it, which the seed reproduces."""
 
 
 class Trace:
-    """Takes every event. `write` gets each line as it comes; if it is None, lines cost nothing."""
+    """Takes every event. `write` is called with each line. If `write` is None, no lines are built."""
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = write

@@ -51,7 +51,7 @@ class ClientFaults:
                 world.queue.after(fault.duration_ns, connections.mend, client_links)
 
     def heal(self) -> None:
-        """End all cuts. Hanging connections go on hanging, because neither end knows."""
+        """End all cuts. Connections that hang go on hanging, because neither end has noticed."""
         if self._world.load.connections is not None:
             self._world.load.connections.heal()
 

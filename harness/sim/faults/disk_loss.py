@@ -49,10 +49,11 @@ class DiskLoss:
         self._world, self._processes, self._upgrades, self._membership = world, processes, upgrades, membership
         self._operator = Operator(world)
         self._to_replace: list[str] = []
-        self._spares: dict[str, str] = {}  # The spare of each lost member, from the first try on.
+        self._spares: dict[str, str] = {}  # The spare machine of each lost member, from the first try to add the spare.
         self._reborn: MachineView | None = None  # The new incarnation, at most one at a time.
-        self._is_refused = False  # A member has refused the new incarnation, and has told it so.
-        self._is_hasty = False  # The operator acts as soon as the new incarnation is refused.
+        # True once a member has refused the new incarnation, and the new incarnation has received the refusal.
+        self._is_refused = False
+        self._is_hasty = False  # True if the operator acts as soon as the new incarnation is refused.
 
     def allows(self, member: MachineView) -> bool:
         """True if a quorum would keep its disks after this loss, in every configuration that may be in force."""
@@ -147,11 +148,12 @@ class DiskLoss:
 
     def _is_noticed(self, member: MachineView) -> None:
         self._end_reborn()
-        if member.node_id not in self._to_replace:  # A hasty operator has begun already.
+        # If it is in the list already, a hasty operator has begun the replacement.
+        if member.node_id not in self._to_replace:
             self._replace(member)
 
     def was_told(self, ghost: MachineView) -> None:
-        """A member that knows the first incarnation has refused the second one, `ghost`."""
+        """Note that a member that knows the first incarnation has refused the second one, `ghost`."""
         if self._reborn is not ghost:
             return
         self._is_refused = True
@@ -161,7 +163,7 @@ class DiskLoss:
             self._replace(self._world.members[ghost.node_id])
 
     def ghost_ended(self, ghost: MachineView) -> None:
-        """The process of the second incarnation has ended, before the operator noticed it."""
+        """Note that the process of the second incarnation has ended before the operator noticed that incarnation."""
         if self._reborn is ghost:
             self._end_reborn()
 
@@ -190,7 +192,7 @@ class DiskLoss:
         reborn.deliver(sender, frame)
 
     def greeted(self, member: MachineView, peer_id: str) -> None:
-        """`member` has taken the hello of `peer_id`."""
+        """Note that `member` has accepted the hello of `peer_id`."""
         peer = self._world.members[peer_id]
         require(
             peer.says_it_is == peer.identity,
@@ -236,5 +238,5 @@ class DiskLoss:
         elif spare in now.learner_ids:
             change = MembershipChange(promote=(spare,), remove=(lost,))
         else:
-            return  # The spare is a voter already: the change is about to be done.
+            return  # The spare is a voter already, so the change is almost complete.
         self._membership.propose(node, change)

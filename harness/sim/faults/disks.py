@@ -35,7 +35,9 @@ FAILING_SYNCS = (
     SyncFile(""),
     SyncFolder(""),
 )
-"""Syncs of a file in a folder, or of the folder itself. The top folder has `meta` and `pins`."""
+"""The syncs that may fail: each is the sync of some file in a folder, or of the folder itself. The top folder has the
+files `meta` and `pins`.
+"""
 
 FAILING_READS = (LOG_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER, "meta", "pins")
 
@@ -115,11 +117,12 @@ class DiskFaults:
                 member.files.lies_about = None
                 member.files.answer()
             if member.is_up and member.proven.rotten_path:
-                # A restart lets it find the rot now. Later it could be the leader, and send entries of this file.
+                # The restart makes the member find the rot now. Otherwise it could later, as leader, send entries of
+                # this file.
                 self._restart(member, "kill")
 
     def has_failed(self, member: MachineView) -> None:
-        """A process has seen a failed sync or read, and ends now. Its machine may lose power with it."""
+        """Note that a process ends because of a failed sync or read. Its machine may lose power at the same time."""
         self._world.queue.after(0, self._take_down_failed, member, member.life)
 
     def _take_down_failed(self, member: MachineView, life: int) -> None:
@@ -149,7 +152,8 @@ class DiskFaults:
             self._restart(member, "lose power")
 
     def _rot_in_use(self, member: MachineView, fault: Fault) -> None:
-        """Change a bit of the newest snapshot, or sometimes of another one. The member may be sending it.
+        """Change a bit of the newest snapshot, or sometimes of another one. The member may be sending this snapshot to
+        a peer.
 
         After a while the member is started again, and must notice the damage.
         """

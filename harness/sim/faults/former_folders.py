@@ -28,11 +28,11 @@ class FormerFolders:
     def introduce(self, member: MachineView) -> None:
         """Introduce the former folders to the first process of `member`.
 
-        This process hears no leader yet, so it takes the hellos of strangers.
+        This process has no leader yet, so it accepts hellos of machines that it does not know.
         """
         for machine, met_by in self._met.items():
             if member.life == 1 and member.node_id in met_by and member.node is not None:
-                with suppress(PeerRefused):  # A member whose build is behind may refuse.
+                with suppress(PeerRefused):  # A member with an older build may refuse the hello.
                     self._upgrades.greet(member.node, member.machine, self._former(machine))
 
     def _former(self, machine: str) -> Identity:

@@ -32,7 +32,7 @@ class Healing:
     ) -> None:
         self._world, self._injector, self._processes = world, injector, processes
         self._former_folders = former_folders
-        self._dead: dict[str, str] = {}  # By member that is left dead, though it could live: how.
+        self._dead: dict[str, str] = {}  # How each member is left dead, for the members that were chosen to stay dead.
         self._term_when_cut: dict[str, int] = {}
 
     @property
@@ -61,7 +61,8 @@ class Healing:
             world.cover(f"a member stayed dead: {kind}")
             self._leave(world.members[node_id], kind)
             member = world.members[node_id]
-            if kind == "cut off" and member.is_up and node_id not in behind:  # Else old frames await it.
+            # A member that was paused or starved may still have old frames to handle.
+            if kind == "cut off" and member.is_up and node_id not in behind:
                 self._term_when_cut[node_id] = member.current_term
         self._dead = dead
 
@@ -90,7 +91,9 @@ class Healing:
     # -- the dead come back
 
     def latest_term_of_the_dead(self) -> int:
-        """Return the latest term of any dead member. Its return deposes a leader if no living member knows the term."""
+        """Return the latest term of any dead member. The return of that member deposes the leader if no living member
+        knows the term.
+        """
         dead = [self._world.members[node_id] for node_id in self._dead]
         return max((member.logs.memory.hard_state.term for member in dead), default=0)
 
@@ -105,7 +108,7 @@ class Healing:
             world.cover(f"a member came back: {kind}")
             member = world.members[node_id]
             if kind == "pause":
-                member.scheduler.wake()  # As if nothing had happened.
+                member.scheduler.wake()  # The process goes on as if nothing had happened.
             elif kind != "cut off":
                 member.is_lost = False
                 member.boot()

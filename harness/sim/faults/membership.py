@@ -99,7 +99,7 @@ class MembershipChanges:
             self._world.queue.at(step.at_ns, self._try, step)
 
     def stop(self) -> None:
-        """Begin no further changes. Changes that are under way go on to their end."""
+        """Begin no further changes. Changes that have begun are completed."""
         self._operator.is_stopped = True
 
     def promote_the_living(self) -> None:
@@ -171,7 +171,7 @@ class MembershipChanges:
         self._world.inject(Fault(at_ns=now, kind=kind, duration_ns=step.cut_off_ns, target=target, shape=step.shape))
 
     def _change(self, step: ChangeStep, now: Configuration) -> MembershipChange | None:
-        """Return the change to request of the leader; None if no change of this kind is possible."""
+        """Return the change that the operator requests from the leader; None if no change of this kind is possible."""
         ids = [member.node_id for member in now.members]
         spares = [name for name in self._world.plan.members if name not in ids and name not in now.removed]
         learners, voters = now.learner_ids, now.voter_ids
@@ -183,7 +183,7 @@ class MembershipChanges:
             case "add":
                 wanted = tuple(spares) if step.shape < 0.3 else one(spares)
                 if step.shape > 0.8 and now.removed:
-                    wanted = now.removed[-1:]  # The leader refuses a used id.
+                    wanted = now.removed[-1:]  # A used id, which the leader must refuse.
                 new = tuple(Member(name, client_address=f"{name}:1") for name in wanted[: MEMBERS_MAX - len(ids)])
                 return MembershipChange(add=new) if new else None
             case "promote":

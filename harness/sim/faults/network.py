@@ -13,7 +13,7 @@ SLOW_LINK_NS_MIN = 20 * MILLISECOND_NS
 SLOW_LINK_TIMES_MAX = 10
 
 DROP_TOLD_NS_MAX = 5 * MILLISECOND_NS
-"""The longest time until an end of a dropped connection notices it."""
+"""The longest time until an end of a dropped connection notices the drop."""
 
 
 class NetworkFaults:
@@ -39,7 +39,7 @@ class NetworkFaults:
         world.queue.after(fault.duration_ns, network.mend, links)
 
     def heal(self) -> None:
-        """End all that is under way."""
+        """End all network faults that are under way."""
         self._is_healed = True
         self._world.network.heal()
 

@@ -33,7 +33,7 @@ class ProcessFaults:
         self._world = world
         self._random = stream(world.plan.seed, "connections")
         self._installs = stream(world.plan.seed, "installs")
-        self._stopping: dict[str, Fault] = {}  # Members that were asked to stop, in this life.
+        self._stopping: dict[str, Fault] = {}  # Members whose present process was asked to stop, each with its fault.
         self._stays_down: set[str] = set()
         self._is_healed = False
 
@@ -69,18 +69,18 @@ class ProcessFaults:
                 raise AssertionError(fault.kind)
 
     def has_stopped(self, member: MachineView) -> None:
-        """The member has stopped as asked: it starts again after the fault's duration."""
+        """Note that the member has stopped as requested, and start it again after the fault's duration."""
         fault = self._stopping.pop(member.node_id)
         self._world.cover("a member stopped in order")
         member.is_lost |= member.node_id in self._stays_down
         self.take_down([member], replace(fault, kind="kill", duration_ns=0 if self._is_healed else fault.duration_ns))
 
     def is_stopping(self, member: MachineView) -> bool:
-        """True if its process was asked to stop, and has not stopped yet."""
+        """True if the member's process was asked to stop, and has not stopped yet."""
         return member.node_id in self._stopping
 
     def ends_when_stopped(self, member: MachineView, restart_ns: int | None) -> None:
-        """A removed member is stopping: it is started again after `restart_ns`, or never if that is None."""
+        """Note that a removed member is stopping. It is started again after `restart_ns`; None: never."""
         if restart_ns is None:
             self._stays_down.add(member.node_id)
         at_ns = self._world.queue.now
@@ -128,7 +128,7 @@ class ProcessFaults:
                     delay = self._random.randrange(CONNECTION_LOSS_TOLD_NS_MAX)
                     ends = (
                         other.connections.lose if fault.kind == "kill" else other.lose_connection
-                    )  # A machine without power closes no connection.
+                    )  # After a loss of power, the machine closes no connection, so its peers notice nothing.
                     world.queue.after(delay, ends, member.node_id)
             world.queue.after(fault.duration_ns * (place + 1), self._bring_up, member)
 

@@ -39,7 +39,7 @@ class Refusals:
         self._random = stream(world.plan.seed, "refusals")
 
     def tell(self, caller: MachineView, peer_id: str, code: str) -> None:
-        """`peer_id` has not taken the hello of `caller`. The process on `caller` hears of it a little later."""
+        """Let the process on `caller` learn, a little later, that `peer_id` has refused its hello."""
         process = caller.stand_in or caller
         if process.node is not None:
             delay_ns = self._world.plan.network.delay_ns
@@ -50,7 +50,7 @@ class Refusals:
             process.refused(life, peer_id, code)
 
     def told(self, member: MachineView, node: Node, peer_id: str, code: str) -> None:
-        """The node of `member` has been told that `peer_id` refuses it."""
+        """Handle that the node of `member` has received a refusal by `peer_id`."""
         if code == WRONG_INCARNATION_CODE and member.is_blank and node.core.is_peer(peer_id):
             cause = node.failure.__cause__ if node.failure is not None else None
             require(
@@ -80,7 +80,9 @@ class Refusals:
         self._processes.ends_when_stopped(member, RESTART_NS if restarts else None)
 
     def has_forgotten(self, member: MachineView) -> None:
-        """A node has failed because others know its member with another folder. A supervisor may start it again."""
+        """Handle the failure of a node whose member is known to others with another folder. A supervisor may start it
+        again.
+        """
         is_ghost = member is not self._world.members[member.node_id]
         self._world.cover(GHOST_ENDED if is_ghost else JOINER_ENDED)
         self._world.queue.after(0, self._end_forgotten, member, member.life)

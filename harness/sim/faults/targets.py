@@ -9,7 +9,7 @@ from raft import Role
 def choose_target(world: World, target: float | None) -> str:
     """Return the id of a machine. `target` is a share of the members in order, or None for the leader.
 
-    If several members take themselves for the leader, the one with the highest term is meant; if none does, the first
+    For the leader: if several members lead, return the one with the highest term; if none does, return the first
     member.
     """
     members = world.plan.members

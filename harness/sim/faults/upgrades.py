@@ -38,7 +38,9 @@ LEVEL_MAX = 3
 """The highest level that the newest build of a run knows; the first builds know 1."""
 
 OUR_TICKETS = -1_000_000
-"""The tickets of the operator's commands go down from here; no client and no membership change uses such tickets."""
+"""The tickets of the operator's commands count down from this number. No client and no membership change uses such
+tickets.
+"""
 
 HASTY_SHARE = 0.5
 """Share of the proposals of a level at which a member is taken back, at that moment, to a build that lacks the level.
@@ -56,7 +58,7 @@ class Upgrades:
         self._world, self._processes = world, processes
         members = world.plan.members
         random = stream(world.plan.seed, "upgrades")
-        newest = len(world.plan.voters)  # Machines that join later have any build.
+        newest = len(world.plan.voters)  # Machines that join later start with a random build.
         self._next = {name: 1 if place < newest else random.randint(1, LEVEL_MAX) for place, name in enumerate(members)}
         self.levels = {name: LevelRange(1, highest) for name, highest in self._next.items()}
         self.best = dict(self._next)  # The newest build that each member ever ran.
@@ -64,7 +66,8 @@ class Upgrades:
         self._forgotten = {name for name in members[newest:] if forgets.random() < LEFT_OUT_SHARE}
         self._haste = stream(world.plan.seed, "upgrades/haste")
         self._rolled = 1
-        self._said: dict[str, dict[str, LevelRange]] = {name: {} for name in members}  # By member and connected peer.
+        # By member and connected peer: the feature levels that the peer stated.
+        self._said: dict[str, dict[str, LevelRange]] = {name: {} for name in members}
         self._asked: list[tuple[int, frozenset[str]]] = []  # (proposed level, members at that time).
         self._last_ticket = OUR_TICKETS
         self._operator = Operator(world)
@@ -79,7 +82,9 @@ class Upgrades:
         self._operator.is_stopped = True
         if self._world.plan.upgrades:
             for member in self._world.members.values():
-                if self._next[member.node_id] < LEVEL_MAX:  # This is its next build: its process may be newer, or down.
+                # `_next` is the build of the member's next process; the present process may have a newer one, or there
+                # may be none.
+                if self._next[member.node_id] < LEVEL_MAX:
                     self._give(member, LEVEL_MAX, 0)
 
     def starts(self, member: MachineView) -> LevelRange:
@@ -112,7 +117,9 @@ class Upgrades:
                 raise AssertionError(step.what)
 
     def _reach(self, member: MachineView, highest: int, pause_ns: int) -> None:
-        """A roll-out reaches this member. Once the operator has stopped, every member has the newest build already."""
+        """Carry out a roll-out on this member. Once the operator has stopped, every member has the newest build
+        already.
+        """
         if not self._operator.is_stopped:
             self._give(member, highest, pause_ns)
 
@@ -194,11 +201,11 @@ class Upgrades:
     # What members report.
 
     def connection_lost(self, member: MachineView, peer_id: str) -> None:
-        """The node is told that a connection is gone. The levels that the peer stated on it may have changed since."""
+        """Forget the levels that the peer stated on a connection that is gone, because they may have changed since."""
         self._said[member.node_id].pop(peer_id, None)
 
     def applied(self, member: MachineView) -> None:
-        """A member has applied an entry."""
+        """Check the feature level of a member that has applied an entry."""
         assert member.machine is not None
         level, levels = member.machine.feature_level, self.levels[member.node_id]
         require(
@@ -235,7 +242,7 @@ class Upgrades:
         It must have been taken back to this build, or have joined after the level was proposed. The operator notices
         the stop, and gives the member the newest build.
         """
-        if member.node is not None:  # It did run, and no other check sees its last step.
+        if member.node is not None:  # The node did run, and no other check sees its last step.
             member.checker.stopped(member.node.core)
         name, levels = member.node_id, self.levels[member.node_id]
         require(error.level not in levels, "a build goes on at every level that it knows", f"{name}, {levels}: {error}")

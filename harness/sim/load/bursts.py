@@ -15,7 +15,7 @@ from harness.workload.operation_generator import Planned
 from kvstore import Put
 
 EACH_EVERY_NS = 5 * MILLISECOND_NS
-"""The least average time per put, in ns: the larger the bursts are, the longer are the pauses between them."""
+"""The least average time per put, in ns. It makes the pauses between large bursts longer."""
 
 KEYS = [b"crowd-%02d" % number for number in range(20)]
 """Keys of one length. Each has few callers, so that the check of a key has few unknown outcomes to combine."""

@@ -14,7 +14,7 @@ from kvstore import CallEnded, ClientLimits, ClientStateMachine, Request
 Ended = Callable[[CallEnded], None]
 
 FLUSHES_IN_PLACE_MAX = 1_000
-"""A state machine that needs this many flushes in a row, while no time passes, is stuck."""
+"""A client state machine that needs this many flushes in a row without any time passing is stuck."""
 
 CONNECTIONS_MAX = 1 << 20
 """The most connections that one process may open.
@@ -44,7 +44,7 @@ class SimClient:
         self._last_ticket = 0
         self._timer_at: int | None = None
         self._flushes_in_place = 0
-        self._first_id = 0  # The numbers of this process's connections are above it.
+        self._first_id = 0  # The connections of the present process have greater numbers than this.
 
     def _new_core(self, ttl_ns: int) -> ClientStateMachine:
         return ClientStateMachine(
@@ -56,12 +56,14 @@ class SimClient:
         )
 
     def vanish(self) -> None:
-        """The process dies without notice, except that its connections end. The next process sends no requests."""
+        """End the process without notice; only its connections end. The next process sends no requests."""
         self._waiting.clear()
         self._begin_anew(ttl_ns=0)
 
     def leave(self, *, is_told: bool, ttl_ns: int) -> None:
-        """The program ends and is started again, and its open calls end. `is_told`: it closes its session in order."""
+        """End the program and start it again. Its open calls end. `is_told`: the program closes its session before it
+        ends.
+        """
         self._core.tick(self._clock.now())
         self._core.close()
         effects = self._core.take_effects()
@@ -108,7 +110,7 @@ class SimClient:
     # -- what connections report
 
     def connected(self, connection_id: int) -> None:
-        """A dialed connection is open."""
+        """Note that a dialed connection is open."""
         if connection_id > self._first_id:
             self._core.tick(self._clock.now())
             self._core.connected(connection_id - self._first_id)

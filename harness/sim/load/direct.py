@@ -39,12 +39,14 @@ from raft import (
 PROBE_PAUSE_NS = 20_000_000
 
 AGES_NS = (0, 10_000_000, 50_000_000, 200_000_000, 2_000_000_000)
-"""How old bounded reads may be."""
+"""The staleness bounds of bounded reads, in ns."""
 
 
 @dataclass(slots=True)
 class LivenessProbe:
-    """The write that shows that a healed cluster works. `index`: the index at which it was applied first."""
+    """A write that shows that a healed cluster works. `index`: the log index of the write, once a member has applied
+    it.
+    """
 
     key: bytes
     index: int | None = None
@@ -57,12 +59,12 @@ class Open:
     member: str
     life: int
     value: bytes
-    acknowledged: int  # The greatest revision acknowledged or read by any client when this began.
-    is_bounded: bool = False  # A read that may show an older state.
+    acknowledged: int  # The greatest revision that any client had received when the call began.
+    is_bounded: bool = False  # True for a bounded read, which may show an older state.
 
 
 class DirectLoad:
-    """All programs of a seed."""
+    """All client programs of a run."""
 
     def __init__(self, world: CheckedWorld) -> None:
         self.world, self._plan = world, world.plan.load
@@ -221,7 +223,7 @@ class DirectLoad:
             self._certain_not[call.value] = str(error)
 
     def on_down(self, member: MachineView) -> None:
-        """The process is gone, and its callers with it."""
+        """End the open calls of a process that has ended."""
         self._open = {t: call for t, call in self._open.items() if call.member != member.node_id}
 
     def on_first_applied(self, entry: Entry, _results: Sequence[Any]) -> None:

@@ -14,7 +14,8 @@ from harness.workload.operation_generator import Planned
 from kvstore import Compare, Comparison, Delete, Operation, Put, Range, Target, Txn
 
 COMPACTED, AHEAD = 1, 2**40
-"""Revisions that no read behind a write can get: the first is compacted by then, and the store never gets to the other.
+"""Revisions that no read after a write can use: COMPACTED has been compacted by then, and the store never reaches
+AHEAD.
 """
 
 

@@ -57,7 +57,8 @@ SEEN_TO_EXPIRE_NS_MAX = SECOND_NS
 """The longest time to live of sessions whose expiry is awaited at the end of a run."""
 
 EXPIRY_LOOKS, EXPIRY_ELECTION_TIMEOUTS = 3, 40
-"""How many times leaders may have to look for sessions to expire, and how long the election of a leader may take.
+"""The bounds on waiting for expiry: how many times leaders may look for sessions to expire, and how long an election
+may take.
 
 The second number is in multiples of the longest election time-out.
 """
@@ -66,12 +67,13 @@ TOLD_SHARE = 0.7
 """Share of the leaving clients that close their sessions."""
 
 CLOSED_WORDS, INVALID_WORDS = "is closed: all up to", "invalid request"
-"""The texts of a `RequestClosed` and an `InvalidRequest`."""
+"""Parts of the error texts of `RequestClosed` and `InvalidRequest`."""
 
 
 @dataclass(slots=True)
 class SimWorker:
-    """One caller with one operation open at a time. `life` grows with every unknown outcome.
+    """One caller with one operation open at a time. `life` counts its unknown outcomes, and is part of its name in the
+    history.
 
     See docs/reference/specification.md#103-row.
     """
@@ -106,7 +108,7 @@ class ServiceLoad:
         self._history = HistoryChecker(world.plan.seed, world.cover, trusts_clocks=world.plan.trusts_clocks)
         self._sessions = SessionChecker(world.plan.store.results_per_session_max, world.cover)
         self._probe: LivenessProbe | None = None
-        self._was_refused = False  # Some command was refused since the last flush.
+        self._was_refused = False  # True if a command was refused since the last flush.
         self._stopped = False
         self._final_reads_open = 0
         clients = [self._add_client(number) for number in range(self._plan.clients)]
@@ -151,7 +153,7 @@ class ServiceLoad:
         self.world.queue.after(int(self._stays.expovariate(1) * self._plan.stay_ns), self._leave, client)
 
     def _leave(self, client: SimClient) -> None:
-        """The program of a client ends, in order or without notice. Another one begins in its place."""
+        """End the program of a client, in order or without notice, and begin another one in its place."""
         if not self._stopped:
             is_told = self._stays.random() < TOLD_SHARE
             self.world.cover("a client closed its session" if is_told else "a client left its session open")
@@ -233,7 +235,7 @@ class ServiceLoad:
             else:
                 self._take(worker, planned, deadline, burst.ended)
         for worker, _ in writes[:1]:
-            worker.client.flush()  # All of them share this client.
+            worker.client.flush()  # All workers of the burst share this client.
 
     def _request(self, planned: Planned) -> Request:
         command = planned.command
@@ -255,7 +257,8 @@ class ServiceLoad:
         return read_request(command, way, address, max_staleness_ms=age_ms)
 
     def _ended(self, worker: SimWorker, row: Row, planned: Planned, end: CallEnded) -> None:
-        words = str(end.error)  # After a lost attempt a refusal is an unknown outcome.
+        # The text is checked too, because after a lost attempt a refusal is reported as an unknown outcome.
+        words = str(end.error)
         require(CLOSED_WORDS not in words, "an open request is never told that it is closed", worker.name, words)
         require(INVALID_WORDS not in words, "a client asks for nothing that is invalid", worker.name, words)
         if isinstance(end.error, OutcomeUnknown):
@@ -300,7 +303,7 @@ class ServiceLoad:
                 check_store(member.machine)
 
     def on_down(self, member: MachineView) -> None:
-        """The process is gone, with its connections."""
+        """Note that the process and its connections are gone."""
         self.connections.member_down(member)
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:

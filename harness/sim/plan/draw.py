@@ -53,8 +53,8 @@ from storage import StorageLimits
 PROBE_ELECTION_TIMEOUTS_MAX = 40
 """How long all members may take to apply a probe write after healing, in multiples of the longest election time-out.
 
-Most seeds need two such time-outs. But frames with up to a second's delay may be in flight, and each may cost an
-election.
+In most seeds, two such time-outs are enough. But frames with up to a second's delay may be in flight, and each may cost
+an election.
 """
 
 COARSE_SHARE = 0.25
@@ -144,11 +144,11 @@ def with_reads(plan: Plan, random: Random) -> Plan:
     if has_priorities:
         plan = replace(plan, priorities={member: random.choice((0, 50, 100)) for member in plan.members})
     if not has_ways or plan.raft.lease_reads:
-        return plan  # A profile has them already.
+        return plan  # The profile has read modes already.
     plan = replace(plan, load=replace(plan.load, read_modes=True, read_share=max(plan.load.read_share, 0.5)))
     if not has_leases:
         return plan
-    drift_ppm = random.choice((10_000, 300_000))  # With the worse clocks, a missing bound in the code would show.
+    drift_ppm = random.choice((10_000, 300_000))  # The greater drift would expose code that lacks a bound on drift.
     return replace(
         plan,
         faults=tuple(fault for fault in plan.faults if fault.kind not in CLOCK_KINDS),
@@ -158,7 +158,9 @@ def with_reads(plan: Plan, random: Random) -> Plan:
 
 
 def often(random: Random, share: float, low: int, high: int, usual: int) -> int:
-    """Draw a number from low to high with probability `share`, small numbers as likely as large ones; else `usual`."""
+    """With probability `share`, draw a number from low to high with all orders of magnitude equally likely; else return
+    `usual`.
+    """
     tiny = random.random() < share
     drawn = int(low * (high / low) ** random.random())
     return drawn if tiny else usual
@@ -307,7 +309,9 @@ def draw_fault(random: Random, kind: str, at_ns: int, duration_max: float) -> Fa
 
 
 DEAD_MAX = 4
-"""More than a minority of the largest cluster, because a member that is drawn twice counts once."""
+"""The most draws of members that stay dead. It exceeds a minority of the largest cluster, because a member that is
+drawn twice counts once.
+"""
 
 
 def draw_heal(seed: int) -> HealPlan:
@@ -337,7 +341,7 @@ def with_bursts(plan: Plan, random: Random) -> Plan:
     connections = replace(load.connections, in_pieces=random.random() < 0.2)
     plan = replace(plan, load=replace(load, connections=connections))
     if random.random() < 0.2:
-        return plan  # This plan keeps its small bounds, if it has any.
+        return plan  # This plan keeps its drawn bounds, even if they are too small for bursts.
     usual = ClientLimits()
     limits = replace(
         load.client_limits,

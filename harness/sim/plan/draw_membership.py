@@ -219,11 +219,11 @@ PART_FIRST_NS, PART_EVERY_NS = 300 * MILLISECOND_NS, 500 * MILLISECOND_NS
 
 
 PART_ADDED_NS, PART_PROMOTED_NS = 150 * MILLISECOND_NS, 300 * MILLISECOND_NS
-"""When the next machine is added in each round, and when it becomes a voter."""
+"""The times in each round at which the next machine is added, and at which it becomes a voter."""
 
 
 FIRST, LAST = 0.4, 0.99
-"""Shapes by which a step chooses the first or the last of its candidates."""
+"""Values of `shape` with which a step chooses the first or the last of its candidates."""
 
 
 def with_last_voter_removal(plan: Plan, random: Random) -> Plan:

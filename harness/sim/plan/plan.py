@@ -21,67 +21,83 @@ MICROSECOND_NS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault. `target`: a share of the members in order, or None for the leader. `shape` (0 to 1): the rest."""
+    """One fault. `target`: a position among the members, as a fraction from 0 to 1, or None for the leader. `shape` (0
+    to 1) decides everything else about the fault.
+    """
 
     at_ns: int
     kind: str  # One of KINDS.
     duration_ns: int
-    target: float | None  # None: the leader at that time.
+    target: float | None  # None: the leader at the time of the fault.
     shape: float
 
 
 Kinds = dict[str, tuple[float, float]]
-"""kind: (greatest rate per simulated second, longest duration in seconds). A kind of rate 0 is drawn elsewhere."""
+"""By kind of fault: (greatest rate per simulated second, longest duration in seconds). Kinds with rate 0 are drawn by
+other functions.
+"""
 
 PROCESS_KINDS: Kinds = {
     "kill": (0.6, 2.0),  # The process dies; everything that the operating system has taken survives.
-    "lose power": (0.6, 2.0),  # A draw decides which unsynced data survives.
+    "lose power": (0.6, 2.0),  # The machine loses power. A draw decides which unsynced data survives.
     "lose power everywhere": (0.2, 1.0),
     "stop": (0.4, 1.0),  # The process is asked to end, as for a rolling restart: a leader hands over first.
     "transfer": (0.4, 1.0),  # A leader is asked to hand over; its process goes on.
     "take over": (0.0, 0.0),  # The leader is asked to hand over to this member.
     "pause": (0.3, 1.5),  # The process stands still and then goes on as if nothing had happened.
-    "slow process": (0.3, 2.0),  # Starved of processor time: each event takes a while, and the next ones wait.
+    # The process is starved of processor time: each event takes a while, and the next events wait.
+    "slow process": (0.3, 2.0),
 }
 
 CLOCK_KINDS: Kinds = {
-    "clock jumps": (0.3, 3.0),  # As on a machine that counts the time of its suspension; by an hour now and then.
+    # The clock jumps forwards, as on a machine whose clock counts the time of a suspension; sometimes by an hour.
+    "clock jumps": (0.3, 3.0),
     "clock runs wild": (0.3, 3.0),  # The clock runs at half to twice its usual rate.
-    "suspend": (0.3, 1.5),  # The machine stands still with its clock: it cannot know that time has passed.
+    "suspend": (0.3, 1.5),  # The machine stands still with its clock, so it cannot know that time has passed.
 }
 
 NETWORK_KINDS: Kinds = {
     "cut in two": (0.3, 3.0),
     "cut off": (0.4, 3.0),  # One member is cut off from all others, in both directions.
     "cut one way": (0.4, 3.0),
-    "bridge": (0.3, 3.0),  # Two halves that do not see each other, and one member between them that sees both.
-    "ring": (0.3, 3.0),  # Each member sees only two neighbours: each sees a majority, and no two see the same one.
-    "slow link": (0.4, 3.0),  # One direction between two members takes 20 to 200 ms more.
+    "bridge": (0.3, 3.0),  # Two halves that cannot reach each other, and one member between them that reaches both.
+    # Each member reaches only two neighbours, so that each is in a majority, and no two members are in the same one.
+    "ring": (0.3, 3.0),
+    "slow link": (0.4, 3.0),  # Frames in one direction between two members take 20 to 200 ms more.
     "lose connection": (0.5, 0.0),
-    "drop connections": (0.4, 0.0),  # Of one member with all others, at both ends, as when a proxy restarts.
-    "half-open": (0.4, 4.0),  # Nothing arrives on one connection any more, and neither end knows until the fault ends.
+    # All connections of one member with the others end at both ends, as when a proxy restarts.
+    "drop connections": (0.4, 0.0),
+    # Nothing arrives on one connection any more, and neither end notices until the fault ends.
+    "half-open": (0.4, 4.0),
 }
 
 CLIENT_KINDS: Kinds = {
-    "cut clients off": (0.3, 3.0),  # One member from all clients: their requests wait, or its answers, or both.
-    "cut a client off": (0.3, 3.0),  # One client from all members, likewise.
-    "clients hang": (0.3, 0.0),  # The connections of one member carry nothing in one direction, and neither end knows.
-    "cut in two with clients": (0.4, 3.0),  # A minority with some of the clients, often with the leader.
-    "a client's clock jumps": (0.3, 3.0),  # Forwards, by an hour now and then: all its deadlines pass at once.
+    # One member is cut off from all clients: their requests wait, or its answers, or both.
+    "cut clients off": (0.3, 3.0),
+    "cut a client off": (0.3, 3.0),  # One client is cut off from all members in the same way.
+    # The client connections of one member carry nothing in one direction, and neither end notices.
+    "clients hang": (0.3, 0.0),
+    # A minority of the members, often with the leader, is cut off together with some of the clients.
+    "cut in two with clients": (0.4, 3.0),
+    # The clock jumps forwards, sometimes by an hour, so that all deadlines of the client pass at once.
+    "a client's clock jumps": (0.3, 3.0),
 }
 
 DISK_KINDS: Kinds = {
     "slow disk": (0.3, 2.0),
-    "hanging disk": (0.2, 6.0),  # Writes and syncs do not end for a while; reads do.
-    "leader's disk hangs": (0.3, 0.0),  # For so long that the leader must hand over.
+    "hanging disk": (0.2, 6.0),  # Writes and syncs do not end for a while, but reads do.
+    "leader's disk hangs": (0.3, 0.0),  # The leader's disk hangs for so long that the leader must hand over.
     "fail a sync": (0.4, 2.0),  # The next sync of some files or of a folder fails; the process must stop.
     "fail a read": (0.2, 1.0),
-    "short reads": (0.3, 3.0),  # The system returns half of what is asked for, again and again.
+    "short reads": (0.3, 3.0),  # For a while, each read returns only half of the requested bytes.
     "full disk": (0.3, 3.0),  # There is no room for a while, or only for a few bytes.
-    "bit rot": (0.4, 1.0),  # A bit changes during a power loss, and the start must notice; or one of a snapshot in use.
+    # A bit changes during a power loss, and the next start must notice it; or a bit of a snapshot in use changes.
+    "bit rot": (0.4, 1.0),
     "rotting log": (0.3, 2.0),  # A frame that is going to be read back changes, or another one takes its place.
-    "lose a disk": (0.0, 0.5),  # With every file. Only `with_losses` draws it, with machines for new members.
-    "lying disk": (0.3, 3.0),  # A write of the log is lost or misdirected, and its sync succeeds; power is lost later.
+    # All files are lost. Only `with_losses` draws this fault, together with machines for new members.
+    "lose a disk": (0.0, 0.5),
+    # A write of the log is lost or misdirected although its sync succeeds; later the machine loses power.
+    "lying disk": (0.3, 3.0),
 }
 
 KINDS: Kinds = {**PROCESS_KINDS, **CLOCK_KINDS, **NETWORK_KINDS, **CLIENT_KINDS, **DISK_KINDS}
@@ -105,10 +121,10 @@ LOSS = "lose a disk"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockPlan:
-    """How wrong clocks may be: each runs for ever at its own rate, from 1 / spread to spread.
+    """How wrong clocks may be. Each clock runs at a constant rate of its own, from 1 / spread to spread.
 
     `at_edges`: each member's clock runs at the lowest or the highest of these rates. `grain_ns`: clocks show only
-    multiples of it, so that times and deadlines coincide exactly.
+    multiples of this number, so that times and deadlines often coincide exactly.
     """
 
     spread: float = 1.01
@@ -126,12 +142,15 @@ class NetworkPlan:
 
     delay_ns: int = 500_000
     jitter_ns: int = 1_000_000
-    late_rate: float = 0.0  # Frames that take up to `late_ns` more, perhaps longer than an election.
+    # The share of the frames that take up to `late_ns` more, which may be longer than an election.
+    late_rate: float = 0.0
     late_ns: int = 1_000_000_000
     loss_rate: float = 0.0
     duplicate_rate: float = 0.0
-    in_order: bool = True  # Like one TCP connection; otherwise each frame takes its own time.
-    slow_rate: float = 0.0  # Links whose frames always take up to `slow_ns` more, like one longer line of a cluster.
+    # True: frames arrive in order, as on one TCP connection. False: each frame has a delay of its own.
+    in_order: bool = True
+    # The share of the links whose frames always take up to `slow_ns` more, like a line to a distant member.
+    slow_rate: float = 0.0
     slow_ns: int = 0
 
 
@@ -152,8 +171,8 @@ class ConnectionsPlan:
     """How connections of clients behave. Rates are per piece of data.
 
     With `in_pieces`, a quarter of the pieces arrive in two parts. Late data takes up to `late_ns` more, and all later
-    data on the connection waits for it, as when TCP retransmits after longer and longer pauses. By then the client may
-    have given up, and may have been answered on another connection.
+    data on the connection waits for it, as when TCP retransmits after longer and longer pauses. When the data arrives,
+    the client may have given up, or have got an answer on another connection.
     """
 
     delay_ns: int = 500_000
@@ -166,7 +185,7 @@ class ConnectionsPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraPlan:
-    """Shares of the extra operations among those of a worker."""
+    """The shares of the extra operations among the operations of a worker."""
 
     failing_share: float = 0.0
     listing_share: float = 0.0
@@ -179,7 +198,8 @@ NO_EXTRAS = ExtraPlan()
 class LoadPlan:
     """The behaviour of clients. Each of their workers waits `think_ns` on average between its operations.
 
-    `with_service`: over connections to the service, with retries and sessions; otherwise on the node itself.
+    `with_service`: True: clients use connections to the service, with retries and sessions. False: they call the node
+    of a member directly.
     """
 
     with_service: bool
@@ -193,20 +213,23 @@ class LoadPlan:
     session_ttl_ns: int
     client_limits: ClientLimits
     connections: ConnectionsPlan
-    read_modes: bool = False  # Reads of every mode: by lease, on followers and of bounded age too.
-    loyal: int = 0  # Without service: how many of the clients ask their own member, leader or not.
+    read_modes: bool = False  # True: clients use every read mode, including lease, follower and bounded.
+    loyal: int = 0  # Without service: the number of clients that call only their own member, whether it leads or not.
     extras: ExtraPlan = NO_EXTRAS  # With service.
-    burst: int = 0  # With service: how many more callers each client has, whose puts leave together.
-    stay_ns: int = 0  # With service: how long a client's program runs on average until it is restarted; 0: for ever.
+    burst: int = 0  # With service: the number of burst callers of each client, whose puts leave together.
+    # With service: how long a client's program runs on average until it is restarted, in ns; 0: for ever.
+    stay_ns: int = 0
 
 
 DEAD_KINDS = ("kill", "lose power", "cut off", "pause")
-"""Killed (un-synced data survives), without power (it may not), running but cut off, or paused; each for good."""
+"""The ways in which a member can stay dead: killed (its un-synced data survives), without power (its un-synced data may
+be lost), running but cut off, or paused.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dead:
-    """A member that is left dead, and how (DEAD_KINDS).
+    """A member that is left dead. `kind`: one of DEAD_KINDS.
 
     `target` is a share of the members in order, or None for the leader.
     """
@@ -220,7 +243,7 @@ class HealPlan:
     """The members that stay dead when the rest is healed.
 
     Together with the members that are lost for other reasons, they are at most a minority. `dead` is in the order in
-    which they are chosen. `returns`: they come back when the quorum has shown that it works.
+    which they are chosen. `returns`: the dead members come back once the quorum has shown that it works.
     """
 
     dead: tuple[Dead, ...] = ()
@@ -236,7 +259,8 @@ ADD, PROMOTE, REMOVE, REPLACE = "add", "promote", "remove", "replace"
 class ChangeStep:
     """One membership change that an operator tries. `shape` decides which members it concerns.
 
-    `cut_off_ns`: how long the leader is cut off once it has begun the change. Others may replace its entries then.
+    `cut_off_ns`: how long the leader is cut off once it has begun the change. Meanwhile a new leader may replace its
+    entries.
     """
 
     at_ns: int
@@ -246,11 +270,13 @@ class ChangeStep:
 
 
 NAMED_SHARE = 0.5
-"""Share of the seeds in which new voters are named with their data folders, as the service of the store does it."""
+"""Share of the seeds in which a membership change names the data folders of the new voters, as the service of the store
+does.
+"""
 
 
 def names_new_voters(seed: int) -> bool:
-    """Return True if new voters of this seed are named with their data folders."""
+    """Return True if, in this seed, membership changes name the data folders of new voters."""
     return stream(seed, "changes/named").random() < NAMED_SHARE
 
 
@@ -259,7 +285,8 @@ ROLL, RAISE, BACK = "roll", "raise", "back"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeStep:
-    """One step of an operator: `roll` out a build with one level more, `raise` the level, or take one member `back`.
+    """One step of an operator: `roll` out a build with one level more, `raise` the level, or take one member `back` to
+    an older build.
 
     `shape` decides how fast, which level, or which member.
     """
@@ -271,10 +298,10 @@ class UpgradeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A whole run. `until_ns`: when the faults end and the healing begins.
+    """The plan of a whole run. `until_ns`: when the faults end and the healing begins.
 
     `turn_ns`: how long a member takes for one slice of the entries to apply, if nothing else wakes it.
-    `install_death_rate`: the share of the snapshot installs that drop a log in which the member crashes.
+    `install_death_rate`: among the snapshot installs that drop a log, the share in which the member crashes.
     `silenced_rate`: the share of removed members that are cut off until no leader reports their removal to them any
     more. `former_folders`: the machines that got a new data folder before they were added, each with the members that
     know its former folder.
@@ -296,10 +323,12 @@ class Plan:
     silenced_rate: float = 0.0
     clocks: ClockPlan = GOOD_CLOCKS
     heal: HealPlan = ALL_HEALED
-    priorities: dict[str, int] = field(default_factory=dict)  # In elections; 0 for members that are not named.
-    patience: dict[str, int] = field(default_factory=dict)  # Factors by which time-outs are longer than `raft` says.
+    # The election priority by member; 0 for members that are not named.
+    priorities: dict[str, int] = field(default_factory=dict)
+    # By member: the factor by which its election time-outs are longer than those in `raft`.
+    patience: dict[str, int] = field(default_factory=dict)
     leaseless: tuple[str, ...] = ()  # Members that do not read by lease when they lead, even if `raft` allows it.
-    founders: int = 0  # How many of the machines are voters at first; 0: all.
+    founders: int = 0  # The number of machines that are voters in the first configuration; 0: all.
     changes: tuple[ChangeStep, ...] = ()
     upgrades: tuple[UpgradeStep, ...] = ()
     former_folders: dict[str, tuple[str, ...]] = field(default_factory=dict)

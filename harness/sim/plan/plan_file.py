@@ -105,7 +105,7 @@ def to_tree(value: Any) -> Any:
 
 
 def usual_tree(members: tuple[str, ...]) -> Tree:
-    """Return the tree of a plan whose file names nothing but its members."""
+    """Return the tree of a plan whose file has no other values than its members."""
     tree = merged(defaults_of(Plan), USUAL)
     return tree | {"members": list(members), "disks": {member: defaults_of(DiskPlan) for member in members}}
 

@@ -1,8 +1,8 @@
 """Profiles: half of the seeds are bent towards a corner that independent draws seldom reach.
 
 Drawing each bound by itself seldom gives short elections *and* a log that forgets *and* a busy load. Most bugs of
-consensus need such a coincidence. A profile is a few traits, applied one after the other; a trait leaves the rest of
-the plan as the seed drew it. Runs with a profile are shorter, because more happens in them.
+consensus need such a coincidence. A profile is a few traits, applied one after the other; each trait changes one aspect
+and leaves the rest of the plan as the seed drew it. Runs with a profile are shorter, because more happens in them.
 
 Seeds without a profile may get a coincidence instead: a trait about one corner of the disk, of sessions, of leases or
 of the membership. Each of these has a random stream of its own, so that adding one leaves all other seeds as they were.
@@ -126,7 +126,7 @@ def frequent_elections(plan: Plan, random: Random) -> Plan:
 
 
 def aggressive_compaction(plan: Plan, random: Random) -> Plan:
-    """A snapshot every few entries, and a log that keeps nothing for slow members; sessions come and go."""
+    """Members build a snapshot every few entries, and their logs keep nothing for slow peers. Sessions come and go."""
     silences = [
         Fault(
             at_ns=int(plan.until_ns * random.random()),
@@ -154,7 +154,9 @@ def aggressive_compaction(plan: Plan, random: Random) -> Plan:
 
 
 def short_sessions(plan: Plan, random: Random) -> Plan:
-    """Clients give up an attempt early and its bytes arrive late; sessions end while clients still retry."""
+    """Clients give up an attempt early, and the bytes of the attempt arrive late. Sessions end while clients still
+    retry.
+    """
     connections = replace(
         plan.load.connections,
         break_rate=random.choice((0.0, 0.03)),
@@ -223,7 +225,7 @@ def slow_apply(plan: Plan, random: Random) -> Plan:
 
 
 def snapshot_catch_up(plan: Plan, random: Random) -> Plan:
-    """One member has a backlog to apply, and is cut off until only a snapshot lets it catch up."""
+    """One member has a backlog of entries to apply, and is cut off until it can catch up only by a snapshot."""
     victim, until_ns = random.random(), 2 * SECOND_NS
     cuts = [
         (at_ms + offset_ms, duration_ms + random.randrange(50))
@@ -308,7 +310,7 @@ def delayed_frames(plan: Plan, random: Random) -> Plan:
 
 
 def single_voter(plan: Plan, random: Random) -> Plan:
-    """A single voter whose power fails, often while it starts."""
+    """A single voter loses power, often while it starts."""
     until_ns = SECOND_NS
     faults = [
         Fault(
@@ -329,7 +331,7 @@ def single_voter(plan: Plan, random: Random) -> Plan:
 
 
 def production_limits(plan: Plan, _: Random) -> Plan:
-    """All bounds have the defaults of production."""
+    """All bounds have their default values, as in production."""
     return replace(
         plan,
         raft=RaftConfig(),
@@ -350,9 +352,10 @@ def lease_faults(plan: Plan, random: Random) -> Plan:
     until_ns = int((2 + random.random()) * SECOND_NS)
     is_quiet = False
     groups: tuple[FaultGroup, ...] = (_a_follower_forgets, _a_transfer_unheard, _late_answers)
-    if drift_ppm > 10_000:  # Leases are then short, and the margin that they leave is long.
+    if drift_ppm > 10_000:  # With much drift, a lease is short compared with the promise, and the margin is long.
         groups = (_a_cut, _a_cut, _a_transfer_unheard)
-    elif random.random() < 0.5:  # Without writes, a member that misses the leader misses no entry, and can be elected.
+    # Without writes, a member that does not hear the leader still has all entries, so it can be elected.
+    elif random.random() < 0.5:
         is_quiet, groups = True, (_a_follower_forgets,)
     struck_at = range(3 * promise_ns, until_ns, 3 * promise_ns)
     faults = [fault for at_ns in struck_at for fault in random.choice(groups)(at_ns, promise_ns, random)]
@@ -735,7 +738,7 @@ def _rot_after_rewrite(plan: Plan, random: Random) -> Plan:
             _fault_ms("kill", dies_ms, 20, target, random),
         ]
         rots = _fault_ms("rotting log", dies_ms + 10, 400, target, random)
-        if at_ms > until_ns // MILLISECOND_NS // 2:  # By then much has been replaced.
+        if at_ms > until_ns // MILLISECOND_NS // 2:  # In the second half of the run, much of the log has been replaced.
             faults.append(rots)
     plan = busy(plan, random)
     raft = replace(

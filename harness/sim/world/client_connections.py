@@ -22,7 +22,7 @@ from harness.sim.world.network import BlockedLinks, Link
 from kvstore import Service
 
 GIVEN_UP_RATE = 0.3
-"""Share of the connections with data waiting behind a cut that are given up."""
+"""The share that is given up, of the connections with data waiting behind a cut."""
 
 
 class ClientEnd(Protocol):
@@ -31,7 +31,7 @@ class ClientEnd(Protocol):
     name: str
 
     def connected(self, connection_id: int) -> None:
-        """A dialed connection is open."""
+        """Note that a dialed connection is open."""
 
     def receive(self, connection_id: int, data: bytes) -> None:
         """Bytes from a member."""
@@ -54,10 +54,13 @@ class ClientConnection:
     life: int = 0
     accepted: bool = False
     broken: bool = False
-    arrives_at: list[int] = field(default_factory=lambda: [0, 0])  # Latest arrival at the member, at the client.
-    inbox: deque[bytes] = field(default_factory=deque)  # Data that has arrived, but that the member does not want yet.
-    is_to_be_read: bool = False  # The member's scheduler holds a read of this connection.
-    hangs: list[bool] = field(default_factory=lambda: [False, False])  # Nothing arrives at that side any more.
+    # The latest time of an arrival at the member, and at the client.
+    arrives_at: list[int] = field(default_factory=lambda: [0, 0])
+    # Data that has arrived, but that the member has no room for yet.
+    inbox: deque[bytes] = field(default_factory=deque)
+    is_to_be_read: bool = False  # True if a read of this connection waits for the member's process to get a turn.
+    # By side: True if nothing arrives there any more.
+    hangs: list[bool] = field(default_factory=lambda: [False, False])
     held: tuple[deque[Held], deque[Held]] = field(default_factory=lambda: (deque(), deque()))  # Behind a cut.
 
     def link(self, side: int) -> Link:
@@ -75,15 +78,15 @@ class ClientConnections:
         self._connections: dict[tuple[str, int], ClientConnection] = {}  # By client and its connection id.
         self._at_member: dict[int, ClientConnection] = {}
         self._full: dict[int, ClientConnection] = {}  # Connections with data in their inbox.
-        self._blocked = BlockedLinks()  # How many faults cut this direction now.
-        self._holding: dict[int, ClientConnection] = {}  # Connections with something that waits behind a cut.
+        self._blocked = BlockedLinks()  # The number of faults that cut each direction now.
+        self._holding: dict[int, ClientConnection] = {}  # Connections with data or events that wait behind a cut.
         self._last_server_id = 0
         self.is_calm = False
 
     # -- the client's side
 
     def dial(self, client: ClientEnd, connection_id: int, address: str) -> None:
-        """Connect to the member with this client address; the client learns the outcome."""
+        """Connect to the member with this client address. The client learns the outcome through `ClientEnd`."""
         member = self._world.members[address.partition(":")[0]]
         self._last_server_id += 1
         connection = ClientConnection(client, connection_id, member, self._last_server_id)
@@ -100,13 +103,13 @@ class ClientConnections:
                 self._carry(connection, 0, self._at_the_member, piece)
 
     def hang_up(self, client: ClientEnd, connection_id: int) -> None:
-        """The client closes; what it sent before still arrives."""
+        """Close a connection from the client's side. Data that the client has sent before still arrives."""
         connection = self._connections.pop((client.name, connection_id), None)
         if connection is not None:
             self._carry(connection, 0, self._tell_member)
 
     def client_down(self, client: ClientEnd) -> None:
-        """The client's process is gone, with its connections."""
+        """End all connections of a client whose process is gone."""
         for name, connection_id in list(self._connections):
             if name == client.name:
                 self.hang_up(client, connection_id)
@@ -131,7 +134,7 @@ class ClientConnections:
                 self._world.queue.after(0, self._read, connection)
 
     def member_down(self, member: MachineView) -> None:
-        """The process is gone; most of its clients notice, because their connections end."""
+        """End the connections of a process that is gone. Most of its clients notice that."""
         for connection in [connection for connection in self._connections.values() if connection.member is member]:
             self._forget(connection)
             if connection.accepted and self._random[connection.client.name].random() < 0.7:
@@ -222,7 +225,7 @@ class ClientConnections:
                 connection.hangs[side] = True
 
     def heal(self) -> None:
-        """End all cuts. Hanging connections go on hanging, because neither end knows."""
+        """End all cuts. Connections that hang go on hanging, because neither end has noticed."""
         self._blocked.clear()
         self._release()
 
@@ -266,7 +269,7 @@ class ClientConnections:
 
     def _break(self, connection: ClientConnection) -> None:
         connection.broken = True
-        told = int(4 * self._draw(connection))  # Which ends notice: none, the client, the member, both.
+        told = int(4 * self._draw(connection))  # Draw which ends notice: none, the client, the member, or both.
         if told & 1:
             self._world.queue.after(self._delay(connection), self._tell_client, connection, "reset")
         if told & 2:

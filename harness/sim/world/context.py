@@ -1,9 +1,8 @@
 """Protocols through which the parts of a simulated run use the run, its machines and each other.
 
-The run (`harness.sim.simulation`) makes all parts, and each part calls the run. In the same way, a machine, its
-connections, its checks and its faults call each other. So these protocols state what a part needs of the others, and
-each part gets the objects as arguments. Later packages extend `World` with their own parts (`checks/context.py`,
-`faults/context.py`).
+The run (`harness.sim.simulation`) makes all parts, and each part calls the run. A machine, its connections, its checks
+and its faults call each other, too. So these protocols state what a part needs of the others, and each part gets the
+objects as arguments. Later packages extend `World` with their own parts (`checks/context.py`, `faults/context.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class ShadowLogsView(LogWatcher, Protocol):
 class ProcessChecks(MachineWatcher, Protocol):
     """Checks one process of a machine. The machine reports each event here, before it carries out the effects."""
 
-    level: int  # The feature level in force, as far as it was seen.
+    level: int  # The feature level in force, as far as the checker has seen.
     term: int
 
     @property
@@ -62,13 +61,13 @@ class ProcessChecks(MachineWatcher, Protocol):
         """The time at the node's last tick (ns, by its own clock)."""
 
     def begins(self, node: NodeProbe) -> None:
-        """The node of this process is made."""
+        """Begin to check the node of this process."""
 
     def ticked(self, core: RaftCore, now: int) -> None:
-        """The clock of the node has advanced."""
+        """Note that the clock of the node has advanced."""
 
     def received(self, core: RaftCore, sender: str, message: Message) -> None:
-        """The node was handed a message."""
+        """Note a message that the node has received."""
 
     def check(self, node: Node) -> None:
         """Check the state of the node after an event."""
@@ -83,27 +82,29 @@ class ProcessChecks(MachineWatcher, Protocol):
         """Check a message that now leaves the node."""
 
     def dropping(self, index: int) -> None:
-        """The log is about to forget entries below `index`."""
+        """Check that the log may forget entries below `index`."""
 
     def sync_ended(self) -> None:
-        """The disk has ended a sync of the log."""
+        """Note that the disk has ended a sync of the log."""
 
     def connections_ended(self, peer_id: str) -> None:
-        """The node is about to be told that both connections with a peer have ended."""
+        """Note that both connections with a peer have ended, before the node is informed."""
 
     def stopped(self, core: RaftCore) -> None:
-        """The node ended in the middle of an event."""
+        """Check the last step of a node that ended in the middle of an event."""
 
 
 class MachineChecks(Protocol):
-    """Checks one machine over all its processes: what each of them starts from, and what it must refuse."""
+    """Checks one machine over all its processes: the state from which each process starts, and the damage that must
+    make it refuse to start.
+    """
 
     @property
     def logs(self) -> ShadowLogsView:
         """The shadow logs of the machine."""
 
     def process(self, machine: MachineView, opened: OpenedStorage) -> ProcessChecks:
-        """The checks of a process that starts now."""
+        """Return the checks of a process that starts now."""
 
     def refused(self, machine: MachineView, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
         """Check a machine that refuses to start because it has found damage."""
@@ -112,7 +113,7 @@ class MachineChecks(Protocol):
         """Check a machine whose running process has read rotten bytes."""
 
     def is_whole(self, machine: MachineView, opened: OpenedStorage) -> bool:
-        """Check a machine that starts although it is damaged. Return False if it cannot know what it lost."""
+        """Check a damaged machine that starts. Return False if the machine cannot know what it has lost."""
 
     def recovered(self, machine: MachineView, opened: OpenedStorage, snapshot: LogPosition) -> None:
         """Check a machine that starts from what recovery found. `snapshot`: the position of its newest snapshot."""
@@ -122,19 +123,21 @@ class PeerConnectionsView(Protocol):
     """The peer connections of a machine, as other machines and faults use them."""
 
     def waits_for(self, peer_id: str) -> bool:
-        """Return True during the pause before the next call to this peer, which has refused the last one."""
+        """Return True during the pause before the next call to this peer, which has refused the last call."""
 
     def was_taken_by(self, peer_id: str) -> None:
-        """This peer has taken the machine's hello."""
+        """Note that this peer has accepted the machine's hello."""
 
     def was_refused_by(self, peer_id: str) -> None:
-        """This peer has refused the machine's hello: the next call waits, each time twice as long as before."""
+        """Note that this peer has refused the machine's hello. The pause before the next call doubles with each
+        refusal.
+        """
 
     def hung_up(self, peer_id: str) -> None:
-        """The connection of this peer to the machine is gone."""
+        """Note that the connection of this peer to the machine is gone."""
 
     def lose(self, peer_id: str) -> None:
-        """Both connections with a peer end."""
+        """End both connections with a peer."""
 
 
 class MachineView(Protocol):
@@ -191,28 +194,30 @@ class MachineView(Protocol):
         """Start a process."""
 
     def crash(self, *, power: bool) -> None:
-        """Kill the process. With `power`, the machine loses power too: un-synced data survives, or not, by chance."""
+        """Kill the process. End the process. With `power`, the machine loses power too, and a draw decides which
+        un-synced data survives.
+        """
 
     def lose_disk(self) -> None:
-        """Lose every file, while it is down."""
+        """Lose every file; the machine must be down."""
 
     def rot(self, random: Random) -> None:
-        """Change one bit of its files, while it is down."""
+        """Change one bit of the machine's files; the machine must be down."""
 
     def clock_changed(self) -> None:
-        """Its clock has jumped, or runs at another rate."""
+        """Note that the machine's clock has jumped, or runs at another rate."""
 
     def deliver(self, sender: str, frame: bytes) -> None:
-        """A frame from a peer arrives."""
+        """Receive a frame from a peer."""
 
     def lose_connection(self, peer_id: str) -> None:
-        """The connection to a peer breaks."""
+        """Break the connection to a peer."""
 
     def refused(self, life: int, peer_id: str, code: str) -> None:
-        """A peer has refused the hello of process `life`."""
+        """Inform process `life` that a peer has refused its hello."""
 
     def begin_stop(self, node: Node) -> None:
-        """Ask its process to end."""
+        """Ask the process to end."""
 
     def call(self, what: str, action: Callable[[Node], None]) -> None:
         """Run an action on the node, then carry out the effects."""
@@ -236,7 +241,7 @@ class World(Protocol):
     # What is recorded.
 
     def cover(self, name: str) -> None:
-        """A coverage point is reached."""
+        """Note that a coverage point is reached."""
 
     def note(
         self, member: MachineView, node: Node, what: str, content: bytes, message: object, effects: Effects
@@ -249,48 +254,48 @@ class World(Protocol):
     def note_world(self, what: str) -> None:
         """Record something that happened to the world."""
 
-    # What machines report, and leave to others.
+    # Reports of machines, which other parts handle.
 
     def process_starts(self, member: MachineView) -> LevelRange:
-        """A process starts. Returns the feature levels that its build knows."""
+        """A process starts. Returns the feature levels that the build of the new process knows."""
 
     def on_up(self, member: MachineView) -> None:
-        """The node of a machine runs."""
+        """Note that the node of a machine has started."""
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """The effects of a node are carried out, and its application handles them."""
+        """Note that the effects of a node are carried out, so that the other parts can handle its results."""
 
     def disk_failed(self, member: MachineView) -> None:
-        """A process ends because a sync or a read has failed."""
+        """Note that a process ends because a sync or a read has failed."""
 
     def install_began(self, member: MachineView) -> None:
-        """A received snapshot is durable, but the log that replaces the old one is not yet."""
+        """Note that a received snapshot is durable, but the log that replaces the old one is not yet."""
 
     def process_stopped(self, member: MachineView) -> None:
-        """A process that was asked to stop has stopped."""
+        """Note that a process that was asked to stop has stopped."""
 
     def level_unknown(self, member: MachineView, error: UnsupportedFeatureLevel) -> None:
-        """A process ends because its build does not know the feature level in force."""
+        """Note that a process ends because its build does not know the feature level in force."""
 
     def folder_forgotten(self, member: MachineView) -> None:
-        """A process ends because other members know its member with another data folder."""
+        """Note that a process ends because other members know its member with another data folder."""
 
     # Connections between machines.
 
     def connect(self, caller: MachineView, called: MachineView) -> None:
-        """One machine calls another, and each takes the other's hello. Raises PeerRefused."""
+        """Let one machine connect to another: each accepts the other's hello. Raises PeerRefused."""
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
         """Return True if `by` has a reason to refuse the hello of `sender` with this code."""
 
     def connection_lost(self, member: MachineView, peer_id: str) -> None:
-        """The node of `member` is told that a connection is gone."""
+        """Note that the node of `member` has been informed of the end of a connection."""
 
     def send_refusal(self, caller: MachineView, peer_id: str, code: str) -> None:
-        """`peer_id` has refused the hello of `caller`. The caller hears of it a little later."""
+        """Note that `peer_id` has refused the hello of `caller`. The caller learns of the refusal a little later."""
 
     def refusal_read(self, member: MachineView, node: Node, peer_id: str, code: str) -> None:
-        """The node of `member` has been told that `peer_id` refuses it."""
+        """Note that the node of `member` has received a refusal by `peer_id`."""
 
     def deliver_to_stand_in(self, stand_in: MachineView, sender: str, frame: bytes) -> None:
-        """A frame arrives for a process that runs in place of a machine that has lost its disk."""
+        """Deliver a frame to the process that runs in place of a machine that has lost its disk."""

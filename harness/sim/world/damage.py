@@ -15,7 +15,9 @@ SEALED_PATHS = ("meta", "pins")
 
 
 SEGMENTS_GROWING_MAX = 2
-"""How many segments may grow between two syncs: one may end and the next one begin. Older segments do not grow."""
+"""The most segments that can grow between two syncs: one segment may end and the next one begin. Older segments do not
+grow.
+"""
 
 _LOOK_BYTES = 4096
 _ZEROES = bytes(_LOOK_BYTES)
@@ -30,7 +32,8 @@ def written_bytes(content: bytes | bytearray) -> int:
     while end:
         start = max(0, end - _LOOK_BYTES)
         rest = content[start:end]
-        if rest != _ZEROES and (rest := rest.rstrip(b"\0")):  # Comparing costs a thirtieth of stripping.
+        # The comparison comes first, because it costs a thirtieth of `rstrip`.
+        if rest != _ZEROES and (rest := rest.rstrip(b"\0")):
             return start + len(rest)
         end = start
     return 0
@@ -52,7 +55,7 @@ class ProvenBytes:
         self._rotten: tuple[str, Inode] | None = None
 
     def log_synced(self) -> None:
-        """A sync of the log has succeeded."""
+        """Note that a sync of the log has succeeded."""
         start, before = f"{LOG_FOLDER}/", self._synced
         segments = sorted(path for path, inode in self._image.names.items() if inode and path.startswith(start))
         self._proven, self._synced = before, {}
@@ -63,12 +66,12 @@ class ProvenBytes:
             self._syncs_since_lie += 1
 
     def lied(self) -> None:
-        """The sync of the log that is under way is a lie."""
+        """Note that the disk lies about the present sync of the log."""
         self._syncs_since_lie = 0
 
     @property
     def is_lie_proven(self) -> bool:
-        """True if a later sync has written that the lying sync had succeeded."""
+        """True if a frame of a later sync states that the false sync had succeeded."""
         return self._syncs_since_lie is not None and self._syncs_since_lie > 1
 
     @property
@@ -128,7 +131,7 @@ class ProvenBytes:
         self._rotten = path, inode
 
     def misplace(self, path: str, offset: int, source: int, length: int) -> None:
-        """Write `length` bytes from `source` of this file also at `offset`."""
+        """Copy `length` bytes of this file from `source` to `offset`."""
         inode = self._image.file(path)
         for content in (inode.durable, inode.current):
             content[offset : offset + length] = content[source : source + length]

@@ -31,17 +31,18 @@ class SimFiles:
         self._dead = False
         self.slow_factor = 1
         self.hangs = False  # While True, no submission ends. `answer` ends the hang.
-        self._is_due = False  # The submission under way would have ended while the disk hung.
+        self._is_due = False  # True if the present submission would have ended while the disk hung.
         self.accepted: set[str] = set()
         self.lies_about: str | None = None  # The next sync of bytes in this folder is a lie.
-        self.may_lie: Callable[[], bool] = lambda: True  # Called when the lie would happen.
+        self.may_lie: Callable[[], bool] = lambda: True  # Called just before a lie; False prevents it.
         self.on_lie: Callable[[str], None] = lambda _: None  # Called with a description after the lie.
-        self.has_failed = False  # A sync on which something relies has failed.
-        self.has_erred = False  # A sync or a read has failed.
-        self.has_read_short = False  # The system returned less than it was asked for.
-        self.on_start: Callable[[int], None] | None = None  # Called once, with its duration, as a submission begins.
-        self.has_lacked_room = False  # Something found no room since the process last reported room.
-        self._owed: set[str] = set()  # Folders in which something found no room, and nothing was written since.
+        self.has_failed = False  # True once a sync has failed on which something relies.
+        self.has_erred = False  # True once a sync or a read has failed.
+        self.has_read_short = False  # True once a read has returned fewer bytes than requested.
+        # Called once, at the begin of the next submission, with its duration in ns.
+        self.on_start: Callable[[int], None] | None = None
+        self.has_lacked_room = False  # True if an operation has found no room since the process last reported room.
+        self._owed: set[str] = set()  # Folders in which an operation has found no room, and nothing was written since.
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         """See storage.Files."""
@@ -83,11 +84,11 @@ class SimFiles:
 
     @property
     def is_busy(self) -> bool:
-        """True while something that was submitted has not ended."""
+        """True while a submission has not ended."""
         return bool(self._queue)
 
     def owes(self, folder: str) -> bool:
-        """Return True if something found no room in `folder`, and nothing was written there since."""
+        """Return True if an operation has found no room in `folder`, and nothing was written there since."""
         return folder in self._owed
 
     def crash(self, random: Random) -> None:
@@ -115,7 +116,8 @@ class SimFiles:
         syncs = sum(isinstance(operation, SyncFile | SyncFolder) for operation in operations)
         base_ns = 5 * MICROSECOND_NS * (len(operations) - syncs) + int(plan.sync_ns * syncs * (1 + random.random()))
         stalled = random.random() < plan.stall_rate
-        return self.slow_factor * base_ns + (plan.stall_ns if stalled else 0)  # A stall is not slowed.
+        # A slow disk does not make a stall longer.
+        return self.slow_factor * base_ns + (plan.stall_ns if stalled else 0)
 
     def answer(self) -> None:
         """Stop hanging: a submission that was due ends now."""
@@ -169,7 +171,7 @@ class SimFiles:
             if error.errno == errno.ENOSPC and isinstance(operation, Write):
                 self.accepted.add(
                     operation.path
-                )  # A part may be written; the file does not count until it is written again.
+                )  # A part of the data may be written; the file does not count as unsynced until it is written again.
             if error.errno == errno.ENOSPC and isinstance(operation, Rename):
                 self.accepted.add(operation.old_path)
             raise
@@ -192,7 +194,9 @@ class SimFiles:
 
 
 def is_relied_on(operation: Operation) -> bool:
-    """Return True if something may rely on this operation being durable: not for deletions, nor for the ballast."""
+    """Return True if something may rely on the durability of this operation. Nothing relies on that of deletions and of
+    the ballast.
+    """
     path = put_at(operation)
     return path is not None and path != BALLAST_PATH
 

@@ -33,8 +33,10 @@ class Inode:
         self.current = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes] | int] = []  # (offset, data) of a write, or a new size.
-        self.has_failed = False  # A sync of it failed: the seen and the durable contents may differ for good.
-        self.claimed: bytearray | None = None  # What the disk claims to be durable, once it has lied about this file.
+        # True once a sync of this file has failed: its current and durable contents may then differ for good.
+        self.has_failed = False
+        # The contents that the disk claims to be durable, once it has lied about this file.
+        self.claimed: bytearray | None = None
 
     def change(self, pending: tuple[int, bytes] | int) -> None:
         """Carry out one write or size change; it is not durable yet."""
@@ -55,7 +57,7 @@ class Inode:
         return self.claimed is not None
 
     def sync(self) -> None:
-        """Make all of it durable."""
+        """Make the whole file durable."""
         for pending in self.pending:
             self._reach(pending)
         self.pending.clear()
@@ -141,11 +143,12 @@ class DiskImage:
     def __init__(self) -> None:
         self.names: dict[str, Inode | None] = {}
         self.durable_names: dict[str, Inode | None] = {}
-        self.pending_names: dict[str, list[tuple[Change, ...]]] = {}  # By folder: atomic changes, in order.
-        self.size_bytes_max: int | None = None  # Of all files together; None: no bound.
-        self.fails_sync: SyncFile | SyncFolder | None = None  # The next sync of this folder (or in it) fails.
-        self.fails_read_of: str | None = None  # The next read of a file whose path begins like this fails.
-        self.reads_are_short = False  # The system returns only a part of what is asked for at a time.
+        # By folder: the atomic changes of names that are not durable yet, in order.
+        self.pending_names: dict[str, list[tuple[Change, ...]]] = {}
+        self.size_bytes_max: int | None = None  # The bound on the size of all files together; None: no bound.
+        self.fails_sync: SyncFile | SyncFolder | None = None  # The next sync of this folder, or of a file in it, fails.
+        self.fails_read_of: str | None = None  # The next read of a file whose path begins with this text fails.
+        self.reads_are_short = False  # True while each read returns only a part of the requested bytes.
 
     def file(self, path: str) -> Inode:
         """The file with this name as programs see it. Raises FileNotFoundError."""
@@ -229,7 +232,9 @@ class DiskImage:
         self.pending_names.setdefault(parent(changes[0][0]), []).append(changes)
 
     def fail_sync(self, operation: SyncFile | SyncFolder, random: Random) -> None:
-        """Carry out a sync that fails. Some of it may be durable: see `Inode.fail_sync` and the head of this file."""
+        """Carry out a sync that fails. A part of the changes may be durable: see `Inode.fail_sync` and the docstring of
+        this module.
+        """
         if isinstance(operation, SyncFile):
             self.file(operation.path).fail_sync(random if random.random() < 0.5 else None)
             return

@@ -34,7 +34,7 @@ from raft.runtime import decode_peer_body
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage, initialize, open_storage
 
 EXPIRY_NS = 1_000_000_000
-"""How often a service is asked to expire sessions, by its member's clock."""
+"""The interval at which a service looks for sessions to expire, in ns of its member's clock."""
 
 TICKS_IN_PLACE_MAX = 1_000
 """A node that asks for this many ticks, while no time passes and nothing is applied, is stuck."""
@@ -55,9 +55,11 @@ class SimMember:
             node_id=node_id,
             incarnation_id=identifier(plan.seed, f"incarnation/{node_id}"),
         )
-        # The identity in hellos. A machine that lost its disk may come as another incarnation (faults/disk_loss.py).
+        # The identity in hellos. A machine that has lost its disk may use another incarnation here
+        # (faults/disk_loss.py).
         self.says_it_is = self.identity
-        self.stand_in: MachineView | None = None  # That incarnation: another process, with another disk.
+        # The other incarnation of this machine: another process, with another disk.
+        self.stand_in: MachineView | None = None
         self.image = DiskImage()
         self.logs = checks.logs
         self.life = 0
@@ -72,17 +74,19 @@ class SimMember:
         self.clock = Clock(
             world.queue, plan.seed, node_id, clocks.spread, at_edges=clocks.at_edges, grain_ns=clocks.grain_ns
         )
-        self.applied_max = 0  # The highest index that any of its processes has applied.
-        self.is_damaged = False  # A bit has rotted, or its disk has lied (faults/damage_budget.py).
+        self.applied_max = 0  # The highest index that any process of this machine has applied.
+        self.is_damaged = False  # True if a bit has rotted or the disk has lied (faults/damage_budget.py).
         self.has_read_damage = False  # In the present process.
-        self.is_lost = False  # It stays down: it refused to start, cannot know its losses, or is removed.
-        self.is_blank = False  # The process that runs began with an empty log.
+        # True if the machine stays down: it refused to start, cannot know its losses, or is removed.
+        self.is_lost = False
+        self.is_blank = False  # True if the present process began with an empty log.
         self.proven = ProvenBytes(self.image)
         self._disk_random = stream(plan.seed, f"disk/{node_id}")
         self._crash_random = stream(plan.seed, f"crash/{node_id}")
         self._timer_at: int | None = None
-        self._log: LogProbe  # Of the process that runs.
-        self._stops_by: int | None = None  # The latest end once it is asked to stop, in ns of its node's clock.
+        self._log: LogProbe  # The log of the present process.
+        # After a request to stop: the time by which the process must have ended, in ns of its node's clock.
+        self._stops_by: int | None = None
         self._ticks_in_place = 0
         self._progress = (0, 0)
         self.connections = PeerConnections(world, self)
@@ -153,7 +157,8 @@ class SimMember:
         header = outcome.snapshots.latest().header
         if self.files.has_read_short:
             world.cover("a member started from short reads")
-        to_fail, self.image.fails_read_of = self.image.fails_read_of, None  # The next reads are the checker's own.
+        # A requested read fault must not hit the reads of the checker.
+        to_fail, self.image.fails_read_of = self.image.fails_read_of, None
         if self.is_damaged and not self.checks.is_whole(self, outcome):
             self.lose("its disk has lost what it said was synced")
             return
@@ -166,7 +171,7 @@ class SimMember:
         except OSError:
             if not self.files.has_erred:
                 raise
-            world.disk_failed(self)  # It cannot read its snapshot.
+            world.disk_failed(self)  # The process cannot read its snapshot.
             return
         except UnsupportedFeatureLevel as error:
             world.level_unknown(self, error)
@@ -218,7 +223,9 @@ class SimMember:
         self.is_lost = True
 
     def crash(self, *, power: bool) -> None:
-        """Kill the process. With `power`, the machine loses power too: un-synced data survives, or not, by chance."""
+        """Kill the process. End the process. With `power`, the machine loses power too, and a draw decides which
+        un-synced data survives.
+        """
         if self.files is None:
             return
         self.files.crash(self._crash_random)
@@ -233,13 +240,13 @@ class SimMember:
         self.life += 1
 
     def lose_disk(self) -> None:
-        """Lose every file, while it is down. Others still rely on its earlier promises."""
+        """Lose every file; the machine must be down. Other members still rely on the promises of this machine."""
         self.image = DiskImage()
         self.proven = ProvenBytes(self.image)
         self.is_damaged = self.is_lost = True
 
     def rot(self, random: Random) -> None:
-        """Change one bit, while it is down: of the part of its log that is proven durable, or of another file."""
+        """Change one bit of the proven durable part of the log, or of another file; the machine must be down."""
         rot = self.proven.rot if random.random() < 0.6 else self.proven.rot_elsewhere
         self.is_damaged = rot(random)
         if self.is_damaged:
@@ -276,7 +283,7 @@ class SimMember:
         return self.clock.now()
 
     def clock_changed(self) -> None:
-        """The clock has jumped, or runs at another rate: deadlines may be due earlier."""
+        """Arm the timer again: the clock has jumped or runs at another rate, so deadlines may be due earlier."""
         if self.node is not None and self.node.failure is None:
             self._arm()
 
@@ -290,7 +297,7 @@ class SimMember:
         self.settle("disk")
 
     def deliver(self, sender: str, frame: bytes) -> None:
-        """A frame from a peer arrives."""
+        """Receive a frame from a peer."""
         if self.stand_in is not None:
             self.world.deliver_to_stand_in(self.stand_in, sender, frame)
             return
@@ -308,7 +315,7 @@ class SimMember:
         self.settle(f"from {sender}", frame, message)
 
     def lose_connection(self, peer_id: str) -> None:
-        """The connection to a peer breaks."""
+        """Break the connection to a peer."""
         if self.node is not None and not self.scheduler.postpones(self.lose_connection, peer_id):
             self._tick()
             self.connections.hung_up(peer_id)
@@ -317,7 +324,7 @@ class SimMember:
             self.settle(f"lost {peer_id}")
 
     def refused(self, life: int, peer_id: str, code: str) -> None:
-        """A peer has refused the hello of process `life`. `code`: the reason."""
+        """Inform process `life` that a peer has refused its hello. `code`: the reason."""
         if life != self.life or self.node is None or self.scheduler.postpones(self.refused, life, peer_id, code):
             return
         self._tick()
@@ -326,7 +333,7 @@ class SimMember:
         self.settle(f"refused by {peer_id}: {code}")
 
     def begin_stop(self, node: Node) -> None:
-        """Ask its process to end."""
+        """Ask the process to end."""
         node.begin_stop()
         if self._stops_by is None:
             self._stops_by = self.checker.now + self.world.plan.raft.outcome_wait_ns
@@ -380,11 +387,11 @@ class SimMember:
         assert self.node is not None
         world = self.world
         due = self.clock.due(self.node.next_deadline)
-        if due <= world.queue.now:  # There is more to apply, and this slice of it took time.
+        if due <= world.queue.now:  # There are more entries to apply, and applying the last slice took time.
             due = world.queue.now + world.plan.turn_ns
         if self._timer_at is not None and self._timer_at <= due:
             return
-        progress = (world.queue.now, self.node.core.last_applied)  # Applying in slices is progress too.
+        progress = (world.queue.now, self.node.core.last_applied)  # A slice of applied entries counts as progress too.
         self._ticks_in_place = self._ticks_in_place + 1 if due == progress[0] and progress == self._progress else 0
         self._progress = progress
         require(self._ticks_in_place < TICKS_IN_PLACE_MAX, "timers let time pass", self.node_id)
@@ -425,7 +432,7 @@ class SimMember:
         if self.node is node and effects.failure is None:
             if node.is_stopped and node.failure is None:
                 world.process_stopped(self)
-            else:  # It may have failed since its effects were taken; the next effects report it.
+            else:  # The node may have failed since its effects were taken; its next effects report the failure.
                 self._arm()
 
     def _check_stop(self, node: Node) -> None:
@@ -456,7 +463,8 @@ class SimMember:
             return
         require(not effects.send, "after a failure no promise leaves", self.node_id, effects.send)
         if self.has_read_damage:
-            self.world.queue.after(0, self._lose_process, self.life, str(effects.failure))  # It reports its end first.
+            # The process ends a moment later, so that it can report its end first.
+            self.world.queue.after(0, self._lose_process, self.life, str(effects.failure))
             return
         if isinstance(effects.failure.__cause__, IncarnationReplaced):
             self.world.folder_forgotten(self)

@@ -49,15 +49,15 @@ Deliver = Callable[[str, str, bytes], None]
 
 
 class SimNetwork:
-    """All directed links between members. Every frame takes the same number of draws, even if it is lost."""
+    """All directed links between members. Every frame uses the same number of random draws, even if it is lost."""
 
     def __init__(self, seed: int, plan: NetworkPlan, queue: EventQueue, deliver: Deliver) -> None:
         self._seed, self.plan, self._queue, self._deliver = seed, plan, queue, deliver
         self._random: dict[Link, Random] = {}
         self._last_arrival: dict[Link, int] = {}
-        self._blocked = BlockedLinks()  # How many partitions cut this direction now.
-        self._extra_ns: dict[Link, int] = {}  # How much longer slow links take.
-        self._connections: dict[Link, int] = {}  # How often each connection was replaced.
+        self._blocked = BlockedLinks()  # The number of partitions that cut each direction now.
+        self._extra_ns: dict[Link, int] = {}  # By slow link: the extra delay.
+        self._connections: dict[Link, int] = {}  # By link: how many times its connection was replaced.
         self.covered: set[str] = set()
 
     def send(self, sender: str, receiver: str, frame: bytes) -> None:
@@ -130,7 +130,7 @@ class SimNetwork:
         self._last_arrival.pop(link, None)
 
     def slow_down(self, link: Link, extra_ns: int) -> None:
-        """Let each frame on this link take `extra_ns` more. Calls add up, and a negative number takes time back."""
+        """Let each frame on this link take `extra_ns` more. Calls add up; a negative number reduces the extra delay."""
         left = self._extra_ns.get(link, 0) + extra_ns
         if left > 0:
             self._extra_ns[link] = left

@@ -31,7 +31,8 @@ class PeerConnections:
         """Begin with a new process, which has no connections yet."""
         self._wanted: frozenset[str] = frozenset()
         self._callers: set[str] = set()  # The members that have an open connection to this one.
-        self._pauses: dict[str, tuple[int, int]] = {}  # By called peer: end of this pause, length of the next.
+        # By called peer: (end of the present pause, length of the next pause), in ns.
+        self._pauses: dict[str, tuple[int, int]] = {}
 
     def lead_to(self, peer_id: str) -> bool:
         """Return True if this member can send a frame to this peer."""
@@ -55,9 +56,9 @@ class PeerConnections:
                 raise Violation("peers understand each other", f"{caller.node_id} → {own_id}: {refused}") from refused
             world.cover(f"a hello was refused: {refused.code}")
             caller.connections.was_refused_by(own_id)
-            if refused.peer_id == own_id:  # The caller refused; its call shows that it is there.
+            if refused.peer_id == own_id:  # The caller has refused this member's hello. Its call shows that it is up.
                 self._hurry(caller.node_id)
-            else:  # This member refused: the caller reads the reason.
+            else:  # This member has refused the caller's hello. The caller reads the reason.
                 world.send_refusal(caller, own_id, refused.code)
             return False
         self._callers.add(caller.node_id)
@@ -66,7 +67,7 @@ class PeerConnections:
         return True
 
     def hung_up(self, peer_id: str) -> None:
-        """The connection from this peer is gone; its next connection begins with a hello."""
+        """Note that the connection from this peer is gone; its next connection begins with a hello."""
         self._callers.discard(peer_id)
 
     def lose(self, peer_id: str) -> None:
@@ -82,7 +83,7 @@ class PeerConnections:
             member.call(f"lost both of {peer_id}", tell)
 
     def want(self, node: Node) -> None:
-        """The node wants other peers than before, or the same ones at other addresses."""
+        """Note that the node wants other peers than before, or the same peers at other addresses."""
         world, own_id = self._world, self._member.node_id
         wanted = frozenset(peer.node_id for peer in node.peers)
         gone, self._wanted = self._wanted - wanted, wanted
@@ -102,19 +103,21 @@ class PeerConnections:
         return caller.node_id if refused_id == self._member.node_id else self._member.node_id
 
     def waits_for(self, peer_id: str) -> bool:
-        """Return True during this member's pause before its next call to this peer, which has refused the last one."""
+        """Return True during this member's pause before its next call to this peer, which has refused the last call."""
         return peer_id in self._pauses and self._world.queue.now < self._pauses[peer_id][0]
 
     def was_taken_by(self, peer_id: str) -> None:
-        """This peer has taken this member's hello."""
+        """Note that this peer has accepted this member's hello."""
         self._pauses.pop(peer_id, None)
 
     def was_refused_by(self, peer_id: str) -> None:
-        """This peer has refused this member's hello: the next call waits, each time twice as long as before."""
+        """Note that this peer has refused this member's hello. The pause before the next call doubles with each
+        refusal.
+        """
         _, pause_ns = self._pauses.get(peer_id, (0, PAUSE_NS_MIN))
         self._pauses[peer_id] = (self._world.queue.now + pause_ns, min(2 * pause_ns, PAUSE_NS_MAX))
 
     def _hurry(self, peer_id: str) -> None:
-        """End the pause before the next call to this peer: the peer has called, so it is there."""
+        """End the pause before the next call to this peer: the peer has called, so it is up."""
         if peer_id in self._pauses:
             self._pauses[peer_id] = (0, self._pauses[peer_id][1])

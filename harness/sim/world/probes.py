@@ -34,13 +34,13 @@ class LogWatcher(Protocol):
     waiting: list[LogWrite]
 
     def append(self, write: LogWrite) -> None:
-        """The node hands this write to its log."""
+        """Note a write that the node hands to its log."""
 
     def synced(self, count: int) -> None:
-        """The disk has synced the oldest `count` of the waiting writes."""
+        """Note that the disk has synced the oldest `count` of the waiting writes."""
 
     def was_read(self, entries: Sequence[Entry]) -> None:
-        """The log gave these entries to the node."""
+        """Check entries that the node has read from its log."""
 
 
 class LogProbe:
@@ -153,31 +153,33 @@ class NodeProbe(Node):
         self.proposed((ticket,))
 
     def read_all(self, tickets: Sequence[int], mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """See raft.Node. `read` calls this method too."""
+        """See raft.Node. `read` calls this method, so both are observed."""
         super().read_all(tickets, mode, age_ns_max=age_ns_max)
         for ticket in tickets:
             self.read_asked(ticket)
 
 
 class MachineWatcher(Protocol):
-    """Follows a state machine. It looks at the state after entries whose index is a multiple of `looks_every`."""
+    """Follows a state machine. The watcher looks at the state after each entry whose index is a multiple of
+    `looks_every`.
+    """
 
     looks_every: int
 
     def applying(self, entry: Entry) -> None:
-        """This entry is about to be applied."""
+        """Check an entry that is about to be applied."""
 
     def applied(self, entry: Entry, results: Sequence[Any]) -> None:
         """This entry was applied."""
 
     def snapshot_taken(self) -> None:
-        """A snapshot of the state was taken."""
+        """Note that a snapshot of the state was taken."""
 
     def restored(self) -> None:
-        """The state was replaced by a snapshot's."""
+        """Note that the state was replaced by that of a snapshot."""
 
     def restore_given_up(self) -> None:
-        """The state was not replaced after all."""
+        """Note that a restore ended without replacing the state."""
 
 
 class RestoreProbe:
@@ -211,7 +213,7 @@ class StoreProbe(KvMachine):
     def __init__(self, cover: Callable[[str], None] = lambda _: None, **options: Any) -> None:
         super().__init__(**options)
         self._cover = cover
-        self._left = 0  # How many of these entries the general loop had to apply.
+        self._left = 0  # How many of the entries with one put the general loop had to apply.
 
     def _apply_single_puts(self, rows: Sequence[Any]) -> list[list[Any]]:
         self._left = 0

@@ -22,7 +22,7 @@ class ProcessScheduler:
         self.paused_until = 0
         self.service_ns = 0
         self._waiting: deque[tuple[Action, tuple[Any, ...]]] = deque()
-        self._turn = 0  # The number of the one valid turn; other turns are cancelled.
+        self._turn = 0  # The number of the only valid turn; a scheduled turn with another number does nothing.
         self._is_on_turn = False
 
     def __len__(self) -> int:
@@ -34,7 +34,9 @@ class ProcessScheduler:
         return self.paused_until > self._queue.now
 
     def postpones(self, action: Action, *arguments: Any) -> bool:
-        """Return True if `action(*arguments)` has to wait. In its turn it is called again; then this is False."""
+        """Return True if `action(*arguments)` has to wait. When its turn comes, the action is called again, and then
+        this method returns False.
+        """
         if self._is_on_turn or not (self._waiting or self.service_ns or self.paused_until > self._queue.now):
             return False
         self._waiting.append((action, arguments))
