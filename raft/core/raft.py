@@ -98,7 +98,12 @@ class RaftCore:
         A plain attribute, because it is read after every event.
         """
         self._handed_out_index = self._state.last_applied  # The last entry that a `Ready.apply` has contained.
-        self._check_invariants()
+        self.has_work = self.has_effects = False
+        """True if `take_ready` would return something; `has_work`: more than trace events, which alone are no reason
+        for a turn. Each event sets these attributes, because they are read several times per turn."""
+        self.next_deadline = 0
+        """The latest time (monotonic ns) for the next call of `tick`. Set by each event, too."""
+        self._settle()
 
     # Events
 
@@ -116,24 +121,26 @@ class RaftCore:
             self._step(peer_id, message)
         if self._leader is not None and self._leader.membership.is_over:
             self._end_leadership(self._leader)
-        self._check_invariants()
+        self._settle()
 
     def tick(self, now: int) -> None:
         """Time has passed: it is `now` (monotonic ns). Timers that are due fire once."""
         state, leader = self._state, self._leader
         assert now >= state.now, (now, state.now)
         state.now = now
+        if now < self.next_deadline:
+            if self._read_index_client.count:
+                self._note_work()  # A request for a read index may count as lost by now.
+            return  # The usual case: nothing but the time has changed.
         if leader is not None:
-            if now < leader.due_at:
-                return  # The usual case: nothing but the time has changed.
             if leader.has_lost_its_quorum:
                 self._become_follower(reason="its quorum is silent")
             elif leader.has_lost_its_disk():
                 self._become_follower(reason="its own disk is silent")
             else:
                 leader.tick()
-        elif now < self._elections.deadline or self._elections.keeps_a_promise():
-            return
+        elif self._elections.keeps_a_promise():
+            pass  # The timer was set to the end of the promise.
         elif self._elections.waits_for_its_own_vote:
             self._elections.restart_timer()  # No request has left yet: a new campaign would wait for the disk, too.
         elif not self._state.may_campaign:
@@ -141,7 +148,7 @@ class RaftCore:
             self._elections.restart_timer()
         else:
             self._become_pre_candidate()
-        self._check_invariants()
+        self._settle()
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
         """Put one entry into the log and return its position. The entry is applied, or ends in `Ready.ended`, or stays
@@ -152,7 +159,7 @@ class RaftCore:
         if kind is EntryKind.CONFIGURATION:
             raise InvalidConfiguration("members are changed by propose_change")
         position = self._leading().propose(kind, payload)
-        self._check_invariants()
+        self._settle()
         return position
 
     def propose_change(self, change: MembershipChange) -> LogPosition:
@@ -162,7 +169,7 @@ class RaftCore:
         leads by then. Raises NotLeader, ChangeRefused, Busy: then nothing has changed.
         """
         position = self._leading().propose_change(change)
-        self._check_invariants()
+        self._settle()
         return position
 
     def transfer_leadership(self, peer_id: str | None = None) -> str:
@@ -171,7 +178,9 @@ class RaftCore:
         This leader proposes nothing until the transfer has succeeded, or an election time-out is over. Raises
         NotLeader, TransferRefused.
         """
-        return self._leading().transfer.begin(peer_id)
+        successor_id = self._leading().transfer.begin(peer_id)
+        self._settle()
+        return successor_id
 
     def request_read(self, ticket: int, mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
         """Request a read. Its ticket is in a later `Ready`, once the guarantee of `mode` holds.
@@ -187,6 +196,7 @@ class RaftCore:
                 self._read_index_client.add(ticket, None)
             case ReadMode.BOUNDED_STALENESS:
                 self._read_index_client.add(ticket, age_ns_max)
+        self._settle()
 
     def persisted(self, sequence: int) -> None:
         """Every `LogWrite` up to this sequence is durable: messages that waited for it leave, and its entries count for
@@ -199,7 +209,7 @@ class RaftCore:
             self._leader.advance_commit()
             if self._leader.membership.is_over:
                 self._end_leadership(self._leader)
-        self._check_invariants()
+        self._settle()
 
     def applied(self, index: int) -> None:
         """The state machine has applied everything up to `index`."""
@@ -212,13 +222,14 @@ class RaftCore:
         self._state.log.forget_sizes(index)
         if self._leader is not None:
             self._leader.applied()
+        self._note_work()
 
     def snapshot_saved(self, position: LogPosition) -> None:
         """A snapshot of this member's own state at `position` is durable; entries up to there may be compacted."""
         assert position.index <= self._state.last_applied, (position, self._state.last_applied)
         self._state.snapshot_index = max(self._state.snapshot_index, position.index)
         self._state.configurations.forget_before(position.index)
-        self._check_invariants()
+        self._settle()
 
     def compact(self, index: int) -> None:
         """Forget the entries up to `index`, which is not above the end of this member's durable snapshot."""
@@ -226,7 +237,7 @@ class RaftCore:
         assert index <= state.snapshot_index, (index, state.snapshot_index)
         state.compacted_leader_time = state.greatest_leader_time(up_to=index)
         state.log.compact(index)
-        self._check_invariants()
+        self._settle()
 
     def snapshot_installed(self, position: LogPosition, configuration: Configuration, leader_time: int = 0) -> None:
         """A received snapshot file is durable, and the state machine takes the snapshot's state now.
@@ -244,17 +255,19 @@ class RaftCore:
                 self._end_leadership(self._leader)
         elif state.role is not Role.FOLLOWER and (state.configuration is not members or not state.may_campaign):
             self._become_follower(reason="its members have changed, or are certain now")
-        self._check_invariants()
+        self._settle()
 
     def snapshot_transfer_failed(self, peer_id: str) -> None:
         """The snapshot transfer to this peer was given up: the leader probes the peer again at the next heartbeat."""
         if self._leader is not None:
             self._leader.probe_again(peer_id, paused=True)
+            self._settle()
 
     def peer_unreachable(self, peer_id: str) -> None:
         """The connection to this peer was lost: the leader probes the peer again at the next heartbeat."""
         if self._leader is not None:
             self._leader.probe_again(peer_id, paused=True)
+            self._settle()
 
     def leader_connection_lost(self, peer_id: str) -> None:
         """The peer has ended its connections with this member: if the peer leads, it is probably gone.
@@ -264,6 +277,7 @@ class RaftCore:
         state = self._state
         if state.role is Role.FOLLOWER and state.leader_id == peer_id and self._elections.leader_lost():
             state.trace("leader_connection_lost", leader_id=peer_id)
+            self._settle()
 
     def mute_events(self, names: frozenset[str]) -> None:
         """Stop making events of these names. Some would occur in every turn, and each costs 1 µs."""
@@ -273,26 +287,7 @@ class RaftCore:
 
     def has_ready(self) -> bool:
         """True if `take_ready` would return something."""
-        return bool(self._state.outbox.ready.events) or self.has_work()
-
-    def has_work(self) -> bool:
-        """True if `take_ready` would return more than trace events, which alone are no reason for a turn."""
-        leader, state, reads, ready = self._leader, self._state, self._read_index_client, self._state.outbox.ready
-        if leader is not None and leader.has_pending_sends:
-            return True
-        if ready.send or state.writes.pending or (reads.count and reads.has_work):
-            return True
-        if state.last_applied < state.commit_index and self._may_hand_out():
-            return True
-        return bool(
-            ready.reads_ready
-            or ready.reads_ready_by_mode
-            or ready.reads_failed
-            or ready.ended
-            or ready.snapshot_wanted
-            or ready.snapshot_chunks
-            or ready.snapshot_progress
-        )
+        return self.has_effects
 
     def take_ready(self) -> Ready:
         """All effects since the last call. The caller must carry them out in the order that `Ready` states."""
@@ -309,6 +304,11 @@ class RaftCore:
             first, last = self._handed_out_index + 1, state.appliable_index
             ready.apply = state.log.read(first, last, state.config.apply_bytes_max)
             self._handed_out_index = ready.apply[-1].index
+        # `_note_work`, without a call: everything else was taken.
+        leader, reads = self._leader, self._read_index_client
+        self.has_work = (leader is not None and leader.has_pending_sends) or (reads.count > 0 and reads.has_work)
+        self.has_effects = self.has_work
+        self.next_deadline = self._elections.deadline if leader is None else leader.due_at
         return ready
 
     def _may_hand_out(self) -> bool:
@@ -461,11 +461,6 @@ class RaftCore:
     def appliable_index(self) -> int:
         """The last index that is both committed and durable here."""
         return self._state.appliable_index
-
-    @property
-    def next_deadline(self) -> int:
-        """The latest time (monotonic ns) for the next call of `tick`."""
-        return self._elections.deadline if self._leader is None else self._leader.due_at
 
     def term_at(self, index: int) -> int | None:
         """The term of the entry at `index`; None if the log does not hold it, or no longer does."""
@@ -708,6 +703,31 @@ class RaftCore:
         if self._leader is None:
             raise NotLeader(self._state.node_id, self._state.leader_id)
         return self._leader
+
+    def _settle(self) -> None:
+        """End an event: check the invariants, and note what the node will ask for."""
+        self._check_invariants()
+        self._note_work()
+
+    def _note_work(self) -> None:
+        """Set `has_work`, `has_effects` and `next_deadline`."""
+        leader, state, reads, ready = self._leader, self._state, self._read_index_client, self._state.outbox.ready
+        self.next_deadline = self._elections.deadline if leader is None else leader.due_at
+        self.has_work = bool(
+            (leader is not None and leader.has_pending_sends)
+            or ready.send
+            or state.writes.pending
+            or (reads.count and reads.has_work)
+            or (state.last_applied < state.commit_index and self._may_hand_out())
+            or ready.reads_ready
+            or ready.reads_ready_by_mode
+            or ready.reads_failed
+            or ready.ended
+            or ready.snapshot_wanted
+            or ready.snapshot_chunks
+            or ready.snapshot_progress
+        )
+        self.has_effects = self.has_work or bool(ready.events)
 
     def _check_invariants(self) -> None:
         state, log, leader, end = self._state, self._state.log, self._leader, self._state.log.last_index

@@ -78,7 +78,7 @@ class Node:
         self._log = log
         self._machine = machine
         self._now = now
-        self._core = RaftCore(
+        self.core = self._core = RaftCore(
             node_id=identity.node_id,
             config=config,
             hard_state=hard_state,
@@ -90,6 +90,7 @@ class Node:
             now=now,
             mark_delay_ns=config.heartbeat_interval_ns // MARK_DELAYS_PER_HEARTBEAT,
         )
+        """The consensus core, for reading marks, role and term. Only the node may change it."""
         self._leading_term: int | None = None
         self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
         self._disk_health = DiskHealth(config, self._core, self._commit, log)
@@ -300,7 +301,7 @@ class Node:
     def has_more(self) -> bool:
         """True if the next `take_effects` certainly has work to do."""
         has_gathered = bool(self._to_apply or self._effects.completions)
-        return has_gathered or self._core.has_work() or self._commit.has_work or self._commit.has_sends
+        return has_gathered or self._core.has_work or self._commit.has_work or self._commit.has_sends
 
     @property
     def has_unapplied(self) -> bool:
@@ -370,11 +371,6 @@ class Node:
     def reads_by_lease(self) -> bool:
         """True if this node may read by lease when it leads, by its own settings."""
         return self._config.lease_reads
-
-    @property
-    def core(self) -> RaftCore:
-        """The consensus core, for reading marks, role and term. Only the node may change it."""
-        return self._core
 
     @property
     def levels(self) -> LevelRange:
@@ -533,7 +529,7 @@ class Node:
             self._pending.drop_first(len(commands))
 
     def _drain_core(self) -> None:
-        while self.failure is None and self._core.has_ready():
+        while self.failure is None and self._core.has_effects:
             if not self._handle(self._core.take_ready()):
                 return
             if self._core.leading_term != self._leading_term:
