@@ -30,11 +30,12 @@ share one disk."""
 
 
 class DiskHealth:
-    """Checks the disk of one node's log at each tick in which a sync is under way or something is wrong."""
+    """Checks the disk of one node's log at each tick in which a sync takes longer than `patience_ns`, or something is
+    wrong."""
 
     def __init__(self, config: RaftConfig, core: RaftCore, commit: GroupCommit, log: LogStore) -> None:
         self._core, self._commit, self._log = core, commit, log
-        self._patience_ns = HANG_TIMEOUTS * config.election_timeout_max_ns
+        self.patience_ns = HANG_TIMEOUTS * config.election_timeout_max_ns
         self.is_watching = False  # Something was wrong at the last check, so the disk is checked at each tick.
         self._stalled_since: int | None = None  # Monotonic ns: when the sync began that takes, or took, too long.
         self._ask_again_at = 0  # Monotonic ns: a stall causes no further transfer before this time.
@@ -71,13 +72,13 @@ class DiskHealth:
         if began is not None and not (commit.under_way and commit.began_at == began):
             self._stalled_since = None
             events.append(TraceEvent("disk_answers", {"after_ms": (now - began) // MILLISECOND_NS}))
-        if not commit.under_way or self._log.is_disk_full or now - commit.began_at < self._patience_ns:
+        if not commit.under_way or self._log.is_disk_full or now - commit.began_at < self.patience_ns:
             return
         if self._stalled_since is None:
             self._stalled_since = commit.began_at
             events.append(TraceEvent("disk_hangs", {"for_ms": (now - commit.began_at) // MILLISECOND_NS}))
         if self._core.leading_term is not None and now >= self._ask_again_at:
-            self._ask_again_at = now + self._patience_ns
+            self._ask_again_at = now + self.patience_ns
             with suppress(TransferRefused):  # No peer can take over, or a transfer is under way.
                 self._core.transfer_leadership()
 
@@ -96,7 +97,7 @@ class DiskHealth:
             if now - self._asked_for_room_at >= self._pause_ns(FULL_DOUBLINGS_MAX + 1):
                 self._full_doublings = 0
         since_asked = now - self._asked_for_room_at
-        if now - self._full_since < self._patience_ns or since_asked < self._pause_ns(self._full_doublings):
+        if now - self._full_since < self.patience_ns or since_asked < self._pause_ns(self._full_doublings):
             return
         able = self._caught_up_voters()
         if able:
@@ -113,7 +114,7 @@ class DiskHealth:
         return [peer.peer_id for peer in peers if peer.match_index == core.last_index]
 
     def _pause_ns(self, doublings: int) -> int:
-        return self._patience_ns << doublings
+        return self.patience_ns << doublings
 
 
 class DiskSpaceProbe:

@@ -185,8 +185,10 @@ class Node:
         self._now = now
         if self.failure is not None or self._stopped or not self._on_core(self._core.tick, now):
             return
-        if self._commit.under_way or self._log.is_disk_full or self._disk_health.is_watching:
-            self._disk_health.check(now, self._effects.events)
+        health = self._disk_health
+        hangs = self._commit.under_way and now - self._commit.began_at >= health.patience_ns
+        if hangs or self._log.is_disk_full or health.is_watching:
+            health.check(now, self._effects.events)
         if self._snapshots.is_sending:
             self._snapshots.tick(now)
         if (
@@ -289,7 +291,7 @@ class Node:
         """Start the next sync if one is due; otherwise let a follower apply entries. True if it applied: there may be
         more work then."""
         if self.failure is None and self._commit.has_work:
-            self._on_core(self._commit.start, self._core.appliable_index, self._now)
+            self._on_core(self._start_sync)
         elif self._to_apply and self._leading_term is None and not self.is_stopped:
             self._on_core(self._apply_slice)
             return True
@@ -438,6 +440,9 @@ class Node:
         self._to_apply.clear()
 
     # Inside.
+
+    def _start_sync(self) -> None:
+        self._commit.start(self._core.appliable_index, self._now)
 
     @property
     def _stop_is_overdue(self) -> bool:

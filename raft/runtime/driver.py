@@ -79,6 +79,25 @@ class Application(Protocol):
         ...
 
 
+class HeldOperations(Protocol):
+    """The operations of the node's storage that wait until the driver has nothing better to do."""
+
+    has_held: bool
+
+    def start(self) -> bool:
+        """Begin the operations. True if one of them is done already."""
+        ...
+
+
+class _NothingHeld:
+    """The default of a driver: the storage begins each operation by itself."""
+
+    has_held = False
+
+    def start(self) -> bool:
+        return False
+
+
 class Driver:
     """Runs one node in a loop. The node was made with `now=now_ns()` in this run of trio.
 
@@ -93,18 +112,19 @@ class Driver:
         completions: CompletionQueue,
         application: Application,
         transport: Transport | None = None,
-        start_io: Callable[[], bool] = lambda: False,
+        io: HeldOperations | None = None,
     ) -> None:
-        """`start_io` begins the submitted operations of the node's storage. It returns True if one is done."""
+        """`io`: the storage of the node, if it holds operations back."""
         self.node = node
         self._seconds = trio.current_time  # Until `run` begins; then the clock's own method, without a look-up.
         node.mute_events(MUTED_EVENTS)
         self._completions = completions
         self._application = application
         self._transport = transport
-        self._start_io = start_io
+        self._io = io if io is not None else _NothingHeld()
         self.turns = 0  # Flushes so far.
         self._now = 0  # When this turn began, monotonic ns.
+        self._next_alarm = 0  # The node's, after the last flush: monotonic ns.
         self._woken = trio.Event()
         self._removed, self._refused = trio.Event(), trio.Event()  # This member is removed; a peer has reported it.
         self._scope: trio.CancelScope | None = None  # The scope of `_wait`, while the driver's own task sleeps in it.
@@ -177,6 +197,7 @@ class Driver:
 
     async def _drive(self) -> None:
         """Flush at every `wake` and at every alarm, until the node has ended."""
+        self._next_alarm = self.node.next_alarm
         try:
             while not self._is_over:
                 with trio.CancelScope() as scope:
@@ -184,7 +205,7 @@ class Driver:
                         await self._wait(scope)
                         self._flush_in_turn()
                 if scope.cancelled_caught:
-                    self._flush_in_turn()
+                    self._heed_alarm()
         finally:
             self._scope = None
 
@@ -211,7 +232,7 @@ class Driver:
         A deadline that is too early is moved only shortly before it passes, because a move costs ten times as much as
         this check. After a lone put the next alarm is 5 ms away, and the next put makes it void.
         """
-        deadline = self.node.next_alarm / SECOND_NS  # If work is left, this task has been woken for it.
+        deadline = self._next_alarm / SECOND_NS  # If work is left, this task has been woken for it.
         set_to = scope.deadline
         if deadline < set_to or (deadline > set_to and set_to * SECOND_NS - self._now < ALARM_NEAR_NS):
             scope.deadline = deadline
@@ -237,6 +258,16 @@ class Driver:
             self._catch_up()
             self._flush()
 
+    def _heed_alarm(self) -> None:
+        """Flush if something is due. The time of the alarm may be out of date: the deadline was moved since, or the
+        core only had to look at its timers."""
+        if self._is_over:
+            return
+        if self._catch_up() or self.node.wants_turn or self.node.next_alarm <= self._now:
+            self._flush()
+        else:
+            self._next_alarm = self.node.next_alarm
+
     def _flush(self) -> bool:
         """Do all work after `_catch_up`, and the work caused by immediate completions; True if the node has ended.
 
@@ -247,8 +278,10 @@ class Driver:
             if self._carry_out():
                 return True
             has_applied = node.begin_sync()
-            has_more = node.wants_turn if self._start_io() or has_applied else node.has_more
+            has_completed = self._io.has_held and self._io.start()
+            has_more = node.wants_turn if has_completed or has_applied else node.has_more
             if not has_more:
+                self._next_alarm = node.next_alarm
                 return False
             if (has_applied and node.has_unapplied) or self._read_clock() - began > ROUNDS_NS_MAX:
                 break  # A member that has to catch up applies one slice per turn.
