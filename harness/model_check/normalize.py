@@ -37,6 +37,7 @@ def normalize(member: CoreHost) -> None:
         for peer in leadership.peers.values():
             peer.heard_at = 0
     _count_from_zero(member, state, elections)
+    core._note_work()
 
 
 def _count_from_zero(member: CoreHost, state: Any, elections: Any) -> None:

@@ -115,7 +115,7 @@ class Leader:
         now = self._state.now
         if now >= self._heartbeat_deadline:
             self._heartbeat()
-        elif self._preferred_quorum.is_over(now):
+        elif now >= self._preferred_quorum.over_at:
             self._heartbeat_to(self._preferred_quorum.others(self.peers, self.reads.counter))
         self.due_at = min(self._heartbeat_deadline, self._quorum_deadline, self._preferred_quorum.over_at)
         if self._commit_update_due_at is not None:
@@ -174,7 +174,7 @@ class Leader:
             raise TransferUnderWay(self.transfer.current.peer_id)
         if len(payload) > ENTRY_PAYLOAD_BYTES_MAX:
             raise TooLarge("an entry's payload", len(payload), ENTRY_PAYLOAD_BYTES_MAX)
-        tail_bytes = state.uncommitted_bytes
+        tail_bytes = state.log.bytes_after(state.commit_index)
         if tail_bytes and tail_bytes + len(payload) + ENTRY_OVERHEAD_BYTES > limit:
             raise Busy("uncommitted bytes", limit)
         return self._append(kind, payload)
@@ -349,7 +349,7 @@ class Leader:
     def send_pending(self) -> None:
         """Send what each peer's window allows, begin a read round if one is wanted, send commit updates when due."""
         self.has_pending_sends = False
-        if self.reads.is_wanted and self._has_committed_in_its_term:
+        if (self.reads.count or self.reads.requests) and self.reads.is_wanted and self._has_committed_in_its_term:
             self._serve_reads()
         state = self._state
         for peer_id, peer in self.peers.items():
@@ -371,7 +371,12 @@ class Leader:
         state = self._state
         waiting: list[str] = []
         for peer_id, peer in self.peers.items():
-            if peer.commit_sent < state.commit_index and peer.is_idle and self._can_raise_commit_of(peer):
+            # A heartbeat would raise the peer's mark. A peer behind our log waits for a snapshot.
+            if (
+                peer.commit_sent < min(state.commit_index, peer.match_index)
+                and peer.is_idle
+                and state.log.term_at(peer.match_index) is not None
+            ):
                 waiting.append(peer_id)
         if not waiting:
             self._commit_update_due_at = None
@@ -411,12 +416,6 @@ class Leader:
         """Send an empty append behind the confirmed entries: the peer can commit these and answer without its disk."""
         match_index = self.peers[peer_id].match_index
         self._send_append(peer_id, match_index if self._state.log.term_at(match_index) is not None else 0, ())
-
-    def _can_raise_commit_of(self, peer: Progress) -> bool:
-        """True if a heartbeat would raise the peer's high-water mark. A peer behind our log waits for a snapshot."""
-        if peer.commit_sent >= min(self._state.commit_index, peer.match_index):
-            return False
-        return self._state.log.term_at(peer.match_index) is not None
 
     def _send_entries(self, peer_id: str, peer: Progress) -> bool:
         """Send one append; False if there was nothing to send, or only a snapshot could help."""

@@ -300,21 +300,17 @@ class RaftCore:
         if state.writes.pending:
             new = HardState(state.term, state.voted_for, state.appliable_index) if state.writes.wants_state else None
             ready.write = state.writes.take(new)
-        if state.last_applied < state.commit_index and self._may_hand_out():
-            first, last = self._handed_out_index + 1, state.appliable_index
-            ready.apply = state.log.read(first, last, state.config.apply_bytes_max)
-            self._handed_out_index = ready.apply[-1].index
+        if self._handed_out_index == state.last_applied < state.commit_index:  # One batch of entries at a time.
+            last_index = state.appliable_index
+            if last_index > state.last_applied:
+                ready.apply = state.log.read(state.last_applied + 1, last_index, state.config.apply_bytes_max)
+                self._handed_out_index = ready.apply[-1].index
         # `_note_work`, without a call: everything else was taken.
         leader, reads = self._leader, self._read_index_client
         self.has_work = (leader is not None and leader.has_pending_sends) or (reads.count > 0 and reads.has_work)
         self.has_effects = self.has_work
         self.next_deadline = self._elections.deadline if leader is None else leader.due_at
         return ready
-
-    def _may_hand_out(self) -> bool:
-        """True if a batch of entries may be handed out: one batch at a time, so that other events get their turn."""
-        state = self._state
-        return self._handed_out_index == state.last_applied < state.appliable_index
 
     def _advance_follower_reads(self) -> None:
         """Advance the reads that wait for a read index. A leader serves them itself."""
@@ -497,7 +493,7 @@ class RaftCore:
             last_index=state.log.last_index,
             low_watermark=state.low_watermark,
             peers=tuple(self.peers_status()),
-            uncommitted_bytes=state.uncommitted_bytes,
+            uncommitted_bytes=state.log.bytes_after(state.commit_index),
             unapplied_bytes=state.log.bytes_after(state.last_applied),
             log_cache_bytes=state.log.cached_bytes,
             cached_from=state.log.cached_from,
@@ -718,7 +714,6 @@ class RaftCore:
             or ready.send
             or state.writes.pending
             or (reads.count and reads.has_work)
-            or (state.last_applied < state.commit_index and self._may_hand_out())
             or ready.reads_ready
             or ready.reads_ready_by_mode
             or ready.reads_failed
@@ -726,6 +721,10 @@ class RaftCore:
             or ready.snapshot_wanted
             or ready.snapshot_chunks
             or ready.snapshot_progress
+            or (
+                self._handed_out_index == state.last_applied < state.commit_index
+                and state.last_applied < state.appliable_index
+            )
         )
         self.has_effects = self.has_work or bool(ready.events)
 

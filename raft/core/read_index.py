@@ -47,7 +47,7 @@ class ReadRounds:
     def __init__(self, *, reads_pending_max: int) -> None:
         self.counter = 0
         self._reads_pending_max = reads_pending_max
-        self._count = 0
+        self.count = 0  # Open reads: waiting, under way, or confirmed.
         self.waiting: list[int] = []  # Tickets that wait for the next round.
         self.by_lease: list[int] = []  # Tickets that wait for a check of the lease.
         self.requests: dict[str, int] = {}  # By other member: its latest request. A member has one at a time.
@@ -66,9 +66,9 @@ class ReadRounds:
 
     def add(self, ticket: int, *, by_lease: bool = False) -> None:
         """Take a read. It joins the next round, unless the lease can serve it. Raises Busy at the bound."""
-        if self._count >= self._reads_pending_max:
+        if self.count >= self._reads_pending_max:
             raise Busy("linearizable reads", self._reads_pending_max)
-        self._count += 1
+        self.count += 1
         (self.by_lease if by_lease else self.waiting).append(ticket)
 
     def begin_round(self, read_index: int, now: int) -> int:
@@ -107,7 +107,7 @@ class ReadRounds:
         ready: list[tuple[list[int], ReadMode]] = []
         while self.confirmed and self.confirmed[0][0] <= last_applied:
             _, tickets, mode = self.confirmed.popleft()
-            self._count -= len(tickets)
+            self.count -= len(tickets)
             ready.append((tickets, mode))
         return ready
 
@@ -118,7 +118,7 @@ class ReadRounds:
         tickets += self.waiting + self.by_lease
         self.confirmed.clear()
         self.under_way.clear()
-        self.waiting, self.by_lease, self.requests, self._count = [], [], {}, 0
+        self.waiting, self.by_lease, self.requests, self.count = [], [], {}, 0
         return tickets
 
 
@@ -142,10 +142,6 @@ class PreferredQuorum:
         self._rounds_left -= 1
         self.over_at = now + self._patience_ns
         return self._quick
-
-    def is_over(self, now: int) -> bool:
-        """True if the preferred quorum has been silent for too long."""
-        return now >= self.over_at
 
     def others(self, peers: Mapping[str, Progress], counter: int) -> Iterable[str]:
         """The remaining peers to ask because the round `counter` takes too long.

@@ -219,11 +219,6 @@ class CoreState:
         """
         return min(self.commit_index, self.writes.durable_index)
 
-    @property
-    def uncommitted_bytes(self) -> int:
-        """Bytes of the tail above the high-water mark."""
-        return self.log.bytes_after(self.commit_index)
-
     def greatest_leader_time(self, *, up_to: int) -> int:
         """The greatest `leader_time` (ns) in the log up to an index, uncommitted entries included.
 

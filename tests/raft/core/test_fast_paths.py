@@ -127,7 +127,7 @@ def test_no_deadline_of_a_leader_is_over_before_it_is_due(steps: list[tuple[str,
         if bench.now < leadership.due_at:
             assert bench.now < leadership._heartbeat_deadline
             assert bench.now < (leadership._commit_update_due_at or leadership.due_at)
-            assert not leadership._preferred_quorum.is_over(bench.now)
+            assert bench.now < leadership._preferred_quorum.over_at
             assert not leadership.has_lost_its_quorum
         bench.advance(0)
         if bench.core.leading_term is None:
