@@ -151,6 +151,13 @@ class Ballast:
         submission = _Submission(operations, done, again, not self.is_released or self._is_restoring)
         self._files.submit(operations, partial(self._tried, submission))
 
+    def rescue(
+        self, operations: Sequence[Operation], error: BaseException, done: Done, again: Callable[[], Sequence[Operation]]
+    ) -> None:
+        """Go on like `submit` after the first attempt, which was made without this object and has failed. There was
+        spare room when it was made."""
+        self._tried(_Submission(operations, done, again, had_spare_room=True), error)
+
     def _tried(self, submission: _Submission, error: BaseException | None) -> None:
         if error is None:
             submission.done(None)

@@ -77,8 +77,9 @@ class Wal:
         self._file_bytes = 0  # The allocated size of the last segment; all bytes after its frames are zero.
         self._may_preallocate = True  # False once the disk was too full for zeroes.
         self._durable_batch, self._durable_checksum = recovered.proven_batch, recovered.proven_checksum
-        self._proven_batch = recovered.proven_batch  # The highest batch that later frames prove to the next recovery.
         self._content_batch = recovered.proven_batch  # The last batch whose frame was not empty.
+        self.has_unproven_batch = False
+        """True if the next recovery could not prove the last frame on disk. An idle node then syncs once more."""
         self._next_batch = recovered.last_batch + 1
         self._disk_end = recovered.state.end
         self._disk_hard_state = recovered.state.hard_state
@@ -104,11 +105,6 @@ class Wal:
     def hard_state(self) -> HardState:
         """The hard state appended last; after open, the durable one."""
         return self._state.hard_state
-
-    @property
-    def has_unproven_batch(self) -> bool:
-        """True if the next recovery could not prove the last frame on disk. An idle node then syncs once more."""
-        return self._content_batch > self._proven_batch
 
     @property
     def lacks_descriptors(self) -> str:
@@ -175,7 +171,7 @@ class Wal:
         """
         if self._failure is not None:
             raise LogFailed(str(self._failure))
-        size_bytes = self._segments[-1].size_bytes + self._pending.size_bytes() + FRAME_EXTRA_BYTES_MAX
+        size_bytes = self._segments[-1].size_bytes + self._pending.size_bytes + FRAME_EXTRA_BYTES_MAX
         self._start(commit_hint, done, to_new_segment=size_bytes > self._limits.segment_bytes_max)
 
     def sync_to_new_segment(self, commit_hint: int, and_then: Sequence[Operation], done: Done) -> None:
@@ -274,6 +270,7 @@ class Wal:
         hard_state = HardState(state.term, state.voted_for, min(hint, self._state.last_index))
         self._state.hard_state, end = hard_state, self._state.end
         plan = self._plan(group, hard_state, to_new_segment)
+        operations = plan.operations
 
         def retry_in_new_segment() -> list[Operation]:
             nonlocal plan
@@ -286,6 +283,12 @@ class Wal:
             else:
                 self._failure = error
             done(error)
+
+        def tried(error: BaseException | None) -> None:
+            if error is None:
+                finished(None)
+            else:
+                self._ballast.rescue(operations, error, finished, retry_in_new_segment)
 
         def after_preallocation(error: BaseException | None) -> None:
             """Without room for zeroes, stop preallocating and release the room of the zeroes, not the ballast."""
@@ -302,8 +305,10 @@ class Wal:
 
         if plan.has_zeroes:
             self._files.submit(plan.operations, after_preallocation)
-        else:
+        elif self.is_disk_full or and_then:
             self._ballast.submit([*plan.operations, *and_then], finished, retry_in_new_segment)
+        else:
+            self._files.submit(plan.operations, tried)
 
     def _plan(self, group: PendingWrites, hard_state: HardState, to_new_segment: bool) -> _Plan:
         salt = self._draw_salt() if to_new_segment else self._salt
@@ -390,11 +395,12 @@ class Wal:
             offset += frame.length
         self._segments[-1].size_bytes = offset
         self._salt, self._file_bytes = plan.salt, plan.file_bytes
-        self._proven_batch = plan.frames[0].batch if is_new else self._durable_batch
+        proven_batch = plan.frames[0].batch if is_new else self._durable_batch  # What later frames prove to a recovery.
         self._durable_batch, self._durable_checksum = plan.frames[-1].batch, plan.frames[-1].checksum
         self._next_batch = self._durable_batch + 1
         if not group.is_empty:
             self._content_batch = self._durable_batch
+        self.has_unproven_batch = self._content_batch > proven_batch
         self._disk_hard_state, self._disk_end = hard_state, end
 
     def _delete_segments(self) -> None:

@@ -3,6 +3,8 @@ sync."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from raft import ENTRY_OVERHEAD_BYTES, Entry, HardState, LogPosition, LogWrite
 from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, FrameBody, encode_frame
 
@@ -20,16 +22,13 @@ class PendingWrites:
         self.reset: LogPosition | None = None
         self.replace_from: int | None = None
         self.changes_votes = False
+        self.is_empty = True  # There is nothing to write.
+        self.size_bytes = 0  # On disk, roughly: at least that of the frames without alignment, start and hard state.
 
     @property
     def last_index(self) -> int:
         """The end of the log once this group is written."""
         return self.from_index + len(self.entries) - 1
-
-    @property
-    def is_empty(self) -> bool:
-        """True if there is nothing to write."""
-        return not (self.entries or self.reset or self.replace_from or self.changes_votes)
 
     def take(self, write: LogWrite) -> None:
         """Add one more write, whose indexes the caller has checked."""
@@ -37,6 +36,7 @@ class PendingWrites:
             self.changes_votes = True
         if write.reset is not None:
             self.entries.clear()
+            self.size_bytes = 0
             self.reset, self.replace_from = write.reset, None
             self.from_index = write.reset.index + 1
         elif write.replace_from is not None:
@@ -44,13 +44,17 @@ class PendingWrites:
         if write.entries:
             assert write.entries[0].index == self.from_index + len(self.entries), (write, self.last_index)
             self.entries += write.entries
+            self.size_bytes += _size_bytes(write.entries)
+        self.is_empty = not (self.entries or self.reset or self.replace_from or self.changes_votes)
 
     def _cut(self, from_index: int) -> None:
         if from_index >= self.from_index:
             del self.entries[from_index - self.from_index :]
+            self.size_bytes = _size_bytes(self.entries)
             return
         assert self.reset is None, (from_index, self.reset)
         self.entries.clear()
+        self.size_bytes = 0
         self.replace_from = self.from_index = from_index
 
     def encode(
@@ -90,12 +94,8 @@ class PendingWrites:
             frames.append(frame)
         return frames
 
-    def size_bytes(self) -> int:
-        """The approximate size on disk: at least that of the frames without alignment, start and hard state."""
-        return _size_bytes(self.entries)
 
-
-def _size_bytes(entries: list[Entry]) -> int:
+def _size_bytes(entries: Sequence[Entry]) -> int:
     """The sum of the entries' `size_bytes`, without a call for each."""
     if len(entries) == 1:
         return ENTRY_OVERHEAD_BYTES + len(entries[0].payload)
