@@ -64,7 +64,7 @@ class Acceptor:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Until cancelled, run `handler` with each stream and then close the stream. Then close the listeners."""
+        """Until cancelled, run `handler` with each stream, which it closes. Then close the listeners."""
         self._take_spare()
         try:
             async with trio.open_nursery() as nursery:
@@ -86,7 +86,7 @@ class Acceptor:
                     self._refuse(listener)
                     await trio.sleep(ACCEPT_PAUSE_SECONDS)
                 else:
-                    nursery.start_soon(_run, handler, stream)
+                    nursery.start_soon(handler, stream)
 
     def _refuse(self, listener: trio.SocketListener) -> None:
         """Accept waiting callers with the spare descriptor, and hang up. Nothing else on the loop runs during this."""
@@ -126,10 +126,3 @@ class Acceptor:
         if self._spare >= 0:
             os.close(self._spare)
             self._spare = -1
-
-
-async def _run(handler: Handler, stream: trio.SocketStream) -> None:
-    try:
-        await handler(stream)
-    finally:
-        await trio.aclose_forcefully(stream)

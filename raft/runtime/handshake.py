@@ -15,9 +15,7 @@ from raft.membership.configuration import Identity
 from raft.node.feature_levels import INITIAL_LEVELS, LevelRange
 from raft.node.peer_identity import PeerRefused
 from raft.protocol.hello import PROTOCOL_VERSION, Hello, HelloRole, Refusal, decode_hello
-from raft.protocol.messages import Message
 from raft.runtime.errors import ConnectionRefusedByPeer
-from raft.runtime.fast_paths import decode_peer_body
 
 HELLO_BYTES_MAX = 8 * 1024
 """The most bytes that are buffered for a caller before its hello is complete."""
@@ -83,23 +81,6 @@ def validated_hello(body: bytes, identity: Identity, *, is_followed: bool) -> Pe
         raise ValidationFault("a hello") from error
 
 
-def decode_peer_message(body: bytes, group_id: int) -> Message:
-    """Return the message in a frame of a peer that has said hello. The message must be for this group.
-
-    Raises ConnectionRefusedByPeer if the frame is a refusal instead, ProtocolError for any other invalid frame, and
-    ValidationFault if decoding fails by a mistake in this build. It changes nothing.
-    """
-    try:
-        peer_group_id, message = decode_peer_body(body)
-    except ProtocolError as error:
-        raise _refusal_in(body) or error from None
-    except Exception as error:
-        raise ValidationFault("a message of a peer") from error
-    if peer_group_id != group_id:
-        raise ProtocolError(f"a message for group {peer_group_id}")
-    return message
-
-
 def _validated(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHello:
     hello = decode_hello(body)
     if isinstance(hello, Refusal):
@@ -134,7 +115,7 @@ async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> Non
             return
 
 
-def _refusal_in(body: bytes) -> ConnectionRefusedByPeer | None:
+def refusal_in(body: bytes) -> ConnectionRefusedByPeer | None:
     """Return the refusal in a frame, None if it is none. A caller sends one if it rejects our answering hello."""
     try:
         hello = decode_hello(body)

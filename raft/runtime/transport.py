@@ -29,12 +29,13 @@ from raft.runtime.addresses import is_dialable, is_loopback
 from raft.runtime.connection_log import ConnectionLog
 from raft.runtime.duplicate_members import DuplicateMembers
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
+from raft.runtime.fast_paths import decode_peer_body
 from raft.runtime.handshake import (
     HANDSHAKE_SECONDS_MAX,
     PeerHello,
-    decode_peer_message,
     own_hello,
     receive_hello,
+    refusal_in,
     send_refusal,
 )
 from raft.runtime.inbound import InboundConnections
@@ -392,9 +393,25 @@ class Transport:
         else:
             words = f"peer {peer_id} broke the protocol: {error}"
             self._log.warn_once("protocol_broken", words, peer_id=peer_id, reason=str(error))
-
     def _decode(self, body: bytes) -> Message:
         return decode_peer_message(body, self._identity.group_id)
+
+
+def decode_peer_message(body: bytes, group_id: int) -> Message:
+    """Return the message in a frame of a peer that has said hello. The message must be for this group.
+
+    Raises ConnectionRefusedByPeer if the frame is a refusal instead, ProtocolError for any other invalid frame, and
+    ValidationFault if decoding fails by a mistake in this build. It changes nothing.
+    """
+    try:
+        peer_group_id, message = decode_peer_body(body)
+    except ProtocolError as error:
+        raise refusal_in(body) or error from None
+    except Exception as error:
+        raise ValidationFault("a message of a peer") from error
+    if peer_group_id != group_id:
+        raise ProtocolError(f"a message for group {peer_group_id}")
+    return message
 
 
 def _limit_half_frame(scope: trio.CancelScope, splitter: FrameSplitter, *, is_new: bool) -> None:

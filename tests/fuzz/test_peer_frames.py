@@ -51,7 +51,8 @@ from raft import (
 from raft.errors import NewerBuildNeeded, ValidationFault
 from raft.node.peer_identity import PeerRefused
 from raft.runtime.errors import ConnectionRefusedByPeer
-from raft.runtime.handshake import HELLO_BYTES_MAX, decode_peer_message, receive_hello
+from raft.runtime.handshake import HELLO_BYTES_MAX, receive_hello
+from raft.runtime.transport import decode_peer_message
 from raft.types import ReadMode
 from tests.fuzz.campaign import RecordProperty, campaign, sizes
 from tests.raft.support.memory_stores import ListMachine

@@ -20,8 +20,9 @@ pytestmark = pytest.mark.timeout(30)
 
 async def echo(stream: trio.SocketStream) -> None:
     """Give back what comes."""
-    async for data in stream:
-        await stream.send_all(data)
+    async with stream:
+        async for data in stream:
+            await stream.send_all(data)
 
 
 def unconnected(count: int) -> list[socket.socket]:

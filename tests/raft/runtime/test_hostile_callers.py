@@ -11,6 +11,7 @@ import pytest
 import trio
 
 import raft.runtime.handshake
+import raft.runtime.transport
 from raft import Message, VoteResponse, encode_message, frame
 from raft.protocol.hello import FEATURE_LEVEL_SAID_MAX
 from raft.runtime.addresses import is_dialable
@@ -77,7 +78,8 @@ async def test_a_mistake_in_judging_input_costs_one_connection_and_is_logged_onc
     what: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG, "raft.transport")
-    real = getattr(raft.runtime.handshake, what)
+    place = raft.runtime.handshake if what == "decode_hello" else raft.runtime.transport
+    real = getattr(place, what)
 
     def mistaken(body: bytes) -> object:
         if b"s2" in body or body == encode_message(0, heartbeat(7)):
@@ -85,7 +87,7 @@ async def test_a_mistake_in_judging_input_costs_one_connection_and_is_logged_onc
         return real(body)
 
     async with a_member() as s1:
-        monkeypatch.setattr(raft.runtime.handshake, what, mistaken)
+        monkeypatch.setattr(place, what, mistaken)
         for count in (1, 2):
             async with await trio.open_tcp_stream("127.0.0.1", s1.transport.port) as stream:
                 await stream.send_all(peer_hello("s2" if what == "decode_hello" else "s3"))
