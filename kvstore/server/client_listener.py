@@ -269,7 +269,12 @@ class ClientListener:
                 return
             connection.is_greeted = connection.is_greeted or self._service.is_greeted(connection_id)
             if connection.is_greeted:
-                self._set_patience(connection_id, connection, byte_count)
+                if self._service.is_within_a_frame(connection_id):
+                    self._limit_half_frame(connection_id, connection, byte_count)
+                elif connection.is_hurried:
+                    connection.patience.deadline = math.inf
+                    connection.is_hurried = False
+                    connection.frame_bytes = 0
             elif not connection.is_hurried:  # The deadline was lifted while the reader waited.
                 connection.patience.deadline = trio.current_time() + HELLO_SECONDS_MAX
                 connection.is_hurried = True
@@ -291,19 +296,14 @@ class ClientListener:
                 self._flush()
             self._bring_in(connection_id)
 
-    def _set_patience(self, connection_id: int, connection: _Connection, byte_count: int) -> None:
+    def _limit_half_frame(self, connection_id: int, connection: _Connection, byte_count: int) -> None:
         """After `byte_count` bytes were received, set the deadline for the end of an unfinished frame."""
-        if self._service.is_within_a_frame(connection_id):
-            held, wanted = self._service.incomplete_frame(connection_id)
-            if not connection.frame_bytes or held != connection.frame_bytes + byte_count:
-                connection.frame_began = trio.current_time()  # A new frame has begun.
-            connection.frame_bytes = held
-            connection.patience.deadline = connection.frame_began + seconds_at_least(HALF_FRAME_SECONDS_MAX, wanted)
-            connection.is_hurried = True
-        elif connection.is_hurried:
-            connection.patience.deadline = math.inf
-            connection.is_hurried = False
-            connection.frame_bytes = 0
+        held, wanted = self._service.incomplete_frame(connection_id)
+        if not connection.frame_bytes or held != connection.frame_bytes + byte_count:
+            connection.frame_began = trio.current_time()  # A new frame has begun.
+        connection.frame_bytes = held
+        connection.patience.deadline = connection.frame_began + seconds_at_least(HALF_FRAME_SECONDS_MAX, wanted)
+        connection.is_hurried = True
 
     async def _wait_for_turn(self, data: bytes) -> None:
         """Wait for a turn with room, first come, first served. Without the lock, some readers would wait for long,

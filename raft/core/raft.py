@@ -9,7 +9,7 @@ See docs/reference/specification.md#61-order-of-the-marks.
 from __future__ import annotations
 
 from random import Random
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from raft.config import RaftConfig
 from raft.core.elections import Elections
@@ -45,6 +45,12 @@ from raft.types import EntryKind, HardState, LogPosition, ReadMode, Role
 _VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # `A | B` would be built again for every message.
 _REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot, TimeoutNow)
 _OF_REPLICATION = (AppendEntries, AppendAccepted)
+
+
+class Clock(Protocol):
+    """The time of a core."""
+
+    now: int  # Monotonic ns.
 
 
 class RaftCore:
@@ -103,6 +109,9 @@ class RaftCore:
         for a turn. Each event sets these attributes, because they are read several times per turn."""
         self.next_deadline = 0
         """The latest time (monotonic ns) for the next call of `tick`. Set by each event, too."""
+        self.quiet_until = 0
+        """Before this time a `tick` would change nothing but the clock: the caller may set `clock.now` instead."""
+        self.clock: Clock = self._state
         self._settle()
 
     # Events
@@ -128,10 +137,11 @@ class RaftCore:
         state, leader = self._state, self._leader
         assert now >= state.now, (now, state.now)
         state.now = now
-        if now < self.next_deadline:
-            if self._read_index_client.count:
-                self._note_work()  # A request for a read index may count as lost by now.
+        if now < self.quiet_until:
             return  # The usual case: nothing but the time has changed.
+        if now < self.next_deadline:
+            self._note_work()  # A request for a read index may count as lost by now.
+            return
         if leader is not None:
             if leader.has_lost_its_quorum:
                 self._become_follower(reason="its quorum is silent")
@@ -310,6 +320,7 @@ class RaftCore:
         self.has_work = (leader is not None and leader.has_pending_sends) or (reads.count > 0 and reads.has_work)
         self.has_effects = self.has_work
         self.next_deadline = self._elections.deadline if leader is None else leader.due_at
+        self.quiet_until = 0 if reads.count else self.next_deadline
         return ready
 
     def _advance_follower_reads(self) -> None:
@@ -706,9 +717,10 @@ class RaftCore:
         self._note_work()
 
     def _note_work(self) -> None:
-        """Set `has_work`, `has_effects` and `next_deadline`."""
+        """Set `has_work`, `has_effects`, `next_deadline` and `quiet_until`."""
         leader, state, reads, ready = self._leader, self._state, self._read_index_client, self._state.outbox.ready
         self.next_deadline = self._elections.deadline if leader is None else leader.due_at
+        self.quiet_until = 0 if reads.count else self.next_deadline  # An open request for a read index may get lost.
         self.has_work = bool(
             (leader is not None and leader.has_pending_sends)
             or ready.send

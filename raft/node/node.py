@@ -183,7 +183,11 @@ class Node:
         """Time has passed: `now` is monotonic ns. Called at `next_deadline` at the latest, and before other events."""
         assert now >= self._now, (now, self._now)
         self._now = now
-        if self.failure is not None or self._stopped or not self._on_core(self._core.tick, now):
+        if self.failure is not None or self._stopped:
+            return
+        if now < self._core.quiet_until:
+            self._core.clock.now = now
+        elif not self._on_core(self._core.tick, now):
             return
         health = self._disk_health
         hangs = self._commit.under_way and now - self._commit.began_at >= health.patience_ns
