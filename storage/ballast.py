@@ -152,7 +152,11 @@ class Ballast:
         self._files.submit(operations, partial(self._tried, submission))
 
     def rescue(
-        self, operations: Sequence[Operation], error: BaseException, done: Done, again: Callable[[], Sequence[Operation]]
+        self,
+        operations: Sequence[Operation],
+        error: BaseException,
+        done: Done,
+        again: Callable[[], Sequence[Operation]],
     ) -> None:
         """Go on like `submit` after the first attempt, which was made without this object and has failed. There was
         spare room when it was made."""

@@ -375,7 +375,7 @@ class Leader:
             if (
                 peer.commit_sent < min(state.commit_index, peer.match_index)
                 and peer.is_idle
-                and state.log.term_at(peer.match_index) is not None
+                and (peer.match_index > state.log.base_index or state.log.term_at(peer.match_index) is not None)
             ):
                 waiting.append(peer_id)
         if not waiting:
@@ -456,7 +456,8 @@ class Leader:
             != (prev_index, state.commit_index, state.low_watermark, self.reads.counter)
             or same.entries != entries
         ):
-            prev_term = state.log.term_at(prev_index)
+            # From `_own_first_index` on, all entries are of this term.
+            prev_term = state.term if prev_index >= self._own_first_index else state.log.term_at(prev_index)
             assert prev_term is not None, (prev_index, state.log)
             same = self._last_append = AppendEntries(
                 term=state.term,

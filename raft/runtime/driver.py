@@ -6,7 +6,7 @@ Nothing happens per request here: everything that has gathered since the last tu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import trio

@@ -393,6 +393,7 @@ class Transport:
         else:
             words = f"peer {peer_id} broke the protocol: {error}"
             self._log.warn_once("protocol_broken", words, peer_id=peer_id, reason=str(error))
+
     def _decode(self, body: bytes) -> Message:
         return decode_peer_message(body, self._identity.group_id)
 
