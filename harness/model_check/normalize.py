@@ -33,7 +33,8 @@ def normalize(member: CoreHost) -> None:
     elections._is_leader_lost, elections._retry_ns = False, 0
     if leadership is not None:
         leadership._elected_at = leadership._leader_time_base = 0
-        leadership._heartbeat_deadline = leadership.due_at = CONFIG.heartbeat_interval_ns
+        leadership._heartbeat_deadline = CONFIG.heartbeat_interval_ns
+        leadership.due_at = leadership.alarm_at = CONFIG.heartbeat_interval_ns
         for peer in leadership.peers.values():
             peer.heard_at = 0
     _count_from_zero(member, state, elections)

@@ -70,6 +70,9 @@ class Leader:
         Not later than any of the deadlines. It may be earlier: a deadline that is over or has moved is noticed at the
         next tick.
         """
+        self.alarm_at = self.due_at
+        """Like `due_at`, but later once the append of a lone put has carried the mark that was to be told. A host that
+        sleeps until then is not woken for nothing."""
         self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))  # Commits older entries: thesis §6.4.
 
     # Time
@@ -85,6 +88,8 @@ class Leader:
     def _is_due_by(self, deadline: int) -> None:
         if deadline < self.due_at:
             self.due_at = deadline
+        if deadline < self.alarm_at:
+            self.alarm_at = deadline
 
     @property
     def has_lost_its_quorum(self) -> bool:
@@ -117,12 +122,17 @@ class Leader:
             self._heartbeat()
         elif now >= self._preferred_quorum.over_at:
             self._heartbeat_to(self._preferred_quorum.others(self.peers, self.reads.counter))
-        self.due_at = min(self._heartbeat_deadline, self._quorum_deadline, self._preferred_quorum.over_at)
+        self.due_at = self.alarm_at = self._least_deadline
         if self._commit_update_due_at is not None:
             if now >= self._commit_update_due_at:
                 self.has_pending_sends = True
             else:
                 self._is_due_by(self._commit_update_due_at)
+
+    @property
+    def _least_deadline(self) -> int:
+        """The least of the deadlines, without that of a mark to be told."""
+        return min(self._heartbeat_deadline, self._quorum_deadline, self._preferred_quorum.over_at)
 
     def _heartbeat(self) -> None:
         """Send heartbeats, which reveal lost messages."""
@@ -379,7 +389,9 @@ class Leader:
             ):
                 waiting.append(peer_id)
         if not waiting:
-            self._commit_update_due_at = None
+            if self._commit_update_due_at is not None:
+                self._commit_update_due_at = None
+                self.alarm_at = self._least_deadline
             return
         if self._commit_update_due_at is None:
             self._commit_update_due_at = state.now + self._mark_delay_ns

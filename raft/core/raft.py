@@ -109,6 +109,8 @@ class RaftCore:
         for a turn. Each event sets these attributes, because they are read several times per turn."""
         self.next_deadline = 0
         """The latest time (monotonic ns) for the next call of `tick`. Set by each event, too."""
+        self.next_alarm = 0
+        """When a timer is due at the earliest. It may be later than `next_deadline`, and the call of `tick`, too."""
         self.quiet_until = 0
         """Before this time a `tick` would change nothing but the clock: the caller may set `clock.now` instead."""
         self.clock: Clock = self._state
@@ -320,6 +322,7 @@ class RaftCore:
         self.has_work = (leader is not None and leader.has_pending_sends) or (reads.count > 0 and reads.has_work)
         self.has_effects = self.has_work
         self.next_deadline = self._elections.deadline if leader is None else leader.due_at
+        self.next_alarm = self._elections.deadline if leader is None else leader.alarm_at
         self.quiet_until = 0 if reads.count else self.next_deadline
         return ready
 
@@ -717,9 +720,10 @@ class RaftCore:
         self._note_work()
 
     def _note_work(self) -> None:
-        """Set `has_work`, `has_effects`, `next_deadline` and `quiet_until`."""
+        """Set `has_work`, `has_effects`, `next_deadline`, `next_alarm` and `quiet_until`."""
         leader, state, reads, ready = self._leader, self._state, self._read_index_client, self._state.outbox.ready
         self.next_deadline = self._elections.deadline if leader is None else leader.due_at
+        self.next_alarm = self._elections.deadline if leader is None else leader.alarm_at
         self.quiet_until = 0 if reads.count else self.next_deadline  # An open request for a read index may get lost.
         self.has_work = bool(
             (leader is not None and leader.has_pending_sends)

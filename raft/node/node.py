@@ -340,12 +340,12 @@ class Node:
     @property
     def next_deadline(self) -> int:
         """The latest time (monotonic ns) for the next `tick` and `take_effects`: at once if work is left."""
-        return self._now if self.has_more else self.next_alarm
+        return self._now if self.has_more else min(self._core.next_deadline, self.next_alarm)
 
     @property
     def next_alarm(self) -> int:
-        """`next_deadline` for the case that no work is left."""
-        alarm, snapshots = self._core.next_deadline, self._snapshots
+        """When a timer is due at the earliest, if no work is left: a host may sleep until then."""
+        alarm, snapshots = self._core.next_alarm, self._snapshots
         sending = snapshots.next_deadline if snapshots.is_sending else None
         step_at, prove_at, room_at = snapshots.next_step_at, self._prove_at, self._disk_space.next_at
         outcome = self._open_commands.next_deadline if self._open_commands.has_stale_terms else None
