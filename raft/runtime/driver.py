@@ -6,7 +6,7 @@ Nothing happens per request here: everything that has gathered since the last tu
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import trio
@@ -79,25 +79,6 @@ class Application(Protocol):
         ...
 
 
-class HeldOperations(Protocol):
-    """The operations of the node's storage that wait until the driver has nothing better to do."""
-
-    has_held: bool
-
-    def start(self) -> bool:
-        """Begin the operations. True if one of them is done already."""
-        ...
-
-
-class _NothingHeld:
-    """The default of a driver: the storage begins each operation by itself."""
-
-    has_held = False
-
-    def start(self) -> bool:
-        return False
-
-
 class Driver:
     """Runs one node in a loop. The node was made with `now=now_ns()` in this run of trio.
 
@@ -112,16 +93,16 @@ class Driver:
         completions: CompletionQueue,
         application: Application,
         transport: Transport | None = None,
-        io: HeldOperations | None = None,
+        start_io: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`io`: the storage of the node, if it holds operations back."""
+        """`start_io` begins the submitted operations of the node's storage. It returns True if one is done."""
         self.node = node
         self._seconds = trio.current_time  # Until `run` begins; then the clock's own method, without a look-up.
         node.mute_events(MUTED_EVENTS)
         self._completions = completions
         self._application = application
         self._transport = transport
-        self._io = io if io is not None else _NothingHeld()
+        self._start_io = start_io
         self.turns = 0  # Flushes so far.
         self._now = 0  # When this turn began, monotonic ns.
         self._next_alarm = 0  # The node's, after the last flush: monotonic ns.
@@ -278,8 +259,7 @@ class Driver:
             if self._carry_out():
                 return True
             has_applied = node.begin_sync()
-            has_completed = self._io.has_held and self._io.start()
-            has_more = node.wants_turn if has_completed or has_applied else node.has_more
+            has_more = node.wants_turn if self._start_io() or has_applied else node.has_more
             if not has_more:
                 self._next_alarm = node.next_alarm
                 return False

@@ -94,8 +94,8 @@ class RealFiles:
     """A folder whose operations run in one dedicated thread, in the order of submission.
 
     `post(callback)` is called from that thread and must arrange for `callback()` to run on the node's own thread; it
-    must not raise. The owner calls `close()`. An owner that has called `hold` calls `start` after each event with
-    `has_held`; `start` waits for the thread for at most `wait_ns_max`.
+    must not raise. The owner calls `close()`. An owner that has called `hold` calls `start` after each event; `start`
+    waits for the thread for at most `wait_ns_max`.
     """
 
     def __init__(
@@ -106,7 +106,6 @@ class RealFiles:
         self._post = post
         self._is_closed = False
         self._held: list[_Task] | None = None  # Since `hold`: the tasks that wait for `start`.
-        self.has_held = False  # `start` has something to begin. An attribute, because it is read at every flush.
         self._in_flight = 0  # Tasks that were handed to the thread and whose `done` was not called yet.
         self._sync_latency = SyncLatencyTracker()
         self._wait_seconds_max = wait_ns_max / 1e9
@@ -129,7 +128,6 @@ class RealFiles:
             self._hand_over(submission)
         else:
             self._held.append(submission)
-            self.has_held = True
 
     def measure_log_syncs(self, group_id: int, took: Callable[[int], None]) -> None:
         """Call `took` with the duration (ns) of each further append to this group's log, its sync included.
@@ -164,7 +162,7 @@ class RealFiles:
         """
         if not self._held:
             return False
-        held, self._held, self.has_held = self._held, [], False
+        held, self._held = self._held, []
         if len(held) == 1 and not self._in_flight and is_short(held[0].operations) and self._sync_latency.should_wait():
             return self._wait_for(held[0])
         for submission in held:
@@ -191,8 +189,7 @@ class RealFiles:
             self._sync_latency.record(time.perf_counter_ns() - began)
         submission.done(submission.error)
         assert self._held is not None
-        # Those that `done` has submitted: the next `start` may be far away.
-        held, self._held, self.has_held = self._held, [], False
+        held, self._held = self._held, []  # Submitted by `done`: the next `start` may be far away.
         for each in held:
             self._hand_over(each)
         return True

@@ -20,14 +20,6 @@ from tests.raft.support.machines import Machine, until
 pytestmark = pytest.mark.timeout(30)
 
 
-class Held:
-    """Storage that always holds something back."""
-
-    def __init__(self, start: Callable[[], bool]) -> None:
-        self.has_held = True
-        self.start = start
-
-
 def alone() -> AbstractAsyncContextManager[Machine]:
     """A member of one that leads and has nothing to do, until the block ends."""
 
@@ -171,7 +163,7 @@ async def test_what_the_disk_does_at_once_needs_no_turn_of_the_loop() -> None:
                 return bool(ended)
 
             machine.disk.submit = lambda name, done: submitted.append(done)  # type: ignore[method-assign]  # noqa: ARG005
-            machine.driver._io = Held(start_io)
+            machine.driver._start_io = start_io
             machine.node.propose(b"\x01", 1)
             machine.driver.flush()
 
@@ -190,7 +182,7 @@ async def test_a_node_that_always_has_more_to_do_leaves_the_others_their_turn(mo
                 return False
 
             monkeypatch.setattr(Node, "has_more", property(lambda _: rounds < 3 * ROUNDS_MAX))
-            machine.driver._io = Held(start_io)
+            machine.driver._start_io = start_io
             machine.driver.flush()
             assert rounds == ROUNDS_MAX
             await until(lambda: rounds >= 3 * ROUNDS_MAX)
@@ -211,7 +203,7 @@ async def test_no_second_slice_is_applied_before_the_clock_and_the_peers_had_the
 
             monkeypatch.setattr(machine.driver, "_read_clock", lambda: now)
             monkeypatch.setattr(Node, "has_more", property(lambda _: rounds < 2))
-            machine.driver._io = Held(start_io)
+            machine.driver._start_io = start_io
             machine.driver.flush()
             assert rounds == 1
             await until(lambda: rounds == 2)
