@@ -19,9 +19,9 @@ that would otherwise campaign at the same moment: the order by id and the priori
 the other members notice the loss within this time."""
 
 RETRIES_PER_HEARTBEAT = 5
-"""A campaign after such a loss repeats its requests. The first pause is a heartbeat interval divided by this number,
-usually 10 ms. Each further pause is twice as long. The campaign repeats them because a member that has not noticed the
-loss does not answer."""
+"""A campaign after such a loss repeats its requests. The requests are repeated because a member that still believes in
+the lost leader does not answer them. The first pause is a heartbeat interval divided by this number, usually 10 ms.
+Each further pause is twice as long."""
 
 
 def drawn(random: Random, below: int) -> int:

@@ -37,8 +37,8 @@ from raft.types import (
 )
 
 DISK_SILENCES_MAX = 5
-"""How long (in election time-outs) the leader's own disk may make no progress while it lacks committed entries. A
-shorter silence may just mean a slow disk."""
+"""The number of election time-outs after which a leader counts its own disk as lost, if committed entries are not
+durable on it and it makes no progress. A shorter silence may just mean a slow disk."""
 
 
 class Leader:

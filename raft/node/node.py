@@ -585,7 +585,8 @@ class Node:
 
     def _prove_when_idle(self) -> None:
         """Sync once more when idle, so that the last batch is proven; a stopping node does so at once."""
-        commit = self._commit  # The first two conditions are `not commit.is_quiet`, without a call.
+        commit = self._commit
+        # The first two conditions inline `not commit.is_quiet`, to save the call.
         if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:
             self._prove_at = None
         elif self._prove_at is None:
