@@ -1,4 +1,4 @@
-"""Raft: the consensus protocol, pure. No clock, no socket, no file and no global randomness in here.
+"""Raft: the consensus protocol. Outside `raft.runtime` it uses no clock, no socket, no file and no global randomness.
 
 This is the public face: other packages import from `raft` (and `raft.runtime`, its trio shell), never a submodule.
 """

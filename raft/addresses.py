@@ -1,7 +1,7 @@
 """Splitting addresses of the form `host:port` into their parts. The callers decide which hosts they accept.
 
-`raft.runtime` uses it to dial peers. `kvstore` checks with it the addresses of a member list, and those that a client
-dials.
+`raft.runtime` uses this module to dial peers. `kvstore` uses it to check the addresses of a member list and the
+addresses that a client dials.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ PORT_DIGITS_MAX = 5
 
 
 class AddressParts(NamedTuple):
-    """The parts of an address. `host` has no brackets, and may be empty if it had some."""
+    """The parts of an address. `host` is without brackets; it is empty for `[]:port`."""
 
     host: str
     port: int
-    is_bracketed: bool  # Like an IPv6 address, whose own colons would otherwise look like the one before the port.
+    is_bracketed: bool  # True for `[host]:port`. An IPv6 address needs the brackets, because it contains colons itself.
 
 
 def split_address(text: str, *, port_digits_max: int = PORT_DIGITS_MAX) -> AddressParts:

@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 def fast_paths_wanted(environment: Mapping[str, str]) -> bool:
     """Whether a process with this environment takes its fast paths: False under `HWM_FAST_PATHS=0`.
 
-    Code that chooses between a fast path and the general one passes its own `os.environ`: the core reads none.
+    The caller passes its own `os.environ`, because the core does not read the environment.
     """
     return environment.get("HWM_FAST_PATHS", "1") != "0"
 
@@ -28,25 +28,27 @@ class RaftConfig:
     """Timers in integer nanoseconds, bounds in bytes. The defaults suit a LAN and a busy two-core machine."""
 
     heartbeat_interval_ns: int = 50 * MILLISECOND_NS
-    election_timeout_min_ns: int = 300 * MILLISECOND_NS  # Six heartbeats: one that is lost or late starts no election.
-    election_timeout_max_ns: int = 600 * MILLISECOND_NS  # Spread: split votes are rare among up to nine members.
+    election_timeout_min_ns: int = 300 * MILLISECOND_NS  # Six heartbeats: a single lost or late one starts no election.
+    election_timeout_max_ns: int = 600 * MILLISECOND_NS  # Twice the minimum: the wide range makes split votes rare.
 
-    batch_bytes_max: int = MIB  # Commands of one entry; larger only if a single command is.
+    batch_bytes_max: int = MIB  # The commands of one entry; a single command may be larger.
     pending_bytes_max: int = 32 * MIB  # Commands waiting to be proposed.
     uncommitted_bytes_max: int = 64 * MIB  # The leader's tail above the high-water mark.
     unapplied_bytes_max: int = 64 * MIB  # A follower's tail above last_applied; more is not accepted.
     log_cache_bytes_max: int = 64 * MIB  # Recent entries kept in memory; older ones are read from the log.
-    append_bytes_max: int = MIB  # Entries in one append request; larger only if a single entry is.
-    append_entries_max: int = 128  # The same in entries, however small: decoding and appending them takes 1 ms.
+    append_bytes_max: int = MIB  # The entries of one append request; a single entry may be larger.
+    append_entries_max: int = 128  # The same bound in entries: decoding and appending so many takes 1 ms.
     window_messages_max: int = 64  # Unanswered append requests per peer.
-    window_bytes_max: int = 8 * MIB  # The same in bytes.
-    window_entries_max: int = 1_024  # The same in entries: a leader encodes them, or a peer writes them, in 1 ms.
-    apply_bytes_max: int = MIB // 4  # Read and applied before other events get their turn.
-    apply_commands_max: int = 1_024  # The same in commands: 1 ms. Each entry counts as eight more commands.
+    window_bytes_max: int = 8 * MIB  # The same bound in bytes.
+    # The same bound in entries: encoding so many on a leader, or writing them on a peer, takes 1 ms.
+    window_entries_max: int = 1_024
+    apply_bytes_max: int = MIB // 4  # The entries that are read and applied before other events get their turn.
+    apply_commands_max: int = 1_024  # The same bound in commands: 1 ms. Each entry adds eight to the count.
     reads_pending_max: int = 100_000  # Linearizable reads that wait for their round.
     proposals_pending_max: int = 100_000  # Proposals whose outcome is open, in commands.
 
-    # A snapshot is built once the log has grown by this since the last one, and earlier if the state is small.
+    # A snapshot is built once the log has grown by so many bytes since the last snapshot, and earlier if the state is
+    # small.
     snapshot_log_bytes: int = 64 * MIB
     snapshot_chunk_bytes: int = 256 * 1024  # One InstallSnapshot message.
     snapshot_bytes_per_second: int = 32 * MIB  # Limits building, sending (to all peers together) and installing.
@@ -54,11 +56,11 @@ class RaftConfig:
     retention_bytes_max: int = 256 * MIB
     room_search_ns: int = 2_000 * MILLISECOND_NS  # The pause between checks of a full disk. Each check writes a MiB.
     lease_reads: bool = False  # A leader may answer reads while its lease holds, without asking the others.
-    clock_drift_ppm_max: int = 10_000  # Of each clock against true time. NTP keeps clocks within 600.
-    leader_loss_hint: bool = True  # A follower whose connections with its leader end campaigns soon after.
-    election_priority: int = 0  # 0 to PRIORITY_MAX. A member with a higher one campaigns earlier and is made leader.
+    clock_drift_ppm_max: int = 10_000  # The greatest drift of any clock from true time. NTP keeps it below 600 ppm.
+    leader_loss_hint: bool = True  # A follower campaigns soon after the connections with its leader have ended.
+    election_priority: int = 0  # 0 to PRIORITY_MAX. The member with the highest one campaigns first and is made leader.
 
-    outcome_wait_ns: int = 600 * MILLISECOND_NS  # After a step-down: how long open proposals wait to become certain.
+    outcome_wait_ns: int = 600 * MILLISECOND_NS  # After a step-down: how long open proposals wait for their outcome.
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -77,19 +79,21 @@ class RaftConfig:
                 raise InvalidConfiguration(f"{name} must not exceed {ENTRY_PAYLOAD_BYTES_MAX}")
 
     def lease_of(self, promise_ns: int) -> int:
-        """How long a promise of `promise_ns` lasts by the own clock, counted from the sending of a message.
+        """How long, by this member's clock, a peer's promise of `promise_ns` certainly lasts after the message was
+        sent.
 
-        The promise was made when the message arrived. The own clock may be as slow, and the other as fast, as the bound
-        allows.
+        The peer promised when the message arrived, which was later. This member's clock may be as slow, and the peer's
+        clock as fast, as `clock_drift_ppm_max` allows.
         """
         return promise_ns * (MILLION - self.clock_drift_ppm_max) // (MILLION + self.clock_drift_ppm_max)
 
     def true_time_max(self, elapsed_ns: int) -> int:
-        """The longest true time that may have passed while the own clock shows `elapsed_ns`."""
+        """The longest true time (ns) that may have passed while this member's clock advanced by `elapsed_ns`."""
         return -(-elapsed_ns * MILLION // (MILLION - self.clock_drift_ppm_max))
 
     @property
     def campaign_latest_ns(self) -> int:
-        """The upper end of the drawn time-outs: the highest priority draws from the first quarter only."""
+        """The upper end of the range of random election time-outs; a high priority shortens the range, to a quarter at
+        most."""
         spread_ns = self.election_timeout_max_ns - self.election_timeout_min_ns
         return self.election_timeout_max_ns - (spread_ns - 1) * 3 * self.election_priority // (4 * PRIORITY_MAX)

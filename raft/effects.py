@@ -13,7 +13,7 @@ from raft.types import ReadMode, TraceEvent
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The command is committed, durable and applied here at `index`; `result` is the state machine's."""
+    """The command is committed, durable and applied here at `index`; the state machine returned `result`."""
 
     ticket: int
     index: int
@@ -68,14 +68,14 @@ class ReadsReady:
 
 
 Completion = Applied | ReadReady | Refused | Unknown
-"""How one ticket ended."""
+"""The outcome of one ticket."""
 
 CompletionBatch = AppliedBatch | ReadsReady | Completion
-"""The end of one ticket, or of several that ended together."""
+"""The outcome of one ticket, or of several tickets that ended together."""
 
 
 def flatten(batches: Iterable[CompletionBatch]) -> Iterator[Completion]:
-    """The completions one ticket at a time and in order, for callers that need not be fast.
+    """Split batches into completions of one ticket each, in order, for callers that need not be fast.
 
     >>> list(flatten([AppliedBatch([1, 2], 7, ["a", "b"]), ReadsReady([3])]))[:2]
     [Applied(ticket=1, index=7, result='a'), Applied(ticket=2, index=7, result='b')]
@@ -94,7 +94,8 @@ def flatten(batches: Iterable[CompletionBatch]) -> Iterator[Completion]:
 
 @dataclass(slots=True)
 class Effects:
-    """The work of the host after a flush: send, hand completions over, and stop if `failure` is set."""
+    """The work left to the caller after a flush: send the messages, hand the completions over, and stop if `failure` is
+    set."""
 
     send: list[tuple[str, Message]] = field(default_factory=list)
     completions: list[CompletionBatch] = field(default_factory=list)  # In order.

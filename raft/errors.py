@@ -1,4 +1,4 @@
-"""The errors of the engine. They keep their fields and make their text on demand, so that they can be pickled."""
+"""The errors of the engine. Each error keeps its fields and builds its text on demand, so that it can be pickled."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class InvalidConfiguration(RaftError, ValueError):
 class NewerBuildNeeded(Exception):
     """Base of errors about something that only newer builds know, in a file or sent by a peer.
 
-    The data is sound, so a repetition does not help. The member promises nothing more and ends, and the newer build
-    continues from the same folder. New forms are sent only once the feature level in force has
-    them (docs/reference/versions.md).
+    The data is valid, so trying again does not help. The member makes no further promise and stops, and a newer build
+    can continue from the same folder. New forms are sent only once the feature level in force has them
+    (docs/reference/versions.md).
     """
 
 
@@ -41,9 +41,9 @@ class ProtocolError(RaftError):
 
 
 class ValidationFault(ProtocolError):
-    """Validation itself failed on a message of a peer: a mistake in this build, which `__cause__` shows.
+    """The check of a peer's message raised an unexpected exception, which is a mistake in this build; see `__cause__`.
 
-    Nothing had changed yet, so only the connection is closed. `what`: the thing being validated.
+    Nothing had changed yet, so only the connection is closed. `what` names the message or input that was checked.
     """
 
     def __init__(self, what: str) -> None:
@@ -138,12 +138,13 @@ class ChangeRefusal(enum.Enum):
     """The reason why a membership change was refused. The values are stable words."""
 
     PENDING = "pending"
-    """Another change is not finished: one at a time (Raft §6)."""
+    """Another change is not finished; only one runs at a time (Raft §6)."""
     NOT_READY = "not_ready"
     """The leader has committed nothing in its term yet: its log may hold an unfinished older change."""
     LAST_VOTER = "last_voter"
     DUPLICATE = "duplicate"
-    """The new member or voter is one already, or an id or an address is named twice."""
+    """The member to add is a member already, or the learner to promote is a voter already, or an id or an address is
+    named twice."""
     UNKNOWN_MEMBER = "unknown_member"
     USED_ID = "used_id"
     """A removed member had this id. That member may have voted, and every member remembers the id.
@@ -177,7 +178,7 @@ class ChangeRefused(RaftError):
 
 
 class TooLarge(RaftError):
-    """A single item is over its bound and never fits; it certainly had no effect."""
+    """A single item exceeds its bound, so it never fits; the request certainly had no effect."""
 
     def __init__(self, what: str, size_bytes: int, size_bytes_max: int) -> None:
         super().__init__(what, size_bytes, size_bytes_max)
@@ -191,7 +192,7 @@ class TooStale(RaftError):
     """A read of bounded staleness was not served: no leader could be asked, and this member's state may be older than
     the bound.
 
-    `age_ns`: the maximum age of this member's state; None if nothing is known.
+    `age_ns`: the maximum age of this member's state; None if there is no proof of any age.
     """
 
     def __init__(self, node_id: str, age_ns: int | None, age_ns_max: int) -> None:
@@ -243,7 +244,8 @@ ENDING_ERRORS = (OSError, StoreFailed, NewerBuildNeeded)
 
 
 class NodeStopped(RaftError):
-    """The node makes no more promises: a sync failed or an invariant broke. Only a restart helps.
+    """The node takes no more requests and makes no more promises: it was stopped, its disk failed, an invariant broke,
+    or it needs a newer build. Only a restart helps.
 
     See docs/reference/specification.md#37-failed-sync.
     """

@@ -1,8 +1,8 @@
 """The interfaces that the engine needs from outside: a log, a snapshot store, a pin store, a state machine.
 
-All I/O is in submit/complete form: a call returns at once, `done` is called later, never from inside the call, and
-always on the caller's own thread or loop. `done(None)` is success; `done(error)` is not.
-Reads are synchronous: they come from memory or the page cache.
+All I/O is in submit/complete form: a call returns at once, and `done` is called later, on the caller's own thread or
+loop, never from inside the call. `done(None)` is success; `done(error)` is not. Reads are synchronous: they come from
+memory or the page cache.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class LogStore(Protocol):
 
     @property
     def first_index(self) -> int:
-        """The oldest entry that can be read; `last_index + 1` when there is none."""
+        """The index of the oldest entry that can be read; `last_index + 1` when there is none."""
         ...
 
     @property
     def last_index(self) -> int:
-        """The end of the log, inclusive, appended but unsynced entries included."""
+        """The index of the last entry; entries that are appended but not synced count."""
         ...
 
     @property
@@ -58,9 +58,8 @@ class LogStore(Protocol):
 
     @property
     def is_disk_full(self) -> bool:
-        """True while there is only room for votes and compaction: nothing else should be appended.
-
-        Also true while the log waits for a file that it cannot open: then `lacks_descriptors` is not empty.
+        """True while there is only room for votes and compaction: nothing else should be appended. Also True while the
+        log cannot open a file that it needs: then `lacks_descriptors` is not empty.
         """
         ...
 
@@ -87,10 +86,10 @@ class LogStore(Protocol):
         ...
 
     def sync(self, commit_hint: int, done: Done) -> None:
-        """Make everything appended so far durable, in one frame. At most one sync is under way: the caller waits.
+        """Make everything appended so far durable, in one frame. The caller must not call it again before `done`.
 
-        With nothing appended it writes the empty frame that proves the last one.
-        After `done(error)` the log takes nothing more in this life (docs/reference/specification.md#37-failed-sync).
+        If nothing was appended, it writes the empty frame that proves the last one. After `done(error)` the log takes
+        no more writes in this life (docs/reference/specification.md#37-failed-sync).
 
         See docs/reference/specification.md#49-proof-of-the-last-frame.
         """
@@ -101,11 +100,13 @@ class LogStore(Protocol):
         ...
 
     def look_for_room(self) -> None:
-        """Find out in the background whether `is_disk_full` still holds. To be called from time to time, not often."""
+        """Check in the background whether `is_disk_full` still holds. Called at intervals, because each check writes to
+        the disk."""
         ...
 
     def drop_before(self, index: int) -> None:
-        """Forget entries below `index`, when convenient (whole segments). `first_index` may stay lower for a while."""
+        """Delete entries below `index` in the background, in whole segments. `first_index` may stay lower for a
+        while."""
         ...
 
 
@@ -132,9 +133,8 @@ class SnapshotInfo:
 
 
 class SnapshotWriter(Protocol):
-    """A snapshot that is being written: aside, one operation at a time, invisible until `finish` is done.
-
-    An OSError passed to `done` is a failing disk. Any other error is harmless: nothing depends on this snapshot.
+    """A snapshot that is being written, one operation at a time. It is not visible until `finish` is done. An OSError
+    passed to `done` means that the disk has failed. Any other error is harmless: nothing depends on this snapshot.
     """
 
     def write(self, chunk: bytes, done: Done) -> None:
@@ -142,11 +142,12 @@ class SnapshotWriter(Protocol):
         ...
 
     def finish(self, done: Callable[[SnapshotInfo | BaseException], None]) -> None:
-        """Verify (for a transfer), sync, rename, sync the folder; from then on `latest()` may return it."""
+        """Verify the file (of a transfer), sync it, rename it, sync the folder; then `latest()` may return the
+        snapshot."""
         ...
 
     def abandon(self) -> None:
-        """Give the snapshot up; its file is deleted when convenient."""
+        """Give the snapshot up; its file is deleted in the background."""
         ...
 
 
@@ -164,12 +165,12 @@ class SnapshotStore(Protocol):
     def receive(self, total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
         """Begin a snapshot that comes from the leader; `write` takes the bytes of its file.
 
-        With `position`, `finish` refuses a file at another position, which never becomes visible.
+        If `position` is given, `finish` refuses a snapshot at any other position, which then never becomes visible.
         """
         ...
 
     def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """Bytes of the file to send; shorter only at its end."""
+        """A piece of the file, to be sent; it is shorter than asked for only at the end of the file."""
         ...
 
     def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:
@@ -177,7 +178,7 @@ class SnapshotStore(Protocol):
         ...
 
     def drop_older(self, keep: Collection[str] = ()) -> None:
-        """Delete the snapshots before the newest, when convenient, except the names in `keep`."""
+        """Delete in the background the snapshots that are older than the newest, except the names in `keep`."""
         ...
 
 
@@ -218,7 +219,7 @@ class StateRestore(Protocol):
 
     @property
     def is_restored(self) -> bool:
-        """True once the machine has the new state, or the restore was given up: only freeing the rest remains."""
+        """True once the machine has the new state, or the restore was given up: later steps only free memory."""
         ...
 
     def step(self) -> bool:
@@ -231,7 +232,8 @@ class StateRestore(Protocol):
 
 
 class StateMachine(Protocol):
-    """The replicated state. Deterministic: no clock, no randomness; an error is a result, never an exception."""
+    """The replicated state. `apply` is deterministic: it uses no clock and no randomness, and returns errors as
+    results."""
 
     @property
     def leader_time(self) -> int:
@@ -240,8 +242,7 @@ class StateMachine(Protocol):
 
     @property
     def feature_level(self) -> int:
-        """The feature level in force, from 1 on. It is raised by an entry, carried by snapshots, and never
-        falls.
+        """The feature level in force, 1 or more. An entry raises it, snapshots contain it, and it never falls.
 
         See docs/reference/specification.md#713-feature-levels.
         """
@@ -252,7 +253,8 @@ class StateMachine(Protocol):
         ...
 
     def snapshot(self) -> StateSnapshot:
-        """Take a snapshot, in a time that does not grow with the state: a long call would cause an election."""
+        """Take a snapshot. The call's duration must not grow with the state, because a long call would cause an
+        election."""
         ...
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:

@@ -15,7 +15,7 @@ _BLOCK = bytes(64 * 1024)
 
 
 class _Submission(NamedTuple):
-    """One call of `Ballast.submit`: its arguments, which each callback passes to the next.
+    """The arguments of one call of `Ballast.submit`, which each callback passes to the next.
 
     Callbacks that held the arguments as closures would refer to each other, and so keep the written buffers in memory
     until a garbage collection: 100 MiB and more under load."""
@@ -29,8 +29,8 @@ class _Submission(NamedTuple):
 class Ballast:
     """The spare room of one data folder: released when the disk is full, and made again once there is room.
 
-    While `restore` writes the file, the disk may be full only because of that write. Operations that fail during it
-    are therefore tried again afterwards.
+    While `restore` writes the file, that write alone may fill the disk. So operations that fail meanwhile are tried
+    again afterwards.
     """
 
     def __init__(self, files: Files, size_bytes: int) -> None:
@@ -42,14 +42,14 @@ class Ballast:
         """Called with True when room or descriptors run out, and with False when both are available again. Between the
         two calls, data that nothing depends on yet should not be written."""
         self._is_restoring = False
-        self._retries = 0  # How many submissions are under way that retry operations, or only delete the file.
-        self._waiting: list[_Submission] = []  # They failed even when retried: `look_for_room` tries them again.
+        self._retries = 0  # How many submissions of retries, or of the mere deletion of the file, are under way.
+        self._waiting: list[_Submission] = []  # Failed retries: `look_for_room` tries them again.
         self.may_wait = False  # Set once the owner calls `look_for_room` at intervals.
-        self._file_too_large: OSError | None = None  # Set if a limit on file sizes forbids to make the file.
+        self._file_too_large: OSError | None = None  # Set if a limit on file sizes forbids the file.
 
     @property
     def is_released(self) -> bool:
-        """True while the disk is full."""
+        """True while the disk is full: from the release of the ballast until the file is made again."""
         return self._is_released
 
     @is_released.setter
@@ -73,18 +73,20 @@ class Ballast:
 
     @property
     def snapshot_bytes_max(self) -> int:
-        """The largest size of a snapshot on a full disk: two of this size leave half of the ballast's room to votes."""
+        """The maximum size of a snapshot on a full disk: two snapshots of this size leave half of the ballast's room
+        for votes."""
         return self._size_bytes // 4
 
     def is_present(self) -> bool:
-        """True if the file is there and whole."""
+        """True if the file exists in its full size."""
         try:
             return self._files.size_bytes(BALLAST_PATH) == self._size_bytes
         except FileNotFoundError:
             return self._size_bytes == 0
 
     def restore(self, done: Done) -> None:
-        """Make the file unless it is there in full. A disk without room for it is no error, and sets `is_released`."""
+        """Make the file, unless it exists in its full size. A disk without room for it is no error, and sets
+        `is_released`."""
         assert not self._is_restoring, "one search for room at a time"
         if self.is_present():
             self.is_released = False
@@ -139,14 +141,14 @@ class Ballast:
     def submit(
         self, operations: Sequence[Operation], done: Done, again: Callable[[], Sequence[Operation]] | None = None
     ) -> None:
-        """Like `Files.submit`; if the disk is full, the ballast is released and the operations are tried once more.
+        """Submit as `Files.submit` does; if the disk is full, release the ballast and try the operations once more.
 
         `again` returns the operations of a further attempt, which must not depend on anything that a failed attempt may
-        have left. With `again`, operations that still find no room wait for `look_for_room` (unless the folder is just
-        being opened). Operations that find no descriptor wait, too, but do not release the ballast, because more room
-        would not help them.
+        have left. If `again` is given, operations that still find no room wait for `look_for_room`, unless the folder
+        is still being opened (`may_wait`). Operations that find no descriptor wait, too, but do not release the
+        ballast, because more room would not help them.
         """
-        # Whether a failure is retried depends on the state now, not at the failure: if several operations under way
+        # The retry of a failure depends on the state at submission, not at the failure: if several operations under way
         # find no room, the first failure releases the ballast, and all of them are tried again.
         submission = _Submission(operations, done, again, not self.is_released or self._is_restoring)
         self._files.submit(operations, partial(self._tried, submission))
@@ -190,21 +192,21 @@ class Ballast:
             return
         self._waiting.append(submission)
         if is_disk_full(error):
-            self.is_released = True  # It may have been cleared since; then `look_for_room` would do nothing.
+            self.is_released = True  # It may be False again; then `look_for_room` would do nothing.
         else:
             assert isinstance(error, OSError), error
             self.lacks_descriptors = (error.strerror or str(error)).lower()
 
     def submit_snapshot(self, operations: Sequence[Operation], done: Done, size_bytes: int) -> None:
-        """Like `submit`, for a snapshot that is `size_bytes` large after these operations. If that is more than
-        `snapshot_bytes_max`, the snapshot gets no room of the ballast.
+        """Submit operations of a snapshot that has `size_bytes` after them. A snapshot above `snapshot_bytes_max` gets
+        no room of the ballast.
 
-        Without room the operations end with an OSError, as on any full disk: nothing depends on a snapshot yet, but the
-        cluster depends on votes.
+        Without room the operations end with an OSError, as on any full disk. The rest of the room is for votes, because
+        the cluster depends on them, but not yet on this snapshot.
 
         Operations with a sync are never tried again: some file systems notice only at a sync that they have no room,
-        drop the written bytes, and let the next sync succeed. The ballast is released all the same, and another
-        snapshot may use its room.
+        drop the written bytes, and let the next sync succeed. The ballast is still released, and the next snapshot may
+        use its room.
         """
         if size_bytes <= self.snapshot_bytes_max and any(isinstance(each, SyncFile) for each in operations):
             self._files.submit(operations, partial(self._snapshot_synced, done))

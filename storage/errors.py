@@ -1,6 +1,5 @@
-"""The errors of a data folder. They keep their fields and build the text when needed, so that they can be pickled.
-
-Each text ends with what to do.
+"""The errors of a data folder. Each error keeps its fields and builds its text when needed, so that it can be pickled.
+The text ends with advice for the operator.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 def in_folder(error: _Error, folder: str) -> _Error:
-    """Return the error with the whole path, if it is one that knows only the path within the data folder."""
+    """Return the error; if it has only a path within the data folder, return it with the whole path."""
     match error:
         case NewerFormat() | CorruptMeta() | CorruptLog() | CorruptSnapshot():
             where = f"{folder}/{error.path}"
@@ -133,8 +132,8 @@ class DiskFailing(StorageError):
 class NotCarriedOut(OSError):
     """A bug of this program prevented a disk operation.
 
-    Callers treat it as a failure of the disk, after which the node makes no promise, but its text does not blame the
-    disk. The original exception is the `__cause__`.
+    Callers treat this error as a failure of the disk, after which the node makes no promise, but its text does not
+    blame the disk. The original exception is the `__cause__`.
     """
 
 
@@ -209,9 +208,8 @@ class SnapshotRefused(StorageError):
 
 
 class DiskFull(StorageError):
-    """There was no room for `what`, which nothing depends on yet, so it was given up.
-
-    `lacks_descriptors`: the system's message if there was no descriptor, rather than no room; empty otherwise.
+    """The disk had no room for `what`, which was given up, because nothing depends on it yet. `lacks_descriptors`: the
+    system's message if descriptors ran out instead of room; empty otherwise.
     """
 
     def __init__(self, what: str, lacks_descriptors: str = "") -> None:
@@ -239,11 +237,11 @@ class LogFailed(StorageError, StoreFailed):
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """True for the errors that more room would cure.
+    """True for an error that means: the disk has no room.
 
-    EFBIG is not one of them. If a limit on file sizes (`ulimit -f`) forbade a larger frame or the ballast, waiting for
-    room would never end, and no message would say why. So EFBIG ends the member with a message; an EFBIG of the ballast
-    does so at the next `look_for_room`.
+    EFBIG does not count. If a limit on file sizes (`ulimit -f`) forbade a larger frame or the ballast, waiting for room
+    would never end, and no message would say why. So EFBIG ends the member with a message; an EFBIG of the ballast does
+    so at the next `look_for_room`.
     """
     return isinstance(error, OSError) and error.errno in _DISK_FULL
 

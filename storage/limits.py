@@ -11,15 +11,14 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageLimits:
-    """The bounds of files and frames. The defaults suit a log of which a few hundred MiB are retained."""
+    """The bounds of files and frames. The defaults suit a log that retains a few hundred MiB."""
 
-    segment_bytes_max: int = (
-        16 * MIB
-    )  # The unit of deletion, and what recovery reads to find the end. One huge sync may make a segment larger.
-    frame_bytes_max: int = 64 * MIB  # One sync of more than this becomes several frames; a reader never allocates more.
-    preallocate_bytes: int = (
-        256 * 1024
-    )  # Zeroes written after a small frame, so that syncing the next frames changes no metadata; 0: none.
+    # Deletion removes whole segments, and recovery reads a whole segment to find the end. A single huge sync may make a
+    # segment larger.
+    segment_bytes_max: int = 16 * MIB
+    frame_bytes_max: int = 64 * MIB  # A larger sync writes several frames; a reader never allocates more.
+    # How many zeroes are written after a small frame, so that the syncs of the next frames change no metadata; 0: none.
+    preallocate_bytes: int = 256 * 1024
     ballast_bytes: int = MIB  # Released when the disk is full: enough for hard states until an operator makes room.
 
     def __post_init__(self) -> None:

@@ -272,8 +272,8 @@ class Search:
     def _is_dead(self, letter: int, state: int) -> bool:
         """Return True if this message can no longer do anything: its receiver no longer waits for such an answer.
 
-        The receiver's term has to be durable, because a crash may take back any other term. The core also has to ignore
-        the message when it arrives now.
+        Only the receiver's durable term counts here, because a crash may take back a term that is not yet synced. The
+        core also has to ignore the message when it arrives now.
         """
         known = self._dead.get((letter, state))
         if known is None:

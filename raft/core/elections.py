@@ -14,17 +14,19 @@ from raft.protocol.messages import PreVoteRequest, PreVoteResponse, VoteRequest,
 from raft.types import LogPosition
 
 LEADER_LOSS_SPREAD_NS = 5 * MILLISECOND_NS
-"""The maximum random delay (ns) of a campaign after the loss of the leader's connection. It separates
-members that would otherwise campaign at the same moment: the order by id and the priority may give them the same delay.
-Most of the other members notice the loss within this time."""
+"""The maximum random delay (ns) of a campaign after the loss of the leader's connection. The delay separates members
+that would otherwise campaign at the same moment: the order by id and the priority may give them the same delay. Most of
+the other members notice the loss within this time."""
 
 RETRIES_PER_HEARTBEAT = 5
-"""The first pause before such a campaign repeats its requests: a heartbeat divided by this, usually 10 ms. Each further
-pause is twice as long. The requests are repeated because a member that has not noticed the loss does not answer."""
+"""A campaign after such a loss repeats its requests. The requests are repeated because a member that still believes in
+the lost leader does not answer them. The first pause is a heartbeat interval divided by this number, usually 10 ms.
+Each further pause is twice as long."""
 
 
 def drawn(random: Random, below: int) -> int:
-    """Return the number that `random.randrange(below)` would, in a third of the calls: used at every append."""
+    """Return the same number as `random.randrange(below)`, with a third of its function calls: it runs at every
+    append."""
     assert below > 0, below
     bits = below.bit_length()
     number = random.getrandbits(bits)
@@ -41,22 +43,24 @@ class Elections:
         self._votes: dict[str, bool] = {}
         self._own_vote_sequence: int | None = None  # The write that makes this candidate's vote for itself durable.
         self._heard_leader_at: int | None = None  # Monotonic ns; the leader of any term.
-        self._is_leader_lost = False  # The connections with the leader have ended, and it has not spoken since.
-        self._leader_lost_at: int | None = None  # Monotonic ns: the last such loss that counted.
-        self._timeout_at: int | None = None  # Monotonic ns: when the timer would go off if no loss had counted.
-        self._retry_ns = 0  # The pause before the next pre-vote of a campaign that such a loss began.
-        self._silent_until = state.now + state.configuration.lease_ns  # Promises made before a restart are forgotten.
-        self.deadline = state.now  # A single voter waits for nobody.
+        self._is_leader_lost = False  # The leader's connections have ended, and no message of it arrived since.
+        self._leader_lost_at: int | None = None  # Monotonic ns: the last loss that was not ignored.
+        self._timeout_at: int | None = None  # Monotonic ns: the regular time-out, while `deadline` is earlier.
+        self._retry_ns = 0  # The pause before a campaign after such a loss asks for pre-votes again.
+        # Keeps promises that a restart has made this member forget.
+        self._silent_until = state.now + state.configuration.lease_ns
+        self.deadline = state.now  # A single voter campaigns at once.
         if not state.is_alone:
             self.restart_timer()
-        elif state.configured_at > state.commit_index:  # Whoever made it so may lead yet, and read by a lease of ours.
+        # The leader that removed all other voters may still lead, and read by a lease that this member promised.
+        elif state.configured_at > state.commit_index:
             self.deadline = self._silent_until
 
     def restart_timer(self) -> None:
         """Restart the election timer. Each time-out is drawn again, so that split votes are rare (Raft §5.2)."""
         config = self._state.config
         spread = drawn(self._state.random, config.campaign_latest_ns - config.election_timeout_min_ns)
-        spread += self._promise_ns  # The promise to the leader covers the own vote, too.
+        spread += self._promise_ns  # While the promise to the leader lasts, this member must not vote for itself.
         self.deadline = self._state.now + spread
         self._timeout_at = None
 
@@ -86,7 +90,8 @@ class Elections:
         return True
 
     def _order_delay_ns(self) -> int:
-        """One heartbeat per voter with a smaller id that can take over, so that one campaigns at a time.
+        """One heartbeat interval for each electable voter with a smaller id, so that the voters campaign one after the
+        other.
 
         A member knows only its own election priority. With the highest priority it waits a quarter as long per voter,
         just as it draws its time-outs from the first quarter (`RaftConfig.campaign_latest_ns`).
@@ -101,14 +106,14 @@ class Elections:
 
     @property
     def campaigns_early(self) -> bool:
-        """True while the timer goes off only because the leader's connection was lost."""
+        """True while the loss of the leader's connections is the only reason to campaign."""
         return self._timeout_at is not None and self._state.now < self._timeout_at
 
     def keeps_a_promise(self) -> bool:
         """True if the timer went off before the promise to a leader ends; then the timer is set to that end.
 
-        The promise covers the own vote, too. It can outlast the timer, which was set when the leader was heard: the
-        same message may have brought the promise.
+        Until then this member must not vote for itself. The promise can end after the timer goes off: the message that
+        restarted the timer may also have brought the configuration with the promise.
         """
         if self._heard_leader_at is None or not self._is_bound:
             return False
@@ -117,8 +122,8 @@ class Elections:
 
     @property
     def hears_a_leader(self) -> bool:
-        """True within the minimum election time-out of the leader's last message, unless the connections with the
-        leader have ended since.
+        """True for `_promise_ns` after the leader's last message, unless the connections with the leader have ended
+        since.
 
         See docs/reference/specification.md#78-elections.
         """
@@ -127,11 +132,12 @@ class Elections:
         return self._state.now - self._heard_leader_at < self._promise_ns
 
     def ignores(self, request: PreVoteRequest | VoteRequest, *, leads: bool) -> bool:
-        """True if a request for votes is ignored, its term included, because a leader is heard.
+        """True if a request for votes, and the term in it, must be ignored because a leader is heard.
 
-        Where leaders read by lease, the request is also ignored for the length of the promise after a leader was heard,
-        and after a start, because a leader may have been heard before it. A leader that requests a campaign has given
-        up its lease. So all promises to it end, except those that a member may have forgotten in a restart.
+        Where leaders read by lease, the request is also ignored for the length of the promise, counted from the last
+        message of a leader and from the start of this member: a leader may have been heard before the start. A leader
+        that requests a campaign has given up its lease. So all promises to it end, except those that a member may have
+        forgotten in a restart.
         """
         state = self._state
         if state.now < self._silent_until:
@@ -172,8 +178,8 @@ class Elections:
         return self.count_vote(state.node_id, granted=True)
 
     def ask_for_votes(self, *, transfer: bool) -> None:
-        """Ask for votes (Raft §5.2). Term, own vote and log tail are durable before a request leaves or the own vote
-        counts.
+        """Ask for votes (Raft §5.2). The term, this candidate's vote for itself and the log tail are durable before a
+        request leaves or that vote counts.
 
         `transfer`: the leader itself wants this campaign, so members that hear the leader answer, too (thesis §4.2.3).
         """
@@ -194,7 +200,7 @@ class Elections:
         return self._state.quorum.tally(self._votes)
 
     def count_own_vote_if_durable(self) -> Tally:
-        """The candidate's vote for itself counts like any other: when it is durable.
+        """Count the candidate's vote for itself once the vote is durable.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """
@@ -230,7 +236,8 @@ class Elections:
     # Answers to others
 
     def answer_pre_vote(self, peer_id: str, request: PreVoteRequest) -> None:
-        """Grant if a real vote could be granted in `next_term`. This changes nothing here, not even the timer.
+        """Grant if a real vote could be granted in `next_term`. The answer changes no state of this member, not even
+        the timer.
 
         Every member that is asked answers, and the candidate's configuration decides whose answer counts. Our own
         configuration may be older: it may not show yet that we vote, or that the candidate is a voter (thesis §4.2.2).
@@ -256,7 +263,7 @@ class Elections:
             state.send(peer_id, VoteResponse(term=state.term, granted=True))
 
     def refuse_vote(self, peer_id: str, reason: str) -> None:
-        """Refuse the vote, with our term."""
+        """Refuse the vote; the answer carries our term."""
         state = self._state
         state.trace("vote_refused", peer_id=peer_id, pre_vote=False, reason=reason)
         state.send(peer_id, VoteResponse(term=state.term, granted=False))

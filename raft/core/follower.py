@@ -106,10 +106,11 @@ class Follower:
         return ()
 
     def _that_fit(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """The prefix that keeps the tail above `last_applied` within its bound; the rest is sent again later.
+        """The first entries, as many as the bound of the tail above `last_applied` allows; the leader sends the rest
+        again.
 
         The bound applies only while *committed* entries wait to be applied, because applying them makes room. A tail
-        that waits for its commit is bounded by the leader's `uncommitted_bytes_max`; to refuse entries there could
+        that waits for its commit is bounded by the leader's `uncommitted_bytes_max`; refusing entries there could
         refuse the very entry that would commit the tail. On a full disk no commands are taken: the remaining space is
         for votes and new leaders.
         """

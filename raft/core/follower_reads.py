@@ -34,15 +34,16 @@ class ReadIndexClient:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._last_number = state.now  # An earlier life used other numbers: late answers to it are ignored.
-        self.count = 0  # Reads that are open here.
+        # An earlier life used other numbers, so late answers to its requests are ignored.
+        self._last_number = state.now
+        self.count = 0  # The number of open reads.
         self._waiting: list[PendingRead] = []
         self._is_new = False  # A read or a response has arrived since `advance`.
         self._request: _PendingRequest | None = None
         self._answered: deque[tuple[int, list[PendingRead]]] = deque()  # (read_index, reads)
 
     def add(self, ticket: int, staleness_ns_max: int | None) -> None:
-        """Take a read of a state of at most this age (ns), or a linearizable read (None).
+        """Take a read: linearizable (None), or of bounded staleness, with the maximum age (ns) of the state.
 
         Raises Busy at the bound, and NotLeader for a linearizable read without a known leader.
         """

@@ -37,8 +37,8 @@ from raft.types import (
 )
 
 DISK_SILENCES_MAX = 5
-"""How long (in election time-outs) the own disk may make no progress while it lacks committed entries. A shorter
-silence may just mean a slow disk."""
+"""The number of election time-outs after which a leader counts its own disk as lost, if committed entries are not
+durable on it and it makes no progress. A shorter silence may just mean a slow disk."""
 
 
 class Leader:
@@ -59,26 +59,30 @@ class Leader:
         self.lease = Lease(state)
         self.transfer = LeadershipTransfer(state, self.peers, self.lease)
         self.has_pending_sends = True  # An event may have made a message due.
-        self._last_append: AppendEntries | None = None  # The next peer usually gets the same message, encoded once.
+        # The next peer usually gets the same message, which is then encoded only once.
+        self._last_append: AppendEntries | None = None
         self._last_append_bytes = 0
-        self._commit_update_due_at: int | None = None  # Monotonic ns; set while an idle peer may have an old mark.
+        # Monotonic ns; set while an idle peer may have an old high-water mark.
+        self._commit_update_due_at: int | None = None
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         self._quorum_deadline = state.now + state.config.election_timeout_max_ns  # Or later: see has_lost_its_quorum.
         self.due_at = self._heartbeat_deadline
         """When `tick` may have work, or the check of the quorum or of the disk is due (monotonic ns).
 
-        Not later than any of the deadlines. It may be earlier: a deadline that is over or has moved is noticed at the
-        next tick.
+        This time is never later than any of the deadlines. It may be earlier, because the next tick notices a deadline
+        that has moved or no longer exists.
         """
         self.alarm_at = self.due_at
         """Like `due_at`, but later once the append of a lone put has carried the mark that was to be told. A host that
         sleeps until then is not woken for nothing."""
-        self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))  # Commits older entries: thesis §6.4.
+        # The commit of this entry also commits all earlier ones (thesis §6.4).
+        self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))
 
     # Time
 
     def leader_time_now(self) -> int:
-        """The greatest leader_time in the log at the election, plus the own monotonic time since then.
+        """The greatest leader_time in the log at the election, plus the time that has passed since then on this
+        leader's monotonic clock.
 
         See docs/reference/specification.md#812-leader-time.
         """
@@ -135,7 +139,7 @@ class Leader:
         return min(self._heartbeat_deadline, self._quorum_deadline, self._preferred_quorum.over_at)
 
     def _heartbeat(self) -> None:
-        """Send heartbeats, which reveal lost messages."""
+        """Send a heartbeat to each peer; the answers reveal lost messages."""
         state = self._state
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         if self.membership.departing:
@@ -155,7 +159,8 @@ class Leader:
             if state.log.term_at(peer.next_index - 1) is None:
                 peer.probe_again()  # The log was compacted past the entries in flight.
             else:
-                self._send_append(peer_id, peer.next_index - 1, ())  # Rejected if the entries in flight were lost.
+                # The peer rejects this if the entries in flight were lost.
+                self._send_append(peer_id, peer.next_index - 1, ())
         self.has_pending_sends = True
 
     def _update_quorum_deadline(self) -> None:
@@ -168,7 +173,7 @@ class Leader:
     def _quorum_value(self, own: int, of_peers: list[int]) -> int:
         """The value that a majority of each half has reached; `of_peers` is in the order of `peers`.
 
-        Positions stand for ids, so that no map by id is built per event.
+        The halves name members by position instead of id, so that no map by id is built per event.
         """
         positions, halves = [own, *of_peers], self.membership.halves
         if halves is None:
@@ -237,7 +242,7 @@ class Leader:
         self.advance_commit()
 
     def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
-        """Back up to our last position at or before the hint whose term is not above the hint's term."""
+        """Go on after our last position that is not after the hint and whose term is not above the hint's term."""
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.rejected(message.rejected_index, self._state.log.last_at_most(message.hint_index, message.hint_term) + 1)
         self.has_pending_sends = True
@@ -297,7 +302,8 @@ class Leader:
         self.applied()
 
     def applied(self) -> None:
-        """Raise the low-water mark. This part of `advance_commit` is enough if only `last_applied` may have risen.
+        """Raise the low-water mark. This part of `advance_commit` is enough if nothing but `last_applied` may have
+        risen.
 
         The mark is the minimum over all members, once each has reported to this leader.
 
@@ -377,7 +383,8 @@ class Leader:
                     state.outbox.ready.reads_ready_by_mode += [(ticket, mode) for ticket in tickets]
 
     def _send_commit_updates(self) -> None:
-        """Send an empty append to each idle peer with an old mark, if no append with entries carried it in time."""
+        """Send an empty append to each idle peer with an old high-water mark, if no append with entries carried the new
+        one in time."""
         state = self._state
         waiting: list[str] = []
         for peer_id, peer in self.peers.items():
@@ -402,7 +409,8 @@ class Leader:
                 self._send_heartbeat(peer_id)
 
     def _begin_read_round(self, *, is_heartbeat: bool = False) -> None:
-        """Begin a round, only after a commit of this term: before that the mark may be too low (thesis §6.4)."""
+        """Begin a round. An entry of this term is committed already: before, the mark could be too low (thesis
+        §6.4)."""
         is_lone = self.reads.is_lone and not is_heartbeat
         counter = self.reads.begin_round(self._state.commit_index, self._state.now)
         self.lease.sent(counter)
@@ -410,7 +418,7 @@ class Leader:
         self._heartbeat_to(self._preferred_quorum.of(self.peers, self._state.now, is_lone=is_lone))
         self._is_due_by(self._preferred_quorum.over_at)
         if self._state.is_alone:
-            self._confirm_reads()  # A single voter agrees with itself.
+            self._confirm_reads()  # A single voter is its own majority.
 
     def _begin_lease_round(self) -> None:
         """Begin a round for the lease. A response proves that the peer acknowledged this leader after the round began,
@@ -425,7 +433,8 @@ class Leader:
             self._send_heartbeat(peer_id)
 
     def _send_heartbeat(self, peer_id: str) -> None:
-        """Send an empty append behind the confirmed entries: the peer can commit these and answer without its disk."""
+        """Send an empty append right after the entries that the peer confirmed: the peer can commit these and answer
+        without its disk."""
         match_index = self.peers[peer_id].match_index
         self._send_append(peer_id, match_index if self._state.log.term_at(match_index) is not None else 0, ())
 
@@ -452,7 +461,8 @@ class Leader:
         return True
 
     def _send_append(self, peer_id: str, prev_index: int, entries: tuple[Entry, ...]) -> None:
-        """Send an append. It may leave before its entries are durable here; the leader's term has long been durable.
+        """Send an append. The message may leave before its entries are durable here, but not before the leader's term,
+        which is always durable already.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """

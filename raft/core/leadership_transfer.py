@@ -21,8 +21,8 @@ CALM_TIMEOUTS = 10
 """How long (in maximum election time-outs) the same member must have been fit before a leader yields to it."""
 
 DOUBLINGS_MAX = 6
-"""The maximum number of doublings: a wait of some minutes with the usual time-outs. After twice the longest wait
-without a transfer by priority, the count starts again at 0."""
+"""How often that wait may double: up to some minutes with the usual time-outs. After twice the longest wait without a
+transfer by priority, the count starts again at 0."""
 
 LAG_ENTRIES_MAX = 1_000
 """How many entries a preferred member may lack. The leader proposes nothing until that member has them all."""
@@ -34,8 +34,8 @@ class TransferAttempt:
 
     No entry is proposed during the attempt, so that the peer catches up.
 
-    The attempt ends when this leader hears of the next term, or at `deadline` (monotonic ns). Then this leader
-    continues, which is safe whatever the peer does later.
+    The attempt ends when this leader receives a message of a later term, or at `deadline` (monotonic ns). After the
+    deadline this leader continues, which is safe whatever the peer does later.
     """
 
     peer_id: str
@@ -46,8 +46,8 @@ class TransferAttempt:
 def successor(peers: Mapping[str, Progress], wanted_id: str | None, *, silent_before: int) -> str:
     """The peer that is to take over: the wanted one, or else the peer with the longest log among those heard lately.
 
-    Raises TransferRefused if the wanted member is not a peer, or if no candidate was heard since `silent_before`
-    (monotonic ns) and can do without a snapshot.
+    Raises TransferRefused if the wanted member is not a peer, or if every candidate has been silent since
+    `silent_before` (monotonic ns) or needs a snapshot.
     """
     if wanted_id is not None and wanted_id not in peers:
         there = ", ".join(peers) or "nobody"

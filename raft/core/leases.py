@@ -6,11 +6,12 @@ no other leader can be elected until `lease_ns` after the round was *sent*; the 
 arrived. The possible difference of clocks is subtracted (`RaftConfig.lease_of`).
 
 The members agree on the setting through the log. A leader that is to read by lease appends a configuration with
-`lease_ns` first. A member's answers count once it has acknowledged that entry, which it cannot forget any more.
+`lease_ns` first. A member's answers count for the lease once the member has acknowledged that entry: then the entry is
+durable there.
 
-Only a campaign that the leader itself requested may break a promise. So there is no lease during a leadership transfer,
-and none after it until every member that was asked to campaign must ignore the request: `TimeoutNow` names the end of
-the log, and a member whose log has grown since in the same term ignores the request.
+Only a campaign that the leader itself requested may break a promise. So there is no lease during a leadership transfer.
+After the transfer there is none until every member that was asked to campaign must ignore the request: `TimeoutNow`
+names the end of the log, and a member whose log has grown since in the same term ignores the request.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Lease:
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._rounds: deque[tuple[int, int]] = deque()  # (counter, sent at: monotonic ns), both rising.
-        self._campaign_requests: dict[str, int] = {}  # By peer that was asked to campaign: the end of the log then.
+        # For each peer that was asked to campaign: the `last_index` of the log then.
+        self._campaign_requests: dict[str, int] = {}
 
     @property
     def is_wanted(self) -> bool:
@@ -38,7 +40,7 @@ class Lease:
         return leased_from is not None and leased_from <= state.commit_index
 
     def sent(self, counter: int) -> None:
-        """Note the time: messages with this counter leave from now on, and none has left earlier."""
+        """Note the start of a round: the first message with this counter leaves now."""
         now, promise_ns = self._state.now, self._state.committed_configuration.lease_ns
         self._rounds.append((counter, now))
         while len(self._rounds) > 1 and self._rounds[1][1] + promise_ns <= now:

@@ -19,15 +19,17 @@ CACHE_KEPT_EIGHTHS = 7
 """An eviction empties the cache down to this part of its bound (in eighths), so that many appends share the cost."""
 
 EVICTED_AT_ONCE = 4_096
-"""How many entries one step evicts: about 1 ms. There may be 300,000 to evict; the next appends evict the others."""
+"""How many entries one step evicts: about 1 ms. There may be 300,000 entries to evict; the next appends evict the
+rest."""
 
 CACHED_OBJECT_BYTES = 112
-"""The memory of an entry besides its `size_bytes`: the object, the header of its payload, its index, its list slot. It
-counts towards the bound of the cache. Otherwise entries of 100 bytes would take twice as much memory as the bound
-says."""
+"""The memory of an entry besides its `size_bytes`: the object, the header of its payload, its index, its list slot.
+This memory counts towards the bound of the cache. Otherwise entries of 100 bytes would take twice as much memory as the
+bound says."""
 
 SIZES_FORGOTTEN_AT_ONCE = 1024
-"""How many sizes one deletion removes. A deletion from the front of a list costs time in proportion to its length."""
+"""Sizes are deleted only when all of them, or more than this number, are obsolete, because each deletion from the front
+of a list takes time in proportion to the length of the list."""
 
 
 class RaftLog:
@@ -46,7 +48,7 @@ class RaftLog:
         self._cache_bytes = 0
         self._left_behind: list[
             Entry
-        ] = []  # Entries that a reset dropped. They are freed in steps, because freeing all at once takes long.
+        ] = []  # Entries that a reset dropped. Each append frees some of them, because freeing all at once takes long.
         self._sizes_from = store.last_index  # _sizes[k]: bytes of the first k entries after this index.
         self._sizes = [0]
         self.last_term = self._find_last_term()
@@ -76,7 +78,7 @@ class RaftLog:
 
     @property
     def durable_index(self) -> int:
-        """How far the log is durable on this member."""
+        """The index of the last durable entry on this member."""
         return self._writes.durable_index
 
     @property
@@ -97,8 +99,8 @@ class RaftLog:
     def last_at_most(self, index: int, term: int) -> int:
         """The last position, at or before `index`, whose term is at most `term` (Raft §5.3: one term per round).
 
-        The result is below `base_index` only if `index` is, or if the base's own term is too high: then nothing in this
-        log can match.
+        The result is below `base_index` only if `index` is below it, or if the term at `base_index` is above `term`:
+        then nothing in this log can match.
         """
         if index < self.base_index:
             return index
@@ -129,7 +131,8 @@ class RaftLog:
         return found
 
     def bytes_after(self, index: int) -> int:
-        """Bytes of the entries above `index`, without those that the store held at the start: they use no memory."""
+        """Bytes of the entries above `index`. Entries that the store held at the start use no memory and do not
+        count."""
         return self._sizes[-1] - self._sizes[min(max(index - self._sizes_from, 0), len(self._sizes) - 1)]
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -211,11 +214,12 @@ class RaftLog:
         return term
 
     def _evict(self) -> None:
-        """Evict compacted entries, and further ones, oldest first, while the cache is over its bound."""
+        """Evict all compacted entries. While the cache is over its bound, evict the oldest other entries, too."""
         bytes_left = self._cache_bytes
         goal = self._cache_bytes_max * CACHE_KEPT_EIGHTHS // 8 if bytes_left > self._cache_bytes_max else bytes_left
         compacted = len(self._cache) - (self.last_index - self.base_index)
-        evictable = len(self._cache) - (self.last_index - self.durable_index)  # The store may not have the others yet.
+        # The store surely has all durable ones.
+        evictable = len(self._cache) - (self.last_index - self.durable_index)
         count = 0
         for entry in islice(self._cache, EVICTED_AT_ONCE):
             size_bytes = entry.size_bytes + CACHED_OBJECT_BYTES

@@ -1,8 +1,9 @@
 """Membership changes as a leader carries them out: its peers, the voters that count, the steps of a change (thesis §4).
 
 Joint consensus (Raft §6): a configuration is in force as soon as it is in the log. While it is joint, majorities of
-both halves decide. Once the joint configuration is committed, the leader appends the final one, and the change is done
-when that one is committed, too. The leader replicates to a removed member until that member has applied its removal.
+both halves decide. Once the joint configuration is committed, the leader appends the final configuration. The change is
+done when the final configuration is committed, too. The leader replicates to a removed member until that member has
+applied its removal.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from raft.membership.change import MembershipChange, begin_change, leave_joint
 from raft.membership.configuration import Configuration
 
 PROMOTION_LAG_ENTRIES_MAX = 1_000
-"""How many entries a learner may lack when it becomes a voter. Commits should not wait for it (thesis §4.2.1)."""
+"""How many entries a learner may lack when it becomes a voter. Otherwise commits would wait for the new voter (thesis
+§4.2.1)."""
 
 DEPARTURE_TIMEOUTS_MAX = 10
-"""How long (in election time-outs) the leader replicates to a removed member so that it learns of its removal."""
+"""How long (in election time-outs) the leader still replicates to a removed member, so that the member applies its own
+removal."""
 
 
 class MembershipChanger:
-    """The members as one leader sees them, during one term. `own_first_index` is where its own entries begin."""
+    """One leader's view of the members, during one term. `own_first_index` is the index of the leader's first own
+    entry."""
 
     def __init__(self, state: CoreState, *, own_first_index: int) -> None:
         self._state, self._own_first_index = state, own_first_index
@@ -32,7 +36,7 @@ class MembershipChanger:
         """The voters of each half, as positions: the leader is 0, its `peers` count from 1. None, the usual case, if
         there is one half and every member votes."""
         self.departing: frozenset[str] = frozenset()
-        """Removed members among the peers: they still receive entries, and count nowhere."""
+        """Removed members among the peers: they still receive entries, and count in no majority."""
         self._departing_until = 0  # Monotonic ns.
         self.is_under_way = True  # True at first, because a change of an earlier leader may be unfinished.
         self.is_over = False  # True once a configuration is committed in which this leader is not a voter.
@@ -42,7 +46,7 @@ class MembershipChanger:
     def prepared(self, change: MembershipChange) -> Configuration:
         """The first configuration of `change`. Raises ChangeRefused."""
         state = self._state
-        if state.commit_index < self._own_first_index:  # Raft §6 forgot this: see Ongaro's correction of 2015.
+        if state.commit_index < self._own_first_index:  # Missing in Raft §6, and added by Ongaro's correction of 2015.
             raise ChangeRefused(ChangeRefusal.NOT_READY, "this leader has committed nothing in its term yet; try again")
         if self.is_under_way:
             raise ChangeRefused(ChangeRefusal.PENDING, "another change is under way; wait for its end")

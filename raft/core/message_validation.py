@@ -1,8 +1,9 @@
-"""Validation of messages: every message is checked against itself and against this member before it is used.
+"""Validation of messages: before a message is used, it must be consistent with itself and with the state of this
+member.
 
-A message that no honest peer can send changes nothing and costs its sender the connection (`ProtocolError`). So no
-sender can make a member persist a number that would harm it for ever, or make it fail an assertion about its own state.
-A well-formed but false message (a vote given twice, an invented log) is out of scope: Raft assumes that members do not
+A message that no honest peer can send changes nothing, and its connection is closed (`ProtocolError`). So no sender can
+make a member persist a number that would harm it for ever, or make it fail an assertion about its own state. A
+well-formed but false message (a vote given twice, an invented log) is out of scope: Raft assumes that members do not
 lie.
 """
 
@@ -35,31 +36,33 @@ from raft.types import LEADER_TIME_NS_MAX, Entry, EntryKind
 
 TERM_AHEAD_MAX = 2**32
 """How far the term of a message may be above the own term. A term rises once per election: with one campaign per second
-a cluster takes 136 years for 2**32 terms, and a member that was away, or comes back from an old copy, lags by no more.
-Terms end at 2**63 - 1, where no member can campaign; it takes 2**31 forged messages to get there, not one."""
+a cluster takes 136 years for 2**32 terms, and a member that was stopped, or was restored from an old copy, lags by no
+more. The last term is 2**63 - 1, in which no member can campaign. With this bound it takes 2**31 forged messages to get
+there, not one."""
 
 LEADER_TIME_AHEAD_NS_MAX = 2**58
-"""How far the leader_time of an entry may be above the earlier ones in the log: nine years. The
+"""How far (ns) the leader_time of an entry may be above that of all earlier entries in the log: nine years. The
 leader_time grows with the clock of the leader and stops without a leader, so only a leader that is idle for nine years
 could cause a larger step."""
 
-_CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
+_CONFIGURATION = EntryKind.CONFIGURATION  # Saves an attribute lookup per entry.
 _U64 = 27  # The additional information of a CBOR head that is followed by 8 bytes.
 
 
 class MessageValidation:
-    """One member's checks of the messages that it receives. They change nothing of its state."""
+    """One member's checks of the messages that it receives. No check changes the member's state."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        self._usual_time_max = LEADER_TIME_AHEAD_NS_MAX.to_bytes(8, "big")  # Valid without a look at the log.
+        # A leader_time up to this needs no look at the log.
+        self._usual_time_max = LEADER_TIME_AHEAD_NS_MAX.to_bytes(8, "big")
 
     def check(self, peer_id: str, message: Message, leader: Leader | None) -> None:
         """Raise ProtocolError for a message that no honest peer sends to this member.
 
-        `leader` is this member's own `Leader` while it leads, otherwise None. `peer_id` has said hello, member or not.
-        Raises NewerConfiguration for a configuration of a newer build, ValidationFault if a check itself is wrong, and
-        the errors of the log's store.
+        `leader` is this member's own `Leader` while it leads, otherwise None. `peer_id` has completed the handshake,
+        but need not be a member. Raises NewerConfiguration for a configuration of a newer build, ValidationFault if a
+        check itself is wrong, and the errors of the log's store.
         """
         try:
             self._check(peer_id, message, leader)
@@ -72,7 +75,7 @@ class MessageValidation:
         state = self._state
         if message.term != state.term:
             if message.term < state.term:
-                return  # The core answers with the own term, or drops the message. No other field is used.
+                return  # The core answers with its own term, or drops the message. No other field is used.
             self._check_term(message.term)
         in_term = message.term == state.term
         match message:
@@ -112,7 +115,7 @@ class MessageValidation:
             )
 
     def _check_leader(self, peer_id: str, leader: Leader | None) -> None:
-        """Election safety (Raft Figure 3): one leader per term."""
+        """Check election safety (Raft Figure 3): a term has one leader."""
         state = self._state
         if leader is not None:
             raise ProtocolError(f"it leads in term {state.term}, as {state.node_id} does")
@@ -120,8 +123,8 @@ class MessageValidation:
             raise ProtocolError(f"it leads in term {state.term}, as {state.leader_id} does")
 
     def _check_append(self, message: AppendEntries) -> None:
-        """The entries follow `prev_index` without a gap, in the order of terms, and agree with the entries here that
-        are committed, or that this leader has sent before.
+        """Check that the entries follow `prev_index` without a gap and with rising terms, and agree with the entries
+        here that are committed or that this leader has sent before.
 
         A configuration is in force as soon as its entry is in the log, so its form must be known.
         """
@@ -142,7 +145,7 @@ class MessageValidation:
             if entry.kind is _CONFIGURATION:
                 _check_configuration(entry)
             else:
-                payload = entry.payload  # Nearly all pass the next test: fewer than 23 commands, a time of 8 bytes.
+                payload = entry.payload  # Nearly all payloads have fewer than 23 commands and a time of 8 bytes.
                 if not (
                     len(payload) >= 10
                     and 0x80 < payload[0] < 0x98
@@ -154,15 +157,15 @@ class MessageValidation:
                 self._check_agreed(index, term)
 
     def _agreed_index(self, term: int) -> int:
-        """Up to here the log of the leader of `term` is known to equal ours."""
+        """The last index up to which the log of the leader of `term` is known to equal ours."""
         state = self._state
         if term == state.term and state.leader_match_index > state.commit_index:
             return state.leader_match_index
         return state.commit_index
 
     def _check_agreed(self, index: int, term: int) -> None:
-        """The leader has the entries that are committed (leader completeness, Raft §5.4), and those that it had before,
-        because a leader never changes its log (leader append-only, Raft §5.3).
+        """Check that the leader has our entry at `index`: either the entry is committed (leader completeness, Raft
+        §5.4), or the leader sent it before and never changes its own log (leader append-only, Raft §5.3).
         """
         ours = self._state.log.term_at(index)
         if ours is not None and ours != term:
@@ -172,13 +175,14 @@ class MessageValidation:
             raise ProtocolError(f"a log that has term {term} at {index}, {words}")
 
     def _check_leader_time(self, entry: Entry, message: AppendEntries) -> None:
-        """The replicated clock must be readable and not jump ahead: sessions expire by it, and it never goes back."""
+        """Check that the leader_time can be decoded and does not jump ahead: sessions expire by it, and it never goes
+        back."""
         state, time = self._state, batch_leader_time(entry.payload)
         if time > LEADER_TIME_NS_MAX:
             raise ProtocolError(f"entry {entry.index} has leader_time {time} ns; the greatest is {LEADER_TIME_NS_MAX}")
         before = message.prev_index
         if before > state.commit_index and state.log.term_at(before) != message.prev_term:
-            return  # The append does not continue our log and will be rejected; the entries before it are not known.
+            return  # The append does not continue our log and will be rejected; the times before it are not known.
         known = state.greatest_leader_time(up_to=state.log.last_index)
         for each in message.entries[: entry.index - before - 1]:
             if each.kind is not _CONFIGURATION:

@@ -16,7 +16,7 @@ from raft.protocol.messages import AppendAccepted, AppendRejected, Message, PreV
 
 
 class Outbox:
-    """Gathers the next `Ready`. Messages to one peer keep their order among those that wait for the same write."""
+    """Gathers the next `Ready`. Messages to one peer that wait for the same write keep their order."""
 
     def __init__(self) -> None:
         self.ready = Ready()
@@ -25,7 +25,7 @@ class Outbox:
 
     @property
     def waiting_count(self) -> int:
-        """How many messages wait for the disk."""
+        """The number of messages that wait for the disk."""
         return len(self._waiting)
 
     def send(self, peer_id: str, message: Message, *, after: int = 0) -> None:

@@ -22,18 +22,18 @@ class PeerState(enum.Enum):
 
 
 class Progress:
-    """One peer of a leader, during one term. Only reports of the peer itself in this term count."""
+    """One peer of a leader, during one term. Everything known about it comes from its own reports in this term."""
 
     def __init__(self, *, next_index: int, now: int) -> None:
         self.state = PeerState.PROBE
-        self.match_index = 0  # Its durable log equals ours up to this index.
+        self.match_index = 0  # The peer's durable log equals ours up to this index.
         self.next_index = next_index
         self.heard_at = now  # Monotonic ns. A new leader counts each peer as heard at its election.
         self.read_counter = 0  # The last ReadIndex round that it confirmed.
         self.last_applied: int | None = None  # None until it has reported in this term.
-        self.priority = 0  # Its election priority, as it last reported.
-        self.commit_sent = 0  # The high-water mark that it may know.
-        self.paused = False  # A probe is under way; the next heartbeat tries again.
+        self.priority = 0  # The election priority that it last reported.
+        self.commit_sent = 0  # The highest mark that a sent append allows it to reach.
+        self.paused = False  # True while a probe is under way; the next heartbeat allows another.
         self._window: deque[tuple[int, int]] = deque()  # (last_index, bytes) of each unanswered append.
         self._window_bytes = 0
         self._moved = False  # `match_index` has risen since the last heartbeat.
@@ -57,7 +57,8 @@ class Progress:
         return len(self._window) < config.window_messages_max and self._window_bytes < config.window_bytes_max
 
     def sent(self, last_index: int, size_bytes: int) -> None:
-        """An append with entries up to `last_index` left. In `PROBE` the next one waits for its answer."""
+        """Note that an append with entries up to `last_index` was sent. In `PROBE` the next append waits for the
+        answer."""
         if self.state is PeerState.PROBE:
             self.paused = True
             return
@@ -101,9 +102,9 @@ class Progress:
     def probe_again(self, *, paused: bool = False) -> None:
         """Messages in flight were lost, or a transfer was given up: find out again where the peer's log ends.
 
-        A probe that was lost is repeated from the same `next_index`. To go back to `match_index` would be wrong: a new
-        leader does not know it yet, and the log there may be compacted. The leader would send a snapshot to a peer that
-        lacks nothing.
+        A probe that was lost is repeated from the same `next_index`. Going back to `match_index` would be wrong: on a
+        new leader it is still 0, and the log there may be compacted. Then the leader would send a snapshot to a peer
+        that lacks nothing.
         """
         if self.state is not PeerState.PROBE:
             self.next_index = self.match_index + 1
@@ -111,12 +112,12 @@ class Progress:
         self.paused = paused
 
     def want_snapshot(self) -> None:
-        """The log does not reach back far enough."""
+        """The leader's log no longer has the next entry of this peer: a snapshot is needed."""
         self._enter(PeerState.SNAPSHOT)
 
     def heartbeat(self) -> bool:
-        """A heartbeat leaves: a probe may be repeated. True if appends are in flight and none was confirmed since the
-        last heartbeat."""
+        """Note a heartbeat, after which a lost probe may be repeated. Return True if appends are in flight and none was
+        confirmed since the last heartbeat."""
         stalled = bool(self._window) and not self._moved
         self._moved = False
         self.paused = False
@@ -133,7 +134,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
-    """A peer as this node sees it. The marks are the leader's view; on other members they are 0."""
+    """This node's view of a peer. The marks are what the leader knows; on other members they are 0."""
 
     peer_id: str
     state: str  # probe, replicate, snapshot; empty where this node is not the leader.

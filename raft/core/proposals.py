@@ -26,7 +26,8 @@ class _Range:
 
 
 class OpenProposals:
-    """Own entries, as one range per term of leadership; bounded by the uncommitted and the unapplied tail."""
+    """The open proposals, as one range per term of leadership. The bounds of the uncommitted and the unapplied tail
+    bound them, too."""
 
     def __init__(self, log: RaftLog, outbox: Outbox) -> None:
         self._log, self._outbox = log, outbox
@@ -65,7 +66,7 @@ class OpenProposals:
             self._forget_empty()
 
     def applied(self, index: int) -> None:
-        """The state machine has returned its results up to `index`: those proposals have ended."""
+        """The state machine has returned its results up to `index`: the proposals up to there have ended."""
         if not self._ranges:
             return
         for proposals in self._ranges:

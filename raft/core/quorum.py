@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Tally(enum.Enum):
-    """How a vote stands. `LOST` means that the voters who have not answered can no longer change it."""
+    """The state of a vote. `LOST` means that the answers still missing cannot make a majority."""
 
     WON = "won"
     LOST = "lost"
@@ -18,9 +18,9 @@ class Tally(enum.Enum):
 def majority_index(positions: Sequence[int]) -> int:
     """Return the highest position that a majority of voters has reached (Raft §5.3, Figure 2).
 
-    `positions` has one entry per voter, leader included, in any order; length n ≥ 1. The result is reached by at
-    least n // 2 + 1 voters. Cost: O(n log n), n ≤ 9. For the last indexes 8, 9, 10, 10, 10 it is 10; for 9, 9, 0, 0
-    it is 0. The caller of a commit must still check that the entry is of the *current* term (Raft §5.4.2).
+    `positions` has one entry per voter, leader included, in any order; length n ≥ 1. The result is reached by at least
+    n // 2 + 1 voters. Cost: O(n log n), n ≤ 9. For the last indexes 8, 9, 10, 10, 10 the result is 10; for 9, 9, 0, 0
+    the result is 0. The caller of a commit must still check that the entry is of the *current* term (Raft §5.4.2).
 
     Raises ValueError if there are no voters.
     """

@@ -42,7 +42,7 @@ from raft.protocol.messages import (
 )
 from raft.types import EntryKind, HardState, LogPosition, ReadMode, Role
 
-_VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # `A | B` would be built again for every message.
+_VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # A tuple, because `A | B` would be built for every message.
 _REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot, TimeoutNow)
 _OF_REPLICATION = (AppendEntries, AppendAccepted)
 
@@ -76,8 +76,9 @@ class RaftCore:
     ) -> None:
         """`leader_time` (ns) is that of the state machine at `snapshot`; `now` is monotonic, in ns.
 
-        `configuration` is that of `snapshot`; later ones are in the log. A member that is in none of them waits.
-        `mark_delay_ns`: how long a leader waits for an append that can carry a new high-water mark to an idle peer.
+        `configuration` is that of `snapshot`; later ones are in the log. A member that none of them names waits until
+        one does. `mark_delay_ns`: how long a leader waits for an append that can carry a new high-water mark to an idle
+        peer.
 
         Raises InvalidConfiguration if the log has a configuration that this version does not know.
         """
@@ -156,7 +157,7 @@ class RaftCore:
         elif self._elections.waits_for_its_own_vote:
             self._elections.restart_timer()  # No request has left yet: a new campaign would wait for the disk, too.
         elif not self._state.may_campaign:
-            self._state.follow(None)  # No leader is known any more: reads that wait for one end.
+            self._state.follow(None)  # No leader is known any more: reads that wait for its answer fail.
             self._elections.restart_timer()
         else:
             self._become_pre_candidate()
@@ -177,8 +178,8 @@ class RaftCore:
     def propose_change(self, change: MembershipChange) -> LogPosition:
         """Begin a membership change; return the log position of its first configuration.
 
-        If that configuration is joint, the leader appends the final one once it is committed, even if another member
-        leads by then. Raises NotLeader, ChangeRefused, Busy: then nothing has changed.
+        If that configuration is joint, the final one is appended once the joint one is committed, by the member that
+        leads then. Raises NotLeader, ChangeRefused, Busy: then nothing has changed.
         """
         position = self._leading().propose_change(change)
         self._settle()
@@ -195,10 +196,10 @@ class RaftCore:
         return successor_id
 
     def request_read(self, ticket: int, mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """Request a read. Its ticket is in a later `Ready`, once the guarantee of `mode` holds.
+        """Request a read. A later `Ready` contains `ticket`, once the guarantee of `mode` holds.
 
-        Only a leader takes READ_INDEX and LEASE; if the lease does not hold, it begins a round. `age_ns_max` is for
-        BOUNDED_STALENESS: the maximum age of the state. A member that cannot prove this age asks the leader. Raises
+        Only a leader takes READ_INDEX and LEASE; a LEASE read joins a round if the lease does not hold. `age_ns_max` is
+        for BOUNDED_STALENESS: the maximum age of the state. A member that cannot prove this age asks the leader. Raises
         NotLeader, Busy.
         """
         match mode:
@@ -376,7 +377,8 @@ class RaftCore:
         return self._state.committed_configuration
 
     def configuration_at(self, index: int) -> Configuration:
-        """The configuration once the entry at `index` is applied. `index` is not below the newest snapshot."""
+        """The configuration in force right after the entry at `index` was applied. `index` is not below the newest
+        snapshot."""
         return self._state.configurations.at(index)
 
     @property
@@ -401,7 +403,8 @@ class RaftCore:
         )
 
     def accepts_hello_from(self, peer_id: str) -> bool:
-        """True if the hello of this peer is accepted: it is known here, or it may lead by a newer configuration.
+        """True if the hello of this peer is accepted: this member knows the peer, or the peer may be the leader under a
+        newer configuration.
 
         While this member hears a leader, it refuses unknown peers other than that leader.
         """
@@ -515,7 +518,7 @@ class RaftCore:
         )
 
     def peers_status(self) -> list[PeerStatus]:
-        """Every peer as the leader sees it, in the order of ids; empty on other members."""
+        """The leader's view of every peer, in the order of ids; empty on other members."""
         if self._leader is None:
             return []
         silent_before = self._state.now - self._state.config.election_timeout_max_ns
@@ -541,9 +544,9 @@ class RaftCore:
     def _accepts(self, peer_id: str, message: Message) -> bool:
         """True if a message of a member outside our newest configuration is used (thesis §4.1).
 
-        The sender may be a leader or a candidate by a configuration that we do not have yet; only its log and its term
-        count. A leader answers removed members until they know of their removal. Other members ignore a removed member
-        once its removal is committed here.
+        The sender may be a leader or a candidate under a configuration that we do not have yet, so only its log and its
+        term are judged. A leader answers removed members until they have applied their removal. Other members ignore a
+        removed member once its removal is committed here.
         """
         state, leader = self._state, self._leader
         if leader is not None and peer_id in leader.membership.departing:
@@ -560,7 +563,7 @@ class RaftCore:
     def _step(self, peer_id: str, message: Message) -> None:
         state = self._state
         if isinstance(message, _VOTE_REQUESTS) and self._elections.ignores(message, leads=self._leader is not None):
-            # Thesis §4.2.3: a member that cannot hear a live leader must not depose it, not even by its higher term.
+            # Thesis §4.2.3: a member that cannot hear a live leader must not depose that leader with a higher term.
             pre_vote = isinstance(message, PreVoteRequest)
             state.trace("vote_refused", peer_id=peer_id, pre_vote=pre_vote, reason="a leader is heard")
             return

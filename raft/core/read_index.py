@@ -22,12 +22,13 @@ from raft.errors import Busy
 from raft.types import ReadMode
 
 SILENCES_PER_MARK_DELAY = 5
-"""If a preferred quorum is silent, the other peers are asked after the mark delay divided by this: usually 1 ms."""
+"""If a preferred quorum is silent, the other peers are asked after the mark delay divided by this number: usually 1
+ms."""
 
 NEVER = 1 << 62
 
 ROUNDS_MAX = 1_000
-"""How many rounds a preferred quorum lasts. Then all peers are asked again: another peer may be faster by now."""
+"""How many rounds use the same preferred quorum. Then one round asks all peers: another peer may be faster by now."""
 
 
 @dataclass(slots=True)
@@ -38,11 +39,11 @@ class Round:
     read_index: int
     began_at: int  # Monotonic ns.
     tickets: list[int]
-    requests: dict[str, int]  # By member: the number of its open request for a read index.
+    requests: dict[str, int]  # Member id → number of its open request for a read index.
 
 
 class ReadRounds:
-    """The reads of one leader, during one term. Tickets are the caller's."""
+    """The reads of one leader, during one term. The caller chooses the tickets."""
 
     def __init__(self, *, reads_pending_max: int) -> None:
         self.counter = 0
@@ -50,7 +51,7 @@ class ReadRounds:
         self.count = 0  # Open reads: waiting, under way, or confirmed.
         self.waiting: list[int] = []  # Tickets that wait for the next round.
         self.by_lease: list[int] = []  # Tickets that wait for a check of the lease.
-        self.requests: dict[str, int] = {}  # By other member: its latest request. A member has one at a time.
+        self.requests: dict[str, int] = {}  # Member id → number of its latest request; one at a time.
         self.under_way: deque[Round] = deque()
         self.confirmed: deque[tuple[int, list[int], ReadMode]] = deque()  # (read_index, tickets, how)
 
@@ -130,7 +131,7 @@ class PreferredQuorum:
         self._patience_ns = mark_delay_ns // SILENCES_PER_MARK_DELAY
         self._quick: tuple[str, ...] = ()
         self._rounds_left = 0
-        self._needs_full_round = True  # The round under way, or else the next, asks all peers for the fastest.
+        self._needs_full_round = True  # True: the round under way, or the next one, asks all peers.
         self.over_at = NEVER  # Monotonic ns: when the other peers are to be asked.
 
     def of(self, peers: Mapping[str, Progress], now: int, *, is_lone: bool) -> Iterable[str]:

@@ -1,4 +1,5 @@
-"""The effects that the core requests, in one structure. Its docstring states the order in which they are carried out.
+"""The effects that the core requests, in one structure. The docstring of `Ready` states the order in which they are
+carried out.
 
 See docs/reference/specification.md#3-order-of-durability.
 """
@@ -21,9 +22,9 @@ class Certainty(enum.Enum):
     """
 
     NOT_APPLIED = "not applied"
-    """Another term is committed at its index: it certainly had, and will have, no effect."""
+    """An entry of another term is committed at its index: the proposal certainly had no effect, and never will."""
     UNKNOWN = "unknown"
-    """A snapshot went past its index: it may have been applied."""
+    """A snapshot replaced the log at its index: the proposal may have been applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +49,18 @@ class Ready:
     send: list[tuple[str, Message]]
     apply: list[Entry]
     reads_ready: list[int]  # Tickets of reads that a round confirmed; the state is applied far enough. Serve now.
-    reads_ready_by_mode: list[tuple[int, ReadMode]]  # Likewise, for reads served in another mode than by a round.
+    reads_ready_by_mode: list[tuple[int, ReadMode]]  # The same for reads in other modes.
     reads_failed: list[tuple[int, RaftError]]
     ended: list[ProposalEnded]
     snapshot_wanted: list[str]  # Peers that are behind the log: start a transfer.
-    snapshot_chunks: list[tuple[str, InstallSnapshot]]  # From the leader, term checked.
+    snapshot_chunks: list[tuple[str, InstallSnapshot]]  # Chunks from the leader, whose term was checked.
     snapshot_progress: list[tuple[str, InstallSnapshotProgress]]  # From followers.
     events: list[TraceEvent]
     peers_changed: bool  # The set of peers to connect to has changed; never the only field set.
 
     def __init__(self) -> None:
-        """Make an empty `Ready`. Written out by hand, as every event makes one or two: 0.32 instead of 0.57 µs."""
+        """Make an empty `Ready`. Every event makes one or two, and a generated `__init__` takes 0.57 µs instead of
+        0.32."""
         self.write, self.peers_changed = None, False
         self.send, self.apply, self.events, self.ended = [], [], [], []
         self.reads_ready, self.reads_ready_by_mode, self.reads_failed = [], [], []

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 
 PROOFS_MAX = 64
-"""How many proofs may wait for their index to be applied. Newer ones are dropped: a state that lags so far is old."""
+"""How many proofs may wait for their index to be applied. Further proofs are dropped: a state that lags so far is old
+anyway."""
 
 
 class StalenessTracker:

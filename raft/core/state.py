@@ -1,4 +1,5 @@
-"""The state that all parts of the core share: term, vote, marks, log and outbox. One method changes each of them."""
+"""The state that all parts of the core share: term, vote, marks, log and outbox. For each of these, one method makes
+all changes."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from raft.membership.configuration import Configuration, ConfigurationHistory
 from raft.protocol.messages import AppendAccepted, Message
 from raft.types import Entry, EntryKind, HardState, LogPosition, Role, TraceEvent
 
-_CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry: 30 ns.
+_CONFIGURATION = EntryKind.CONFIGURATION  # Saves an attribute lookup of 30 ns per entry.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreStatus:
-    """A frozen view of one core. The bytes are the sizes of its bounded buffers."""
+    """A frozen view of one core. The fields in bytes are the sizes of its bounded buffers."""
 
     node_id: str
     role: Role
@@ -41,9 +42,9 @@ class CoreStatus:
     durable_index: int
     last_index: int
     low_watermark: int
-    peers: tuple[PeerStatus, ...]  # As the leader sees them; empty on other members.
-    uncommitted_bytes: int  # Entries above the high-water mark, without those that the log had at the start.
-    unapplied_bytes: int  # Entries above `last_applied`, without those that the log had at the start.
+    peers: tuple[PeerStatus, ...]  # The leader's view of its peers; empty on other members.
+    uncommitted_bytes: int  # Entries above the high-water mark that were appended since the start.
+    unapplied_bytes: int  # Entries above `last_applied` that were appended since the start.
     log_cache_bytes: int  # The recent entries in memory; bound: log_cache_bytes_max.
     cached_from: int  # The index of the first entry in memory.
     messages_waiting: int  # Messages that wait for the disk; bound: one of each kind per peer and write under way.
@@ -77,16 +78,16 @@ class CoreState:
         self.term, self.voted_for = hard_state.term, hard_state.voted_for
         self.leader_id: str | None = None
         self.leader_match_index = 0
-        """Up to here the appends of this term's leader have shown that its log equals this one."""
+        """The last index up to which appends of this term's leader have shown that its log equals this one."""
         self.snapshot_index = self.last_applied = snapshot.index
         self.commit_index = max(snapshot.index, min(hard_state.commit_index, self.log.last_index))
         self.low_watermark = 0
         self.muted_events: frozenset[str] = frozenset()  # Names of events that no observer wants.
         self.staleness = StalenessTracker()
-        self.yielded_count, self.yielded_at = 0, now  # Transfers to members with a higher election priority.
+        self.yielded_count, self.yielded_at = 0, now  # Count and last time of transfers by election priority.
         self.compacted_leader_time = leader_time  # The greatest leader_time (ns) in entries that may be forgotten.
         if snapshot.term > self.term:
-            self.move_to_term(snapshot.term)  # The file of an installed snapshot was durable before the term was.
+            self.move_to_term(snapshot.term)  # A crash came between the sync of the snapshot file and that of its term.
         assert self.log.last_term <= self.term, (self.log.last_position, self.term)
         self.configurations = ConfigurationHistory(snapshot.index, configuration)
         for index in log_store.configuration_indexes():
@@ -144,7 +145,7 @@ class CoreState:
         self.follow(None)
 
     def vote_for(self, node_id: str) -> None:
-        """One vote per term (Raft §5.2); it counts when it is durable."""
+        """Vote for this member: one vote per term (Raft §5.2), which counts when it is durable."""
         assert self.voted_for in (None, node_id), (self.voted_for, node_id)
         if self.voted_for is None:
             self.voted_for = node_id
@@ -251,7 +252,8 @@ class CoreState:
             match_index=match_index,
             last_applied=self.last_applied,
             read_counter=read_counter,
-            priority=0 if self.log.is_disk_full else self.config.election_priority,  # As leader it would take no write.
+            # A leader with a full disk would take no writes.
+            priority=0 if self.log.is_disk_full else self.config.election_priority,
         )
         self.outbox.send(leader_id, message, after=self.writes.sequence_for(match_index))
 

@@ -1,7 +1,7 @@
 """The ordered write stream: numbered log writes, and how much of the log each of them makes durable.
 
-All changes since the last `take` become one `LogWrite`. A truncation shortens the claims that reach past it, because
-entries of a write under way may be cut from the log before that write is done.
+All changes since the last `take` become one `LogWrite`. A truncation lowers each `DurabilityClaim` that reaches past
+it, because entries may be cut from the log while the write that contains them is still under way.
 
 See docs/reference/specification.md#3-order-of-durability.
 """
@@ -24,7 +24,7 @@ class WriteStream:
         self.durable_index = durable_index
         self.durable_sequence = 0
         self.issued_sequence = 0  # The last write that was taken.
-        self.pending = False  # There are changes that no `LogWrite` carries yet.
+        self.pending = False  # True if there are changes that no `LogWrite` carries yet.
         self._claims: deque[DurabilityClaim] = deque()  # Sequence and index both rise.
         self.barrier_sequence = 0  # The last write with a new term, vote or reset: every message waits for it.
         self._hard_state_changed = False
@@ -34,11 +34,12 @@ class WriteStream:
 
     @property
     def latest_sequence(self) -> int:
-        """The write that makes everything up to this moment durable."""
+        """The number of the write that makes everything up to this moment durable."""
         return self.issued_sequence + 1 if self.pending else self.issued_sequence
 
     def sequence_for(self, index: int) -> int:
-        """The write after which term, vote and the log up to `index` are durable; it may be durable already."""
+        """The number of the write after which term, vote and the log up to `index` are durable; that write may be
+        durable already."""
         if index <= self.durable_index:
             return self.barrier_sequence
         for sequence, claimed_index in self._claims:
@@ -66,7 +67,7 @@ class WriteStream:
         self._add_claim(entries[-1].index)
 
     def truncate_from(self, index: int) -> None:
-        """Cut the log before `index`; the replacing entries go into the same write.
+        """Cut the entries from `index` on; the replacing entries go into the same write.
 
         See docs/reference/specification.md#34-cut-and-replacement.
         """

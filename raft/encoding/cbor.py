@@ -1,8 +1,8 @@
-"""The CBOR profile of every frame: few types, one item, nothing that runs code or expands.
+"""The CBOR profile of every frame: one item of few types, and nothing that runs code or expands when it is decoded.
 
-Allowed: integers of 64 bits with sign, bytes, text, arrays, maps with text or integer keys, booleans, null.
-Refused: floats, tags (bignums, regular expressions, shared references, …), undefined and other simple values,
-indefinite lengths, duplicate keys, nesting deeper than `DEPTH_MAX`, bytes after the item, text that is not UTF-8.
+Allowed: signed 64-bit integers, bytes, text, arrays, maps with text or integer keys, booleans, null. Refused: floats,
+tags (bignums, regular expressions, shared references, …), undefined and other simple values, indefinite lengths,
+duplicate keys, nesting deeper than `DEPTH_MAX`, bytes after the item, text that is not UTF-8.
 
 `cbor2` decodes, with options that make it refuse as much as it can. A mapping with a decoder for *every* tag refuses
 each tag before a built-in decoder runs. A walk over the result refuses the remaining types.
@@ -20,10 +20,11 @@ import cbor2
 from raft.errors import ProtocolError
 
 DEPTH_MAX = 16
-"""Nested containers in one item. The deepest message uses 6; a bound keeps hostile nesting off the stack."""
+"""The maximum depth of nested containers in one item. The deepest message uses 6; the bound protects the stack from
+hostile input."""
 
 UNSIGNED, BYTES, ARRAY = 0x00, 0x40, 0x80
-"""Major types, as `encode_head` takes them."""
+"""CBOR major types, in the form that `encode_head` takes."""
 
 INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
@@ -37,7 +38,7 @@ SEPARATOR_BYTES = 16
 
 _SEPARATOR_HEAD = bytes((BYTES | SEPARATOR_BYTES,))
 
-_IDLE_MAX = 4  # Decoders kept for reuse: one per thread that decodes at the same moment, few in practice.
+_IDLE_MAX = 4  # The maximum of decoders kept for reuse. Each thread that is decoding needs one.
 
 
 class _EveryTagRefused(Mapping[int, Callable[..., NoReturn]]):
@@ -60,7 +61,8 @@ _EVERY_TAG_REFUSED = _EveryTagRefused()
 
 
 class _Source:
-    """A file over bytes for the decoder, which seeks back over bytes read ahead. `offset` is the used length."""
+    """A file object over bytes for the decoder, which reads ahead and seeks back. `offset` ends as the length that was
+    used."""
 
     __slots__ = ("body", "offset")
 
@@ -88,7 +90,7 @@ class _Source:
 
 
 class _ReusedDecoder:
-    """One decoder over one source: building both for each small frame would double the cost of decoding it."""
+    """One decoder with its source. Building both for each small frame would double the cost of decoding the frame."""
 
     def __init__(self) -> None:
         self._source = _Source()
@@ -122,7 +124,7 @@ def decode_item(body: bytes) -> Any:
     except IndexError:
         decoder = _ReusedDecoder()
     try:
-        item, used = decoder.decode(body)  # After an exception this decoder is in no known state: it is not put back.
+        item, used = decoder.decode(body)  # After an exception the decoder is not reused: its state is unknown.
     except _DECODER_ERRORS as error:
         raise ProtocolError(f"not an allowed CBOR item: {error}") from error
     if len(_idle) < _IDLE_MAX:
@@ -134,16 +136,18 @@ def decode_item(body: bytes) -> Any:
 
 
 def decode_joined(bodies: Sequence[bytes], separator: bytes, *, immutable: bool = False) -> list[Any] | None:
-    """Decode one item from each body, all in one call: 0.5 µs each for small requests; `decode_item` takes 1.8 µs.
+    """Decode one item from each body in a single call. A small request takes 0.5 µs; with `decode_item` it takes 1.8
+    µs.
 
-    Returns None if a body is not exactly one item, or contains something that the decoder refuses. Then decode each
-    body with `decode_item` to find the wrong one. The *types* of items are not checked: before an item is used, its
-    types must be checked to be in the profile. `immutable`: arrays become tuples.
+    Returns None if a body is not exactly one item, or contains something that the decoder refuses. The caller then
+    decodes each body with `decode_item` to find the invalid one. The *types* of items are not checked: before the
+    caller uses an item, it must check that the profile allows its types. `immutable`: arrays become tuples.
 
-    `separator`: `SEPARATOR_BYTES` that no sender of a body can know. One separator follows each body, and all n of them
-    must be found at the n odd places of the result. Then each item between them is one whole body: an item that ended
-    after its body would have consumed a separator, which no sender could replace, and an item that ended before would
-    have left bytes in front of one. The decoded items do not depend on the value of the separator.
+    `separator`: `SEPARATOR_BYTES` that no sender of a body can know. A separator follows each of the n bodies, and the
+    result must have a separator at each of its n odd places. Then each item before a separator is one whole body. An
+    item that ended after its body would have consumed a separator, which no sender could replace. An item that ended
+    before the end of its body would have left bytes in front of the separator. The decoded items do not depend on the
+    value of the separator.
     """
     assert len(separator) == SEPARATOR_BYTES, len(separator)
     count, between = len(bodies), _SEPARATOR_HEAD + separator
@@ -167,7 +171,8 @@ def decode_joined(bodies: Sequence[bytes], separator: bytes, *, immutable: bool 
 def decode_stored(body: bytes, depth_max: int = DEPTH_MAX) -> Any:
     """Decode the one item in `body`, which a member of this cluster has encoded. Arrays become tuples.
 
-    No tag runs code of the library. The types of items are not checked. Raises ProtocolError.
+    Every tag is refused, so no tag decoder of the library runs. The types of items are not checked. Raises
+    ProtocolError.
     """
     try:
         return cbor2.loads(
@@ -188,7 +193,8 @@ def encode_item(item: Any) -> bytes:
 
 
 def encode_head(major: int, number: int) -> bytes:
-    """A head in its shortest form (RFC 8949 §3): `major` is the type in the upper three bits, `number` below 2**64."""
+    """The head of an item in its shortest form (RFC 8949 §3). `major` is the type in the upper three bits; `number` is
+    below 2**64."""
     if number < 24:
         return _BYTE[major | number]
     if number < 1 << 8:
@@ -201,7 +207,7 @@ def encode_head(major: int, number: int) -> bytes:
 
 
 def _check_types(item: Any) -> None:
-    """Refuse types that the profile does not have. Recursion is bounded: the decoder has refused deep nesting."""
+    """Refuse types that the profile does not allow. Recursion is bounded: the decoder has refused deep nesting."""
     kind = type(item)
     if kind is bytes or kind is str or kind is bool or item is None:
         return
@@ -221,7 +227,7 @@ def _check_types(item: Any) -> None:
 
 
 def _check_each(items: Any) -> None:
-    """`_check_types` for each, with the common cases inline: this is on the path of every request."""
+    """Do `_check_types` for each item, with the common cases inline, because every request runs this."""
     for item in items:
         kind = type(item)
         if kind is int:

@@ -14,7 +14,7 @@ from raft.encoding.cbor import ARRAY, UNSIGNED, encode_head
 from raft.errors import ProtocolError
 
 BATCH_OVERHEAD_BYTES = 5 + 9
-"""The maximum size of array head and leader time in a batch."""
+"""The maximum size (bytes) of the array head and the leader_time in a batch."""
 
 
 def encode_batch(leader_time: int, commands: Sequence[bytes]) -> bytes:
@@ -32,7 +32,8 @@ def batch_leader_time(payload: bytes) -> int:
 
 
 def batch_size(payload: bytes) -> int:
-    """How many commands an encoded batch says it has. Cost: constant. Raises ProtocolError if this is no batch."""
+    """The number of commands that the head of an encoded batch states. Cost: constant. Raises ProtocolError if this is
+    no batch."""
     count, _ = _read_head(payload, 0, ARRAY)
     if count < 1:
         raise ProtocolError("a batch without leader_time")

@@ -1,6 +1,6 @@
 """Frames: a big-endian u32 length, then that many bytes of body (docs/reference/specification.md#71-frames).
 
-Sans-I/O: bytes in, bodies out, so that any transport (and later TLS) can sit under it.
+This module does no I/O: it turns bytes into bodies, so that it works with any transport (and later with TLS).
 """
 
 from __future__ import annotations
@@ -8,16 +8,18 @@ from __future__ import annotations
 from raft.errors import ProtocolError
 
 FRAME_BYTES_MAX_PEER = 16 * 1024 * 1024
-"""Twice the largest entry payload: an append request with one such entry always fits."""
+"""The maximum size (bytes) of a frame between members: twice the largest entry payload, so that an append request with
+one such entry always fits."""
 
 FRAME_BYTES_MAX_CLIENT = 4 * 1024 * 1024
-"""More than the largest transaction (1.5 MiB), with room for its answer, which contains records, too."""
+"""The maximum size (bytes) of a frame between client and member: enough for the largest transaction (1.5 MiB), and for
+its answer, which may contain more records."""
 
 HEADER_BYTES = 4
 
 
 def frame(body: bytes) -> bytes:
-    """Put the length before `body`: 1 to 2**32 - 1 bytes."""
+    """Put the length before `body`, which has 1 to 2**32 - 1 bytes."""
     assert 0 < len(body) < 1 << 32, len(body)
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
@@ -25,7 +27,7 @@ def frame(body: bytes) -> bytes:
 class FrameSplitter:
     """Cuts a byte stream into the bodies of its frames.
 
-    Memory: never more than one incomplete frame (`bytes_max` + 4) besides what `feed` was given. A length is
+    It holds at most one incomplete frame (`bytes_max` + 4 bytes) besides the bytes that `feed` was given. A length is
     checked as soon as its four bytes have arrived, so a hostile length makes no buffer grow.
 
     >>> splitter = FrameSplitter(bytes_max=10)
@@ -39,11 +41,12 @@ class FrameSplitter:
         assert bytes_max > 0, bytes_max
         self._bytes_max = bytes_max
         self.rest = bytearray()  # The incomplete frame, as far as it has arrived.
-        self._wanted = HEADER_BYTES  # Bytes that `rest` must have before it is worth splitting.
+        self._wanted = HEADER_BYTES  # How many bytes `rest` must have before the next frame can be complete.
 
     @property
     def wanted_bytes(self) -> int:
-        """Size of the incomplete frame with its length, or of the length alone while that is incomplete."""
+        """The size (bytes) of the incomplete frame with its length field; only that of the length field while that is
+        incomplete."""
         return self._wanted
 
     def feed(self, data: bytes | bytearray) -> list[bytes]:
@@ -54,7 +57,7 @@ class FrameSplitter:
         if not self.rest:
             length = len(data) - HEADER_BYTES
             if 0 < length <= self._bytes_max and int.from_bytes(data[:HEADER_BYTES], "big") == length:
-                return [bytes(data[HEADER_BYTES:])]  # One whole frame, as of a lone request or answer.
+                return [bytes(data[HEADER_BYTES:])]  # Exactly one frame: the usual case for a lone request or answer.
             bodies, used = self._split(data)
             self.rest += data[used:] if used else data
             return bodies
@@ -66,7 +69,7 @@ class FrameSplitter:
         return bodies
 
     def _split(self, data: bytes | bytearray) -> tuple[list[bytes], int]:
-        """Return the complete bodies in `data` and how many of its bytes they used."""
+        """Return the complete bodies in `data`, and the number of bytes of `data` that their frames took."""
         bodies: list[bytes] = []
         start, size = 0, len(data)
         while size - start >= HEADER_BYTES:

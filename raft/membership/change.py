@@ -1,7 +1,7 @@
 """A membership change: the request, the configurations it leads to, and the changes that are refused (thesis §4).
 
 Voters always change through a joint configuration, one or many at a time, so there is only one procedure to prove.
-Learners come and go, and addresses change, in one step, because no majority changes by it.
+Adding or removing learners and changing addresses take one step, because they change no majority.
 """
 
 from __future__ import annotations

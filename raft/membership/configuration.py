@@ -17,12 +17,12 @@ from raft.errors import InvalidConfiguration, NewerConfiguration, ProtocolError
 
 NODE_ID_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 MEMBERS_MAX = 9
-"""The bound of members, learners included. More would make commits slower and no safer. The bound also limits the sum
-of all per-peer buffers. It applies to the two halves of a joint configuration together."""
+"""The maximum number of members, learners included. More members would make commits slower and no safer. The bound also
+limits the sum of all per-peer buffers. A joint configuration may have so many members in both halves together."""
 
 REMOVED_IDS_MAX = 256
-"""How many ids of former members are remembered: at most 16 KiB in each snapshot. An id beyond this bound is protected
-by pins only: a member that knew the old holder of the id refuses a new one.
+"""How many ids of former members are remembered: at most 16 KiB in each snapshot. An older removed id is protected by
+pins only: a member that knew the former holder of the id refuses a new holder.
 
 See docs/reference/specification.md#14-removed-ids.
 """
@@ -33,7 +33,8 @@ _VOTER, _OUTGOING, _LEARNER = 1, 2, 4
 
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
-    """One member as the others know it. Addresses are `host:port` as *advertised*; empty if no peer dials it.
+    """What the other members know about one member. Addresses are `host:port` as *advertised*; an address is empty if
+    nobody dials it.
 
     `incarnation_id` has 16 bytes, or is empty: then the first hello of the member determines it.
 
@@ -58,10 +59,10 @@ class Member:
 class Configuration:
     """The members of the cluster, each part in canonical order (by node id).
 
-    `voters` decide. While `outgoing` is not empty the configuration is *joint* (Raft §6): a majority of each half must
+    `voters` decide. While `outgoing` is not empty, the configuration is *joint* (Raft §6): a majority of each half must
     agree, and the next configuration has no `outgoing` voters. `learners` have the log and decide nothing. `removed`:
-    ids of former members, oldest first; they are never used again. `lease_ns` (0: none) is the length of a promise that
-    every member makes to each leader it hears: no vote for another member, even across a restart. Once set, it stays.
+    ids of former members, oldest first; they are never used again. `lease_ns` (0: none) is how long every member
+    promises, to each leader that it hears, to vote for no other member, even across a restart. Once set, it stays.
     """
 
     voters: tuple[Member, ...]
@@ -129,10 +130,10 @@ class Configuration:
         return any(member.node_id == node_id for member in (*self.voters, *self.outgoing))
 
     def encode(self) -> bytes:
-        """Encode as canonical CBOR. With voters alone: `[[node_id, peer_address, client_address], ...]` in id order;
-        otherwise `[2, [[node_id, peer_address, client_address, incarnation_id, part], ...], [removed id, ...]]`, where
-        `part` is a sum of 1 (voter), 2 (outgoing), 4 (learner); with a lease: `[3, ..., ..., lease_ns]`. No other form
-        is read."""
+        """Encode as canonical CBOR. If there are only voters without incarnations: `[[node_id, peer_address,
+        client_address], ...]` in id order; otherwise `[2, [[node_id, peer_address, client_address, incarnation_id,
+        part], ...], [removed id, ...]]`, where `part` is a sum of 1 (voter), 2 (outgoing), 4 (learner); with a lease:
+        `[3, ..., ..., lease_ns]`. No other form is read."""
         members = self.members
         is_plain = not (self.outgoing or self.removed or self.lease_ns or any(m.incarnation_id for m in members))
         if members == self.voters and is_plain:
@@ -176,7 +177,7 @@ class Configuration:
 
 
 def derive_cluster_id(token: str | bytes, configuration: Configuration) -> bytes:
-    """The 16 bytes that name a cluster: SHA-256 over the initial token and member list.
+    """The 16 bytes that name a cluster: the first half of a SHA-256 over the initial token and member list.
 
     See docs/reference/specification.md#11-ids.
     """
@@ -206,8 +207,8 @@ class ConfigurationHistory:
     """The configurations of one log by the index of their entry: the snapshot's, and all later ones (Raft §6).
 
     The newest configuration is in force from the moment its entry is appended, committed or not. When that entry is
-    cut, the previous configuration is in force again. The first configuration may have a higher index than its entry:
-    an index at which it was known to be in force.
+    cut, the previous configuration is in force again. The first configuration's index may be higher than that of its
+    entry: it is an index at which this configuration was in force.
     """
 
     def __init__(self, index: int, configuration: Configuration) -> None:
@@ -221,7 +222,8 @@ class ConfigurationHistory:
 
     @property
     def latest_index(self) -> int:
-        """The index of the entry of `latest`; without such an entry in the log, an index that is long committed."""
+        """The index of the entry of `latest`; if the log no longer has that entry, a committed index at which `latest`
+        was in force."""
         return self._indexes[-1]
 
     @property
@@ -247,7 +249,7 @@ class ConfigurationHistory:
         self._configurations.append(configuration)
 
     def cut_from(self, index: int) -> bool:
-        """The entries from `index` on were cut. True if another configuration is in force because of it."""
+        """The entries from `index` on were cut. Return True if this puts another configuration in force."""
         kept = bisect_right(self._indexes, index - 1)
         assert kept > 0, (index, self._indexes)
         is_other = kept < len(self._indexes)
@@ -259,7 +261,7 @@ class ConfigurationHistory:
         self._indexes, self._configurations = [index], [configuration]
 
     def forget_before(self, index: int) -> None:
-        """Forget the configurations that were only in force below `index`."""
+        """Forget the configurations that are not in force at `index` or later."""
         passed = bisect_right(self._indexes, index) - 1
         if passed > 0:
             del self._indexes[:passed], self._configurations[:passed]

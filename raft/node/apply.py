@@ -10,20 +10,21 @@ from raft.interfaces import StateMachine
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry
 
 RUN_MAX, RUN_BYTES_MAX = 64, 16 * 1024
-"""The bounds of one batch, in entries and bytes. A batch of this size spreads the cost of the call well enough.
+"""The bounds of one batch, in entries and bytes. In a batch of this size, the cost of the call hardly counts any more.
 The results of a larger batch would leave the processor's cache before they are used, and the garbage collector would
 traverse them."""
 
 ENTRY_AS_COMMANDS = 8
-"""The cost of an entry besides that of its commands, counted in commands of 0.7 µs each. An entry costs 5 µs, or 10 µs
-if it was just received."""
+"""The fixed cost of applying an entry, counted in commands of 0.7 µs each. It is 5 µs, or 10 µs if the entry was just
+received."""
 
 
 class BatchStateMachine(StateMachine, Protocol):
     """An optional extension of `StateMachine`: several entries in one call cost less than one call for each."""
 
     def apply_batch(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
-        """Apply all entries in order. Results and state equal those of `apply` for each, even if one of them raises."""
+        """Apply all entries in order. Results and state equal those of one `apply` per entry, even if an entry
+        raises."""
         ...
 
 

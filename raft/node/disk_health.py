@@ -1,8 +1,8 @@
 """The health of a node's own disk: a leader whose disk stalls or stays full transfers the leadership.
 
 The disks of the followers suffice to commit an entry. But the leader answers a client only when the entry is durable on
-the leader's own disk, too. Its heartbeats go on without the disk, so no other leader is elected. A stalled disk reports
-nothing, so the only evidence is the age of the sync under way.
+the leader's own disk, too. The leader's heartbeats go on without its disk, so no other leader is elected. A stalled
+disk reports nothing, so the only evidence is the age of the sync under way.
 
 A leader with a full disk refuses all writes, though other members may have room. The leader does not know the state of
 their disks, and a member with a full disk refuses to take over (`is_unfit_to_lead`). So the leader asks all of them in
@@ -21,7 +21,7 @@ from raft.node.group_commit import GroupCommit
 from raft.types import TraceEvent
 
 HANG_TIMEOUTS = 2
-"""How long (in election time-outs) one sync may take. For a shorter stall a change of the leader is not worth it."""
+"""How long (in election time-outs) one sync may take. A shorter stall does not justify a change of the leader."""
 
 FULL_DOUBLINGS_MAX = 8
 """How often the pause between two leadership transfers because of a full disk may double: up to a pause of five minutes
@@ -36,10 +36,10 @@ class DiskHealth:
     def __init__(self, config: RaftConfig, core: RaftCore, commit: GroupCommit, log: LogStore) -> None:
         self._core, self._commit, self._log = core, commit, log
         self.patience_ns = HANG_TIMEOUTS * config.election_timeout_max_ns
-        self.is_watching = False  # Something was wrong at the last check, so the disk is checked at each tick.
-        self._stalled_since: int | None = None  # Monotonic ns: when the sync began that takes, or took, too long.
+        self.is_watching = False  # True after a check that found a problem: each tick checks again.
+        self._stalled_since: int | None = None  # Monotonic ns: the start of the sync that takes too long.
         self._ask_again_at = 0  # Monotonic ns: a stall causes no further transfer before this time.
-        self._full_since: int | None = None  # Monotonic ns: since when this node leads with a full disk.
+        self._full_since: int | None = None  # Monotonic ns: when this node began to lead with a full disk.
         self._full_doublings = 0
         self._asked_for_room_at = -self._pause_ns(FULL_DOUBLINGS_MAX + 1)  # Monotonic ns: when a peer was last asked.
         self._asked_for_room = ""  # The peer that was last asked to take over because of a full disk.
@@ -51,7 +51,7 @@ class DiskHealth:
 
     @property
     def is_unfit_to_lead(self) -> bool:
-        """True if this member should not take over: the disk of the current leader may be the better one."""
+        """True if this member should refuse to become leader: the current leader's disk may work better."""
         return self.is_stalled or self._log.is_disk_full
 
     def check(self, now: int, events: list[TraceEvent]) -> None:
@@ -61,8 +61,8 @@ class DiskHealth:
         self.is_watching = self._stalled_since is not None or self._full_since is not None
 
     def _check_for_stall(self, now: int, events: list[TraceEvent]) -> None:
-        """Begin a transfer if a sync takes too long. A write that waits on a full disk is not a stall: see
-        `_check_for_space`.
+        """Begin a transfer if a sync takes too long. A write that waits for room on a full disk does not count as a
+        stall: see `_check_for_space`.
 
         Only a peer that has the whole log durably takes over (`LeadershipTransfer` ensures this), so members whose
         disks stall together do not pass the leadership around. After a failed transfer, the next

@@ -1,9 +1,9 @@
 """Feature levels: what a build can apply, and which level a cluster may use (docs/reference/versions.md).
 
 The level *in force* is replicated state: a command in the log raises it, and it never falls. Each member states the
-levels of its build in its hello. The level is raised only when the build of every member knows the new one; before that
-no command of the new level is proposed. So a member never meets a command that it cannot apply, unless its build was
-replaced by an older one: then the member stops.
+levels of its build in its hello. The level is raised only when the build of every member knows the new level; before
+that no command of the new level is proposed. So a member never receives a command that it cannot apply, unless an
+operator replaced its build by an older one: then the member stops.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -45,7 +45,7 @@ INITIAL_LEVELS = LevelRange()
 
 
 class LevelRefusal(enum.Enum):
-    """Why the feature level is not raised. The values are stable words."""
+    """The reason why the feature level is not raised. The values are stable words."""
 
     UNKNOWN_LEVEL = "unknown_level"
     """The leader's own build does not know the level."""
@@ -76,7 +76,8 @@ class PeerFeatureLevels:
         self._by_peer: dict[str, LevelRange] = {}  # From each peer's newest hello, until its connection is lost.
 
     def on_hello(self, peer_id: str, levels: LevelRange, in_force: int) -> None:
-        """Take the levels of a peer's hello. Raises PeerRefused if its build could not apply the present log."""
+        """Store the levels that a peer's hello states. Raises PeerRefused if its build could not apply the present
+        log."""
         if levels.highest < in_force:
             raise PeerRefused(
                 peer_id,

@@ -33,8 +33,8 @@ class GroupCommit:
         self._failed = failed
         self.waiting: deque[tuple[int, Send]] = deque()  # (sequence, message that is held back)
         self.under_way = False
-        self.has_work = False  # `start` would start a sync. An attribute, because it is read several times per event.
-        self.has_sends = False  # `take_sends` would return messages. An attribute for the same reason.
+        self.has_work = False  # True if a sync is needed. An attribute for speed: several reads per event.
+        self.has_sends = False  # True if `take_sends` would return messages. An attribute for speed.
         self.began_at = 0  # Monotonic ns: when the sync under way, or the last one, began.
         self.appended_sequence = 0
         self.durable_sequence = 0
@@ -46,7 +46,7 @@ class GroupCommit:
 
     @property
     def is_proven(self) -> bool:
-        """True if `is_quiet`, and a later frame proves that the last batch was synced."""
+        """True if `is_quiet` and a later frame proves that the last batch was synced."""
         return self.is_quiet and not self._log.has_unproven_batch
 
     def append(self, write: LogWrite) -> None:

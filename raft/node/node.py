@@ -1,8 +1,8 @@
 """One member, sans-I/O: events in, effects out. The simulator and the trio driver run this same class.
 
-The node owns the core and everything else that decides about production behaviour: the order of durability, group
+The node owns the core and everything else that determines the behaviour in production: the order of durability, group
 commit, batching, admission and bounds, outcomes, pins, snapshots. It has no clock and starts no I/O of its own. The
-caller passes in the storage, which completes each operation by a callback. A callback may come at any time *between*
+caller passes in the storage, which completes each operation by a callback. A callback may run at any time *between*
 events, and only changes state. The next `take_effects` returns all effects:
 1. pending commands become one entry, unless a log write is under way (then more commands gather);
 2. the core's effects are carried out in the order that `Ready` states;
@@ -42,11 +42,11 @@ from raft.snapshots.manager import SnapshotManager
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, HardState, LogPosition, ReadMode
 
 _LEADER_MODES = (ReadMode.READ_INDEX, ReadMode.LEASE)
-_CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
+_CONFIGURATION = EntryKind.CONFIGURATION  # Saves an attribute lookup per entry.
 
 MARK_DELAYS_PER_HEARTBEAT = 10
-"""A leader waits a heartbeat divided by this for an append that can carry a new high-water mark to an idle peer.
-Sending each new mark at once took two of the leader's six turns per lone put."""
+"""A leader waits a heartbeat interval divided by this number for an append that can carry a new high-water mark to an
+idle peer. Sending each new mark at once took two of the six turns that a leader needs for a lone put."""
 
 
 class Node:
@@ -103,7 +103,7 @@ class Node:
         self._effects = Effects()
         self._prove_at: int | None = None
         self._disk_space = DiskSpaceProbe(log, config.room_search_ns)
-        self._stop_by: int | None = None  # Monotonic ns; set when this node was asked to stop.
+        self._stop_by: int | None = None  # Monotonic ns: the deadline of `begin_stop`; None before.
         self._stopped = False
         self._is_removed_by_peers = False
         self._snapshots = SnapshotManager(
@@ -139,19 +139,20 @@ class Node:
             self._incarnations.check(
                 peer_id, incarnation_id, known=member.incarnation_id if member is not None else b""
             )
-        self._levels.on_hello(peer_id, levels, self._machine.feature_level)  # After the check of its incarnation.
+        # Only a peer whose incarnation is accepted counts.
+        self._levels.on_hello(peer_id, levels, self._machine.feature_level)
 
     def receive(self, peer_id: str, message: Message) -> None:
-        """Take one message of a peer. It is dropped unless the peer's pin is durable.
-
-        A message whose form only a newer build knows ends the node.
+        """Take one message of a peer. The message is dropped unless the peer's pin is durable. If only a newer build
+        knows the message's form, this node stops.
         """
         if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
             return  # Further messages would cause writes, and the node would never be quiet.
         if self.failure or peer_id not in self._incarnations.durable:
             return  # The core decides which of the pinned peers it accepts.
         if isinstance(message, TimeoutNow) and self._disk_health.is_unfit_to_lead:
-            return  # A campaign would wait for the stalled disk until it is too late; a full disk takes no writes.
+            # With a stalled disk the campaign would come too late; with a full one the new leader could write nothing.
+            return
         if self._on_core(self._core.step, peer_id, message) and self._snapshots.is_sending:
             self._snapshots.stepped(peer_id, message)
 
@@ -162,7 +163,7 @@ class Node:
             self._snapshots.peer_unreachable(peer_id, self._now)
 
     def peer_gone(self, peer_id: str) -> None:
-        """Both connections with a peer have ended, and the peer, or its machine, ended the last one.
+        """Both connections with a peer are closed, and the peer or its machine closed the last one.
 
         A member that is being stopped does not campaign.
         """
@@ -172,15 +173,16 @@ class Node:
     def peer_refused(self, peer_id: str, code: str) -> None:
         """A peer refuses our connection, with the `code` of its `PeerRefused`.
 
-        `removed` is final, because a peer sends this code only for a committed removal. A member that was away learns
-        of its removal here.
+        `removed` is final, because a peer sends this code only for a committed removal. A member that was down during
+        its removal learns of the removal here.
         """
         if self._core.is_peer(peer_id):
             self._is_removed_by_peers |= code == REMOVED
             self._incarnations.refused_by(peer_id, code)
 
     def tick(self, now: int) -> None:
-        """Time has passed: `now` is monotonic ns. Called at `next_deadline` at the latest, and before other events."""
+        """Set the time to `now` (monotonic ns) and run due timers. Called at `next_deadline` at the latest, and before
+        other events."""
         assert now >= self._now, (now, self._now)
         self._now = now
         if self.failure is not None or self._stopped:
@@ -216,7 +218,7 @@ class Node:
         self._pending.add_all(commands, tickets)
 
     def propose_change(self, change: MembershipChange, ticket: int) -> None:
-        """Begin a membership change. `Applied(ticket, index, configuration)` says that it is completely done.
+        """Begin a membership change. `Applied(ticket, index, configuration)` reports that the whole change is done.
 
         Raises NotLeader, ChangeRefused, Busy (DiskFull), NodeStopped: in each case nothing has changed.
         """
@@ -243,7 +245,7 @@ class Node:
         """
         self._check_takes_requests(leads=mode in _LEADER_MODES)
         self._reads.check_room(len(tickets))
-        self._core.request_read(tickets[0], mode, age_ns_max=age_ns_max)  # One read for the core.
+        self._core.request_read(tickets[0], mode, age_ns_max=age_ns_max)  # The core treats the group as one read.
         self._reads.add(tickets)
 
     def snapshot_now(self) -> None:
@@ -292,8 +294,8 @@ class Node:
         return effects
 
     def begin_sync(self) -> bool:
-        """Start the next sync if one is due; otherwise let a follower apply entries. True if it applied: there may be
-        more work then."""
+        """Start the next sync if one is due; otherwise let a follower apply entries. Return True if it applied entries,
+        because there may be more work then."""
         if self.failure is None and self._commit.has_work:
             self._on_core(self._start_sync)
         elif self._to_apply and self._leading_term is None and not self.is_stopped:
@@ -311,7 +313,7 @@ class Node:
 
     @property
     def has_unapplied(self) -> bool:
-        """True if entries wait that may be applied: the last slice was full, or other work was more urgent."""
+        """True if entries that may be applied still wait: the last slice was full, or other work was more urgent."""
         return bool(self._to_apply)
 
     @property
@@ -334,7 +336,7 @@ class Node:
 
     @property
     def open_requests(self) -> int:
-        """How many commands and reads wait for peers, or for the disk."""
+        """The number of proposed commands and reads that are still open."""
         return self._open_commands.count + self._reads.count
 
     @property
@@ -344,7 +346,7 @@ class Node:
 
     @property
     def next_alarm(self) -> int:
-        """When a timer is due at the earliest, if no work is left: a host may sleep until then."""
+        """The earliest deadline of any timer (monotonic ns), if no work is left: a host may sleep until then."""
         alarm, snapshots = self._core.next_alarm, self._snapshots
         sending = snapshots.next_deadline if snapshots.is_sending else None
         step_at, prove_at, room_at = snapshots.next_step_at, self._prove_at, self._disk_space.next_at
@@ -375,7 +377,7 @@ class Node:
 
     @property
     def reads_by_lease(self) -> bool:
-        """True if this node may read by lease when it leads, by its own settings."""
+        """True if this node's own settings allow it to read by lease when it leads."""
         return self._config.lease_reads
 
     @property
@@ -408,7 +410,7 @@ class Node:
         return self._snapshots.incoming_index
 
     def newest_snapshot(self) -> SnapshotInfo:
-        """The newest durable snapshot. It was verified at the start, or when it was made."""
+        """The newest durable snapshot, verified when the store was opened or the file was made."""
         return self._snapshots.store.latest()
 
     def read_snapshot(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
@@ -432,7 +434,7 @@ class Node:
             is_removed=self.is_removed,
         )
 
-    # For the snapshots.
+    # Called by the snapshots.
 
     def send_when_durable(self, peer_id: str, message: Message) -> None:
         """Send once everything appended so far is durable."""
@@ -490,7 +492,7 @@ class Node:
             self._hand_over()
         self._drain_core()
         if self._to_apply and self._leading_term is not None:
-            self._apply_slice()  # On a follower, sending and syncing come first: its leader waits for these.
+            self._apply_slice()  # A follower applies later: its leader waits for its messages and its sync.
         if self._snapshots.may_have_work and self._snapshots.has_work():
             self._snapshots.advance(self._effects, self._now)
             self._drain_core()
@@ -517,7 +519,7 @@ class Node:
         if change is not None:
             self._effects.events.append(self._disk_space.event())
         if change:
-            self._snapshots.want()  # With a snapshot the log can be cut: that makes room if the state is smaller.
+            self._snapshots.want()  # A snapshot allows cutting the log, which frees room if the state is small.
 
     def _refuse_pending(self, error: RaftError) -> None:
         self._effects.completions += [Refused(ticket, error) for ticket in self._pending.drain()]
@@ -545,7 +547,8 @@ class Node:
                 self._notice_leadership()
 
     def _handle(self, ready: Ready) -> bool:
-        """Carry out one Ready, in the order of its fields. True if the core was called: it may have another Ready."""
+        """Carry out one Ready, in the order of its fields. Return True if this called the core, which may have another
+        Ready then."""
         effects = self._effects
         if ready.write is not None:
             self._commit.append(ready.write)
@@ -583,11 +586,12 @@ class Node:
                 budget_bytes -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
             if not self._to_apply or budget <= 0 or budget_bytes <= 0:
                 self._core.applied(entry.index)
-                self._drain_core()  # May hand out the next entries, and reads that waited for the applied ones.
+                self._drain_core()  # The core may now hand out more entries, and reads that waited for these.
 
     def _prove_when_idle(self) -> None:
         """Sync once more when idle, so that the last batch is proven; a stopping node does so at once."""
-        commit = self._commit  # The first two conditions are `not commit.is_quiet`, without a call.
+        commit = self._commit
+        # The first two conditions inline `not commit.is_quiet`, to save the call.
         if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:
             self._prove_at = None
         elif self._prove_at is None:
@@ -612,13 +616,14 @@ class Node:
             self._end_all(NodeStopped(self.identity.node_id, "it was stopped"))
 
     def _end_all(self, error: NodeStopped) -> None:
-        """End all requests. Commands that were not proposed certainly had no effect; the others may have had one."""
+        """End all requests. Commands that were not proposed certainly had no effect; proposed ones may have had one."""
         self._refuse_pending(error)
         self._effects.completions += [Refused(ticket, error) for ticket in self._reads.close_all()]
         self._effects.completions += self._open_commands.give_up(error.reason)
 
     def _fail(self, doing: str, error: BaseException) -> None:
-        """The disk failed, or the cluster needs a newer build: this node makes no further promise until a restart.
+        """End this node, because the disk failed or the cluster needs a newer build. It makes no further promise until
+        a restart.
 
         See docs/reference/specification.md#37-failed-sync.
         """

@@ -16,21 +16,22 @@ from raft.errors import RaftError
 from raft.interfaces import PinStore
 
 PINS_MAX = 1_024
-"""The maximum number of pins. The pins of removed members are kept. Each pin takes 100 bytes of a file."""
+"""The maximum number of pins. The pins of removed members are kept. Each pin takes 100 bytes in the file of pins."""
 
 
 SHORT_BYTES = 4
-"""How many bytes of an incarnation id a refusal shows."""
+"""How many bytes of an incarnation id the text of a refusal shows."""
 
 REMOVED = "removed"
 """The code of a final refusal: the peer was removed from the cluster."""
 
 WRONG_INCARNATION = "wrong_incarnation"
-"""The code of a refusal: the peer was known with another data folder, so it has forgotten its promises."""
+"""The code of a refusal: the peer had another data folder before, so it has forgotten its promises."""
 
 
 class PeerRefused(RaftError):
-    """The messages of this peer are not used. `code` is a stable word, `reason` says why and what to do."""
+    """The messages of this peer are not used. `code` is a stable word; `reason` is a text with the cause and what to
+    do."""
 
     def __init__(self, peer_id: str, code: str, reason: str) -> None:
         super().__init__(peer_id, code, reason)
@@ -43,7 +44,8 @@ class PeerRefused(RaftError):
 class IncarnationReplaced(RaftError):
     """This member began with an empty log, and a peer that knows it with another data folder refused it.
 
-    Its data folder was lost and created again. It has forgotten its votes and acknowledgements, so it must stop.
+    The member's data folder was lost and created again. The member has forgotten its votes and acknowledgements, so it
+    must stop.
     """
 
     def __init__(self, peer_id: str) -> None:
@@ -58,13 +60,13 @@ class IncarnationReplaced(RaftError):
 
 
 class KnownIncarnations:
-    """The pins of one node: the durable ones, and those being written. `is_blank`: its log was empty at the start."""
+    """The pins of one node, durable or being written. `is_blank`: the node's log was empty at the start."""
 
     def __init__(self, store: PinStore, failed: Callable[[str, BaseException], None], *, is_blank: bool) -> None:
         self._store = store
         self._failed = failed
         self._is_blank = is_blank
-        self.durable = dict(store.pins())  # By peer. Only messages of these peers may be used.
+        self.durable = dict(store.pins())  # By peer id. Only messages of these peers may be used.
         self._under_way: dict[str, bytes] = {}
 
     def of(self, peer_id: str) -> bytes:
@@ -79,7 +81,7 @@ class KnownIncarnations:
         assert len(incarnation_id) == 16, incarnation_id
         pinned = self.durable.get(peer_id, self._under_way.get(peer_id))
         if known and known != pinned:
-            pinned = None if known == incarnation_id else known  # The pin is of an earlier holder of this id.
+            pinned = None if known == incarnation_id else known  # The pin belongs to an earlier holder of this id.
         if pinned is None and len({*self.durable, *self._under_way, peer_id}) > PINS_MAX:
             raise PeerRefused(peer_id, "too_many_pins", f"{PINS_MAX} others are known here already")
         if pinned is None:
@@ -96,10 +98,9 @@ class KnownIncarnations:
             )
 
     def refused_by(self, peer_id: str, code: str) -> None:
-        """A peer refused this node with this code.
-
-        If this node began with an empty log and the peer knows it with another data folder, this node ends. Otherwise
-        members that never knew the old folder would accept this node.
+        """Take note that a peer refused this node with `code`. If this node began with an empty log and the peer knows
+        it with another data folder, this node ends. Otherwise members that never knew the old folder would accept this
+        node.
         """
         if code == WRONG_INCARNATION and self._is_blank:
             self._failed(f"its hello to {peer_id}", IncarnationReplaced(peer_id))
@@ -107,7 +108,7 @@ class KnownIncarnations:
     def _pinned(self, peer_id: str, incarnation_id: bytes, error: BaseException | None) -> None:
         if error is not None:
             self._failed(f"pinning the incarnation of peer {peer_id}", error)
-        elif self._under_way.get(peer_id) == incarnation_id:  # Else a newer pin has replaced this one.
+        elif self._under_way.get(peer_id) == incarnation_id:  # Otherwise a newer pin has replaced this one.
             self.durable[peer_id] = self._under_way.pop(peer_id)
 
 

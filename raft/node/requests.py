@@ -25,7 +25,8 @@ COMMAND_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX - BATCH_OVERHEAD_BYTES
 
 
 class PendingCommands:
-    """Commands that wait to be proposed: a queue bounded in bytes. A command costs a few list operations."""
+    """Commands that wait to be proposed: a queue bounded in bytes. Adding and removing a command costs a few list
+    operations."""
 
     def __init__(self, config: RaftConfig) -> None:
         self._batch_bytes_max = min(config.batch_bytes_max, COMMAND_BYTES_MAX)
@@ -128,8 +129,8 @@ class OpenReads:
 @dataclass(slots=True)
 class _OpenBatch:
     tickets: list[int]
-    is_decided: bool = False  # A membership change whose first configuration is applied: it will be finished.
-    deadline: int | None = None  # Monotonic ns; set when the term in which it was proposed is over here.
+    is_decided: bool = False  # True for a membership change that will be finished: its first configuration is applied.
+    deadline: int | None = None  # Monotonic ns; set when this node stops leading the batch's term.
 
 
 class OpenCommands:
@@ -142,11 +143,12 @@ class OpenCommands:
     def __init__(self) -> None:
         self._open: dict[tuple[int, int], _OpenBatch] = {}  # By (index, term), in the order of proposal.
         self.count = 0
-        self.has_stale_terms = False  # A batch may be of a term that is over. An attribute: read many times per put.
+        # A batch may be of a term that is over. An attribute for speed: many reads per put.
+        self.has_stale_terms = False
 
     @property
     def next_deadline(self) -> int | None:
-        """When the oldest batch of a term that is over ends as unknown (monotonic ns)."""
+        """When the oldest batch whose term is over will end as unknown (monotonic ns); None if there is none."""
         if not self.has_stale_terms:
             return None
         first = next(iter(self._open.values()), None)
@@ -167,7 +169,8 @@ class OpenCommands:
         return AppliedBatch(batch.tickets, entry.index, results)
 
     def configured(self, entry: Entry, configuration: Configuration) -> list[Completion]:
-        """`entry` was applied and made `configuration`. A change ends with a configuration that is not joint."""
+        """`entry` was applied, and `configuration` is in force. A change ends with a configuration that is not
+        joint."""
         batch = self._open.get((entry.index, entry.term))
         if batch is not None:
             batch.is_decided = True
@@ -177,7 +180,8 @@ class OpenCommands:
         return [Applied(each.tickets[0], entry.index, configuration) for each in done if each is not None]
 
     def ended(self, end: ProposalEnded, refusal: RaftError) -> list[Completion]:
-        """A proposed entry ended without being applied here. `refusal`: the answer if it certainly had no effect."""
+        """A proposed entry ended without being applied here. `refusal`: the error to report if the entry certainly had
+        no effect."""
         batch = self._pop(end.index, end.term)
         if batch is None:
             return []

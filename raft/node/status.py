@@ -1,6 +1,6 @@
 """The status of a node: a frozen view for people and monitors, and the blockers, which keep each mark from rising.
 
-The blockers answer the first question when a log grows: which member, or which mark, needs its entries?
+When a log grows, the first question is which member, or which mark, still needs its entries: the blockers answer it.
 
 See docs/reference/specification.md#6-marks.
 """
@@ -22,14 +22,14 @@ LogBlocker = Literal["", "own_snapshot", "low_watermark"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """A frozen view of one node, for people and monitors. The bytes are the sizes of its bounded buffers."""
+    """A frozen view of one node, for people and monitors. The fields in bytes are the sizes of its bounded buffers."""
 
     node_id: str
     role: Role
     term: int
     leader_id: str | None
-    voters: tuple[str, ...]  # By the newest configuration in the log, like the next three.
-    outgoing: tuple[str, ...]  # Not empty while voters change: a majority of these must agree, too.
+    voters: tuple[str, ...]  # From the newest configuration in the log, as are the next three fields.
+    outgoing: tuple[str, ...]  # Only set while voters change: a majority of these must agree, too.
     learners: tuple[str, ...]
     is_changing: bool  # A membership change is under way; another one is refused.
     is_removed: bool  # This node is certainly no longer a member, and can be switched off.
@@ -40,9 +40,9 @@ class NodeStatus:
     durable_index: int
     last_index: int
     low_watermark: int
-    commit_held_by: tuple[str, ...]  # On a leader: voters that lack durable entries above the high-water mark.
-    low_watermark_held_by: tuple[str, ...]  # On a leader: members that have applied no more than this mark.
-    log_held_by: str  # `own_snapshot`, `low_watermark`, or empty: why the log begins where it does.
+    commit_held_by: tuple[str, ...]  # On a leader: voters without a durable entry above the high-water mark.
+    low_watermark_held_by: tuple[str, ...]  # On a leader: members that have durably applied nothing above that mark.
+    log_held_by: str  # What keeps older entries in the log: `own_snapshot`, `low_watermark`, or empty.
     peers: tuple[PeerStatus, ...]
     pending_bytes: int  # Commands that wait to be proposed; bound: pending_bytes_max.
     pending_commands: int
@@ -61,9 +61,10 @@ class NodeStatus:
 class Blockers:
     """What each mark waits for; empty if it waits for nothing. Only a leader knows the first two."""
 
-    commit: tuple[str, ...]  # Voters on which entries above the high-water mark are not durable.
-    low_watermark: tuple[str, ...]  # Members that have not durably applied entries above the low-water mark.
-    log: LogBlocker  # Why the log begins where it does: no later snapshot, or another member needs the entries.
+    commit: tuple[str, ...]  # Voters without a durable entry above the high-water mark.
+    low_watermark: tuple[str, ...]  # Members that have durably applied no entry above the low-water mark.
+    # What keeps older entries in the log: the node's own snapshot does not cover them, or another member needs them.
+    log: LogBlocker
 
 
 def find_blockers(core: CoreStatus) -> Blockers:
@@ -85,7 +86,8 @@ def find_blockers(core: CoreStatus) -> Blockers:
 
 
 def _log_blocker(core: CoreStatus) -> LogBlocker:
-    """Return why the log is not shorter: it is cut at min(own snapshot, low-water mark), if not now, then soon."""
+    """Return what keeps older entries in the log. The node cuts its log at min(own snapshot, low-water mark), soon if
+    not yet."""
     if core.first_index > core.last_applied:
         return ""
     return "own_snapshot" if core.snapshot_index <= core.low_watermark else "low_watermark"

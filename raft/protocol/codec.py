@@ -15,9 +15,10 @@
 | 11 | ReadIndexRequest | number |
 | 12 | ReadIndexResponse | number, read_index |
 
-`entries` is an array of `[term, kind, payload]`; the first has index `prev_index + 1`, and there is no gap. These
-numbers are on wires already: add a kind, never change one. Arrays grow only at their end: further items are ignored,
-an unknown kind is an error. Every field's type and range is checked here, so that later code need not check them.
+`entries` is an array of `[term, kind, payload]`; the first has index `prev_index + 1`, and there is no gap. Deployed
+builds use these numbers already: add a kind, never change one. Arrays grow only at their end: further items are
+ignored, an unknown kind is an error. Every field's type and range is checked here, so that later code need not check
+them.
 
 See docs/reference/specification.md#76-peer-messages.
 """
@@ -48,13 +49,15 @@ from raft.protocol.messages import (
 from raft.types import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind
 
 APPEND_ENTRIES_MAX = ENTRY_PAYLOAD_BYTES_MAX // ENTRY_OVERHEAD_BYTES
-"""The most entries that the largest `append_bytes_max` lets a leader put into one request. Each counts its overhead."""
+"""The maximum number of entries in one request, with the largest `append_bytes_max`: each entry counts at least its
+overhead."""
 
 _ENTRY_KINDS = {int(kind): kind for kind in EntryKind}
 _NEWEST = max(_ENTRY_KINDS)
 
-_NUMBERS_OF_FAST = {b"\x86\x06": 5, b"\x89\x05": 7}  # By array head and kind: the count of numbers after it.
-_ONE_ENTRY = b"\x81\x83"  # The heads of an array with one entry, and of that entry.
+# The key is array head and kind; the value counts the numbers after them.
+_NUMBERS_OF_FAST = {b"\x86\x06": 5, b"\x89\x05": 7}
+_ONE_ENTRY = b"\x81\x83"  # The head of an array with one entry, then that of the entry.
 
 
 _Other = (
@@ -84,7 +87,7 @@ def encode_message(group_id: int, message: Message) -> bytes:
 
 
 def decode_message(body: bytes) -> tuple[int, Message]:
-    """Return (group_id, message). Raises ProtocolError for bytes that `encode_message` of no version writes."""
+    """Return (group_id, message). Raises ProtocolError for bytes that no version of `encode_message` writes."""
     return decode_fast(body) or decode_message_general(body)
 
 
@@ -106,7 +109,7 @@ def decode_fast(body: bytes) -> tuple[int, Message] | None:
     """Decode the messages of a lone put, in a fifth of the calls of `decode_message_general`.
 
     These are an acknowledgement, and an append request with one short entry of the sender's term. Returns None for
-    everything else, and if a byte is not as expected: then `decode_message_general` finds out what is wrong.
+    everything else, and if any byte differs from what is expected: `decode_message_general` then finds the error.
     """
     count = _NUMBERS_OF_FAST.get(body[:2])
     if count is None:
@@ -185,7 +188,8 @@ def _array_head(count: int) -> bytes:
 
 
 def _encode_append(group_id: int, m: AppendEntries) -> bytes:
-    """Return the bytes that `encode_item` would, joined by hand: `encode_item` copies each payload several times."""
+    """Return the same bytes as `encode_item`, but copy each payload only once: `encode_item` copies it several
+    times."""
     numbers = (5, group_id, m.term, m.prev_index, m.prev_term, m.commit_index, m.low_watermark, m.read_counter)
     parts = [_array_head(len(numbers) + 1), *map(_encode_number, numbers), _array_head(len(m.entries))]
     for entry in m.entries:
@@ -201,7 +205,8 @@ def _encode_append(group_id: int, m: AppendEntries) -> bytes:
 
 
 def _encode_numbers(*numbers: int) -> bytes:
-    """Return the bytes of `encode_item(list(numbers))` in half the time: half of all messages are acknowledgements."""
+    """Return the same bytes as `encode_item(list(numbers))` in half the time. Acknowledgements, half of all messages,
+    use it."""
     return _array_head(len(numbers)) + b"".join(map(_encode_number, numbers))
 
 
@@ -237,7 +242,7 @@ class _Fields:
 
     def __init__(self, items: list[Any]) -> None:
         self._items = items
-        self._at = 1  # Behind the kind.
+        self._at = 1  # The place of the next item; the kind is at 0.
 
     def next(self) -> Any:
         if self._at >= len(self._items):
@@ -253,9 +258,10 @@ class _Fields:
         return item
 
     def numbers(self, count: int) -> list[Any]:
-        """Return the next `count` items, each checked as `number()` does, but without a call for each.
+        """Return the next `count` items, with the checks of `number()`, but without a call for each.
 
-        The result is a `list[int]`. It is annotated less strictly, because the type checker would require a copy.
+        The result is a `list[int]`. Its annotation is less strict, because the type checker would otherwise require a
+        copy.
         """
         items = self._items[self._at : self._at + count]
         for item in items:
@@ -265,10 +271,10 @@ class _Fields:
             if len(items) == count:
                 self._at += count
                 return items
-        return [self.number() for _ in range(count)]  # Raises, and names the wrong item.
+        return [self.number() for _ in range(count)]  # This raises an error that names the wrong item.
 
     def number_if_there(self, otherwise: int) -> int:
-        """Return the next number, or `otherwise` if there is none: earlier versions did not send this item."""
+        """Return the next number, or `otherwise` if the message has no further item, as in earlier versions."""
         return self.number() if self._at < len(self._items) else otherwise
 
     def flag(self) -> bool:

@@ -4,12 +4,13 @@
               peer_address, level_min, level_max, process_id, ...]
     refusal: ["HWM-REFUSED", code, text, ...]
 
-Arrays grow only at their end; further items are ignored. A side that rejects the connection answers with a refusal, so
-that the other can log the reason, and closes. A client may leave cluster, node and incarnation empty. `peer_address`:
-the address of the sending member, `host:port` as advertised. If the receiver's configuration does not name the sender,
-this is the only address to answer at. It is empty if the sender states none, or missing in a hello of an earlier build.
-The levels are the feature levels that the sender's build can apply; a build that knows only the first need not state
-it. `process_id`: 8 random bytes of each process of a member, which distinguish two processes with copies of one folder.
+Arrays grow only at their end; further items are ignored. A side that rejects the connection sends a refusal, so that
+the other side can log the reason, and closes the connection. A client may leave cluster, node and incarnation empty.
+`peer_address`: the address of the sending member, `host:port` as advertised. If the receiver's configuration does not
+name the sender, the receiver knows no other address to answer at. The address is empty if the sender states none, and
+missing in a hello of an earlier build. `level_min`, `level_max`: the feature levels that the sender's build can apply;
+a build that knows only level 1 need not state them. `process_id`: 8 random bytes of each process of a member, which
+distinguish two processes with copies of one folder.
 
 See docs/reference/specification.md#74-hello.
 """
@@ -32,11 +33,12 @@ REFUSAL_TEXT_CHARACTERS_MAX = 1000
 PROCESS_ID_BYTES = 8
 
 FEATURE_LEVEL_SAID_MAX = 2**16
-"""The highest feature level that a hello may state. A release adds one level at most, so no build ever knows more."""
+"""The highest feature level that a hello may state. A release adds at most one level, so no build will ever know a
+higher one."""
 
 
 class HelloRole(enum.IntEnum):
-    """The role of the sender of a hello. These numbers are on wires: add one, never change one."""
+    """The role of the sender of a hello. Deployed builds use these numbers: add one, never change one."""
 
     PEER = 1
     CLIENT = 2
@@ -56,7 +58,7 @@ class Hello:
     role: HelloRole
     version_min: int = PROTOCOL_VERSION
     version_max: int = PROTOCOL_VERSION
-    features: int = 0  # Bit set; both sides use the bits that both have. No bit has a meaning yet.
+    features: int = 0  # A set of bits: a feature is used if both sides set its bit. None is defined yet.
     peer_address: str = ""
     level_min: int = 1
     level_max: int = 1
@@ -152,7 +154,7 @@ def _number(item: Any) -> int:
 def _text(item: Any) -> str:
     if type(item) is not str or len(item) > REFUSAL_TEXT_CHARACTERS_MAX:
         raise ProtocolError("a word in a hello is a text of at most 1,000 characters")
-    if not item.isprintable():  # It goes into logs, and to terminals.
+    if not item.isprintable():  # The text is written to logs and terminals.
         raise ProtocolError("a word in a hello has characters that cannot be printed")
     return item
 

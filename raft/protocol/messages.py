@@ -12,7 +12,7 @@ from raft.types import Entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreVoteRequest:
-    """Candidate → voter: would you vote for me in `next_term`? It never moves a term (thesis §9.6).
+    """Candidate → voter: would you vote for me in `next_term`? The request never changes a term (thesis §9.6).
 
     See docs/reference/specification.md#78-elections.
     """
@@ -26,10 +26,11 @@ class PreVoteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreVoteResponse:
-    """A grant names the requested `next_term` and moves no term; the `term` of a refusal counts as in any message."""
+    """Voter → candidate: the answer to a PreVoteRequest. A grant changes no term; the `term` of a refusal counts as in
+    any message."""
 
     term: int  # The responder's own current term.
-    next_term: int  # The `next_term` of the request that is answered.
+    next_term: int  # Copied from the request.
     granted: bool
 
 
@@ -64,14 +65,14 @@ class AppendEntries:
     prev_index: int
     prev_term: int
     entries: tuple[Entry, ...]
-    commit_index: int  # The leader's high-water mark, which the follower may not have reached.
+    commit_index: int  # The leader's high-water mark; the follower may lack entries up to it.
     low_watermark: int
     read_counter: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendAccepted:
-    """Follower → leader: my log equals yours up to `match_index`, and holds it durably."""
+    """Follower → leader: my log equals yours up to `match_index`, and is durable up to there."""
 
     term: int
     match_index: int
@@ -82,14 +83,14 @@ class AppendAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRejected:
-    """Follower → leader: I do not have (prev_index, prev_term); or your term is over (then `term` says so).
+    """Follower → leader: I do not have (prev_index, prev_term); or your term is over, if `term` is later.
 
     The hint lets the leader back up one term per round: (`hint_index`, `hint_term`) is the last position of the
     follower's log, at or before `rejected_index`, that can still match.
     """
 
     term: int
-    rejected_index: int  # The prev_index of the request that is answered.
+    rejected_index: int  # The prev_index of the rejected request.
     hint_index: int
     hint_term: int
     last_applied: int
@@ -100,7 +101,7 @@ class AppendRejected:
 class InstallSnapshot:
     """Leader → follower: `data` is the snapshot file's bytes from `offset`. Raft §7.
 
-    Chunks of two transfers never mix: `transfer_id` names one. Repeats are harmless.
+    `transfer_id` names the transfer, so that chunks of two transfers never mix. Repeats are harmless.
 
     See docs/reference/specification.md#57-transfer.
     """
@@ -129,8 +130,8 @@ class InstallSnapshotProgress:
 class TimeoutNow:
     """Leader → follower: campaign now, without a pre-vote (thesis §3.10).
 
-    Sent once the follower has the leader's whole log, and by a leader that is removed. The follower ignores the
-    request if its log does not end at `last_index` any more (-1: it does not check this).
+    A leader sends it to a follower that has its whole log, or when the leader itself is removed. The follower ignores
+    the request if its log does not end at `last_index` any more (-1: no check).
     """
 
     term: int

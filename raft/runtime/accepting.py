@@ -19,13 +19,13 @@ NO_DESCRIPTOR_LEFT = frozenset({errno.EMFILE, errno.ENFILE})
 """Errors of `accept` when the process (EMFILE) or the whole system (ENFILE) has no file descriptor left."""
 
 NO_ROOM = NO_DESCRIPTOR_LEFT | {errno.ENOMEM, errno.ENOBUFS}
-"""Errors of `accept` that pass by themselves."""
+"""Errors of `accept` that can end without any action on this process."""
 
 REFUSALS_PER_PAUSE = 64
 ACCEPT_PAUSE_SECONDS = 0.05
-"""While no descriptor is left, REFUSALS_PER_PAUSE callers at most are refused, then none for ACCEPT_PAUSE_SECONDS.
-Otherwise callers that connect again at once could take all the time of the loop. During the pause callers wait in the
-kernel's queue."""
+"""While no descriptor is left, at most REFUSALS_PER_PAUSE callers are refused, and then none is accepted for
+ACCEPT_PAUSE_SECONDS. Otherwise callers that connect again at once could take all the time of the loop. During the pause
+callers wait in the kernel's queue."""
 
 EPISODE_SECONDS_MIN = 10.0
 """A shortage counts as over once `accept` has not failed for this long. So a shortage that comes and goes is logged
@@ -55,7 +55,7 @@ class Acceptor:
         self._purpose = purpose
         self._spare = -1
         self._short_until = -1.0
-        self.refused = 0  # Callers whose connection was closed at once for want of a descriptor.
+        self.refused = 0  # Connections closed at once because no descriptor was left.
 
     async def serve(
         self,
@@ -90,8 +90,8 @@ class Acceptor:
 
     def _refuse(self, listener: trio.SocketListener) -> None:
         """Accept waiting callers with the spare descriptor, and hang up. Nothing else on the loop runs during this."""
-        callers = socket.socket(fileno=listener.socket.fileno())  # The same descriptor, without trio.
-        callers.setblocking(False)  # As the socket is already. But the new object got the program's default time-out.
+        callers = socket.socket(fileno=listener.socket.fileno())  # A plain socket with the same descriptor.
+        callers.setblocking(False)  # The new object has the program's default time-out, which would block.
         try:
             for _ in range(REFUSALS_PER_PAUSE):
                 self._give_up_spare()
@@ -120,7 +120,7 @@ class Acceptor:
             try:
                 self._spare = os.open(os.devnull, os.O_RDONLY)
             except OSError:
-                self._spare = -1  # The next refusal tries again.
+                self._spare = -1  # The next refusal opens it.
 
     def _give_up_spare(self) -> None:
         if self._spare >= 0:

@@ -17,17 +17,18 @@ class CompletionQueue:
     """Callbacks that any thread may `post`. They run on the loop, in order, when the loop calls `run_pending`.
 
     While the queue is `watched`, `wait` returns once something was posted; at other times callbacks only gather. The
-    queue has a pipe of its own, because trio's entry for threads would wake one task that wakes another.
+    queue has a pipe of its own, because a call through trio's own queue for threads would wake two tasks, one after the
+    other.
     """
 
     def __init__(self) -> None:
         self.pending: deque[Callback] = deque()  # For `run_pending`. `append` and `popleft` are atomic.
-        self._lock = threading.Lock()  # No thread may write to a closed pipe: its number may be another file's.
-        self._ends: tuple[int, int] | None = None  # Of the pipe: the read end, the write end.
-        self._is_signalled = False  # There is a byte in the pipe: one for any number of callbacks.
+        self._lock = threading.Lock()  # Prevents writes to a closed pipe, whose number another file may have.
+        self._ends: tuple[int, int] | None = None  # The read end and the write end of the pipe.
+        self._is_signalled = False  # True if the pipe has a byte: one for any number of callbacks.
 
     def post(self, callback: Callback) -> None:
-        """Have `callback` run on the loop soon. Never blocks."""
+        """Add `callback`, to be run on the loop soon. Never blocks."""
         self.pending.append(callback)
         with self._lock:
             if self._ends is not None and not self._is_signalled:
@@ -36,7 +37,7 @@ class CompletionQueue:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Open the pipe for a `with` block in which one task may `wait`. Raises OSError for too many open files."""
+        """Open the pipe for a `with` block in which one task may `wait`. Raises OSError if too many files are open."""
         assert self._ends is None, "one loop at a time"
         ends = os.pipe()
         try:
@@ -55,7 +56,7 @@ class CompletionQueue:
                 os.close(end)
 
     async def wait(self) -> None:
-        """Wait until a callback was posted since the last `wait`. The callback may have been run already."""
+        """Wait until a callback was posted since the last `wait`. Another task may have run that callback already."""
         assert self._ends is not None, "not watched"
         await trio.lowlevel.wait_readable(self._ends[0])
         with self._lock:  # The next `post` signals again.

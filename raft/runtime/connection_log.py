@@ -1,7 +1,7 @@
 """The log of a member's connections: a sentence for people, and an event with fields for machines.
 
 Hellos that this member refuses are counted, too. A misconfigured peer tries again every second, so the same text is
-logged as a warning only the first time, and for debugging after that.
+logged as a warning only the first time, and at level DEBUG after that.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from raft.errors import ValidationFault
 logger = logging.getLogger("raft.transport")
 
 WARNINGS_MAX = 100
-"""How many different texts of warnings are remembered. When there are more, all are forgotten, so each may be a
-warning again."""
+"""How many different texts of warnings are remembered. When there are more, all are forgotten, and each text can be
+logged as a warning again."""
 
 HELLO_REFUSALS = frozenset(
     {
@@ -34,7 +34,7 @@ class ConnectionLog:
         self._node_id = node_id
         self._warned: set[str] = set()  # The texts of earlier warnings.
         self.refused = Counter[str]()  # Hellos that this member refused, by code.
-        self.validation_faults = 0  # Inputs of peers on which validation itself failed.
+        self.validation_faults = 0  # How many inputs of peers raised ValidationFault.
 
     def event(self, level: int, event: str, words: str, **fields: object) -> None:
         """Log one event at a `level` of `logging`. `words`: the sentence for people, logged after this member's id."""
@@ -43,7 +43,7 @@ class ConnectionLog:
             logger.log(level, "%(node_id)s: %(message)s", told)
 
     def warn_once(self, event: str, words: str, **fields: object) -> None:
-        """Log one event: as a warning the first time that `words` occur, and for debugging after that."""
+        """Log one event: as a warning the first time that `words` occur, and at level DEBUG after that."""
         self.event(logging.DEBUG if words in self._warned else logging.WARNING, event, words, **fields)
         self._remember(words)
 
@@ -53,7 +53,7 @@ class ConnectionLog:
         self._warned.add(words)
 
     def validation_failed(self, peer_id: str | None, fault: ValidationFault) -> None:
-        """Log that validation itself failed on a message of a peer or a stranger, with a traceback the first time."""
+        """Log a ValidationFault, caused by an input of a peer or a stranger, with a traceback the first time."""
         self.validation_faults += 1
         cause = fault.__cause__
         where = traceback.extract_tb(cause.__traceback__)[-1:] if cause is not None else []

@@ -42,32 +42,33 @@ INFO_EVENTS = frozenset(
     }
 )
 WARNING_EVENTS = frozenset({"disk_full", "descriptors_lack", "disk_hangs", "snapshot_given_up"})
-"""Events that need attention: logged as warnings."""
+"""Events that need an operator's attention; they are logged as warnings."""
 
 DISK_SPACE_EVENTS = frozenset({"disk_full", "disk_has_room"})
 """Events that are logged together with the log's disk usage."""
 
 MUTED_EVENTS = frozenset({"commit_advanced", "low_watermark_advanced", "read_round"})
-"""Events that occur all the time and are visible in the status; only the simulator follows each of them."""
+"""Frequent events whose effects the status shows. The driver turns them off; only the simulator observes them."""
 
 SECOND_NS = 1_000_000_000
 
 ROUNDS_MAX = 64
 ROUNDS_NS_MAX = 5_000_000
 """The bounds of one flush, in rounds and in time. Another round follows if the disk has completed its work at once, or
-if there is more to apply. But one round may apply a whole slice, and peers and timers get their turn before the next
-slice."""
+if there is more to apply. If a round has applied a whole slice of entries, peers and timers get their turn before the
+next slice."""
 
 REMOVED_SECONDS = 0.3
-"""How long a member that knows of its removal keeps running: some heartbeats. Its answers show the leader that it has
-applied its removal, so that the leader stops replicating to it."""
+"""How long a member keeps running after it has applied its removal: some heartbeats. In this time its answers show the
+leader that it has applied the removal, so that the leader stops replicating to it."""
 
 ALARM_NEAR_NS = 3_000_000
-"""An alarm nearer than this will probably go off before the next turn, because lone puts arrive every 1 to 3 ms."""
+"""An alarm less than this ahead will probably go off before the next turn, because lone puts arrive every 1 to 3 ms."""
 
 
 def now_ns() -> int:
-    """The node's clock: the monotonic clock of trio, in integer ns. Its times mean nothing in another run of trio."""
+    """The node's clock: the monotonic clock of trio, in integer ns. Times of different runs of trio cannot be
+    compared."""
     return int(trio.current_time() * SECOND_NS)
 
 
@@ -95,20 +96,22 @@ class Driver:
         transport: Transport | None = None,
         start_io: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`start_io` begins the submitted operations of the node's storage. It returns True if one is done."""
+        """`start_io` begins the submitted operations of the node's storage. It returns True if any of them is done
+        already."""
         self.node = node
-        self._seconds = trio.current_time  # Until `run` begins; then the clock's own method, without a look-up.
+        self._seconds = trio.current_time  # `run` replaces it by the clock's own method, which is faster.
         node.mute_events(MUTED_EVENTS)
         self._completions = completions
         self._application = application
         self._transport = transport
         self._start_io = start_io
         self.turns = 0  # Flushes so far.
-        self._now = 0  # When this turn began, monotonic ns.
-        self._next_alarm = 0  # The node's, after the last flush: monotonic ns.
+        self._now = 0  # Monotonic ns: the time at which this turn began.
+        self._next_alarm = 0  # Monotonic ns: the node's next alarm, as of the end of the last flush.
         self._woken = trio.Event()
-        self._removed, self._refused = trio.Event(), trio.Event()  # This member is removed; a peer has reported it.
-        self._scope: trio.CancelScope | None = None  # The scope of `_wait`, while the driver's own task sleeps in it.
+        # Set when this member is removed, and when a peer refuses it for that reason.
+        self._removed, self._refused = trio.Event(), trio.Event()
+        self._scope: trio.CancelScope | None = None  # Set while the driver's own task sleeps in `_wait`.
         self._is_over = False
         self._failure: NodeStopped | None = None
 
@@ -147,7 +150,7 @@ class Driver:
             self._set_alarm(scope)
 
     def request_stop(self) -> None:
-        """Take no more requests, finish and prove what was written, then let `run` return."""
+        """Take no more requests, end the open ones, prove that the log is durable, then let `run` return."""
         self.node.begin_stop()
         self.wake()
 
@@ -156,12 +159,12 @@ class Driver:
 
         `nursery.start` returns the peer port (0 without a transport).
 
-        Raises NodeStopped when the node can promise no more, and CannotListen. Any other exception from a task is a
-        broken invariant: it stops the node at once.
+        Raises NodeStopped if the node fails, and CannotListen. Any other exception from a task means a broken
+        invariant, and stops the node at once.
         """
         self._seconds = trio.lowlevel.current_clock().current_time
         if self._transport is not None:
-            await self._transport.listen()  # Outside the nursery, which would wrap its error.
+            await self._transport.listen()  # Before the nursery, which would wrap an error in a group.
         with self._completions.watched():
             async with trio.open_nursery() as nursery:
                 port = 0
@@ -211,9 +214,9 @@ class Driver:
         """Set the deadline of `scope` to the node's next alarm.
 
         A deadline that is too early is moved only shortly before it passes, because a move costs ten times as much as
-        this check. After a lone put the next alarm is 5 ms away, and the next put makes it void.
+        this check. After a lone put the next alarm is 5 ms away, and the next put usually cancels it.
         """
-        deadline = self._next_alarm / SECOND_NS  # If work is left, this task has been woken for it.
+        deadline = self._next_alarm / SECOND_NS  # Left-over work needs no alarm: `wake` was called for it.
         set_to = scope.deadline
         if deadline < set_to or (deadline > set_to and set_to * SECOND_NS - self._now < ALARM_NEAR_NS):
             scope.deadline = deadline
@@ -225,9 +228,8 @@ class Driver:
                 self.flush()
 
     def _catch_up(self) -> bool:
-        """Run the completions of the disk, then advance the node's clock. True if there were completions.
-
-        In this order a late loop does not make the disk look silent.
+        """Run the completions of the disk, then advance the node's clock. Return True if there were completions. With
+        the opposite order, a delay of the loop would look like a stalled disk.
         """
         has_run = bool(self._completions.pending) and not self._is_over and self._completions.run_pending() > 0
         self._now = self._read_clock()
@@ -250,9 +252,8 @@ class Driver:
             self._next_alarm = self.node.next_alarm
 
     def _flush(self) -> bool:
-        """Do all work after `_catch_up`, and the work caused by immediate completions; True if the node has ended.
-
-        The disk comes last: peers and clients wait for messages, and the loop may wait for the disk.
+        """Do all work that is due after `_catch_up`, and the work caused by immediate completions. Return True if the
+        node has ended. The disk comes last, because the loop may wait for it while peers and clients wait for messages.
         """
         node, began = self.node, self._now
         for _ in range(ROUNDS_MAX):
@@ -264,7 +265,7 @@ class Driver:
                 self._next_alarm = node.next_alarm
                 return False
             if (has_applied and node.has_unapplied) or self._read_clock() - began > ROUNDS_NS_MAX:
-                break  # A member that has to catch up applies one slice per turn.
+                break  # A member that lags behind applies one slice per turn.
         self.wake()
         return False
 
@@ -284,7 +285,8 @@ class Driver:
             reason = effects.failure.reason
             self._log_event(logging.ERROR, "failed", f"has stopped: {reason}", reason=reason)
         self._failure = effects.failure
-        # If the node has failed since these effects were taken, the next ones report that and end open requests.
+        # If the node has failed since these effects were taken, another round is needed: its effects report the failure
+        # and end the open requests.
         self._is_over = effects.failure is not None or (self.node.is_stopped and self.node.failure is None)
         return self._is_over
 
@@ -315,7 +317,7 @@ class Driver:
             self._removed.set()
 
     async def _leave_when_removed(self) -> None:
-        """Stop cleanly once this member is certainly removed, as if it had been asked to stop."""
+        """Wait until this member is certainly removed, then stop it as `request_stop` does."""
         await self._removed.wait()
         with trio.move_on_after(REMOVED_SECONDS):
             await self._refused.wait()
@@ -349,7 +351,7 @@ class Driver:
         self.wake()
 
     def peer_gone(self, peer_id: str) -> None:
-        """Both connections with a peer have ended, and the peer, or its machine, ended the last one."""
+        """Both connections with a peer are closed, and the peer or its machine closed the last one."""
         self.node.tick(self._read_clock())
         self.node.peer_gone(peer_id)
         self.wake()

@@ -2,9 +2,9 @@
 started.
 
 Both state the same node id and incarnation, so each takes over the connections of the other, again and again. A random
-id of each process in its hello tells them apart. A restarted member has a new id, and the old id never comes back. An
-id that comes back after another one took over belongs to a second running process. No connection is ended because of
-that: only the operator can know which of the two has kept the promises of the member.
+id of each process in its hello tells them apart. A restarted member has a new id, and the old id never comes back. If
+an id comes back after another id took over, two processes are running. This member closes no connection because of
+that: only the operator can know which of the two processes has kept the promises of the member.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 PROCESSES_MAX = 4
-"""How many of the latest processes of a member are remembered. Two that alternate are enough to notice duplicates, even
-if more run."""
+"""How many of the latest processes of a member are remembered. Two alternating processes are enough to detect
+duplicates, even if more are running."""
 
 DUPLICATE_SECONDS = 60.0
-"""How long a member counts as a duplicate after its processes were last seen to alternate, and the least pause between
-two reports of it. Running duplicates alternate at every election time-out, or more often."""
+"""How long a member is reported as a duplicate after its processes last alternated, and the minimum pause between two
+warnings about it. Running duplicates alternate at every election time-out, or more often."""
 
 
 @dataclass(slots=True)
 class _Processes:
-    addresses: dict[bytes, str] = field(default_factory=dict)  # By process id; the last one to take over is at the end.
+    addresses: dict[bytes, str] = field(default_factory=dict)  # Host by process id; the latest process is last.
     seen_until: float = float("-inf")
     reported_until: float = float("-inf")
 
 
 class DuplicateMembers:
-    """The processes of each member that have sent messages to this one. Synchronous; times are monotonic seconds."""
+    """The processes of every other member that have sent messages here. Synchronous; times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._members: dict[str, _Processes] = {}
@@ -36,7 +36,7 @@ class DuplicateMembers:
     def took_over(self, peer_id: str, process_id: bytes, address: str, now: float) -> tuple[str, ...]:
         """Note that a process has sent its first message on a new connection, after the hellos.
 
-        Returns the hosts of all processes that run as `peer_id` if a duplicate is to be reported now, otherwise an
+        If a duplicate is to be reported now, returns the hosts of all processes that run as `peer_id`; otherwise an
         empty tuple. `process_id` is empty in hellos of earlier builds.
         """
         if not process_id:

@@ -1,7 +1,8 @@
 """The switch of the fast paths. Each fast path is a second implementation of the general path beside it.
 
-`HWM_FAST_PATHS=0` in the environment turns off all of them, for a whole process: then only general paths run. Nothing
-but speed may differ. docs/internals/fast-paths.md lists them. The core has no switch: its callers choose.
+`HWM_FAST_PATHS=0` in the environment turns off all of them, for a whole process: then only general paths run. The
+results must not differ, only the speed. docs/internals/fast-paths.md lists the fast paths. The core does not read this
+switch: its callers choose the path.
 """
 
 from __future__ import annotations
@@ -16,4 +17,4 @@ FAST_PATHS: Final[bool] = fast_paths_wanted(os.environ)
 """Read once, when the process starts."""
 
 decode_peer_body = decode_message if FAST_PATHS else decode_message_general
-"""(group_id, message) of a frame's body. Raises ProtocolError."""
+"""The function that decodes a frame's body to (group_id, message). Raises ProtocolError."""

@@ -18,22 +18,22 @@ from raft.protocol.hello import PROTOCOL_VERSION, Hello, HelloRole, Refusal, dec
 from raft.runtime.errors import ConnectionRefusedByPeer
 
 HELLO_BYTES_MAX = 8 * 1024
-"""The most bytes that are buffered for a caller before its hello is complete."""
+"""The maximum number of bytes buffered for a caller before its hello is complete."""
 
 HANDSHAKE_SECONDS_MAX = 5.0
-"""The maximum time from a connection to its hello. A paused member may need long, but a silent caller must not hold a
-place for ever."""
+"""The maximum time from a connection to its hello. A paused member may need seconds, but a silent caller must not
+occupy a place for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerHello:
-    """The identity of the other side, checked against this member's own."""
+    """The identity of the other side, after the check of its cluster, group and protocol version."""
 
     node_id: str
     incarnation_id: bytes
-    peer_address: str = ""  # The address at which it asks to be dialled.
+    peer_address: str = ""  # The address at which it can be dialled.
     levels: LevelRange = INITIAL_LEVELS  # The feature levels that its build can apply.
-    process_id: bytes = b""  # Different after each start; empty if its build states none.
+    process_id: bytes = b""  # A new id after each start; empty if its build is too old.
 
 
 def own_hello(
@@ -68,7 +68,8 @@ async def receive_hello(stream: trio.abc.ReceiveStream, identity: Identity) -> P
 
 
 def validated_hello(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHello:
-    """Return the content of the first frame, if it is the hello of a peer. `is_followed`: more bytes came behind it.
+    """Return the content of the first frame, if it is the hello of a peer. `is_followed`: True if more bytes arrived
+    after it.
 
     Raises the errors of `receive_hello`, and ValidationFault if the check fails by a mistake in this build. It changes
     nothing.
@@ -88,7 +89,8 @@ def _validated(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHel
     name = hello.node_id or "a client"
     if hello.role is not HelloRole.PEER:
         raise PeerRefused(name, "wrong_port", "this is the port for members; clients have another one")
-    if is_followed:  # Checked after the role: a client sends more at once, and is told that this is not its port.
+    # Checked after the role, because a client sends more at once, and should get the refusal about the port.
+    if is_followed:
         raise ProtocolError("bytes after the hello before it was answered")
     if not hello.speaks(PROTOCOL_VERSION):
         spoken = f"{hello.version_min} to {hello.version_max}"
@@ -116,7 +118,7 @@ async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> Non
 
 
 def refusal_in(body: bytes) -> ConnectionRefusedByPeer | None:
-    """Return the refusal in a frame, None if it is none. A caller sends one if it rejects our answering hello."""
+    """Return the refusal in a frame, None if it is none. A caller sends a refusal if it rejects our hello."""
     try:
         hello = decode_hello(body)
     except ProtocolError:

@@ -1,8 +1,8 @@
-"""The inbound connections of each peer: one that brings messages, and at most one newer one that brought none yet.
+"""The inbound connections of each peer: one that carries messages, and at most one newer one without a message yet.
 
-A peer that connects again has usually lost its old connection, which this side need not have noticed. But the peer
-may also have dialled by mistake: it meant another member that was at this address before, and disconnects when it sees
-who answers. So a new connection ends the old one only with its first message.
+A peer that connects again has usually lost its old connection, even if this side has not noticed the loss yet. But the
+peer may also have dialled by mistake: it wanted to reach another member that had this address before, and it
+disconnects when it reads our hello. So a new connection ends the old one only with its first message.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import trio
 
 
 class InboundConnections:
-    """The scopes of the connections by peer, oldest first, two at most. Every method is synchronous."""
+    """The cancel scopes of the connections by peer id: oldest first, at most two per peer. Every method is
+    synchronous."""
 
     def __init__(self) -> None:
         self._scopes: dict[str, list[trio.CancelScope]] = {}
 
     def begin(self, peer_id: str, scope: trio.CancelScope) -> None:
-        """Add a connection that has brought nothing yet. An earlier one without messages ends: the peer gave it up."""
+        """Add a connection without a message yet. An earlier connection without messages is closed, because the peer
+        gave it up."""
         scopes = self._scopes.setdefault(peer_id, [])
         for silent in scopes[1:]:
             silent.cancel()
@@ -28,7 +30,7 @@ class InboundConnections:
         return scope in self._scopes.get(peer_id, [])[1:]
 
     def replace_older(self, peer_id: str, scope: trio.CancelScope) -> None:
-        """The connection has brought a message: end the older one, which is dead."""
+        """A message arrived on this connection: close the older connection, which is dead."""
         if self.has_older(peer_id, scope):
             self._scopes[peer_id].pop(0).cancel()
 

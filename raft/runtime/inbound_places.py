@@ -1,8 +1,8 @@
-"""Admission of connections to this member's peer port: strangers never take a place that a member needs.
+"""The bounds of connections to this member's peer port, which keep strangers from taking a place that a member needs.
 
-A caller begins as unidentified. When there are too many unidentified callers, the one that has waited longest is
-evicted: an honest caller says hello within milliseconds. Members take no place here, because `InboundConnections`
-bounds their connections by their ids.
+A caller is unidentified until its hello is accepted. When there are too many unidentified callers, the one that has
+waited longest is evicted: an honest caller says hello within milliseconds. Members take no place here, because
+`InboundConnections` bounds their connections by their ids.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from raft.membership.configuration import MEMBERS_MAX
 from raft.runtime.peer_routes import STRANGERS_MAX
 
 UNIDENTIFIED_MAX = 30
-"""The bound of connections without an accepted hello: several times as many as there are when all members start at
-once. Each buffers HELLO_BYTES_MAX at most."""
+"""The maximum number of connections without an accepted hello: several times as many as when all members start at once.
+Each buffers at most HELLO_BYTES_MAX."""
 
 UNIDENTIFIED_PER_ADDRESS_MAX = UNIDENTIFIED_MAX // 2
-"""The same bound per address: a crowd from one machine evicts its own connections, not those from elsewhere."""
+"""The same bound for one address, so that many callers from one machine evict their own connections, not those from
+elsewhere."""
 
 HELD_BACK_MAX = 64
 HELD_BACK_SECONDS = 2.0
 """An evicted connection is closed only after HELD_BACK_SECONDS, unless HELD_BACK_MAX others wait for this already.
-Otherwise a crowd of callers that connect again at once would take all the time of the loop and fill the kernel's
-queue."""
+Otherwise many callers that connect again at once would take all the time of the loop and fill the kernel's queue."""
 
 CONNECTIONS_MAX = UNIDENTIFIED_MAX + STRANGERS_MAX + 2 * MEMBERS_MAX + HELD_BACK_MAX
-"""The bound of all inbound connections, 128: unidentified callers, one per stranger, two per member, and evicted ones
-that are held back."""
+"""The maximum number of all inbound connections (128): unidentified callers, one per stranger, two per member, and
+evicted ones that are held back."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,7 @@ class InboundPlaces:
 
     def __init__(self) -> None:
         self._unidentified: dict[Place, None] = {}
-        self._strangers: dict[Place, None] = {}  # Callers with an accepted hello that are no members.
+        self._strangers: dict[Place, None] = {}  # Callers that are not members, with an accepted hello.
         self.held_back = 0
         self.evicted = 0  # Connections evicted since this process started.
 
@@ -62,7 +62,8 @@ class InboundPlaces:
 
     def identify(self, place: Place, *, is_member: bool) -> None:
         """The hello on this connection was accepted."""
-        if self._unidentified.pop(place, place) is place or is_member:  # It was evicted, or needs no place.
+        # The caller was evicted, or as a member needs no place.
+        if self._unidentified.pop(place, place) is place or is_member:
             return
         if len(self._strangers) >= STRANGERS_MAX:
             self._evict(self._strangers, next(iter(self._strangers)))

@@ -13,7 +13,8 @@ from raft.runtime.driver import Driver
 SECONDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-"""Bounds of the buckets: a lone put on a quick disk takes 0.2 ms; at ten seconds the disk hangs."""
+"""The default bounds of the buckets (seconds). A lone put on a fast disk takes 0.2 ms; a sync of ten seconds means that
+the disk hangs."""
 
 
 class Histogram:
@@ -29,7 +30,7 @@ class Histogram:
         self.bounds_seconds = tuple(bounds_seconds)
         self._bounds_ns = [round(bound * 1e9) for bound in self.bounds_seconds]
         assert self._bounds_ns == sorted(set(self._bounds_ns)), bounds_seconds
-        self._counts = [0] * (len(self._bounds_ns) + 1)  # The last one: above all bounds.
+        self._counts = [0] * (len(self._bounds_ns) + 1)  # The last one counts durations above all bounds.
         self._sum_ns = self._max_ns = 0
 
     def observe(self, duration_ns: int) -> None:
@@ -55,7 +56,8 @@ class Histogram:
         return self._sum_ns / 1e9
 
     def cumulative(self) -> list[int]:
-        """For each bound, the number of durations that do not exceed it; the last item is the number of all."""
+        """For each bound, the number of durations that do not exceed it; then, as the last item, the number of all
+        durations."""
         counts, total = [], 0
         for count in list(self._counts):
             total += count
@@ -66,11 +68,12 @@ class Histogram:
         """Return a percentile by nearest rank: the least bound that at least `share` of all durations do not exceed.
 
         The longest duration is returned instead if it is below that bound, or if no bound is high enough. The result is
-        0 without durations. `share`: above 0, at most 1, in thousandths.
+        0 without durations. `share` is above 0 and at most 1; it is rounded to thousandths.
         """
         assert 0 < share <= 1, share
         cumulative = self.cumulative()
-        rank = max(1, -(-cumulative[-1] * round(share * 1000) // 1000))  # Rounded up in integers: 0.99 is not exact.
+        # Rounded up with integers, because 0.99 is inexact.
+        rank = max(1, -(-cumulative[-1] * round(share * 1000) // 1000))
         bucket = bisect_left(cumulative, rank)
         is_bounded = bucket < len(self.bounds_seconds)
         return min(self.bounds_seconds[bucket], self.max_seconds) if is_bounded else self.max_seconds
@@ -88,7 +91,7 @@ class MeasuredDriver(Driver):
         self.commit_latency = Histogram()
         self._term: int | None = None  # The term in which the waiting entries were proposed.
         self._seen_index = 0  # The end of the log after the last flush.
-        self._waiting: deque[tuple[int, int]] = deque()  # (last index, when) of each flush that has appended.
+        self._waiting: deque[tuple[int, int]] = deque()  # (last index, start in ns) of each flush that appended.
 
     def _carry_out(self) -> bool:
         began = time.perf_counter_ns()
@@ -96,7 +99,7 @@ class MeasuredDriver(Driver):
         core = self.node.core
         if core.leading_term != self._term:
             self._term = core.leading_term
-            self._waiting.clear()  # The outcome of the entries left behind may never be known.
+            self._waiting.clear()  # This node may never learn when these entries commit.
             self._seen_index = core.last_index
         if self._term is not None:
             last_index, waiting = core.last_index, self._waiting

@@ -1,7 +1,7 @@
 """One outbound connection to one peer, for sending only: dialled again and again, with a queue bounded in bytes.
 
-Each side dials the other, so every pair of members has two connections, one per direction. So when
-both dial at the same time, neither connection has to go.
+Each side dials the other, so every pair of members has two connections, one per direction. So when both dial at the
+same time, both connections are kept.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ OUTBOUND_BYTES_MAX = 32 * 1024 * 1024
 dropped; Raft repeats those that matter."""
 
 SEND_BYTES = 1024 * 1024
-"""The maximum of bytes in one send. A single frame may be larger: then it is sent alone."""
+"""The maximum number of bytes in one send. A single frame may be larger; it is then sent alone."""
 
 SEND_SECONDS_MAX = 10.0
 """A connection is given up if one send takes this long: the kernel's buffers are full because the peer does not read.
-If a machine vanishes while little is sent, this limit takes effect late: the kernel buffers hundreds of heartbeats.
-UNANSWERED_SECONDS_MAX covers that case where the system supports it."""
+If a peer's machine vanishes while little is sent, this limit takes effect late, because the kernel buffers hundreds of
+heartbeats. UNANSWERED_SECONDS_MAX covers that case where the system supports it."""
 
 CONNECT_SECONDS_MAX = 2.0
-"""How long one of several addresses is tried before the next one: an address may lead nowhere without an error. The
-time suffices for a lost first TCP segment, which is sent again after one second."""
+"""How long one of several addresses is tried before the next: packets to a wrong address may just vanish, without an
+error. The time suffices for a lost first TCP segment, which is sent again after one second."""
 
 DIAL_NOW_SECONDS_MAX = 0.25
 """How long an attempt to connect may still take once the peer has connected to us. The peer is up, so a good attempt is
-answered within one round trip. Any other one began before the peer was up, or went to an address that it has left."""
+answered within one round trip. An attempt without an answer began before the peer was up, or went to an address that
+the peer no longer has."""
 
 BACKOFF_SECONDS_MIN = 0.05
 BACKOFF_SECONDS_MAX = 1.0
@@ -68,13 +69,11 @@ class Outbound:
         process_id: bytes = b"",
         log: ConnectionLog | None = None,
     ) -> None:
-        """`addresses` returns where the peer may be, best first. The addresses are tried in turn.
-
-        It is called before each attempt, because the addresses may change.
-        `hello` gets the peer's hello and may raise PeerRefused. `lost` is called when a working connection is gone, and
-        then `ended`, if the peer or its machine ended that connection without a refusal. `refused` gets the code and
-        the text of a peer that refuses us. Each hello states `own_address`, at which we are to be dialled, and
-        `levels`, which this build can apply."""
+        """`addresses` returns the possible addresses of the peer, best first. They are tried in turn. The function is
+        called before each attempt, because the addresses may change. `hello` gets the peer's hello and may raise
+        PeerRefused. `lost` is called when a working connection is gone, and then `ended`, if the peer or its machine
+        ended that connection without a refusal. `refused` gets the code and the text of a peer that refuses us. Each
+        hello states `own_address`, at which we are to be dialled, and `levels`, which this build can apply."""
         self._identity, self._levels, self._process_id = identity, levels, process_id
         self._peer_id = peer_id
         self._addresses = addresses

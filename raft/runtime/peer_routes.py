@@ -1,4 +1,5 @@
-"""The outbound connections to all peers: exactly one to each that the node wants, and to strangers that it answers.
+"""The outbound connections to all peers: exactly one to each peer that the node wants, and one to each stranger that it
+answers.
 
 A stranger is a member that connected here and that the node accepts, though the node's own configuration does not
 name it (yet): the leader of a cluster that this member is joining, for instance. The stranger's hello states the
@@ -16,8 +17,8 @@ from raft.membership.configuration import Member
 from raft.runtime.outbound import Outbound
 
 STRANGERS_MAX = 16
-"""The maximum number of strangers that are answered at a time: more than a cluster has members, and few enough to
-dial."""
+"""The maximum number of strangers that are answered at a time: more than a cluster has members, and few enough to dial
+all of them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,8 +37,8 @@ class PeerConnections:
     def __init__(
         self, open_connection: Callable[[str, Callable[[], Sequence[str]]], Outbound], dial: Mapping[str, str]
     ) -> None:
-        """`open_connection` makes the outbound side to a peer from its id and its addresses; `dial` has fixed
-        addresses by id."""
+        """`open_connection` makes the outbound side to a peer from its id and its addresses; `dial` has the operator's
+        fixed addresses by peer id."""
         self._open_connection, self._dial = open_connection, dial
         self._connections: dict[str, _Connection] = {}
         self.all: dict[str, Outbound] = {}  # The outbound side to each peer, connected or not, by its id.
@@ -67,12 +68,13 @@ class PeerConnections:
         return gone
 
     def on_inbound(self, peer_id: str, address: str) -> None:
-        """A peer has connected to us and was accepted. `address`: where it says that it listens, or ""."""
+        """A peer has connected to us and was accepted. `address`: the address that the peer states for itself, or
+        ""."""
         if address:
             self._announced.pop(peer_id, None)
             strangers = [each for each in self._announced if each not in self._wanted]
             if peer_id not in self._wanted and len(strangers) >= STRANGERS_MAX:
-                del self._announced[strangers[0]]  # The oldest stranger: it has been answered, or is ignored.
+                del self._announced[strangers[0]]  # The oldest stranger: this member has answered it, or ignores it.
             self._announced[peer_id] = address
             self._adjust()
         if (connection := self._connections.get(peer_id)) is not None:
@@ -92,7 +94,8 @@ class PeerConnections:
         """The addresses to dial a peer at, best first: the operator's route alone, or else every known address.
 
         The address that a connected peer states comes before the configuration: either may be stale, but a member that
-        has moved is usually the first to know. The last address is the one that worked last, in case it has not moved.
+        has moved usually knows its new address first. The last address is the one that worked last, in case it has not
+        moved.
         """
         if peer_id in self._dial:
             return (self._dial[peer_id],)
@@ -101,8 +104,8 @@ class PeerConnections:
         return tuple(dict.fromkeys(address for address in known if address))
 
     def _adjust(self) -> None:
-        """Open and close connections. A working connection stays even if its peer's address is said to have changed:
-        when the peer moves, the connection breaks."""
+        """Open and close connections. A working connection stays open even if the peer's known address changes: if the
+        peer really moves, the connection breaks."""
         ids = {*self._wanted, *self._announced}
         for peer_id in sorted({*self._connections} - ids):
             del self.all[peer_id]

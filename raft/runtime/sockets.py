@@ -1,7 +1,7 @@
 """Direct reads and writes of a plain TCP socket; any other stream is used through its own methods.
 
-With `SocketStream`, each read costs a checkpoint and an attempt that fails, and each write costs waking a task. That is
-some 20 µs per read or write, as much as ten small requests cost.
+With `SocketStream`, each read costs a checkpoint and an attempt that fails, and each write costs waking a task. Each
+costs some 20 µs, as much as ten small requests.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import trio
 UNANSWERED_SECONDS_MAX = 3.0
 """A connection is over if the other side has not acknowledged sent bytes for this long.
 
-Without this limit the kernel repeats the bytes for a quarter of an hour, after pauses that double. After a network
-partition of a minute, the peer would then hear nothing for up to another minute, because new heartbeats only queue in
-the kernel. A new connection takes milliseconds. The limit allows several repetitions (after 0.2, 0.6 and 1.4 s), so
-that a few lost packets end no connection. A paused process does not end its connections at once either, because its
-kernel acknowledges until its buffer is full."""
+Without this limit the kernel sends the bytes again for a quarter of an hour, with pauses that double. After a network
+partition of a minute, the peer would receive nothing for up to another minute, because new heartbeats wait in the
+kernel behind the old bytes. A new connection takes milliseconds. The limit allows several repetitions (after 0.2, 0.6
+and 1.4 s), so that a few lost packets end no connection. A paused process does not end its connections at once either,
+because its kernel acknowledges until its buffer is full."""
 
 
 def end_when_unanswered(stream: trio.abc.Stream) -> None:
-    """Have the kernel end `stream` after UNANSWERED_SECONDS_MAX, if the system supports it (Linux)."""
+    """Set the kernel's time-out of `stream` for unacknowledged bytes to UNANSWERED_SECONDS_MAX, if the system has one
+    (Linux)."""
     if type(stream) is trio.SocketStream and hasattr(socket, "TCP_USER_TIMEOUT"):
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNANSWERED_SECONDS_MAX * 1000))
 
@@ -37,7 +38,7 @@ def send_at_once(stream: trio.abc.SendStream, data: bytes) -> int:
         return 0
     try:
         return os.write(stream.socket.fileno(), data)
-    except OSError:  # Mostly because it would block. A closed socket has the number -1.
+    except OSError:  # It would block, usually. A closed socket has the number -1.
         return 0
 
 
@@ -50,17 +51,17 @@ async def receive_at_once(stream: trio.abc.ReceiveStream, bytes_max: int) -> byt
     if number < 0:
         raise trio.ClosedResourceError("this socket was already closed")
     while True:
-        await trio.lowlevel.wait_readable(number)  # Raises ClosedResourceError if it is closed during the wait.
+        await trio.lowlevel.wait_readable(number)  # Raises ClosedResourceError if the socket is closed meanwhile.
         try:
-            return os.read(sock.fileno(), bytes_max)  # Not `number`: another socket may have it by now.
+            return os.read(sock.fileno(), bytes_max)  # Not `number`, which another socket may have now.
         except BlockingIOError:
-            continue  # Another reader took the bytes, or they are gone.
+            continue  # Another reader took the bytes, or the kernel dropped them.
         except OSError as error:
             raise trio.BrokenResourceError(f"socket connection broken: {error}") from error
 
 
 def host_of(stream: trio.SocketStream) -> str:
-    """The host of the other side; empty if it is gone already."""
+    """The host of the other side; empty if the connection is closed already."""
     try:
         return str(stream.socket.getpeername()[0])
     except OSError:

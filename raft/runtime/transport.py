@@ -1,7 +1,8 @@
 """The network between members on trio: listens for peers, dials each of them, moves frames. It decides nothing.
 
-Garbage, oversized frames and strangers close one connection. A refusal carries its reason, so that both sides can log
-it. `TCP_NODELAY` is on (trio's `SocketStream` sets it), because batches are made above this layer, not by the kernel.
+An invalid or oversized frame, or a hello that is refused, closes only its own connection. A refusal carries its reason,
+so that both sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it), because batches are made above this
+layer, not by the kernel.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ from raft.runtime.sockets import host_of, receive_at_once
 RECEIVE_BYTES = 256 * 1024
 
 FRAME_SECONDS_MAX = 60.0
-"""The maximum time from the first byte of a frame to its last. The largest frame takes 16 MiB of memory until then, and
-arrives in this time at 2.5 Mbit/s."""
+"""The maximum time from the first byte of a frame to its last. The largest frame takes 16 MiB of memory meanwhile; at
+2.5 Mbit/s it arrives within this time."""
 
 TURN_ENTRIES_MAX = 128
 """How many entries of one read are decoded and handed over before other tasks get their turn: 1 ms. One read may
-bring thousands when this member has to catch up."""
+contain thousands of entries when this member lags behind."""
 
 
 STREAM_ENDS = (ProtocolError, ConnectionRefusedByPeer)
-"""Errors after which a stream has no meaning: a violation of the protocol, or a refusal by the peer."""
+"""Errors after which a stream cannot be used any more: a violation of the protocol, or a refusal by the peer."""
 
 
 class PeerEvents(Protocol):
@@ -75,9 +76,9 @@ class PeerEvents(Protocol):
         ...
 
     def peer_gone(self, peer_id: str) -> None:
-        """No connection with a peer is open in either direction, and the peer, or its machine, ended the last one.
+        """Both connections with a peer are closed, and the peer or its machine closed the last one.
 
-        The peer may still be running: something between the two may have ended the connections.
+        The peer may still be running, because a device on the network may have closed the connections.
         """
         ...
 
@@ -89,10 +90,10 @@ class PeerEvents(Protocol):
 class Transport:
     """The sockets of one member. Raises InsecureAddress if other machines could reach it, unless `insecure` is set.
 
-    `configuration`: the peers until the first `connect_to`. `dial` has addresses that replace those in the
-    configuration (a proxy between members). `own_address` returns the address at which others dial this member, for
-    each hello. `listeners`, if given, are served instead of opening `listen_host`:`listen_port`; they are closed at the
-    end either way. `levels`: the feature levels of this build, stated in each hello.
+    `configuration` names the peers until the first `connect_to`. `dial` maps peer ids to addresses, which replace the
+    addresses in the configuration (for example, by a proxy). `own_address` returns the address at which others dial
+    this member, for each hello. `listeners`, if given, are served instead of opening `listen_host`:`listen_port`; they
+    are closed at the end either way. `levels`: the feature levels of this build, stated in each hello.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class Transport:
     def connect_to(self, peers: Sequence[Member]) -> None:
         """Connect to `peers`, besides strangers that are answered, and disconnect all others.
 
-        If the own address has changed, it is announced to all.
+        If this member's own address has changed, it is announced to all peers.
         """
         for peer_id in self._peers.want(peers):
             self._inbound.end(peer_id)
@@ -159,7 +160,7 @@ class Transport:
             outbound.announce_address()
 
     def send(self, messages: Sequence[tuple[str, Message]]) -> None:
-        """Send messages; never blocks. A message without room or connection is dropped."""
+        """Send messages; never blocks. Messages to a peer without a connection, or with a full queue, are dropped."""
         by_peer: dict[Outbound, list[bytes]] = {}
         encoded, encoded_frame = None, b""
         for peer_id, message in messages:
@@ -189,12 +190,13 @@ class Transport:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """By peer: how many messages were dropped because its queue was full."""
+        """For each peer, the number of messages dropped because its queue was full."""
         return {peer_id: outbound.dropped for peer_id, outbound in self._peers.all.items()}
 
     @property
     def hellos_refused(self) -> Mapping[str, int]:
-        """Hellos that this member refused, of callers and of peers it dialled, by code (`HELLO_REFUSALS`)."""
+        """The number of hellos, from callers and from dialled peers, that this member refused, by code
+        (`HELLO_REFUSALS`)."""
         return self._log.refused
 
     @property
@@ -204,7 +206,7 @@ class Transport:
 
     @property
     def validation_faults(self) -> int:
-        """Inputs on which validation itself failed by a mistake in this build. Each closed one connection."""
+        """How many inputs raised ValidationFault, because of a mistake in this build. Each closed one connection."""
         return self._log.validation_faults
 
     def _open_outbound(self, peer_id: str, addresses: Callable[[], Sequence[str]]) -> Outbound:
@@ -233,7 +235,7 @@ class Transport:
             listeners = await trio.open_tcp_listeners(self._listen_port, host=self._listen_host)
         except OSError as error:
             raise CannotListen(self._listen_host, self._listen_port, error.strerror or str(error)) from error
-        if self._listen_port == 0:  # A name with several addresses would get several ports.
+        if self._listen_port == 0:  # A name with several addresses would get a different port for each.
             for listener in listeners[1:]:
                 await listener.aclose()
             del listeners[1:]
@@ -291,8 +293,8 @@ class Transport:
         await send_refusal(stream, code, text)
 
     async def _receive_newest(self, stream: trio.SocketStream, peer: PeerHello) -> None:
-        """Take messages until the end, or until a newer connection of the same peer brings a message: then this one
-        is dead."""
+        """Take messages until the connection ends. When a message arrives on a newer connection of the same peer, this
+        one is ended as dead."""
         peer_id = peer.node_id
         with trio.CancelScope() as scope:
             self._inbound.begin(peer_id, scope)
@@ -357,7 +359,8 @@ class Transport:
             bodies = splitter.feed(data)
             _limit_half_frame(scope, splitter, is_new=bool(bodies))
         if bodies:
-            self._decode(bodies[0])  # If the caller dialled by mistake and refuses us, this raises: the older stays.
+            # Raises if this is a refusal from a caller that dialled by mistake: the older connection stays.
+            self._decode(bodies[0])
             self._inbound.replace_older(peer_id, scope)
             self._note_process(peer, host_of(stream))
         if bodies:
@@ -416,7 +419,8 @@ def decode_peer_message(body: bytes, group_id: int) -> Message:
 
 
 def _limit_half_frame(scope: trio.CancelScope, splitter: FrameSplitter, *, is_new: bool) -> None:
-    """Let a frame that has begun take no longer than FRAME_SECONDS_MAX in all. `is_new`: another has just ended."""
+    """Let an incomplete frame take at most FRAME_SECONDS_MAX in all. `is_new`: the frame before it was completed just
+    now."""
     if not splitter.rest:
         scope.deadline = inf
     elif is_new or scope.deadline == inf:

@@ -17,7 +17,7 @@ class _Build:
     index: int
     state: StateSnapshot
     writer: SnapshotWriter
-    busy: bool = False  # One submission is under way.
+    busy: bool = False  # True while a submission is under way.
     finishing: bool = False
 
 
@@ -34,7 +34,7 @@ class SnapshotBuilder:
 
     @property
     def is_under_way(self) -> bool:
-        """True from `begin` until the result was taken."""
+        """True from `begin` until the caller has taken the result."""
         return self._build is not None or self._finished is not None
 
     @property
@@ -48,7 +48,7 @@ class SnapshotBuilder:
         self._build = _Build(header.index, state, self._snapshots.create(header))
 
     def advance(self, now: int) -> None:
-        """Submit the next chunk, or the end of the file, if none is under way and the rate allows it."""
+        """Submit the next chunk, or finish the file, if no submission is under way and the rate allows it."""
         build = self._build
         if build is None or build.busy or not self._rate.is_due(now):
             return
@@ -74,7 +74,7 @@ class SnapshotBuilder:
         return finished
 
     def take_given_up(self) -> BaseException | None:
-        """The error, such as a full disk, because of which a build was given up. Nothing depended on that snapshot."""
+        """The error that made the builder give up a build, such as a full disk. Nothing depended on that snapshot."""
         given_up, self._given_up = self._given_up, None
         return given_up
 

@@ -17,7 +17,8 @@ class IncrementalStateMachine(StateMachine, Protocol):
     """An optional extension of `StateMachine`, for a machine that can restore a snapshot in small steps."""
 
     def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> StateRestore:
-        """Begin to read a state beside the current one. Raises for an invalid header, and the steps for bad chunks."""
+        """Begin to read a state beside the current one. This call raises an error for an invalid header; the steps
+        raise one for invalid chunks."""
         ...
 
 
@@ -33,7 +34,7 @@ class SnapshotInstaller:
         self._info: SnapshotInfo | None = None
         self._restore: StateRestore | None = None
         self._tidying: list[StateRestore] = []  # Ended restores, whose memory is freed in slices.
-        self._read_bytes = 0  # Since the last step.
+        self._read_bytes = 0  # Bytes read since the last step.
         self._stepped_at = -1
 
     @property
@@ -63,7 +64,7 @@ class SnapshotInstaller:
     def step(self, now: int) -> SnapshotInfo | None:
         """Do a slice if one is due. If the machine took the new state in this slice, return its snapshot.
 
-        Raises the machine's error if the chunks are invalid, the store's if they are damaged.
+        Raises the machine's error if the chunks are invalid, and the store's error if the file is damaged.
         """
         if now <= self._stepped_at or not self._rate.is_due(now):
             return None
@@ -82,7 +83,7 @@ class SnapshotInstaller:
         return became
 
     def give_up(self) -> None:
-        """The log has passed the snapshot: give it up; the machine keeps its state."""
+        """Give the installation up, because the log has passed the snapshot. The machine keeps its state."""
         if self._restore is not None:
             self._restore.give_up()
             self._tidying.append(self._restore)
@@ -108,5 +109,5 @@ class _BlockingInstaller:
         return False
 
     def give_up(self) -> None:
-        """Nothing to undo: the restore has not begun."""
+        """Give the restore up. It has not begun, so nothing is undone."""
         self.is_restored = True

@@ -23,17 +23,17 @@ from raft.snapshots.sender import SnapshotSender
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition, Role, TraceEvent
 
 LOG_BYTES_MIN = 4 * MIB
-"""The least log since the last snapshot for which another one is built. A member reads and applies this much log within
-half a second."""
+"""The minimum number of bytes of log after a snapshot before another one is built. A member reads and applies this much
+log within half a second."""
 
 LOG_PER_STATE = 2
 """A snapshot is built once the log since the last one is this many times as long as that snapshot. So a small state is
-written often, and a member that starts has little to apply. A large state is written seldom, at half the cost of
-writing the log."""
+written often, and a starting member has little to apply. A large state is written seldom: snapshots write at most half
+as many bytes as the log."""
 
 
 class Host(Protocol):
-    """The services of the node that its snapshots need."""
+    """The services that a node provides for its snapshots."""
 
     def send_when_durable(self, peer_id: str, message: Message) -> None:
         """Send once all entries appended so far are durable, because the message carries the current term.
@@ -48,7 +48,7 @@ class Host(Protocol):
 
 
 class SnapshotManager:
-    """Owned and driven by one node: `handle` with each Ready, `advance` at the end of each flush."""
+    """The snapshots of one node, which calls `handle` with each Ready and `advance` at the end of each flush."""
 
     def __init__(
         self,
@@ -73,17 +73,17 @@ class SnapshotManager:
         self._sender = SnapshotSender(store, config, random)
         self._receiver = SnapshotReceiver(store)
         self._installer = SnapshotInstaller(machine, store, config.snapshot_bytes_per_second)
-        self._log_bytes = 0  # Applied since the newest snapshot.
+        self._log_bytes = 0  # Bytes of entries applied since the newest snapshot.
         self._wanted_log_bytes = self._log_bytes_allowed()
         self._wanted = False
         self._drop_older = False
         self._kept: frozenset[str] = frozenset()  # Older files that a peer may still need.
         self.next_step_at: int | None = None  # Monotonic ns: when `advance` has more to do, even without an event.
-        self._is_building = self._is_receiving = self.is_sending = False  # True until its end was handled.
-        self.may_have_work = True  # True until `has_work` finds none. An attribute, because it is read at every event.
+        self._is_building = self._is_receiving = self.is_sending = False  # True until the end of that work was handled.
+        self.may_have_work = True  # False once `has_work` finds no work. An attribute for speed.
 
     def has_work(self) -> bool:
-        """True if `advance` would do something. Called only while `may_have_work`, which it may end."""
+        """True if `advance` would do something. Called only while `may_have_work` is True; it may set that to False."""
         is_active = (
             self._wanted
             or self._is_building
@@ -132,7 +132,8 @@ class SnapshotManager:
         self._sender.cancel_all()
 
     def peer_unreachable(self, peer_id: str, now: int) -> None:
-        """The connection to a peer was lost: a transfer to it ends, and the next one resumes at the same offset."""
+        """The connection to a peer was lost: end the transfer to this peer; the next transfer resumes at the same
+        offset."""
         if self._sender.break_off(peer_id, now):
             self._core.snapshot_transfer_failed(peer_id)
 
@@ -147,7 +148,7 @@ class SnapshotManager:
                 self._core.snapshot_transfer_failed(peer_id)
 
     def tick(self, now: int) -> None:
-        """Repeat chunks that were not answered; give up transfers whose peer does not answer."""
+        """Send unanswered chunks again; give up transfers whose peer does not answer at all."""
         for peer_id in self._sender.tick(now):
             self._core.snapshot_transfer_failed(peer_id)
 
@@ -176,7 +177,8 @@ class SnapshotManager:
         self.next_step_at = min((max(at, now + 1) for at in steps_at if at is not None), default=None)
 
     def _forget_files(self, now: int) -> None:
-        """Delete snapshot files, except the newest, those being sent, and those of transfers that broke off."""
+        """Delete snapshot files, except the newest, those being sent, and those of transfers that a lost connection
+        ended."""
         if not (self._drop_older or self._kept):
             return
         kept = self._sender.names_in_use(now) - {self.store.latest().name}
@@ -232,7 +234,7 @@ class SnapshotManager:
             # Ignored; the core answers with what it has (docs/reference/specification.md#56-installing-a-snapshot).
             return
         self._receiver.chunk(peer_id, chunk)
-        self._builder.abandon()  # Its state is older, and the disk should need room for only one of the two.
+        self._builder.abandon()  # The build's state is older, and one file at a time saves room.
         self._is_receiving = True
 
     def _receive(self, now: int) -> None:
@@ -262,7 +264,7 @@ class SnapshotManager:
         if self._installer.snapshot_index is not None:
             self._installer.give_up()
             self._receiver.installed()
-            self._drop_older = True  # The received file is the newest, even though it was not installed.
+            self._drop_older = True  # The received file stays as the newest, although not installed.
 
     def _installed(self, info: SnapshotInfo) -> None:
         """The machine has taken the state of this snapshot. No other event is handled before this method ends."""
@@ -286,12 +288,13 @@ class SnapshotManager:
         return self._log.size_bytes > self._config.retention_bytes_max
 
     def _compact(self, effects: Effects) -> None:
-        """Cut the log at min(own durable snapshot, low-water mark), or past the mark if it grows too large."""
+        """Cut the log at min(own durable snapshot, low-water mark), or only at the snapshot if the log has grown too
+        large."""
         if not self._may_compact:
             return
         index = min(self._core.snapshot_index, self._core.low_watermark)
         if self._log.size_bytes > self._config.retention_bytes_max:
             index = self._core.snapshot_index
-        self._core.compact(index)  # Reads the entries that it forgets, so the store must still have them.
+        self._core.compact(index)  # This reads the entries to be cut, so `drop_before` comes later.
         self._log.drop_before(index + 1)
         effects.events.append(TraceEvent("compacted", {"index": index}))

@@ -5,7 +5,8 @@ from __future__ import annotations
 SECOND_NS = 1_000_000_000
 
 AHEAD_NS_MAX = 1_000_000
-"""Pieces that together take less time than this may be spent at once, so that small ones need not wait one by one."""
+"""Pieces that together take less time (ns) than this may leave at once, so that small pieces need not wait one by
+one."""
 
 
 class RateLimiter:
@@ -18,13 +19,13 @@ class RateLimiter:
 
     @property
     def due_at(self) -> int:
-        """When the next bytes may be spent (monotonic ns)."""
+        """When the next piece may leave (monotonic ns)."""
         return self._worth_until - AHEAD_NS_MAX
 
     def is_due(self, now: int) -> bool:
-        """True if one chunk, however large, may be spent."""
+        """True if one piece of any size may leave now."""
         return now >= self.due_at
 
     def spend(self, size_bytes: int, now: int) -> None:
-        """Account for `size_bytes` that leave now."""
+        """Count a piece of `size_bytes` that leaves now."""
         self._worth_until = max(self._worth_until, now) + size_bytes * SECOND_NS // self._bytes_per_second

@@ -1,8 +1,9 @@
 """Receiving a snapshot from the leader (Raft §7): one transfer at a time, one write at a time.
 
 Chunks of two transfers never mix: (leader, term, transfer id) names a transfer. If a chunk does not continue the file,
-the answer is the length written so far. So within one life these answers only rise, and repeated chunks are harmless.
-A transfer is over when the state machine has taken the received state; until then the answer is the full length.
+the answer is the length written so far. So within one life these answers only rise, and repeated chunks are harmless. A
+transfer ends when the state machine has taken the received state; from the last chunk until then, the answer to every
+chunk is the full length.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -19,7 +20,7 @@ from raft.snapshots.sender import WINDOW_CHUNKS_MAX
 from raft.types import LogPosition
 
 CHUNKS_WAITING_MAX = 2 * WINDOW_CHUNKS_MAX
-"""How many chunks in memory may wait for the disk: more than the window of a sender; further ones are dropped."""
+"""How many chunks in memory may wait for the disk: more than the window of a sender. Further chunks are dropped."""
 
 CANNOT_TAKE = -1
 """The `next_offset` that asks the leader to give a transfer up and start another."""
@@ -35,7 +36,7 @@ class _IncomingTransfer:
     received: int = 0  # All bytes before this offset have arrived.
     written: int = 0  # All bytes before this offset are written.
     waiting: deque[bytes] = field(default_factory=deque)
-    busy: bool = False  # One submission is under way.
+    busy: bool = False  # True while a submission is under way.
     finishing: bool = False
 
 
@@ -56,7 +57,7 @@ class SnapshotReceiver:
 
     @property
     def is_finishing(self) -> bool:
-        """True while a completely received file is verified, made durable and installed."""
+        """True while a file whose bytes have all arrived is verified, made durable and installed."""
         return self._transfer is not None and self._transfer.finishing
 
     @property
@@ -87,7 +88,7 @@ class SnapshotReceiver:
             transfer.received += len(message.data)
 
     def advance(self) -> None:
-        """Submit the next write, or the end of the file, if none is under way."""
+        """Submit the next write, or finish the file, if no submission is under way."""
         transfer = self._transfer
         if transfer is None or transfer.busy:
             return

@@ -20,11 +20,12 @@ from raft.protocol.messages import InstallSnapshot, InstallSnapshotProgress
 from raft.snapshots.rate_limit import RateLimiter
 
 WINDOW_CHUNKS_MAX = 4
-"""Unanswered chunks of one transfer: enough to hide a round trip, few enough that commits do not wait behind them."""
+"""The maximum number of unanswered chunks of one transfer: enough to hide a round trip, few enough that appends do not
+queue behind them."""
 
 SILENCES_MAX = 20
-"""How often chunks are sent again without any answer before a transfer is given up. The file of a peer whose connection
-was lost is kept for the same time."""
+"""How often the chunks of a transfer are sent again without any answer, before the transfer is given up. After the loss
+of a peer's connection, the file is kept for the same time."""
 
 
 @dataclass(slots=True)
@@ -34,11 +35,11 @@ class _OutgoingTransfer:
     deadline: int  # Monotonic ns: chunks without an answer by then are sent again.
     acked: int = 0  # The receiver has the bytes before this offset.
     sent: int = 0
-    rewound_at: int = -1  # The offset of the gap that was already resent from: other answers to this gap are ignored.
+    rewound_at: int = -1  # The start of the gap that was sent again last: further answers to it are ignored.
     silences: int = 0
     is_answered: bool = False
-    kept_until: int = 0  # If it continues a transfer that broke off: until when the file was to be kept (monotonic ns).
-    held: bool = False  # The peer could not take the last transfer: its disk may be full. Wait for `deadline`.
+    kept_until: int = 0  # Monotonic ns: until when an earlier, broken-off transfer keeps the file.
+    held: bool = False  # Wait for `deadline`, because the peer refused the last transfer (a full disk, perhaps).
 
 
 class SnapshotSender:
@@ -51,9 +52,10 @@ class SnapshotSender:
         self._random = random
         self._rate = RateLimiter(config.snapshot_bytes_per_second)
         self._transfers: dict[str, _OutgoingTransfer] = {}
-        self._broken_off: dict[str, tuple[SnapshotInfo, int]] = {}  # By peer: the file, and until when to keep it.
+        # Peer id → (file, time in monotonic ns until which to keep it).
+        self._broken_off: dict[str, tuple[SnapshotInfo, int]] = {}
         self._refused_by: set[str] = set()
-        self._ids: dict[str, int] = {}  # By file, in this term: a peer that reconnects resumes.
+        self._ids: dict[str, int] = {}  # By file name, so that a peer that reconnects can resume.
 
     def __len__(self) -> int:
         return len(self._transfers)
@@ -76,7 +78,7 @@ class SnapshotSender:
     def start(self, peer_id: str, now: int, log_first_index: int) -> None:
         """Begin to send the newest snapshot to `peer_id`, unless a transfer to it is under way.
 
-        After a broken connection, the same snapshot is sent as before, if the log still continues it.
+        After a broken connection the same snapshot is sent again, if the log still has the entries right after it.
         """
         if peer_id in self._transfers:
             return
@@ -118,7 +120,8 @@ class SnapshotSender:
         return self._transfers.pop(peer_id, None) is not None
 
     def break_off(self, peer_id: str, now: int) -> bool:
-        """The connection is lost: `cancel`, but keep the file for a while after the peer was last heard."""
+        """Cancel the transfer after the loss of its connection, but keep the file for a while after the peer's last
+        answer."""
         transfer = self._transfers.pop(peer_id, None)
         if transfer is not None:
             was_heard = transfer.is_answered or not transfer.kept_until
@@ -141,10 +144,10 @@ class SnapshotSender:
                 continue
             transfer.deadline = now + self._resend_ns
             if transfer.acked == transfer.sent < transfer.info.size_bytes and not transfer.held:
-                continue  # Nothing is in flight: the transfer waits for the rate limit only.
+                continue  # Nothing is in flight: this transfer only waits for its turn.
             transfer.held = False
             transfer.silences += 1
-            # If the receiver has all bytes, only the installation is awaited: one repeated chunk asks for its state.
+            # If the receiver has all bytes and is installing them, the last chunk is repeated to get an answer.
             transfer.sent = min(transfer.acked, max(0, transfer.info.size_bytes - self._chunk_bytes))
             transfer.rewound_at = -1
             if transfer.silences > SILENCES_MAX:
@@ -153,7 +156,7 @@ class SnapshotSender:
         return given_up
 
     def chunks(self, term: int, now: int) -> Iterator[tuple[str, InstallSnapshot]]:
-        """The chunks that the windows and the rate allow to send now, to the peers in turn."""
+        """The chunks that the windows and the rate limit allow now, for the peers in turn."""
         for peer_id, transfer in list(self._transfers.items()):
             while self._rate.is_due(now) and self._may_send(transfer):
                 self._transfers[peer_id] = self._transfers.pop(peer_id)
@@ -164,7 +167,8 @@ class SnapshotSender:
                 yield peer_id, message
 
     def _take_newest(self, transfer: _OutgoingTransfer) -> None:
-        """Switch to the newest file while nothing has arrived: the peer would need a newer one after an older one."""
+        """Switch to the newest file, as long as nothing has arrived: after an older file the peer might need a newer
+        one, too."""
         transfer.info = self._snapshots.latest()
         transfer.transfer_id = self._id_of(transfer.info)
 

@@ -66,7 +66,10 @@ def write_page(path: Path, page: str) -> None:
 
 
 def draw_page(verdict: Verdict, material: Material) -> str:
-    """The page of a verdict. `material`: the material gathered for this verdict, by either engine."""
+    """The page of a verdict.
+
+    `material`: what the page shows besides the verdict, gathered by the Python or the Spark engine.
+    """
     template = Template(files("spark_audit.report").joinpath("violation_page.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=f"hwm-audit: {_TITLES[verdict.status]}",

@@ -1,6 +1,6 @@
 """The audit as one Spark job: load, refuse malformed rows, decide, and gather counts and a few examples.
 
-Only aggregates and examples reach the driver, such as one row per run and file, but never all rows.
+Only aggregates (such as one row per run and file) and examples reach the driver, never all rows.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
 
 
 def _refuse_clashes(loaded: Loaded, multi_key: bool) -> None:
-    """Refuse rows that contradict each other, such as two rows with one op_id, and malformed requests."""
+    """Refuse malformed requests, and rows that contradict each other (such as two rows with one op_id)."""
     by_client = Window.partitionBy("run_id", "client").orderBy("call_ns", f.col("return_ns").asc_nulls_last(), "op_id")
     by_id = Window.partitionBy("run_id", "op_id").orderBy("_file", "_at")
     clients = (

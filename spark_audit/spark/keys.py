@@ -99,17 +99,17 @@ def _proven(keys: pa.Table) -> pa.Table:
 
 
 def bad_requests(rows: DataFrame) -> DataFrame:
-    """(`_at`, reason) of the listings and transactions whose request is malformed."""
+    """Return (`_at`, reason) of each listing and each transaction whose request is malformed."""
     requests = rows.where(f"not ({SINGLE})").select("_at", *NEEDED)
     return requests.mapInArrow(_request_checker, "_at long, reason string")
 
 
 def store_findings(rows: DataFrame, keys: DataFrame, runs: Sequence[str], clocks: Mapping[str, Clocks]) -> DataFrame:
-    """The findings of a replay of the whole store for these runs (STORE_RESULT).
+    """Replay the whole store for each of these runs. Return the findings, as rows of STORE_RESULT.
 
-    `keys`: KEY_RESULT of all keys; the replay ignores contradictions of keys that are a violation by themselves. Each
-    run is replayed in one task, in the order of revisions. Rows are streamed, so that memory holds only the live store.
-    A run with writes of unknown outcome is in memory as a whole.
+    `keys`: the rows of KEY_RESULT for all keys. If the history of a key is a violation by itself, the replay ignores
+    contradictions of this key. Each run is replayed in one task, in the order of revisions. Rows are streamed, so that
+    memory holds only the live store. Only a run with writes of unknown outcome is in memory as a whole.
     """
     mine = rows.where(f.col("run_id").isin(list(runs))).select(*NEEDED)
     wrong = keys.where(f.col("run_id").isin(list(runs)) & (f.col("status") == VIOLATION)).select(

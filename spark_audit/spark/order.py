@@ -1,6 +1,7 @@
-"""Checks the store-wide order and unique revisions, by merging summaries of blocks (`tables/order_blocks.py`).
+"""Checks the store-wide order and the uniqueness of revisions, by merging summaries of blocks
+(`tables/order_blocks.py`).
 
-The driver sees one summary per block and run, and rows only for the few that are shown.
+The driver sees one summary per block and run. Of the rows it sees only the few that are shown.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def check_order(
     clocks: Mapping[str, Clocks],
     verdict: Verdict,
 ) -> None:
-    """Record in `verdict` what breaks the store-wide order, and revisions that several acknowledged writes carry.
+    """Record two kinds of violations in `verdict`: breaks of the store-wide order, and revisions that several
+    acknowledged writes carry.
 
     `blocks`: the blocks of all runs. `again` summarizes some of the blocks once more, each from a carry. `rows` gives
     all rows.

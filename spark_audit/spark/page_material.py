@@ -202,7 +202,8 @@ def _plots(rows: DataFrame, wrong: Sequence[str], about: Mapping[str, RunAbout])
 
 
 def _on_axes(rows: DataFrame, about: Mapping[str, RunAbout]) -> DataFrame:
-    """Return the rows with a column `axis`, which is `Axis.clock`."""
+    """Return the rows with a column `axis`: "" if the row's clock can be compared with others, otherwise its `clock_id`
+    (as in `Axis.clock`)."""
     plain = rows.select("run_id", "clock_id", "call_ns", "return_ns", "status", "revision", "consistency")
     compared = [(run_id, clock, "") for run_id, known in sorted(about.items()) for clock in sorted(known.compared)]
     if not compared:

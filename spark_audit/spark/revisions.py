@@ -1,7 +1,8 @@
 """Answers the queries of `verdict/cross_key.py` about the rows of all runs, by one more pass over the files in Spark.
 
-Tasks read the files again as Arrow, answer for each chunk in numpy (`tables/revisions.py`), and the driver merges the
-answers. The driver holds one number for each call of a query, and the revisions of changes in the range of the query.
+Tasks read the files again as Arrow, and compute the answers for each chunk in numpy (`tables/revisions.py`). The driver
+merges the answers. It holds one number for each call of a query, and the revisions of changes in the range of the
+query.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ANSWERED = ("run_id", "reached", "taken")
 
 
 def traces_of(keys: Iterable[SparkRow], runs: Collection[str]) -> dict[str, Traces]:
-    """Return the traces of those of these runs that have any. `keys`: rows of (run_id, key, traces)."""
+    """Return run_id → traces for each of these runs that has traces. `keys`: rows of (run_id, key, traces)."""
     claims: dict[str, list[RevisionClaim]] = {}
     unplaced: dict[str, list[UnplacedWrite]] = {}
     for row in sorted((row["run_id"], row["key"], row["traces"]) for row in keys if row["run_id"] in runs):
@@ -77,7 +78,7 @@ def revision_facts(
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """The calls of a query by clock: their positions in the query, and their stamps, ascending."""
+    """The calls of a query. `by_clock`: clock → (positions of its calls in the query, their stamps, ascending)."""
 
     count: int
     by_clock: Mapping[str, tuple[Int64s, Int64s]]
@@ -122,9 +123,10 @@ def _less(stamps: Int64s, margin: int) -> Int64s:
 
 
 class _Stage:
-    """The answers for each source and run.
+    """The stage that yields one answer for each source and run.
 
-    An answer is the highest revision for each call, and the revisions of changes, ascending. Both are `_packed`.
+    An answer has the highest revision for each call, in the order of the query, and the revisions of changes,
+    ascending. Both are `_packed`.
     """
 
     def __init__(
@@ -155,7 +157,7 @@ class _Stage:
 
 
 def rows_by_run(frame: Frame, clocks: Mapping[str, Clocks]) -> Iterator[tuple[str, RowsOfFrame]]:
-    """The rows of a frame, for each of these runs."""
+    """Yield (run_id, its rows in the frame) for each run in `clocks`."""
     run = frame.codes("run_id")
     taking, changed = taking_part(frame), changes_of_one_key(frame) | inspect_multi_key(frame).changed
     for code, run_id in enumerate(run.texts):

@@ -71,10 +71,10 @@ RESULT = f"{KEY_RESULT}, kind string, file string, payload string"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The input of one task.
+    """The input of one task: a part of one file.
 
-    These are the row groups from `first` up to `last` (exclusive) of a Parquet file, or, if `lines`, the lines that
-    begin at the bytes from `first` up to `last` (exclusive).
+    If `lines`, the file has JSON lines, and the part is the lines that begin at the bytes from `first` up to `last`
+    (exclusive). Otherwise the part is the row groups from `first` up to `last` (exclusive) of a Parquet file.
     """
 
     path: str
@@ -85,7 +85,7 @@ class Source:
 
 
 def sources(files: Sequence[HistoryFile]) -> list[Source]:
-    """The sources of these files, one task each; only Parquet footers are read."""
+    """Return the sources of these files, one for each task. Only the footers of Parquet files are read."""
     return [source for file in files for source in _sources_of(file)]
 
 
@@ -108,7 +108,7 @@ def _sources_of(file: HistoryFile) -> Iterator[Source]:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The plan of one pass over these files. `clocks`: by file."""
+    """The plan of one pass over these files. `clocks`: run_id → the clocks of the run."""
 
     session: SparkSession
     sources: list[Source]
@@ -148,11 +148,13 @@ class Scan:
             self.session.conf.set(name, before)
 
     def results(self) -> DataFrame:
-        """Return the results of all partitions (RESULT): rows of keys, and notes of `_decider`, which have a `kind`."""
+        """Return the results of all partitions, as rows of RESULT. Each row is the result of a key, or a note of
+        `_decider`. Only notes have a `kind`."""
         return self._gathered(self._cuts()).mapInArrow(_decider(self.clocks, self.configurations_max, None), RESULT)
 
     def block_results(self, carries: Mapping[tuple[str, int], Latest]) -> DataFrame:
-        """Return the results of these blocks of the order over all keys, computed once more from these carries."""
+        """Compute blocks of the order over all keys once more, each from its carry in `carries`. Return their results,
+        as rows of RESULT."""
         cuts = self._cuts().where(f.col("kind") == ORDER)
         return self._gathered(cuts).mapInArrow(_decider(self.clocks, self.configurations_max, dict(carries)), RESULT)
 

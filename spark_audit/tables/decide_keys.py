@@ -47,7 +47,7 @@ class DecidedTable:
     """The decisions for all keys of a table; each key is in one of the two fields.
 
     `proven` (columns PROVEN): linearizable keys without further findings. The columns mean what the fields of
-    KeyFindings mean; `traces` is JSON (`Traces.from_json`), null if there are none, `method` is one of METHODS.
+    KeyFindings mean. `traces` is JSON (`Traces.from_json`), or null if there are none. `method` is one of METHODS.
     `others`: all other keys, each decided when the iteration reaches it. Some of these keys are linearizable, too, but
     have reads that must be checked again.
     """
@@ -62,8 +62,8 @@ def decide_table(table: pa.Table, clocks: Mapping[str, Clocks], configurations_m
     `table`: well-formed rows, each about one key. Rows of single keys are given as they are, including failed ones.
     Listings and transactions are given as their projections (`project`), which set `weak` and `changes_store`; both are
     null for other rows. The table has all rows of each of its keys. Rows may be in any order; rows sorted by key and
-    call are the fastest. Columns: those of NEEDED, with text as string, large_string or dictionary, and `output` with
-    at least the fields that the operations use.
+    call are the fastest. The columns are those of NEEDED. A text column is string, large_string or dictionary. `output`
+    has at least the fields that the operations use.
 
     Memory: about 300 bytes per row, besides the table. 100,000 to 1,000,000 rows at once are best.
     """
@@ -247,7 +247,8 @@ class _Rest:
 
 
 def _sources(columns: Columns, mine: Int64s, core: Int64s) -> Bools:
-    """Return which rows of `mine` wrote a value that the core found, or a revision that it compared with."""
+    """Return for each row of `mine` whether it is a write that operations of the core refer to: they found its value,
+    or compared with its revision."""
     tokens = np.unique(columns.finds[core][columns.finds[core] >= 0])
     compared = np.unique(columns.expected_revision[core][columns.expected_revision[core] > 0])
     writes = columns.writes[mine] >= 0

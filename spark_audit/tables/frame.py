@@ -1,4 +1,4 @@
-"""The rows of all files as one Arrow table, with columns as numpy arrays: the input of the checks over all rows."""
+"""The rows of all files as one Arrow table, whose columns become numpy arrays. The checks over all rows read it."""
 
 from __future__ import annotations
 

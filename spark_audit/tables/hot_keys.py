@@ -50,7 +50,7 @@ _READ = ["run_id", "key", "revision", "call_ns"]
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """One hot key, and the (rank, call) at which each of its ranges except the first begins; ascending.
+    """One hot key. Its ranges except the first begin at the (rank, call) in `ranks` and `calls`, ascending.
 
     A rank is 2·revision, plus one for an operation that changes nothing.
     """
@@ -94,7 +94,7 @@ def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
 
 
 def sample_lines(path: str, first: int, last: int) -> pa.Table:
-    """Return the rows of some lines in every _LINES_EVERY_BYTES bytes of JSON lines from byte `first` to `last`."""
+    """Sample the JSON lines from byte `first` to `last`: return the rows of a few lines in every _LINES_EVERY_BYTES."""
     parts: list[pa.Table] = []
     with Path(path).open("rb") as file:
         for begin in range(first, last, _LINES_EVERY_BYTES):
@@ -118,7 +118,8 @@ def _weighted(table: pa.Table, weight: int) -> pa.Table:
 
 
 def hot_keys(samples: Iterable[pa.Table], rows_min: int = HOT_ROWS, range_rows: int = LIMITS.range) -> list[HotKey]:
-    """Return the keys of more than `rows_min` rows by the samples, ordered by name, cut into ranges of `range_rows`."""
+    """Return the keys that have more than `rows_min` rows according to the samples, ordered by name. Each key is cut
+    into ranges of `range_rows` rows."""
     tables = list(samples)
     table = pa.concat_tables(tables) if tables else _SCHEMA.empty_table()
     named = table.filter(table.column("key").is_valid())
@@ -139,7 +140,7 @@ def _cut(sample: pa.Table, run_id: str, key: str, range_rows: int) -> HotKey:
 
 
 def sampled(sources: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Iterator[pa.Table]:
-    """Yield a sample of each source, given as (path, first, last, whether the file has JSON lines).
+    """Yield a sample of each source. A source is given as (path, first, last, whether the file has JSON lines).
 
     `first` and `last` are numbers of row groups, or, for JSON lines, positions in bytes. Unreadable sources are skipped
     here and reported elsewhere. `rows_min`: the sample of row groups is empty if no key has this many rows in them.
@@ -154,7 +155,7 @@ def sampled(sources: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Ite
 def decide_parts(
     parts: Iterable[tuple[int, pa.Table]], clocks: Clocks, configurations_max: int, limits: Limits = LIMITS
 ) -> DecidedTable:
-    """Decide one key from its shuffle pieces: (place, rows), places ascending and unique."""
+    """Decide one key from its shuffle pieces. A piece is (place, rows); the places ascend, and each occurs once."""
     coming = iter(parts)
     place, table = next(coming)
     run_id = str(table.column("run_id")[0])

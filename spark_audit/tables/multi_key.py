@@ -63,9 +63,9 @@ def inspect_multi_key(frame: Frame) -> MultiKeyRows:
 
 
 def single_rows(frame: Frame, multi_key: MultiKeyRows) -> tuple[pa.Table, Int64s]:
-    """Return all rows about single keys, and their order.
+    """Return a table of all rows about single keys, and the positions in this table that put the rows in order.
 
-    It is the order of the frame, with projections in place of the row from which they come. The table has the columns
+    The order is that of the frame; the projections of a row stand in the place of that row. The table has the columns
     of the frame, and those that `project` adds.
     """
     if not len(multi_key.rows):

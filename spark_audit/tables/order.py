@@ -20,7 +20,7 @@ _SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "r
 
 
 def check_order(frame: Frame, run_id: str, ordered: Int64s, changed: Bools, clocks: Clocks, verdict: Verdict) -> None:
-    """Record violations of the order of one run, and revisions that several writes carry.
+    """Record two kinds of violations in one run: breaks of the order, and revisions that several writes carry.
 
     `ordered`: the rows that take part, sorted by `rank` (history/effects.py). `changed`: for each row of the frame,
     whether it changed the store.

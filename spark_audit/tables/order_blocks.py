@@ -1,8 +1,8 @@
 """The order over all keys, one block of revisions at a time.
 
 A block holds every row of a run with a revision in [n·2^BLOCK_BITS, (n+1)·2^BLOCK_BITS). Each block is checked for
-violations among its own rows. The summary of a block has the greatest call and the least return per clock, which the
-checks across blocks need. If the greatest call of the earlier blocks (the carry) exceeds the block's least return, the
+violations among its own rows. The summary of a block has the greatest call and the least return per clock; the checks
+across blocks need both. If the greatest call of the earlier blocks (the carry) exceeds the block's least return, the
 block is checked again, starting from that call. So memory holds one block and a few numbers of each other block.
 """
 
@@ -54,7 +54,7 @@ class BlockSummary:
 def blocks_of(
     table: pa.Table, clocks: Mapping[str, Clocks], carries: Mapping[tuple[str, int], Latest] | None = None
 ) -> Iterator[BlockSummary]:
-    """Yield the summaries of the blocks of these rows, which are of kind ORDER and include all rows of each block.
+    """Yield the summaries of the blocks of these rows. The rows are of kind ORDER, and include all rows of each block.
 
     `carries`: if given, only these blocks are summarized, each starting from its carry.
     """

@@ -1,4 +1,4 @@
-"""Parquet histories: the check of their columns, from the footers alone, and the columns that an engine reads."""
+"""Parquet histories: checks their columns from the footers alone, and selects the columns that an engine reads."""
 
 from __future__ import annotations
 

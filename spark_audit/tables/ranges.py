@@ -114,7 +114,8 @@ class _RangeWalk:
 
     def __init__(self, unranked: pa.Table, limits: Limits) -> None:
         self._limits, self._carry = limits, Carry()
-        # A completed row outside of all ranges has no revision, so the order of revisions cannot prove the key.
+        # If a row in `unranked` completed, it has no revision, so the order of revisions cannot prove that the key is
+        # linearizable.
         self.proves = not _among(unranked, "status", "ok").any()
         speaks = _among(unranked, "status", "unknown") & ~_among(unranked, "op", "get", "range")
         pending = _lean(unranked.take(np.flatnonzero(speaks & ~_weak(unranked))))

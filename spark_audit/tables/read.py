@@ -1,4 +1,4 @@
-"""Reads histories into one Arrow table: every row is counted, every malformed line has its file, number and reason."""
+"""Reads histories into one Arrow table. Every row is counted; every malformed line has its file, number and reason."""
 
 from __future__ import annotations
 

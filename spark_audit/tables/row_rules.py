@@ -51,7 +51,7 @@ def suspect(frame: Frame) -> Bools:
 
 
 def _bad_answer(frame: Frame) -> Bools:
-    """Return for each row whether its output would break a rule if its status is `ok`."""
+    """Return for each row whether its output breaks a rule for rows of status `ok`, whatever status the row has."""
     op = frame.codes("op")
     gets, compares = op.among("get"), op.among("cas")
     no_flag, no_find = frame.output_null("succeeded"), frame.output_null("found")

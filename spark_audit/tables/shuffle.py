@@ -1,4 +1,4 @@
-"""Checks the rows of a chunk, and cuts them into pieces for the tasks that decide, with Arrow and numpy only.
+"""Checks the rows of a chunk, and cuts them into pieces for the tasks that decide. Only Arrow and numpy are used.
 
 A chunk alone decides nothing, because its keys, clients and revisions occur in others too. So columns of each row are
 sent to three partitions: one by its key, one by its op_id, and one by the block of its revision. For each client, only
@@ -44,7 +44,7 @@ _IDS_BITS = 16  # op_ids that differ only in these low bits go to one partition.
 
 @dataclass(frozen=True, slots=True)
 class ShufflePiece:
-    """The input of one partition. `payload`: an Arrow stream, or JSON (TOTALS, BAD, CLASH).
+    """The input of one partition. `payload`: JSON for the kinds TOTALS, BAD and CLASH, an Arrow stream for all others.
 
     `place`: for HOT, 1 + the number of the range, or 0 for rows that belong to no range; for all other kinds -1.
     """
@@ -220,7 +220,7 @@ def _indexed(column: Any, kind: pa.DataType) -> Any:
 
 
 def _keys(frame: Frame, rows: Int64s, partitions: int) -> Iterator[ShufflePiece]:
-    """Yield the pieces of these rows, with the partition chosen by the key."""
+    """Yield the pieces of these rows. The key of a row determines its partition."""
     run, key = frame.codes("run_id"), frame.codes("key")
     targets = _targets(run.ids[rows], run.texts, key.ids[rows], key.texts, partitions)
     yield from _pieces(KEYS, _short_dictionaries(frame.table), targets, partitions, rows)
@@ -260,7 +260,7 @@ def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> It
 
 
 def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str], partitions: int) -> Int64s:
-    """Return a partition for each (run, name), which is the same in every process."""
+    """Return a partition for each (run, name). Every process gets the same one."""
     pairs, place = np.unique(run.astype(np.int64) * len(names) + name, return_inverse=True)
     salts = [crc32(text.encode("utf-8", "surrogatepass")) for text in runs]
     hashes = [
@@ -272,7 +272,8 @@ def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str
 
 
 def _ids(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
-    """Yield ranges of consecutive op_ids, cut where the partition changes, or a CLASH if an op_id occurs twice."""
+    """Yield pieces of ranges: each range is consecutive op_ids of one partition. If an op_id occurs twice, yield only a
+    CLASH."""
     run, op_id = frame.codes("run_id").ids.astype(np.int64), frame.numbers("op_id", 0)
     if (np.diff(op_id) < 0).any() or (np.diff(run) < 0).any():
         order = np.lexsort((op_id, run))
@@ -301,7 +302,8 @@ def _short_dictionaries(table: pa.Table) -> pa.Table:
 
 
 def _clients(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
-    """Yield the first call and the last return of each client, or a CLASH if two operations of a client overlap.
+    """Yield pieces with the first call and the last return of each client. If two operations of a client overlap, yield
+    only a CLASH.
 
     The last return is _ENDLESS if an operation of the client never returned.
     """

@@ -334,7 +334,8 @@ def _repeated_revision(history: _History) -> Row | None:
 
 
 def _ending(history: _History) -> Iterator[tuple[Row, str]]:
-    """Yield reads whose value ends with an append that returned before the read was called, and the appended text."""
+    """Yield pairs of a read and an appended text: the value of the read ends with the text, and the append had returned
+    before the read was called."""
     for read in history.reads():
         for append in history.writes(read["key"], "append"):
             if append["return_ns"] < read["call_ns"] and read["output"]["value"].endswith(append["value"]):

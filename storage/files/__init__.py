@@ -1,5 +1,5 @@
 """File operations: the interface, its implementation on a thread, and the deletion of large files.
 
-Here belongs code that knows operations on files and nothing of their content. Formats belong to `wal`, `snapshots` and
+The code here knows operations on files, but nothing of the content of files. Formats belong to `wal`, `snapshots` and
 `folder`.
 """

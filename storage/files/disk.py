@@ -28,14 +28,15 @@ from storage.files.interface import (
     Write,
 )
 
-BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS: `writev` of more fails.
-OPEN_FILES_MAX = 32  # For reads and writes each: the last segment, a snapshot being written, files for slow peers.
+BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS: `writev` fails with more buffers.
+OPEN_FILES_MAX = 32  # Each for reads and for writes: the last segment, a snapshot being written, files for slow peers.
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 """The modes of new folders and files: only the member's own user may read keys and values. Existing files keep their
 modes."""
 
 SPARE_DESCRIPTORS = 2
-"""Descriptors kept for reads: a write without a descriptor waits, but a read without one ends the member."""
+"""How many descriptors are reserved for reads. A write without a descriptor waits, but a read without a descriptor ends
+the member."""
 
 NO_FILES_LEFT = "too many files are open on this machine"
 
@@ -93,7 +94,7 @@ class Disk:
             return read_all(partial(os.pread, descriptor), length, offset)
 
     def size_bytes(self, path: str) -> int:
-        """The size of a file. Raises OSError, also if something that is no file has this name."""
+        """The size of a file. Raises OSError, also if the name belongs to something other than a regular file."""
         found = (self.folder / path).stat()
         check_is_file(found.st_mode, self._prefix + path)
         return found.st_size
@@ -109,13 +110,13 @@ class Disk:
             raise with_limit(error) from None
 
     def close(self) -> None:
-        """Close all files. Nothing may be under way."""
+        """Close all files. No operation or read may be under way."""
         self._written.close()
         self._read.close()
 
     def _append(self, write: Write, sync: SyncFile) -> None:
-        """Write and sync, the usual pair of operations, with one lookup of the file. With two lookups, they took half
-        of the CPU time that this program itself spends here.
+        """Write and sync, the usual pair of operations, with one lookup of the file. With two lookups, the lookups took
+        half of the CPU time that this program itself spends here.
 
         A single call with RWF_DSYNC takes as long as both calls, and the same CPU time.
         """
@@ -161,7 +162,8 @@ class Disk:
 
 
 class _OpenFiles:
-    """Descriptors by path, the least recently used one closed at the bound. A descriptor in use is never closed."""
+    """Open descriptors by path; at the bound, the least recently used one is closed. A descriptor in use is never
+    closed."""
 
     def __init__(self, flags: int, spares: int = 0) -> None:
         """`spares`: how many descriptors are kept open in reserve, to be closed when the system has none left."""
@@ -169,7 +171,7 @@ class _OpenFiles:
         self._spares_max = spares
         self._spares: list[int] = []
         self._descriptors: OrderedDict[str, int] = OrderedDict()
-        self._last_path, self._last = "", -1  # The file used last; "" if it is closed.
+        self._last_path, self._last = "", -1  # The path of the file used last; "" if it is closed.
         self.in_use = threading.Lock()
 
     def of(self, path: str) -> int:
@@ -187,7 +189,8 @@ class _OpenFiles:
         return descriptor
 
     def sparing(self, opening: Callable[[], Opened]) -> Opened:
-        """The result of `opening`; if too many files are open, a spare one or the least recently used is closed first.
+        """Return the result of `opening`. If too many files are open, first close a spare descriptor, or the least
+        recently used one.
 
         The caller holds `in_use`. If another thread takes the closed descriptor first, the next one is closed.
         """
@@ -278,14 +281,15 @@ def sync_data(descriptor: int) -> None:
 
 
 def open_file(path: str | Path, flags: int) -> int:
-    """Open a regular file, or a symbolic link to one; return the descriptor. Never waits for a fifo or a device.
+    """Open a regular file, or a symbolic link to one; return the descriptor. It never blocks on a fifo or a device.
 
     If it is not a regular file, raises OSError (EISDIR for a folder, else ENXIO), whose message names the kind.
     """
     try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)  # Does not wait for a fifo.
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)  # Does not block on a fifo.
     except OSError as error:
-        if error.errno in (errno.ENXIO, errno.EISDIR):  # A socket, a missing device, a folder opened for writing.
+        # Here it is a socket, a missing device, or a folder opened for writing.
+        if error.errno in (errno.ENXIO, errno.EISDIR):
             check_is_file(Path(path).stat().st_mode, path)
         raise
     try:
@@ -297,7 +301,7 @@ def open_file(path: str | Path, flags: int) -> int:
 
 
 def check_is_file(mode: int, path: str | Path) -> None:
-    """Raise OSError (EISDIR, ENXIO), which names `path` and the kind of file, unless `mode` is a regular file's."""
+    """Unless `mode` is that of a regular file, raise OSError (EISDIR, ENXIO) with `path` and the kind of file."""
     if not stat.S_ISREG(mode):
         what = _KINDS.get(stat.S_IFMT(mode), "something else")
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO

@@ -1,4 +1,5 @@
-"""Deletion of large files in steps: a file system takes 40 ms to free 150 MiB, and the log waits for the same disk."""
+"""Deletion of large files in steps. A file system takes 40 ms to free 150 MiB, and the log would have to wait for the
+disk."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ Submit = Callable[[Sequence[Operation], Done], None]
 
 
 def delete_in_steps(submit: Submit, path: str, size_bytes: int) -> None:
-    """Delete a file of `size_bytes` in steps. Nothing needs the file, and nobody looks for its name any more.
+    """Delete a file of `size_bytes` in steps. The caller ensures that nothing uses the file or its name any more.
 
     Every step is a submission of its own, so that other submissions can run in between. After a failure or a crash the
     rest of the file stays.

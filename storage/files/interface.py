@@ -5,8 +5,8 @@ Paths are relative, with `/`. One submission is a list of operations, carried ou
 not tried and `done(error)` is called. Submissions are carried out in the order in which they were made, one at a time.
 `done` is never called from inside `submit`.
 
-Durability: the bytes of a file are durable after `SyncFile`; its name (created, renamed, deleted) after `SyncFolder` of
-the folder that holds it. Before that, a crash may keep any part of a change, or none.
+Durability: the bytes of a file are durable after `SyncFile`; the creation, renaming or deletion of its name is durable
+after `SyncFolder` of the folder that contains it. Before that, a crash may keep any part of a change, or none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Done = Callable[[BaseException | None], None]
 
 @dataclass(frozen=True, slots=True)
 class MakeFolder:
-    """Create a folder and its parents; no error if it is there."""
+    """Create a folder and its parents; no error if it exists already."""
 
     path: str
 
@@ -58,7 +58,7 @@ class SyncFile:
 
 @dataclass(frozen=True, slots=True)
 class SyncFolder:
-    """Make the names in a folder durable. The path "" is the top."""
+    """Make the names in a folder durable. The path "" is the top folder."""
 
     path: str
 
@@ -73,7 +73,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a file; no error if it is not there."""
+    """Remove a file; no error if it does not exist."""
 
     path: str
 
@@ -82,7 +82,7 @@ Operation = MakeFolder | CreateFile | Write | SetSize | SyncFile | SyncFolder | 
 
 
 class Files(Protocol):
-    """A folder. Reads are synchronous and see every operation that is done."""
+    """A folder. Reads are synchronous and show the effect of every operation whose `done` was called."""
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         """Start `operations`; `done(None)` when all are carried out, `done(OSError)` at the first that failed."""

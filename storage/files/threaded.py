@@ -1,6 +1,6 @@
 """`Files` on a real folder: `RealFiles` with a thread of its own for a running node, `InlineFiles` for the rest.
 
-A node waits for the sync of a fast disk instead of leaving its completion to another turn of the loop;
+On a fast disk a node waits for a sync, instead of handling its completion in another turn of the loop.
 `SyncLatencyTracker` decides when a disk is fast enough.
 """
 
@@ -20,18 +20,19 @@ from storage.layout import log_folder
 
 QUICK_NS_MAX = 1_000_000
 """The node waits for a sync that takes less than this. A completion through the loop takes 100 to 300 µs, nearly all of
-it CPU time. Nothing else happens during the wait, so the wait must also be short beside a heartbeat interval."""
+it CPU time. Nothing else happens during the wait, so the wait must also be short in comparison with a heartbeat
+interval."""
 
 WAIT_NS_MAX = 5_000_000
 """The longest wait, a tenth of the heartbeat interval: a disk may stall, and no heartbeat is sent during the wait. With
-a lower bound, the node would give up on syncs that are late only because the cores are busy."""
+a lower bound, the node would stop waiting for syncs that are late only because the cores are busy."""
 
 STEPS = 32
 """A wait longer than the estimate raises the estimate by 1/STEPS of itself; any other wait lowers it by 3/STEPS. So the
-estimate stays where a quarter of the waits are shorter than the estimate."""
+estimate settles where a quarter of the waits are shorter than it."""
 
 SKIPS = 256
-"""How many syncs complete through the loop before the next wait is tried."""
+"""How many syncs complete through the loop before the node tries to wait again."""
 
 
 class SyncLatencyTracker:
@@ -42,9 +43,8 @@ class SyncLatencyTracker:
     The estimate is a low quartile because of machines where many processes share few cores. There, most of a wait may
     be for a free core, and a turn of the loop would wait for a core as well.
 
-    While the estimate is above QUICK_NS_MAX, the node waits for one sync after every `SKIPS` others. The estimate is no
-    histogram, because a histogram forgets nothing: the longer it ran, the later it would notice that the disk has
-    changed.
+    While the estimate is above QUICK_NS_MAX, the node waits for one sync after every `SKIPS` others. A histogram would
+    not do, because it forgets nothing: the longer it ran, the later it would show that the disk has changed.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class SyncLatencyTracker:
         return True
 
     def record(self, duration_ns: int) -> None:
-        """Take the duration of one wait into the estimate."""
+        """Update the estimate with the duration of one wait."""
         if duration_ns > self._typical_ns:
             self._typical_ns += self._typical_ns // STEPS
         else:
@@ -69,17 +69,18 @@ class SyncLatencyTracker:
 
 
 CLOSE_SECONDS_MAX = 2.0
-"""How long `close` waits for the thread. A disk may hang for any time."""
+"""How long `close` waits for the thread. A disk may hang for any length of time."""
 
 SHORT_BYTES_MAX = 32 * 1024
-"""The longest append that the node waits for. Writing a longer one takes as long as syncing it."""
+"""The largest append (bytes) that the node waits for. With a larger one, writing takes as long as the sync."""
 
 
 class _Task:
     """Some operations and their callback `done`.
 
-    If the node waits for the task, the thread takes `end` when the operations are carried out, and the node takes it
-    when it gives up waiting. If the thread was first, the waiting node calls `done`; otherwise the thread posts `done`.
+    If the node waits for the task, the thread acquires the lock `end` when the operations are carried out, and the node
+    acquires it when it stops waiting. If the thread was first, the node calls `done`; otherwise the thread posts
+    `done`.
     """
 
     __slots__ = ("done", "end", "error", "operations")
@@ -87,7 +88,7 @@ class _Task:
     def __init__(self, operations: Sequence[Operation], done: Done) -> None:
         self.operations, self.done = operations, done
         self.end: threading.Lock | None = None  # Set only if the node waits for this task; never released.
-        self.error: OSError | None = None  # Set by the thread before it takes `end`.
+        self.error: OSError | None = None  # Set by the thread before it acquires `end`.
 
 
 class RealFiles:
@@ -105,7 +106,7 @@ class RealFiles:
         self._carry_out = self._disk.carry_out
         self._post = post
         self._is_closed = False
-        self._held: list[_Task] | None = None  # Since `hold`: the tasks that wait for `start`.
+        self._held: list[_Task] | None = None  # The tasks that wait for `start`; None before `hold`.
         self._in_flight = 0  # Tasks that were handed to the thread and whose `done` was not called yet.
         self._sync_latency = SyncLatencyTracker()
         self._wait_seconds_max = wait_ns_max / 1e9
@@ -157,8 +158,8 @@ class RealFiles:
     def start(self) -> bool:
         """Begin the operations submitted since the last `start`; True if their `done` was called already.
 
-        For a short append to a fast disk the node waits, but not for long: a completion in another turn of the loop
-        takes more time than such a disk. Call this when there is nothing better to do.
+        The node waits briefly for a short append to a fast disk, because a completion in another turn of the loop takes
+        more time than such a disk. Call this when no other work is left.
         """
         if not self._held:
             return False
@@ -170,11 +171,11 @@ class RealFiles:
         return False
 
     def _wait_for(self, submission: _Task) -> bool:
-        """Hand the task to the thread and wait for it. If it ends in time, call its `done` here and return True;
-        otherwise it completes like any other.
+        """Hand the task to the thread and wait for it. If the task ends in time, call its `done` and return True;
+        otherwise the thread posts the completion.
 
-        The task is carried out by the thread, not here, because a disk may hang: then the node stops waiting, and
-        serves its peers and its clock.
+        The thread carries out the task, not the caller, because a disk may hang: then the node stops waiting and goes
+        on with its other work.
         """
         end = submission.end = threading.Lock()  # Set before the thread has the task.
         began = time.perf_counter_ns()
@@ -185,11 +186,11 @@ class RealFiles:
                 self._sync_latency.record(time.perf_counter_ns() - began)
                 return False
             self._answered.acquire()  # The task ended at the last moment.
-        if submission.error is None:  # A failure is often immediate, and says nothing about the disk's speed.
+        if submission.error is None:  # A failure is often immediate, which tells nothing of the disk's speed.
             self._sync_latency.record(time.perf_counter_ns() - began)
         submission.done(submission.error)
         assert self._held is not None
-        held, self._held = self._held, []  # Submitted by `done`: the next `start` may be far away.
+        held, self._held = self._held, []  # `done` submitted these, and the next `start` may be far away.
         for each in held:
             self._hand_over(each)
         return True
@@ -209,8 +210,8 @@ class RealFiles:
     def close(self, *, wait_seconds_max: float = CLOSE_SECONDS_MAX) -> bool:
         """Carry out all submitted operations, stop the thread, close the files. No `done` is called from now on.
 
-        Return False if the disk hangs. The thread then still writes whenever it can, and nobody else may use the folder
-        until this process has ended.
+        Return False if the disk hangs. The thread may still write later, so nobody else may use the folder until this
+        process has ended.
         """
         if not self._is_closed:
             self._is_closed = True
@@ -250,7 +251,8 @@ def is_short(operations: Sequence[Operation]) -> bool:
 
 
 class InlineFiles:
-    """A folder whose operations run at once; their `done` is called by `run()`. For start-up, tools and tests."""
+    """A folder whose operations run at once; their `done` is called by `run()`. It is used at start-up, by tools and by
+    tests."""
 
     def __init__(self, folder: Path) -> None:
         self._disk = Disk(folder)

@@ -1,4 +1,5 @@
-"""The data folder of a node on a real disk: made once, explicitly; locked by one process; identified by its `meta`.
+"""The data folder of a node on a real disk. It is made once, explicitly; one process locks it; its `meta` identifies
+it.
 
 See docs/reference/specification.md#15-data-folder.
 """
@@ -80,8 +81,8 @@ def create_data_folder(
 ) -> None:
     """The explicit first start: durably make `folder`, created if necessary, the data folder of a new member.
 
-    The arguments are those of `initialize`. Raises NotEmpty if the folder holds anything but an interrupted first
-    start, FolderLocked, NotWritable, DiskFailing, OSError.
+    The arguments are those of `initialize`. Raises NotEmpty if the folder contains anything but the files of an
+    interrupted first start, FolderLocked, NotWritable, DiskFailing, OSError.
     """
     _make(folder)
     _refuse_unless_new(folder)
@@ -89,7 +90,7 @@ def create_data_folder(
     files = InlineFiles(folder)
     outcome: list[BaseException | None] = []
     try:
-        _refuse_unless_new(folder)  # Another process may have been faster.
+        _refuse_unless_new(folder)  # Another process may have initialised the folder meanwhile.
         initialize(
             files,
             identity=identity,
@@ -111,7 +112,7 @@ def create_data_folder(
 def open_data_folder(
     folder: Path, *, expect_cluster_id: bytes | None = None, expect_node_id: str | None = None
 ) -> DataFolder:
-    """Open and lock the folder of an existing member. Nothing is changed but the process id in `LOCK`.
+    """Open and lock the folder of an existing member. This changes nothing but the process id in `LOCK`.
 
     Raises NotInitialized, FolderLocked, NotWritable, DiskFailing, WrongCluster, WrongNode, NewerFormat, CorruptMeta.
     """
@@ -132,13 +133,13 @@ def open_data_folder(
 
 
 def holder_of(folder: Path) -> FolderLocked | None:
-    """The error that a process would get if it opened the folder now; None if the folder is free. Changes nothing."""
+    """The error that opening the folder would raise now; None if no process holds the folder. Changes nothing."""
     with contextlib.ExitStack() as opened:
         for path, flags in ((folder, os.O_DIRECTORY), (folder / LOCK_NAME, os.O_NONBLOCK)):
             with contextlib.suppress(OSError):
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
                 opened.callback(os.close, descriptor)
-                if not _try_lock(descriptor, fcntl.LOCK_SH):  # For a moment only.
+                if not _try_lock(descriptor, fcntl.LOCK_SH):  # The lock is released at once.
                     return FolderLocked(str(folder), _pid_of(folder))
     return None
 
@@ -162,7 +163,8 @@ def _pid_in(descriptor: int) -> int | None:
 
 
 def _refusal(folder: Path, error: OSError) -> StorageError:
-    """The error to report. It distinguishes a broken disk from a folder without the needed permissions."""
+    """The error to report for `error`: DiskFailing for a broken disk, NotWritable for anything else, such as
+    permissions."""
     kind = DiskFailing if error.errno in DISK_ERRORS else NotWritable
     reason = error.strerror or str(error)
     if error.filename is not None and Path(error.filename) != folder:
@@ -171,7 +173,7 @@ def _refusal(folder: Path, error: OSError) -> StorageError:
 
 
 def _make(folder: Path) -> None:
-    """Make the folder and its parents; each new name is durable."""
+    """Make the folder and its parents, and make each new name durable."""
     try:
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +185,7 @@ def _make(folder: Path) -> None:
 
 
 def _warn_if_open_to_all(folder: Path) -> None:
-    """Warn if others can access the folder. An existing folder keeps its mode, which may be intended."""
+    """Warn if every user can access the folder. An existing folder keeps its mode, which may be intended."""
     with contextlib.suppress(OSError):
         mode = stat.S_IMODE(folder.stat().st_mode)
         if mode & stat.S_IRWXO:
@@ -217,7 +219,7 @@ def _refuse_unless_new(folder: Path) -> None:
 def _refuse_unless_member(folder: Path) -> None:
     """Raise NotInitialized if no member ever ran in the folder, CorruptMeta if a member's `meta` is missing.
 
-    The two must not be confused: only a folder in which no member ever ran may be initialised.
+    The two errors must not be confused: only a folder in which no member ever ran may be initialised.
     """
     try:
         if not folder.exists():

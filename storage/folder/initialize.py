@@ -70,7 +70,7 @@ def _begin(files: Files, group_id: int, is_again: bool) -> list[Operation]:
     folders = [log_folder(group_id), snapshot_folder(group_id)]
     operations: list[Operation] = [] if is_again else [CreateFile(INITIALIZING_NAME)]
     operations.append(SyncFolder(""))
-    for folder in folders:  # An interrupted attempt may have left files; none was used.
+    for folder in folders:  # Files of an interrupted attempt, which no member has used.
         operations.append(MakeFolder(folder))
         operations += [Delete(f"{folder}/{name}") for name in files.names(folder)]
     return [*operations, *(SyncFolder(folder) for folder in (*folders, f"groups/{group_id}", "groups", ""))]

@@ -1,6 +1,6 @@
 """Inspection of a data folder without changing it: what `python -m storage` prints and verifies.
 
-No lock is needed, even if a node is running: a segment is only written after its last frame, and every other file is
+No lock is needed, even if a node is running: a segment only grows behind its last frame, and every other file is
 complete when it gets its name. A write in progress looks like a torn tail. Files that change while they are read (a
 segment or snapshot deleted, a node recovering) are read again; only problems that persist are damage.
 """
@@ -22,14 +22,15 @@ from storage.wal.frame import Frame
 from storage.wal.recovery import read_header, recover_log, segment_numbers
 from storage.wal.segment import SegmentHeader, scan_frames, segment_name
 
-LOOKS_MAX = 5  # Enough to read once undisturbed: a running node deletes a few files at a time, minutes apart.
+LOOKS_MAX = 5  # One of so many attempts is undisturbed: a running node deletes files only every few minutes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentReport:
-    """One segment. `ignored_bytes` at its end never counted: a torn tail, or bytes that the next segment replaced.
+    """One segment. `ignored_bytes`: the size of the end that never counted, which is a torn tail or was replaced by the
+    next segment.
 
-    Preallocated zeroes after these count in `size_bytes` only.
+    Preallocated zeroes count only in `size_bytes`.
     """
 
     name: str
@@ -40,7 +41,7 @@ class SegmentReport:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Everything that could be read; `problems` lists the damage."""
+    """Everything that could be read from the folder; `problems` lists the damage."""
 
     identity: Identity
     pins: dict[str, bytes] = field(default_factory=dict)
@@ -134,7 +135,7 @@ def _frame(frame: Frame) -> dict[str, Any]:
 
 
 def hard_state_fields(hard_state: HardState) -> dict[str, Any]:
-    """The three parts of a hard state by name."""
+    """The three fields of a hard state by name."""
     return {
         "term": hard_state.term,
         "voted_for": hard_state.voted_for,

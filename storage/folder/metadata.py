@@ -140,13 +140,14 @@ class PinFile:
         return self._durable
 
     def pin(self, peer_id: str, incarnation_id: bytes, done: Done) -> None:
-        """Make a pin durable. It replaces an older pin of this peer: the caller knows which incarnation is valid."""
+        """Make a pin durable. The new pin replaces an older pin of this peer: the caller knows which incarnation is
+        valid."""
         self._accepted[peer_id] = incarnation_id
         pins: dict[str, bytes] = {}
 
         def operations() -> list[Operation]:
             nonlocal pins
-            pins = dict(self._accepted)  # Every pin accepted so far: the last file written has them all.
+            pins = dict(self._accepted)  # Every pin accepted so far, durable or not; each new file has them all.
             return replace_operations(PINS_PATH, encode_pins(self._identity, pins))
 
         def written(error: BaseException | None) -> None:

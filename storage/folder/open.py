@@ -27,8 +27,9 @@ from storage.wal.wal import Wal
 class OpenedStorage:
     """The storage that a node starts from.
 
-    `warnings`: damaged snapshots in whose place an older one is used. `torn_bytes`: bytes cut off the end of the log.
-    They belong to a write that was under way when the last process ended, and no promise depended on it.
+    `warnings`: damaged snapshots, which an older snapshot replaces. `torn_bytes`: how many bytes were cut off the end
+    of the log. They belong to a write that was under way when the last process ended, and no promise depended on that
+    write.
     """
 
     log: Wal
@@ -47,7 +48,8 @@ def open_storage(
     done: Callable[[OpenedStorage | BaseException], None],
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> None:
-    """Recover one member's storage. Reads are synchronous, writes submitted; `done` gets a StorageError or OSError.
+    """Recover one member's storage. Reads are synchronous, writes are submitted; `done` receives the storage, or a
+    StorageError or OSError.
 
     Frames above the highest proven batch are copied into a new segment and cut off the old one. A log that ends before
     the newest valid snapshot, or has another term at the snapshot's index, is dropped: a reset is written. Recovery can
@@ -76,7 +78,7 @@ class _Opening:
         self._snapshot_folder = snapshot_folder(identity.group_id)
 
     def read(self) -> None:
-        """Read everything, and raise all errors that reading can find, before a byte is written."""
+        """Read everything before a byte is written, so that damage is reported before anything has changed."""
         _check_identity(read_identity(self._files), self._identity)
         self._ballast.is_present()  # Raises OSError if the ballast's name belongs to something that is no file.
         self._pins = PinFile(self._files, self._identity, self._ballast)
@@ -101,8 +103,8 @@ class _Opening:
         self._agree_with_snapshot()
 
     def write(self, done: Callable[[OpenedStorage | BaseException], None]) -> None:
-        """Delete leftovers and make all names durable first, because the rest builds on them. Then write the new
-        segment, then cut the old one, then make the ballast."""
+        """Delete leftovers and make all names durable first, because the later steps rely on these names. Then write
+        the new segment, then cut the old one, then make the ballast."""
 
         def names_durable(error: BaseException | None) -> None:
             if error is not None:
@@ -122,7 +124,7 @@ class _Opening:
         self._files.submit(self._tidy_operations(), names_durable)
 
     def _take_unproven(self, recovered: Recovered) -> int:
-        """Append the frames that may be only in the page cache as new writes; return their highest commit hint."""
+        """Append, as new writes, the frames that may exist only in the page cache; return their highest commit hint."""
         hint = recovered.state.hard_state.commit_index
         for write in recovered.unproven:
             problem = self._wal.take(write)
@@ -137,7 +139,7 @@ class _Opening:
         See docs/reference/specification.md#55-choice-at-start.
         """
         header = self._snapshots.latest().header
-        if header.term > self._wal.hard_state.term:  # A node's term is never below its snapshot's.
+        if header.term > self._wal.hard_state.term:  # A node's term is never below that of its snapshot.
             self._wal.append(LogWrite(sequence=0, hard_state=HardState(term=header.term)))
         if not self._wal.continues(LogPosition(header.index, header.term)):
             self._wal.append(LogWrite(sequence=0, reset=LogPosition(header.index, header.term)))

@@ -35,7 +35,7 @@ from storage.errors import CorruptSnapshot, NewerFormat
 FORMAT_VERSION = 1
 FEATURE_LEVEL = 1
 MAGIC = b"HWM-SNP\n"
-HEADER_BYTES_MAX = 1024 * 1024  # The header has a few numbers and at most nine members.
+HEADER_BYTES_MAX = 1024 * 1024  # Enough for a few numbers and nine members.
 CHUNK_BYTES_MAX = 16 * 1024 * 1024  # A reader holds a whole chunk in memory; the largest value has 1 MiB.
 
 PREAMBLE = struct.Struct(">8sII")
@@ -87,8 +87,8 @@ class SnapshotParser:
     """Takes the bytes of a snapshot file in pieces of any size, and returns its verified chunks.
 
     `identity`: the cluster and group that the file must belong to; None for any. `owner`: the file's own (cluster_id,
-    group_id), known after its header. Raises CorruptSnapshot, NewerFormat. Holds at most one chunk besides the bytes
-    fed last.
+    group_id), once its header was read. Raises CorruptSnapshot, NewerFormat. It holds at most one chunk in memory
+    besides the bytes of the last `feed`.
     """
 
     def __init__(self, path: str, identity: Identity | None) -> None:
@@ -161,7 +161,8 @@ class SnapshotParser:
             fields: dict[str, Any] = decode_item(body)
             owner = (fields["cluster_id"], fields["group_id"])
             level = fields["feature_level"]
-            if type(level) is int and level > FEATURE_LEVEL:  # Checked first: such a level may change the rest.
+            # Checked first, because a newer level may change the other fields.
+            if type(level) is int and level > FEATURE_LEVEL:
                 raise NewerFormat(self._path, level, FEATURE_LEVEL, "feature level")
             header = SnapshotHeader(
                 index=fields["index"],

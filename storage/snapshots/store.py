@@ -17,7 +17,7 @@ from storage.snapshots.format import SnapshotParser
 from storage.snapshots.writers import LocalSnapshotWriter, ReceivedSnapshotWriter, snapshot_name
 
 READ_BYTES = 128 * 1024
-"""The bytes of one read: two chunks of the usual size. Reading and verifying them takes 0.15 ms."""
+"""The number of bytes that one read fetches: two chunks of the usual size. Reading and verifying them takes 0.15 ms."""
 
 TEMPORARY_SUFFIX = ".tmp"
 _NAME = re.compile(r"([0-9]{16})-([0-9]{16})\.snap")
@@ -30,7 +30,8 @@ def snapshot_position(name: str) -> LogPosition | None:
 
 
 def read_chunks(files: Files, folder: str, name: str, identity: Identity) -> Iterator[bytes]:
-    """The chunks of one file, each verified; at the end also the trailer. Raises CorruptSnapshot, NewerFormat."""
+    """The chunks of one file, each verified; after the last one the trailer is verified, too. Raises CorruptSnapshot,
+    NewerFormat."""
     for chunks, _ in _parse(files, folder, name, identity):
         yield from chunks
 
@@ -66,15 +67,15 @@ class SnapshotFolder:
         self._files = files
         self.folder, self.identity, self.ballast = folder, identity, ballast
         self._latest: SnapshotInfo | None = None
-        self._damaged: set[str] = set()  # Names of files found damaged at open, until another file takes the name.
-        self._losing_name: set[str] = set()  # Large files that are being renamed before their deletion.
-        self._count = 0  # How many temporary files were made since the start: each has its own number in its name.
+        self._damaged: set[str] = set()  # Files found damaged at open, until another file gets the same name.
+        self._losing_name: set[str] = set()  # The names of large files that are being renamed before their deletion.
+        self._count = 0  # Counts temporary files, for a new number in each name.
 
     def open(self, log_first_index: int) -> list[CorruptSnapshot]:
         """Find the newest valid snapshot from which the log continues. Writes nothing.
 
-        Returns the problems of newer snapshots. Raises CorruptSnapshot or CorruptLog if there is no such snapshot,
-        NewerFormat if a newer build wrote one.
+        Returns the errors of damaged newer snapshots. Raises CorruptSnapshot or CorruptLog if there is no such
+        snapshot, NewerFormat if a newer build wrote one.
         """
         positions = sorted(
             (position for name in self._files.names(self.folder) if (position := snapshot_position(name))), reverse=True
@@ -89,7 +90,7 @@ class SnapshotFolder:
                 self._damaged.add(name)
                 continue
             if position.index < log_first_index - 1:
-                break  # The log does not continue older ones either.
+                break  # The log does not continue any older snapshot either.
             self._latest = info
             return problems
         if problems:
@@ -135,7 +136,8 @@ class SnapshotFolder:
         return ReceivedSnapshotWriter(self, self._next_aside("receive"), total_bytes, position)
 
     def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """Bytes of the file, fewer than `length` only at its end. Raises FileNotFoundError if the file was deleted."""
+        """A piece of the file, shorter than `length` only at the end of the file. Raises FileNotFoundError if the file
+        was deleted."""
         return self._files.read(f"{self.folder}/{info.name}", offset, length)
 
     def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:
@@ -143,7 +145,8 @@ class SnapshotFolder:
         return read_chunks(self._files, self.folder, info.name, self.identity)
 
     def drop_older(self, keep: Collection[str] = ()) -> None:
-        """Delete, in the background, damaged snapshots and those older than the newest, except the names in `keep`.
+        """Delete, in the background, damaged snapshots and all that are older than the newest, except the names in
+        `keep`.
 
         A snapshot newer than `latest()` stays: it may exist already, because it gets its name before `adopt` is called.
         """

@@ -15,12 +15,12 @@ from storage.snapshots.format import SnapshotParser, encode_chunk, encode_header
 Finished = Callable[[SnapshotInfo | BaseException], None]
 
 SYNC_EVERY_BYTES = 1024 * 1024
-"""A snapshot is synced each time this many bytes were written, which takes 1 or 2 ms. The log uses the same thread and
-the same disk: a single sync of 150 MiB at the end delayed the log, and so every write of the cluster, by 0.1 s."""
+"""A snapshot is synced each time so many bytes were written. Such a sync takes 1 or 2 ms. The log uses the same thread
+and the same disk: a single sync of 150 MiB at the end delayed the log, and so every write of the cluster, by 0.1 s."""
 
 
 class SnapshotHome(Protocol):
-    """The services of the snapshot folder that the writers need."""
+    """The services that the snapshot folder provides for the writers."""
 
     folder: str
     identity: Identity
@@ -76,9 +76,9 @@ class _WriterAside:
         self._home.ballast.submit_snapshot([*operations, *more], put, self._size_bytes)
 
     def _name(self, header: SnapshotHeader, finished: Finished, last_buffers: tuple[bytes, ...]) -> None:
-        """Write the rest, sync, rename, sync the folder."""
+        """Write the rest of the bytes, sync the file, rename it and sync the folder."""
         existing = self._home.durable(header)
-        if existing is not None:  # Equal positions hold equal states: keep the file that may be in use.
+        if existing is not None:  # Equal positions mean equal states, so keep the existing file, which may be in use.
             self.abandon()
             self._home.ballast.submit([], lambda error: finished(error or existing))
             return
@@ -121,7 +121,7 @@ class LocalSnapshotWriter(_WriterAside):
         self._put(buffers, done)
 
     def finish(self, done: Finished) -> None:
-        """Write the trailer, sync, rename, sync the folder."""
+        """Write the trailer, sync the file, rename it and sync the folder."""
         trailer = encode_trailer(self._chunks, self._chunk_bytes, self._checksum)
         self._name(self._header, done, (*self._unwritten, trailer))
 
@@ -136,7 +136,8 @@ class ReceivedSnapshotWriter(_WriterAside):
         self._problem: BaseException | None = None
 
     def write(self, chunk: bytes, done: Done) -> None:
-        """Add the next bytes of the file. Their errors are reported here, or at `finish` at the latest."""
+        """Add the next bytes of the file. If the bytes are invalid, this `done` gets the error, or that of `finish` at
+        the latest."""
         try:
             if self._problem is None:
                 if self._size_bytes + len(chunk) > self._total_bytes:
@@ -153,7 +154,7 @@ class ReceivedSnapshotWriter(_WriterAside):
             self._put((chunk,) if chunk else (), done)
 
     def finish(self, done: Finished) -> None:
-        """Check that the file is complete and is the announced one, sync, rename, sync the folder."""
+        """Check that the file is complete and is the announced one; then sync it, rename it and sync the folder."""
         problem = self._problem
         try:
             header = self._parser.finish() if problem is None else None
@@ -173,7 +174,8 @@ class ReceivedSnapshotWriter(_WriterAside):
 
 
 def _given_up(error: BaseException | None) -> DiskFull:
-    """The error of a snapshot that is given up. Nothing depends on it: it will be built, or requested, again."""
+    """The error to report for a snapshot that is given up. Nothing depends on the snapshot, which will be built or
+    requested again."""
     lacks = error.strerror if isinstance(error, OSError) and is_short_of_descriptors(error) else None
     return DiskFull("a snapshot", (lacks or "").lower())
 

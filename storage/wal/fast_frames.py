@@ -38,20 +38,21 @@ from storage.wal.frame import (
 )
 
 ROWS_MIN, ROWS_MAX = 16, 512
-"""How many frames are compared together. With fewer, the comparison costs more than it saves. With more, their bytes
-leave the processor's cache before the last column is compared."""
+"""The minimum and maximum number of frames that are compared together. With fewer frames, the comparison costs more
+than it saves. With more, their bytes leave the processor's cache before the last column is compared."""
 
-PREVIOUS_CHECKSUM_AT, BATCH_AT, DURABLE_BATCH_AT = 12, 16, 24  # In the head of a frame (storage.wal.frame).
+PREVIOUS_CHECKSUM_AT, BATCH_AT, DURABLE_BATCH_AT = 12, 16, 24  # Offsets in the head of a frame.
 
 SORT_BYTES = 5
-"""How many bytes `guess_uniform_frames` compares, from `sort_at` on: the payload's length and the kind of its entry."""
+"""How many bytes `guess_uniform_frames` compares from `sort_at` on: they are the payload's length and the kind of the
+entry."""
 
 _NUMBER_BYTES = 8
 _NUMBERS_END = 1 << 64
 
 
 def guess_uniform_frames(data: bytes, at: int, length: int, sort_at: int) -> int:
-    """How many frames from byte `at` on may be like the first of them; 1 if a full comparison is not worth its cost.
+    """How many frames from byte `at` on may be uniform with the first of them; 1 if a full comparison would not pay.
 
     Only one other frame is checked: it must begin with the same salt and length, and have the same bytes at `sort_at`.
     """
@@ -65,7 +66,7 @@ def guess_uniform_frames(data: bytes, at: int, length: int, sort_at: int) -> int
 def count_uniform_frames(
     data: bytes, at: int, length: int, count: int, same: Sequence[int], counting: Sequence[int]
 ) -> int:
-    """How many of `count` frames of this length from byte `at` on are uniform, up to the first that is not.
+    """How many of `count` frames of this length from byte `at` on are uniform; the first other frame ends the count.
 
     A uniform frame has the same bytes as the first frame at the positions `same`. At each of the positions `counting`
     it has a 64-bit number that is one more than in the frame before. The caller knows that `data` holds `count` frames.
@@ -86,7 +87,7 @@ def count_uniform_frames(
 
 
 def verified_checksums(data: bytes, at: int, length: int, count: int) -> tuple[int, ...]:
-    """The checksums of these frames, up to the first frame that fails its checksum."""
+    """The checksums of these frames; the first frame whose checksum is wrong ends the result."""
     frames = memoryview(data)[at : at + count * length]
     found = tuple(starmap(google_crc32c.value, _body(length).iter_unpack(frames)))
     stored = tuple(chain.from_iterable(_checksum(length).iter_unpack(frames)))
@@ -94,21 +95,21 @@ def verified_checksums(data: bytes, at: int, length: int, count: int) -> tuple[i
 
 
 def count_chained_frames(data: bytes, at: int, length: int, checksums: Sequence[int]) -> int:
-    """How many of the frames from byte `at` on have the checksum of the frame before, up to the first that has not.
-
-    The first frame is not checked, and counts."""
+    """How many frames from byte `at` on form a chain, in which each frame states the checksum of the frame before it.
+    The first frame counts without a check."""
     expected = struct.pack(f">{len(checksums) - 1}I", *checksums[:-1])
     return 1 + _count_expected_numbers(data, at + length + PREVIOUS_CHECKSUM_AT, length, expected, CHECKSUM.size)
 
 
 def read_payloads(data: bytes, at: int, length: int, count: int, payload_at: int, payload_bytes: int) -> list[bytes]:
-    """The payload bytes at this position of each of these frames."""
+    """The payload of each of these frames: `payload_bytes` bytes at `payload_at`."""
     layout = _payload(length, payload_at, payload_bytes)
     return [payload for (payload,) in layout.iter_unpack(memoryview(data)[at : at + count * length])]
 
 
 def _count_expected_numbers(data: bytes, at: int, length: int, expected: bytes, size: int = _NUMBER_BYTES) -> int:
-    """How many numbers of `size` bytes, one in each frame from byte `at` on, equal the expected ones."""
+    """How many numbers of `size` bytes, one per frame from byte `at` on, equal the expected ones; the first other one
+    ends the count."""
     count = len(expected) // size
     for place in range(size):
         column, wanted = data[at + place : at + count * length : length], expected[place : count * size : size]
@@ -133,7 +134,8 @@ def _payload(length: int, payload_at: int, payload_bytes: int) -> Struct:
 
 
 LOOK_AGAIN = 4
-"""After LOOK_AGAIN × ROWS_MIN frames read one by one, it is worth trying again to compare many, even if that fails."""
+"""After LOOK_AGAIN × ROWS_MIN frames were read one by one, the reader tries again to compare many together. At this
+rate even failed attempts cost little."""
 
 _PLAIN_KINDS = frozenset(KINDS) - {EntryKind.CONFIGURATION}  # `LogState` must see each membership change.
 _PADDINGS = frozenset(bytes(size) for size in range(8))
@@ -169,7 +171,7 @@ class FrameRun:
         return self.offsets[-1] + self.lengths[-1]
 
     def until(self, batch: int, data: bytes, salt: int) -> FrameRun | None:
-        """The part of this run up to `batch`; None if it is empty.
+        """The part of this run up to the frame `batch`; None if that part is empty.
 
         `data` holds the bytes that the run was read from.
         """
@@ -243,7 +245,7 @@ def read_frame_run(
         batch += 1
         index += 1
         offset += length
-        if offset >= look_at:  # Perhaps many uniform frames follow.
+        if offset >= look_at:  # Many uniform frames may follow.
             more = _read_uniform_checksums(data, offset - length, layout, length, payload_length, batch_max - batch)
             if more:
                 offsets.extend(range(offset, offset + len(more) * length, length))
@@ -265,9 +267,8 @@ def read_frame_run(
 def _read_uniform_checksums(
     data: bytes, at: int, layout: struct.Struct, length: int, payload_length: int, count_max: int
 ) -> Sequence[int]:
-    """The checksums of the uniform plain frames that follow the verified one at byte `at`.
-
-    They have its length and differ from it only in counting numbers, payloads and hints. Each obeys every rule that
+    """The checksums of the uniform plain frames that follow the verified frame at byte `at`. They have the length of
+    that frame and differ from it only in counting numbers, payloads and hints. Each obeys every rule that
     `read_frame_run` has for one frame.
     """
     count = min(guess_uniform_frames(data, at, length, layout.size - SORT_BYTES), 1 + count_max)
@@ -315,7 +316,7 @@ def read_single_entry_frames(
         found.append(Entry(index, term, kinds[kind], data[payload_at:payload_end]))
         index += 1
         number += 1
-        if number >= look_at:  # Perhaps many uniform frames follow.
+        if number >= look_at:  # Many uniform frames may follow.
             more = _read_uniform_payloads(
                 data, at, length, _count_adjacent_frames(offsets, lengths, number - 1), size, payload_length
             )
@@ -329,10 +330,9 @@ def read_single_entry_frames(
 def _read_uniform_payloads(
     data: bytes, at: int, length: int, count: int, size: int, payload_length: int
 ) -> Sequence[bytes]:
-    """The payloads of the uniform frames that follow the verified one at byte `at`.
-
-    They have its length and differ from it only in counting numbers, payloads and hints. `count`: how many frames there
-    are at most; `size`: bytes before a payload.
+    """The payloads of the uniform frames that follow the verified frame at byte `at`. They have the length of that
+    frame and differ from it only in counting numbers, payloads and hints. `count`: how many frames there are at most;
+    `size`: bytes before a payload.
     """
     count = min(guess_uniform_frames(data, at, length, size - SORT_BYTES), count)
     if count < ROWS_MIN:
@@ -344,9 +344,8 @@ def _read_uniform_payloads(
 
 
 def _count_adjacent_frames(offsets: Sequence[int], lengths: Sequence[int], number: int) -> int:
-    """How many frames of one length follow each other from `number` on, at most ROWS_MAX.
-
-    A result below ROWS_MIN may be too low: then the frames are too few to be compared together."""
+    """How many adjacent frames of one length there are from `number` on, at most ROWS_MAX. A result below ROWS_MIN may
+    be too low, but then the frames are too few to be compared together."""
     offset, length = offsets[number], lengths[number]
     last = number + ROWS_MIN - 1
     if last >= len(offsets) or offsets[last] != offset + (ROWS_MIN - 1) * length:
@@ -367,8 +366,8 @@ def _count_leading_true(judged: Iterable[bool]) -> int:
 def _constant_positions(size: int, length: int, payload_length: int) -> tuple[int, ...]:
     """The positions at which consecutive plain frames have the same bytes.
 
-    Their payloads, from byte `size` on, have one length. All positions are constant except those of payloads, hints,
-    counting numbers and checksums.
+    The payloads of these frames begin at byte `size` and have one length. All positions are constant except those of
+    payloads, hints, counting numbers and checksums.
     """
     index_at = size - _INDEX_AND_ENTRY.size
     hint_at = HEAD.size + INDEX.size
@@ -378,9 +377,10 @@ def _constant_positions(size: int, length: int, payload_length: int) -> tuple[in
 
 
 def _layout_at(data: bytes, at: int) -> tuple[struct.Struct, bytes, bytes]:
-    """The layout of plain frames like the one at byte `at`, their flags and count, and their vote after its length.
+    """Three values of plain frames like the one at byte `at`: the layout, the bytes of flags and count, and the bytes
+    of the vote with its length.
 
-    A frame that is not plain, or is damaged, differs in one of these, or is shorter, or fails its checksum.
+    A frame that is not plain, or is damaged, differs in one of these, is shorter, or has a wrong checksum.
     """
     vote_at = at + HEAD.size + HARD_STATE.size
     if data[at + HEAD.size - len(_PLAIN) : at + HEAD.size] != _PLAIN_WITH_HARD_STATE or vote_at > len(data):
@@ -414,7 +414,7 @@ def _layout(vote_length: int | None) -> struct.Struct:
     return struct.Struct(f">QIIQQ{hard_state}{_INDEX_AND_ENTRY.format.removeprefix('>')}")
 
 
-@lru_cache(maxsize=64)  # Bounded, because a damaged frame may state any length of its vote.
+@lru_cache(maxsize=64)  # Bounded, because damaged frames may state any vote length.
 def _entry_layout(vote_length: int | None) -> struct.Struct:
     """The layout of a plain frame up to its payload, to unpack only its length; flags and count; the vote after its
     length; the entry."""

@@ -46,20 +46,21 @@ ALIGNMENT_BYTES = 8
 
 HAS_START, HAS_HARD_STATE, HAS_RESET, HAS_REPLACE = 1, 2, 4, 8
 FLAGS_KNOWN = HAS_START | HAS_HARD_STATE | HAS_RESET | HAS_REPLACE
-FRAME_EXTRA_BYTES_MAX = 256  # What a frame has besides its entries: every part, the longest node id, alignment.
-JOINED_BYTES_MAX = 4096  # A smaller frame is joined into one buffer: the copy costs less than several buffers.
-FRAME_BYTES_MIN = HEAD.size + ALIGNMENT_BYTES  # No part at all: the head, four bytes of padding and the checksum.
+FRAME_EXTRA_BYTES_MAX = 256  # The maximum besides the entries: all parts, the longest node id, alignment.
+JOINED_BYTES_MAX = 4096  # Smaller frames are one buffer: a copy costs less than several buffers.
+FRAME_BYTES_MIN = HEAD.size + ALIGNMENT_BYTES  # A frame without any part: head, four bytes of padding, checksum.
 
 KINDS = {int(kind): kind for kind in EntryKind}
 _PADDING = tuple(bytes(size) for size in range(ALIGNMENT_BYTES))
 
 
 class MalformedFrame(Exception):
-    """The checksum is right and yet the content is impossible. A torn write cannot cause this."""
+    """The checksum of a frame is right, but its content is impossible. A torn write cannot cause this."""
 
 
 class NewerFrame(MalformedFrame):
-    """The frame is valid, but a newer build wrote it: `what` is `found` there; this build knows up to `supported`."""
+    """The frame is valid, but a newer build wrote it: its `what` has the number `found`, and this build knows up to
+    `supported`."""
 
     def __init__(self, what: str, found: int, supported: int) -> None:
         super().__init__(what, found, supported)
@@ -103,7 +104,7 @@ class Frame:
     replace_from: int | None
     first_index: int
     table: tuple[tuple[int, int, int], ...]
-    payloads_offset: int  # From the start of the bytes that were parsed, like `offset`.
+    payloads_offset: int  # Counted, like `offset`, from the start of the parsed bytes.
 
     @property
     def end_offset(self) -> int:
@@ -111,7 +112,7 @@ class Frame:
         return self.offset + self.length
 
     def entries(self, data: bytes) -> list[Entry]:
-        """The entries, from the bytes that were parsed. Cost: one copy of each payload."""
+        """The entries; `data` must be the bytes from which the frame was parsed. Cost: one copy of each payload."""
         entries = []
         offset, index = self.payloads_offset, self.first_index
         for term, length, kind in self.table:
@@ -142,7 +143,7 @@ def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum
         parts += INDEX.pack(body.replace_from)
     payloads = [entry.payload for entry in body.entries]
     first_index = payload_bytes = 0
-    if len(payloads) == 1:  # The case of a lone put, without building a list.
+    if len(payloads) == 1:  # The usual case for a lone put needs no list.
         entry, payload_bytes = body.entries[0], len(payloads[0])
         first_index = entry.index
         parts += ONE_ENTRY.pack(first_index, entry.term, payload_bytes, entry.kind)
@@ -177,7 +178,8 @@ def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum
 def parse_frame(data: bytes, offset: int, salt: int) -> Frame | None:
     """The frame of this salt at `offset` in `data`, or None if there is no valid one: torn, damaged, or the end.
 
-    Raises MalformedFrame if the checksum is right but the content impossible; NewerFrame if a newer build may know it.
+    Raises MalformedFrame if the checksum is right but the content is impossible, and NewerFrame if a newer build may
+    know the content.
     """
     if len(data) - offset < FRAME_BYTES_MIN:
         return None

@@ -1,7 +1,8 @@
-"""Reading frames back from a segment, many at a time, with a check that each is the one that was written there.
+"""Reading frames back from a segment, many at a time, with a check that each frame is the one that was written at its
+place.
 
-The checksum shows that a frame is whole. Its first index, its number of entries and their terms show that it is the
-frame that belongs at its place: a disk may have put a valid frame where another one belongs.
+The checksum shows that a frame is whole. The frame's first index, its number of entries and their terms show that it is
+the right frame for its place: a disk may have put a valid frame where another one belongs.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ CHANGED = "the frame has changed since it was written"
 def read_frame_range(
     files: Files, path: str, frames: FrameRange, state: LogState, first_index: int
 ) -> tuple[list[Entry], list[Entry]]:
-    """Two lists: the entries in force of `frames` from `first_index` on, and all entries of the last of these frames.
+    """Return two lists: the entries of `frames` that are in force, from `first_index` on; and all entries of the last
+    frame.
 
-    Only the second list contains entries that were cut. Raises CorruptLog, OSError.
+    Only the second list may contain entries that were cut from the log. Raises CorruptLog, OSError.
     """
     base = frames.offsets[0]
     fetched_bytes = frames.offsets[-1] + frames.lengths[-1] - base
@@ -37,7 +39,7 @@ def read_frame_range(
     while number < count:
         first = frames.first_indexes[number]
         run: list[Entry] = []
-        if FAST_PATHS and is_whole and frames.ends[number] == first + 1:  # Perhaps plain frames follow.
+        if FAST_PATHS and is_whole and frames.ends[number] == first + 1:  # Plain frames may follow.
             run = read_single_entry_frames(data, base, frames.offsets[number:], frames.lengths[number:], first)
             found += run
             number += len(run)
@@ -51,7 +53,7 @@ def read_frame_range(
 
 
 def _entries_at(path: str, frames: FrameRange, number: int, data: bytes) -> list[Entry]:
-    """All entries of one of `frames`; `data` begins with the first of them. Raises CorruptLog."""
+    """All entries of the frame `number` of `frames`; `data` begins with the first frame. Raises CorruptLog."""
     offset, length, first = frames.offsets[number], frames.lengths[number], frames.first_indexes[number]
     at = offset - frames.offsets[0]
     raw = data[at : at + length]
@@ -65,7 +67,8 @@ def _entries_at(path: str, frames: FrameRange, number: int, data: bytes) -> list
 
 
 def _check_terms(path: str, frames: FrameRange, found: list[Entry], state: LogState) -> None:
-    """Check the terms: if an index was written twice, the earlier frame may be in the place of the later one."""
+    """Check the terms: if an index was written twice, the disk may return the earlier frame in place of the later
+    one."""
     terms = state.terms(found[0].index, found[-1].index)
     if [entry.term for entry in found] != terms:
         wrong = next(entry.index for entry, term in zip(found, terms, strict=True) if entry.term != term)

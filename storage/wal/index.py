@@ -1,6 +1,7 @@
 """The index of a log: the frame on disk that holds each entry.
 
-It consists of columns of machine integers, so that a million frames take 32 MB and the garbage collector skips them.
+The index consists of columns of machine integers, so that a million frames take 32 MB and the garbage collector does
+not traverse them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class FrameLocation(NamedTuple):
 
 
 class FrameRange(NamedTuple):
-    """Frames of one segment, in order. Of each frame, the entries below its index in `ends` are in force and wanted."""
+    """Frames of one segment, in order. `ends` has one index per frame: the wanted entries of the frame, all in force,
+    are those below this index."""
 
     segment: int
     offsets: array[int]
@@ -74,7 +76,7 @@ class LogIndex:
         self.truncate(0)
 
     def find(self, index: int) -> tuple[FrameLocation, int | None]:
-        """The frame that holds `index`, and the first index of the next frame; None in its place if there is no next.
+        """The frame that holds `index`, and the first index of the next frame, or None if there is no next frame.
 
         If the found frame has entries from that first index on, the next frame has replaced them. The caller knows that
         `index` is present."""
@@ -86,8 +88,8 @@ class LogIndex:
     def range_from(self, index: int, limit: int, bytes_max: int) -> FrameRange:
         """The frame that holds `index`, and later frames of the same segment with entries below `limit`.
 
-        There are later ones only as long as all frames together take at most `bytes_max`. The caller knows that the
-        indexes from `index` to `limit` - 1 are present."""
+        Later frames are included only as long as all frames together take at most `bytes_max`. The caller knows that
+        the indexes from `index` to `limit` - 1 are present."""
         row = bisect_right(self._first_indexes, index) - 1
         assert row >= 0, index
         segment, offset_max = self._segments[row], self._offsets[row] + bytes_max
@@ -102,7 +104,8 @@ class LogIndex:
         return FrameRange(segment, self._offsets[row:end], self._lengths[row:end], self._first_indexes[row:end], ends)
 
     def last_index_in(self, segment: int, last_index: int) -> int:
-        """The last index in force in `segment` or any older one, 0 if none; `last_index` is the end of all frames."""
+        """The last index in force in `segment` or any older segment, 0 if there is none. `last_index` is that of the
+        newest frame."""
         row = bisect_right(self._segments, segment)
         if row == 0:
             return 0

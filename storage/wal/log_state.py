@@ -10,8 +10,8 @@ from raft import HardState, LogPosition
 class LogState:
     """The log's ends, its terms as runs, and the hard state in force.
 
-    `start` is the position before the first entry. Its term is 0 if it is unknown, because that entry was dropped; then
-    no other term is compared with it.
+    `start` is the position before the first entry. The term of `start` is 0 if it is unknown, because the entry there
+    was dropped; then no other term is compared with it.
     """
 
     def __init__(self, start: LogPosition, hard_state: HardState) -> None:
@@ -19,11 +19,11 @@ class LogState:
         self.last_index = start.index
         self.hard_state = hard_state
         self.runs: list[LogPosition] = []
-        self.configuration_indexes: list[int] = []  # Membership entries; added by the reader of frames.
+        self.configuration_indexes: list[int] = []  # The reader of frames adds these.
 
     @property
     def first_index(self) -> int:
-        """The oldest entry, or `last_index + 1`."""
+        """The index of the oldest entry; `last_index + 1` if there is none."""
         return self.start.index + 1
 
     @property
@@ -63,7 +63,7 @@ class LogState:
     ) -> str | None:
         """Apply one log write, in the order of the fields of `LogWrite`. Return what is impossible about it, or None.
 
-        After a result other than None the state must not be used any more.
+        After any result but None, the state must not be used any more.
 
         See docs/reference/specification.md#46-order-of-entries.
         """

@@ -2,10 +2,11 @@
 
 The rule is docs/reference/specification.md#410-end-of-the-log.
 
-The loss of any segment but the newest is detected, because the next segment continues it. The loss of the newest one
-would go unnoticed, and the member would have forgotten votes that it gave and entries that it acknowledged. So the
-number of a segment is noted once the segment is durable. Nothing waits for the note, and the note costs no sync. After
-a power loss it may be missing or name an older segment: it may claim too little, but never too much.
+The loss of any segment but the newest is detected, because the next segment continues it. Without a note, the loss of
+the newest segment would go unnoticed, and the member would have forgotten votes that it gave and entries that it
+acknowledged. So the member notes the number of each new segment once that segment is durable. Nothing waits for the
+note, and the note costs no sync. After a power loss the note may be missing or name an older segment, but it never
+names a segment that was not durable.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def note_path(log_folder: str, segment: int) -> str:
 
 
 def noted_segments(files: Files, log_folder: str) -> list[int]:
-    """The noted segments in order: usually one, and none for a log that only older builds have written."""
+    """The numbers of the noted segments, in order: usually one, and none for a log that only older builds have
+    written."""
     names = files.names(log_folder.rpartition("/")[0])
     return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 

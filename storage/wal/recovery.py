@@ -29,7 +29,7 @@ from storage.wal.segment import (
 
 @dataclass(slots=True)
 class SegmentInfo:
-    """A segment as the open log knows it. `size_bytes` is where its next frame goes."""
+    """A segment of the open log. `size_bytes` is the offset at which its next frame begins."""
 
     number: int
     size_bytes: int
@@ -43,11 +43,12 @@ class Recovered:
     index: LogIndex
     segments: list[SegmentInfo]
     proven_batch: int
-    proven_checksum: int  # Of the frame `proven_batch`, after which the next segment continues.
-    last_batch: int  # The highest batch that was found: its number is never used again.
-    # The writes above `proven_batch`: perhaps only in the page cache (docs/reference/specification.md#35-recovery).
+    proven_checksum: int  # That of the frame `proven_batch`, after which the next segment continues.
+    last_batch: int  # The highest batch found; no later frame gets its number.
+    # The writes above `proven_batch`, which may exist only in the page cache
+    # (docs/reference/specification.md#35-recovery).
     unproven: list[LogWrite]
-    torn_bytes: int  # At the end of the last segment, behind all valid frames.
+    torn_bytes: int  # Bytes behind the last valid frame of the last segment, without zeroes.
 
 
 def segment_numbers(files: Files, folder: str) -> list[int]:
@@ -108,7 +109,8 @@ class Replay:
         self._torn_bytes = 0
 
     def take_segment(self, path: str, data: bytes, header: SegmentHeader, following: SegmentHeader) -> None:
-        """Take any segment but the last. Every frame up to the one that the next segment continues had been synced."""
+        """Take any segment but the last. Each of its frames was synced, up to the frame after which the next segment
+        continues."""
         scan = scan_parts(path, data, header, last_batch=following.previous_batch)
         last = scan.parts[-1]
         if last.batch != following.previous_batch:
@@ -121,7 +123,8 @@ class Replay:
         self._segments[-1].size_bytes = last.end_offset
 
     def take_last_segment(self, path: str, data: bytes, header: SegmentHeader) -> None:
-        """Take the last segment: its frames prove those before them, and the segment's name proves the first one."""
+        """Take the last segment. Each of its frames proves earlier frames, and the name of the segment proves its first
+        frame."""
         scan = scan_parts(path, data, header)
         first, last = scan.parts[0], scan.parts[-1]
         if scan.is_torn:
@@ -142,7 +145,7 @@ class Replay:
         self._torn_bytes = max(0, len(data.rstrip(b"\0")) - scan.end_offset)  # Without preallocated zeroes.
 
     def recovered(self) -> Recovered:
-        """The result. Call it once, after the last segment."""
+        """The result; called once, after the last segment."""
         return Recovered(
             state=self._state,
             index=self._index,

@@ -58,7 +58,7 @@ class SegmentHeader:
     previous_checksum: int
 
 
-@lru_cache(maxsize=8)  # Every write needs the name of the newest segment.
+@lru_cache(maxsize=8)  # Cached, because every write needs the name of the newest segment.
 def segment_name(number: int) -> str:
     """The file name of segment `number` ≥ 1."""
     return f"{number:016d}.wal"
@@ -110,7 +110,7 @@ def decode_header(path: str, data: bytes) -> SegmentHeader:
 
 def new_segment_operations(folder: str, header: SegmentHeader, frames: Sequence[EncodedFrame]) -> list[Operation]:
     """The operations that write a segment under a temporary name with its first frames, sync it, name it and sync the
-    name. They can be repeated as they are."""
+    name. After a failure the same operations can be repeated."""
     path = f"{folder}/{segment_name(header.number)}"
     aside = path + TEMPORARY_SUFFIX
     buffers = (encode_header(header), *(buffer for frame in frames for buffer in frame.buffers))
@@ -126,11 +126,12 @@ def new_segment_operations(folder: str, header: SegmentHeader, frames: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """The frames of a segment up to the first bad one. `end_offset`: where the bad one begins, or the file's end."""
+    """The frames of a segment up to the first bad one. `end_offset`: the start of the bad frame, or the end of the
+    file."""
 
     frames: list[Frame]
     end_offset: int
-    is_torn: bool  # The bytes at `end_offset` are not a frame of this chain.
+    is_torn: bool  # True if the bytes at `end_offset` are not a frame of this chain.
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class SegmentParts:
 def scan_frames(path: str, data: bytes, header: SegmentHeader, last_batch: int | None = None) -> SegmentScan:
     """Read frames in order until the first bad one, or until `last_batch`, after which the next segment continues.
 
-    Raises CorruptLog for a frame with a right checksum and an impossible content.
+    Raises CorruptLog for a frame with a correct checksum and an impossible content.
     """
     scan = _scan(path, data, header, last_batch, in_runs=False)
     return SegmentScan([part for part in scan.parts if isinstance(part, Frame)], scan.end_offset, scan.is_torn)
@@ -190,7 +191,8 @@ def _check_chain(path: str, frame: Frame, batch: int, checksum: int, previous_ba
 
 
 def proof_of_damage(path: str, data: bytes, offset: int, header: SegmentHeader, bad_batch: int) -> Frame | None:
-    """A valid frame after `offset` proving that `bad_batch`, which was expected there, had been synced.
+    """A valid frame after `offset` that proves that the frame expected at `offset`, `bad_batch`, had been synced; None
+    if there is none.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
     """

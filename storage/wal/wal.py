@@ -23,7 +23,7 @@ from storage.wal.recovery import Recovered, SegmentInfo
 from storage.wal.segment import HEADER_BYTES, SegmentHeader, new_segment_operations, segment_name
 from storage.wal.write_group import PendingWrites
 
-_CONFIGURATION = EntryKind.CONFIGURATION  # Looked up for every entry.
+_CONFIGURATION = EntryKind.CONFIGURATION  # Saves an attribute lookup per entry.
 
 RandomBytes = Callable[[int], bytes]
 
@@ -31,25 +31,26 @@ PREALLOCATE_SHARE = 8
 """Zeroes are written only after frames of at most `preallocate_bytes` divided by this: larger frames would use up the
 zeroes too soon."""
 
-READ_AHEAD_BYTES_MAX = MIB  # How much of a segment one `read` fetches at once; not kept.
+READ_AHEAD_BYTES_MAX = MIB  # The maximum number of bytes that one disk read fetches.
 
 
 class _Plan(NamedTuple):
-    """The operations that bring one group to disk."""
+    """The operations that write one group to disk, and what they change."""
 
     operations: list[Operation]
     frames: list[EncodedFrame]
     segment: int
     salt: int
-    offset: int  # Of the first frame.
-    file_bytes: int  # Of the segment once it is written, zeroes included.
+    offset: int  # The offset of the first frame.
+    file_bytes: int  # The size of the segment after the write, zeroes included.
     has_zeroes: bool
 
 
 class Wal:
     """A log whose content is durable from the moment that `open_storage` hands it out.
 
-    Implements `raft.LogStore`. Entries that are not yet synced are read from memory, all others from disk, verified.
+    Implements `raft.LogStore`. Entries that are not yet synced are read from memory. All others are read from disk and
+    verified.
     """
 
     def __init__(
@@ -87,9 +88,10 @@ class Wal:
         self._flight: PendingWrites | None = None
         self._failure: BaseException | None = None
         self._segment_note = NewestSegmentNote(files, folder)
-        self._segments_to_delete: list[str] = []  # Forgotten here; their deletion may not be durable yet.
+        self._segments_to_delete: list[str] = []  # Paths whose deletion may not be durable yet.
         self._is_deleting = False
-        self._cached: tuple[FrameLocation, list[Entry]] | None = None  # The last frame read, for a slow peer.
+        # The last frame that was read, kept for slow peers.
+        self._cached: tuple[FrameLocation, list[Entry]] | None = None
 
     @property
     def first_index(self) -> int:
@@ -103,7 +105,7 @@ class Wal:
 
     @property
     def hard_state(self) -> HardState:
-        """The hard state appended last; after open, the durable one."""
+        """The hard state that was appended last; right after the open, the durable one."""
         return self._state.hard_state
 
     @property
@@ -143,9 +145,9 @@ class Wal:
         assert problem is None, (problem, write)
 
     def take(self, write: LogWrite) -> str | None:
-        """Like `append`, but return what is impossible about the write: it may come from a damaged file."""
+        """Append, but return a text if the write is impossible: it may come from a damaged file."""
         hard_state = write.hard_state
-        if hard_state is not None:  # The hint goes to disk at a sync, when it is known what is durable.
+        if hard_state is not None:  # `sync` sets the hint, because only then the durable index is known.
             hard_state = replace(hard_state, commit_index=self._state.hard_state.commit_index)
         entries = write.entries
         first_index = entries[0].index if entries else 0
@@ -163,9 +165,9 @@ class Wal:
     def sync(self, commit_hint: int, done: Done) -> None:
         """Make everything appended so far durable; with nothing appended, prove the last frame.
 
-        On a full disk the ballast is released and the group written to a new segment; bytes after the last synced
-        frame of the old segment never count. If there is still no room, the group waits for `look_for_room`. Any other
-        error is final. Raises LogFailed.
+        On a full disk the ballast is released and the group written to a new segment; any bytes after the last synced
+        frame of the old segment are ignored from then on. If there is still no room, the group waits for
+        `look_for_room`. Any other error is final. Raises LogFailed.
 
         See docs/reference/specification.md#49-proof-of-the-last-frame.
         """
@@ -175,7 +177,7 @@ class Wal:
         self._start(commit_hint, done, to_new_segment=size_bytes > self._limits.segment_bytes_max)
 
     def sync_to_new_segment(self, commit_hint: int, and_then: Sequence[Operation], done: Done) -> None:
-        """`sync` for the end of recovery: `and_then` is carried out once the new segment is durable."""
+        """Sync at the end of recovery, into a new segment. `and_then` is carried out once that segment is durable."""
         self._start(commit_hint, done, to_new_segment=True, and_then=and_then)
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
@@ -213,7 +215,7 @@ class Wal:
         Every segment that stays was synced, and its first frame carries the complete hard state.
         """
         if self._failure is not None or self._pending.reset or (self._flight and self._flight.reset):
-            return  # A reset is being written. There will be another call after it.
+            return  # A reset is being written; another call follows it.
         count = 0
         while count < len(self._segments) - 1:
             if self._index.last_index_in(self._segments[count].number, self._disk_end.index) >= index:
@@ -228,9 +230,8 @@ class Wal:
         self._delete_segments()
 
     def _run_from(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Some entries from `first_index` on, from memory or disk. At least one, none above `last_index`.
-
-        No more frames are read than are needed for entries of `bytes_max`, which is what the caller still wants.
+        """Some entries from `first_index` on, from memory or disk: at least one, none above `last_index`. This reads no
+        more frames than the caller needs for the `bytes_max` bytes of entries that it still wants.
         """
         limit = last_index + 1
         for group in (self._pending, self._flight):
@@ -245,10 +246,11 @@ class Wal:
         return self._cached[1][first_index - place.first_index : limit - place.first_index]
 
     def _load(self, first_index: int, limit: int, bytes_max: int) -> list[Entry]:
-        """Entries from `first_index` on, below `limit`, of all needed frames that one read can fetch.
+        """Entries from `first_index` on and below `limit`: those of all needed frames that one disk read can fetch.
 
         A frame is needed only if the frames before it hold less than `bytes_max`. No other frame is read, so that its
-        damage is not reported before its entries are wanted. Entries that were cut are read with the others.
+        damage is not reported before its entries are wanted. Entries that were cut from the log are read, too, if they
+        share a frame with others.
         """
         frames = self._index.range_from(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
         if frames.ends[-1] - frames.first_indexes[0] > len(frames.offsets):
@@ -298,7 +300,7 @@ class Wal:
                 cut = SetSize(self._path(last.number), last.size_bytes)
                 self._ballast.submit([cut, *retry_in_new_segment()], finished, retry_in_new_segment)
             elif is_short_of_descriptors(error):
-                # Nothing was opened, so nothing was written.
+                # No file was opened, so nothing was written.
                 self._ballast.submit(retry_in_new_segment(), finished, retry_in_new_segment)
             else:
                 finished(error)
@@ -347,7 +349,7 @@ class Wal:
         """Append frames to the last segment, and zeroes after them when the preallocated ones are used up.
 
         A write into blocks that the file already has changes no metadata, so its sync need not wait for the journal of
-        the file system. With three members on one disk, a sync then takes an eighth to a third less time. Zeroes are
+        the file system. With three members on one disk, this makes a sync faster by an eighth to a third. Zeroes are
         never a valid frame, so they mark the end.
         """
         if len(frames) == 1:
@@ -409,7 +411,7 @@ class Wal:
         If a sync fails, the log takes no more writes, and the node stops at its next write: a later sync of the folder
         may succeed without making this deletion durable, and the next deletion would then leave a gap.
 
-        One segment is deleted at a time, so that a sync of the log waits for one deletion at most.
+        One segment is deleted at a time, so that a sync of the log waits for at most one deletion.
         """
         if self._is_deleting or not self._segments_to_delete:
             return
@@ -419,7 +421,7 @@ class Wal:
             if error is None:
                 self._files.submit([SyncFolder(self._folder)], synced)
             else:
-                self._is_deleting = False  # Tried again with the next deletion, or at the next start.
+                self._is_deleting = False  # The next deletion, or the next start, tries again.
 
         def synced(error: BaseException | None) -> None:
             self._is_deleting = False
@@ -448,9 +450,8 @@ def _how_many_fit(run: Sequence[Entry], bytes_max: int, at_least: int) -> int:
 
 
 def _needed_frames(frames: FrameRange, bytes_max: int) -> int:
-    """How many of these frames are needed for entries of `bytes_max`.
-
-    An entry counts for ENTRY_OVERHEAD_BYTES and its payload, which is more than it takes in a frame.
+    """How many of these frames are needed to get `bytes_max` bytes of entries. An entry counts as its payload and
+    ENTRY_OVERHEAD_BYTES, which is more than it takes in a frame.
     """
     for number, length in enumerate(frames.lengths):
         bytes_max -= length + (ENTRY_OVERHEAD_BYTES - ENTRY.size) * (frames.ends[number] - frames.first_indexes[number])

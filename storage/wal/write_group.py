@@ -1,5 +1,4 @@
-"""The pending writes of a log: any number of log writes, folded into one while they wait in memory for the next
-sync."""
+"""The pending writes of a log: all log writes that wait in memory for the next sync, merged into one."""
 
 from __future__ import annotations
 
@@ -10,10 +9,9 @@ from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, FrameBody, en
 
 
 class PendingWrites:
-    """The sum of the log writes taken since the last sync began.
-
-    From `from_index` on, the log consists of `entries`; below that index, of entries appended before. A truncation that
-    only reaches entries of the same group leaves no trace on disk.
+    """The log writes taken since the last sync began, merged into one. From `from_index` on, the log consists of
+    `entries`; below that index it consists of entries appended earlier. A truncation that only reaches entries of the
+    same group leaves no trace on disk.
     """
 
     def __init__(self, from_index: int) -> None:
@@ -68,7 +66,8 @@ class PendingWrites:
         hard_state: HardState | None,
         frame_bytes_max: int,
     ) -> list[EncodedFrame]:
-        """Encode the frames `batch`, `batch + 1`, …: nearly always one, and several only beyond `frame_bytes_max`.
+        """Encode the group as frames `batch`, `batch + 1`, …: nearly always as one, and as several only above
+        `frame_bytes_max`.
 
         The first frame contains everything but entries, so a truncation is never on disk after the replacing entries.
 
@@ -103,7 +102,8 @@ def _size_bytes(entries: Sequence[Entry]) -> int:
 
 
 def _split(entries: list[Entry], bytes_max: int) -> list[list[Entry]]:
-    """Cut the entries into runs of at most `bytes_max`, or of one entry. There is at least one run, possibly empty."""
+    """Divide the entries into runs of at most `bytes_max`, or of one larger entry. There is at least one run, possibly
+    empty."""
     if len(entries) <= 1 or _size_bytes(entries) <= bytes_max:
         return [entries]
     runs: list[list[Entry]] = []

@@ -42,7 +42,7 @@ async def everything(client: Client) -> dict[bytes, bytes]:
     return found
 
 
-@pytest.mark.parametrize("who", ["leader", "follower"])
+@pytest.mark.parametrize("who", [pytest.param("leader", marks=pytest.mark.slow), "follower"])
 async def test_all_that_was_acknowledged_before_a_save_is_in_the_restored_cluster(tmp_path: Path, who: str) -> None:
     """The new members have the addresses of the old ones; an old one that comes back is refused by them."""
     ledger, file = Ledger(), tmp_path / "backup"

@@ -23,6 +23,7 @@ from kvstore.cli.common import Failure
 from kvstore.cli.main import cli
 from kvstore.cli.member import change_members
 from kvstore.errors import OutcomeUnknown
+from kvstore.member import joining
 from kvstore.member.config import MemberConfig
 from kvstore.member.member import RunningMember, run_member
 from kvstore.protocol.membership import Membership
@@ -161,9 +162,9 @@ def test_an_answer_that_cannot_be_written_is_no_mistake_of_the_program(tmp_path:
 )
 def test_a_member_that_could_never_work_is_not_made(tmp_path: Path, arguments: list[str], words: str) -> None:
     """Before there is a folder: what is written into it stays for all time."""
-    done = ended(["serve", tmp_path / "data", "--bootstrap", *arguments])
+    done = invoke("serve", str(tmp_path / "data"), "--bootstrap", *arguments)
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert words in done.stderr
     assert not (tmp_path / "data").exists()
 
@@ -202,13 +203,16 @@ def test_an_address_to_listen_on_is_none_to_be_found_at(tmp_path: Path, address:
     assert not (tmp_path / "data").exists()
 
 
-def test_a_cluster_that_does_not_answer_who_joins_is_unavailable(tmp_path: Path) -> None:
+def test_a_cluster_that_does_not_answer_who_joins_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exit 5: a supervisor tries again. Who is refused (3) is not to be started again."""
+    monkeypatch.setattr(joining, "ASK_SECONDS", 0.5)
     arguments = ["--join", NOBODY, "--member", "s2=127.0.0.1:7002/127.0.0.1:7102"]
 
-    done = ended(["serve", tmp_path / "data", *arguments])
+    done = invoke("serve", str(tmp_path / "data"), *arguments)
 
-    assert done.returncode == 5, done.stderr
+    assert done.exit_code == 5, done.stderr
     assert NOBODY in done.stderr
     assert not (tmp_path / "data").exists()
 

@@ -263,7 +263,7 @@ def test_garbage_on_both_ports_closes_that_connection_only(tmp_path: Path) -> No
     """Oversized frames, other protocols, half a frame: the servers go on. And `status` shows who is not there."""
     with running_cluster(tmp_path, 3) as cluster:
         arguments = cluster.servers["s1"].arguments
-        ports = [part.rpartition(":")[2] for each in arguments[:3] for part in each.split("/")]
+        ports = [part.rpartition(":")[2] for each in arguments[:1] for part in each.split("/")]
         for port in map(int, ports):
             for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 1000, b"\0\0\0\0", b"\0\0\0\x04\xff\xff\xff\xff"):
                 with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:

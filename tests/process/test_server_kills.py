@@ -95,7 +95,8 @@ async def leader_of(client: Client) -> str:
         await trio.sleep(0.02)
 
 
-async def test_the_leader_is_killed_again_and_again_while_clients_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.slow)])
+async def test_the_leader_is_killed_again_and_again_while_clients_write(tmp_path: Path, kills: int) -> None:
     """No acknowledged write is lost, none is done twice; with sessions the clients hardly notice.
 
     See docs/reference/specification.md#95-outcomes.
@@ -103,7 +104,7 @@ async def test_the_leader_is_killed_again_and_again_while_clients_write(tmp_path
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:
-            for _ in range(4):
+            for _ in range(kills):
                 leader = cluster.servers[await leader_of(client)]
                 leader.kill()
                 await ledger.wait_for(100)
@@ -114,13 +115,14 @@ async def test_the_leader_is_killed_again_and_again_while_clients_write(tmp_path
         assert not ledger.failed
 
 
-async def test_any_member_is_killed_at_any_moment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.slow)])
+async def test_any_member_is_killed_at_any_moment(tmp_path: Path, kills: int) -> None:
     """Leader or not, at random moments, sometimes before it has caught up."""
     chance = random.Random(5)
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:
-            for _ in range(5):
+            for _ in range(kills):
                 server = cluster.servers[chance.choice(sorted(cluster.servers))]
                 server.kill()
                 await trio.sleep(chance.random() * 0.3)  # The moment of the next one, not a synchronisation.
@@ -130,12 +132,13 @@ async def test_any_member_is_killed_at_any_moment(tmp_path: Path) -> None:
         await under_load(cluster, disturb)
 
 
-async def test_all_are_killed_at_once_and_everything_acknowledged_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cuts", [2, pytest.param(4, marks=pytest.mark.slow)])
+async def test_all_are_killed_at_once_and_everything_acknowledged_is_there(tmp_path: Path, cuts: int) -> None:
     """A power cut, but for the page cache: every member comes back from its folder alone."""
     with running_cluster(tmp_path, 3) as cluster:
 
         async def disturb(client: Client, ledger: Ledger) -> None:
-            for _ in range(3):
+            for _ in range(cuts):
                 cluster.kill_all()
                 assert await trio.to_thread.run_sync(cluster.start_all)
                 await ledger.wait_for(60)

@@ -15,7 +15,7 @@ from harness.sim.simulation import SeedResult, run_seed
 from raft import RaftCore, Ready
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SEEDS = (3, 6, 9)  # Some with a service and clients, some on the node itself.
+SEEDS = (3, 5, 24)  # Some with a service and clients, some on the node itself.
 
 
 @cache

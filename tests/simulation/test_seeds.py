@@ -10,10 +10,12 @@ import pytest
 from harness.sim.plan.draw import draw_plan
 from harness.sim.plan.profiles import PROFILES
 from harness.sim.simulation import SeedResult, Simulation, run_seed
-from tests.simulation.support.plans import first_in, run_until
+from tests.simulation.support.plans import first_in, run_all, run_until
 
 FIXED_SEEDS = range(1, 26)
-FRESH_SEEDS = 6
+RARE_SEEDS = (5, 14, 19)
+"""Short runs that reach what the first seed of each profile does not."""
+FRESH_SEEDS, FRESH_SEEDS_OF_THE_SLOW = 4, 40
 
 MARKS = {
     "a crash kept un-synced writes",
@@ -49,7 +51,22 @@ def test_fixed_seeds_hold_every_rule_and_reach_what_they_should() -> None:
     """Every rule of `harness.sim` after every event, and a history that is linearizable."""
     missing = MARKS.difference(*(result_of(profile.name).covered for profile in PROFILES))
 
-    run_until(missing, map(draw_plan, FIXED_SEEDS))
+    run_until(missing, map(draw_plan, (*RARE_SEEDS, *FIXED_SEEDS)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_all_fixed_seeds_hold_every_rule() -> None:
+    assert run_all(map(draw_plan, FIXED_SEEDS)) >= MARKS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_many_fresh_seeds_hold_every_rule() -> None:
+    """The message names the seed that failed."""
+    first_seed = int.from_bytes(os.urandom(5), "big")
+
+    run_all(map(draw_plan, range(first_seed, first_seed + FRESH_SEEDS_OF_THE_SLOW)))
 
 
 @cache

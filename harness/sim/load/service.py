@@ -257,7 +257,8 @@ class ServiceLoad:
         return read_request(command, way, address, max_staleness_ms=age_ms)
 
     def _ended(self, worker: SimWorker, row: Row, planned: Planned, end: CallEnded) -> None:
-        # The text is checked too, because after a lost attempt a refusal is reported as an unknown outcome.
+        # Check the error's text, not only its type: if an earlier attempt was lost, a refusal is reported as
+        # OutcomeUnknown, and only the text shows the refusal.
         words = str(end.error)
         require(CLOSED_WORDS not in words, "an open request is never told that it is closed", worker.name, words)
         require(INVALID_WORDS not in words, "a client asks for nothing that is invalid", worker.name, words)

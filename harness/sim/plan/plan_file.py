@@ -139,7 +139,7 @@ def differing(tree: Tree, usual: Tree) -> Tree:
 
 
 def merged(usual: Tree, tree: Tree) -> Tree:
-    """Return `usual` with the values of `tree` in place of its own."""
+    """Return a copy of `usual` in which the values in `tree` replace those with the same names, in nested trees too."""
     both = dict(usual)
     for name, value in tree.items():
         under = both.get(name)

@@ -22,7 +22,7 @@ from harness.sim.world.network import BlockedLinks, Link
 from kvstore import Service
 
 GIVEN_UP_RATE = 0.3
-"""The share that is given up, of the connections with data waiting behind a cut."""
+"""The share of connections that were given up while their data waited behind a cut. It is drawn when the cut ends."""
 
 
 class ClientEnd(Protocol):
@@ -45,7 +45,7 @@ Held = tuple[Action, tuple[Any, ...]]
 
 @dataclass(slots=True, eq=False)
 class ClientConnection:
-    """One connection. `server_id` is its id at the member, in the process `life`."""
+    """One connection. The process `life` of the member knows the connection by the id `server_id`."""
 
     client: ClientEnd
     connection_id: int
@@ -219,7 +219,8 @@ class ClientConnections:
         self._release()
 
     def hang(self, member: MachineView, side: int) -> None:
-        """Let nothing arrive any more at the member (`side` 0), or from it (1), on the connections that it has now."""
+        """Let the present connections of the member hang: nothing arrives any more at the member (`side` 0), or at its
+        clients (1)."""
         for connection in self._at_member.values():
             if connection.member is member:
                 connection.hangs[side] = True

@@ -116,7 +116,8 @@ class MachineChecks(Protocol):
         """Check a damaged machine that starts. Return False if the machine cannot know what it has lost."""
 
     def recovered(self, machine: MachineView, opened: OpenedStorage, snapshot: LogPosition) -> None:
-        """Check a machine that starts from what recovery found. `snapshot`: the position of its newest snapshot."""
+        """Check a machine that starts with the state that recovery found on its disk. `snapshot`: the position of its
+        newest snapshot."""
 
 
 class PeerConnectionsView(Protocol):
@@ -194,8 +195,8 @@ class MachineView(Protocol):
         """Start a process."""
 
     def crash(self, *, power: bool) -> None:
-        """Kill the process. End the process. With `power`, the machine loses power too, and a draw decides which
-        un-synced data survives.
+        """Kill the process. With `power`, the machine loses power too, and a draw decides which un-synced data
+        survives.
         """
 
     def lose_disk(self) -> None:

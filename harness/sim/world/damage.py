@@ -40,7 +40,7 @@ def written_bytes(content: bytes | bytearray) -> int:
 
 
 class ProvenBytes:
-    """The proven size of each segment of one member, as an observer outside knows it, and the damage to its disk.
+    """Knows, as an outside observer, the proven size of each segment of one member, and the damage to its disk.
 
     Each frame states up to which batch the log was known to be synced. So once a second sync has succeeded, the frames
     that it wrote prove every byte that the first sync made durable. Nothing proves a write that the *last* sync lost:
@@ -87,7 +87,7 @@ class ProvenBytes:
         self._syncs_since_lie = self._rotten = None
 
     def rot(self, random: Random) -> bool:
-        """Change one proven bit of the log, half of the time in the newest segment. Returns False if there is none."""
+        """Change one proven bit of the log, half of the time in the newest segment. False if no bit is proven."""
         sizes = []
         for path in sorted(self._proven):
             inode = self._image.names.get(path)

@@ -36,10 +36,10 @@ class SimFiles:
         self.lies_about: str | None = None  # The next sync of bytes in this folder is a lie.
         self.may_lie: Callable[[], bool] = lambda: True  # Called just before a lie; False prevents it.
         self.on_lie: Callable[[str], None] = lambda _: None  # Called with a description after the lie.
-        self.has_failed = False  # True once a sync has failed on which something relies.
+        self.has_failed = False  # True once a sync on which something relies has failed.
         self.has_erred = False  # True once a sync or a read has failed.
         self.has_read_short = False  # True once a read has returned fewer bytes than requested.
-        # Called once, at the begin of the next submission, with its duration in ns.
+        # Called once, at the beginning of the next submission, with its duration in ns.
         self.on_start: Callable[[int], None] | None = None
         self.has_lacked_room = False  # True if an operation has found no room since the process last reported room.
         self._owed: set[str] = set()  # Folders in which an operation has found no room, and nothing was written since.
@@ -74,9 +74,10 @@ class SimFiles:
     def is_synced(self, folder: str) -> bool:
         """Return True if everything ever submitted that puts bytes or names into `folder` is carried out and synced.
 
-        Files of `accepted` do not count: they are leftovers of an earlier process, which no process needs, or of
-        operations that found no room. After such an operation the result is False until the folder takes something
-        again. By then the process has repeated the operation, if it reports the data as written.
+        Files of `accepted` do not count. Some are leftovers of an earlier process, and no process needs these. Others
+        are leftovers of operations that found no room. After an operation that found no room, the result is False until
+        the folder takes something again. By then the process has repeated the operation, if it reports the data as
+        written.
         """
         start = f"{folder}/"
         waiting = any(adds_to(operation, start) for operations, _ in self._queue for operation in operations)
@@ -194,8 +195,8 @@ class SimFiles:
 
 
 def is_relied_on(operation: Operation) -> bool:
-    """Return True if something may rely on the durability of this operation. Nothing relies on that of deletions and of
-    the ballast.
+    """Return True if something may rely on the durability of this operation. Nothing relies on the
+    durability of deletions and of the ballast.
     """
     path = put_at(operation)
     return path is not None and path != BALLAST_PATH

@@ -1,6 +1,7 @@
 """A disk that remembers only what was synced: its current and durable contents, and what a crash leaves of them.
 
-Bytes of a file are durable after `SyncFile`, its name after `SyncFolder` of its folder (storage/files/interface.py).
+The bytes of a file are durable after `SyncFile`. Its name is durable after `SyncFolder` of its folder
+(storage/files/interface.py).
 Killing a process loses nothing that the operating system has taken. When power is lost, a seeded draw decides what
 survives of all un-synced bytes: nothing, or everything, or a prefix, or some sectors, with torn sectors and garbage
 among them. Bytes that were not being written are never harmed, unless they rot or are hit by a misdirected write.
@@ -70,7 +71,7 @@ class Inode:
             carry_out(self.claimed, change)
 
     def fail_sync(self, random: Random | None = None) -> None:
-        """Carry out a failing sync. It writes nothing, or with `random` some sectors; no later sync writes the rest."""
+        """Carry out a failing sync. It writes nothing, or some sectors with `random`. No later sync writes the rest."""
         if random is not None:
             for start, piece in self._pending_sectors():
                 if random.random() < 0.5:
@@ -88,7 +89,7 @@ class Inode:
             self.durable.extend(bytes(len(self.current) - len(self.durable)))
 
     def misdirect_sync(self, victim: Inode, random: Random) -> None:
-        """Carry out a sync that succeeds but writes elsewhere: over durable sectors of `victim`, maybe of this file."""
+        """Carry out a sync that succeeds but writes over durable sectors of `victim`, which may be this file."""
         victim._claim()
         for start, piece in self._pending_sectors():
             place = start % SECTOR_BYTES + SECTOR_BYTES * random.randrange(len(victim.durable) // SECTOR_BYTES + 1)
@@ -243,7 +244,7 @@ class DiskImage:
             self._make_names_durable(pending.pop(0))
 
     def lie(self, path: str, random: Random) -> str:
-        """Carry out a sync of the file at `path` that succeeds but writes nothing, or elsewhere. Returns how, in words.
+        """Carry out a sync that succeeds but writes the file at `path` nowhere, or elsewhere. Returns which, in words.
 
         A misdirected write hits a durable file of the same folder.
         """
@@ -266,7 +267,7 @@ class DiskImage:
         apply_names(self.durable_names, changes)
 
     def unsynced(self, folder: str) -> set[str]:
-        """Return the files of `folder` that may lose something that programs see in a crash: bytes, or the name.
+        """Return the files of `folder` of which a crash may destroy something that programs see: bytes, or the name.
 
         A crash may also forget a deletion or a cut. Such files do not count, because the disk then holds more than
         programs see now, never less.

@@ -223,8 +223,8 @@ class SimMember:
         self.is_lost = True
 
     def crash(self, *, power: bool) -> None:
-        """Kill the process. End the process. With `power`, the machine loses power too, and a draw decides which
-        un-synced data survives.
+        """Kill the process. With `power`, the machine loses power too, and a draw decides which un-synced data
+        survives.
         """
         if self.files is None:
             return
@@ -240,13 +240,14 @@ class SimMember:
         self.life += 1
 
     def lose_disk(self) -> None:
-        """Lose every file; the machine must be down. Other members still rely on the promises of this machine."""
+        """Lose every file. The machine must be down. Other members still rely on the promises of this machine."""
         self.image = DiskImage()
         self.proven = ProvenBytes(self.image)
         self.is_damaged = self.is_lost = True
 
     def rot(self, random: Random) -> None:
-        """Change one bit of the proven durable part of the log, or of another file; the machine must be down."""
+        """Change one stored bit: either in the part of the log that is proven to be durable, or in another file (a
+        snapshot, `meta` or `pins`). The machine must be down."""
         rot = self.proven.rot if random.random() < 0.6 else self.proven.rot_elsewhere
         self.is_damaged = rot(random)
         if self.is_damaged:
@@ -436,7 +437,7 @@ class SimMember:
                 self._arm()
 
     def _check_stop(self, node: Node) -> None:
-        """Check that a stopping node waits only for its disk, once the time for open requests is over.
+        """Check that a stopping node waits for nothing but its disk when the time for open requests is over.
 
         See docs/reference/specification.md#96-end-of-a-proposal.
         """

@@ -1,4 +1,4 @@
-"""A network of frames that loses, delays, reorders, duplicates and cuts."""
+"""A network that loses, delays, reorders and duplicates frames, and whose links can be cut."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ PAUSED = "a call waited, since the last one was refused"
 
 
 class PeerConnections:
-    """The connections of the process that runs on `member`; `begin` is called for each new one."""
+    """The connections of the process that runs on `member`. `begin` is called for each new process."""
 
     def __init__(self, world: World, member: MachineView) -> None:
         self._world, self._member = world, member

@@ -170,7 +170,7 @@ class MachineWatcher(Protocol):
         """Check an entry that is about to be applied."""
 
     def applied(self, entry: Entry, results: Sequence[Any]) -> None:
-        """This entry was applied."""
+        """Note that this entry was applied."""
 
     def snapshot_taken(self) -> None:
         """Note that a snapshot of the state was taken."""
@@ -208,7 +208,7 @@ class RestoreProbe:
 
 
 class StoreProbe(KvMachine):
-    """A KvMachine that covers a point when its fast loop, for entries of one put each, has carried out several."""
+    """A KvMachine that covers a point when its fast loop has carried out several entries, each of them one put."""
 
     def __init__(self, cover: Callable[[str], None] = lambda _: None, **options: Any) -> None:
         super().__init__(**options)

@@ -64,6 +64,7 @@ def test_a_leader_that_refuses_every_promotion_is_seen(monkeypatch: pytest.Monke
             raise ChangeRefused(ChangeRefusal.BEHIND, "it lacks 0 entries", 0)
 
     monkeypatch.setattr(MembershipChanger, "_check_caught_up", refuse)
+    monkeypatch.setattr("harness.sim.simulation.BACKLOG_LIMITS_MAX", 3)  # What it tries again is no backlog.
 
     result = Simulation(a_changing_plan(changes=(AN_ADDITION,))).run()
 

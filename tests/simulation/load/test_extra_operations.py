@@ -93,12 +93,15 @@ MEANT = {
 }
 """coincidence: what it is there for."""
 
+SHORT = {"hung disk during partition": (368,), "divergent log rewrite": (201,)}
+"""coincidence: seeds of short runs that come to it. Most are long: a write a millisecond for seconds."""
+
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", COINCIDENCES)
 def test_coincidences_come_to_what_they_are_meant_for(name: str) -> None:
     """A disk answers when what it wrote has been cut; a full one has room again; what was written is replaced."""
-    run_until(MEANT[name], first(name, 4), commits_min=4)
+    run_until(MEANT[name], [*map(draw_plan, SHORT.get(name, ())), *first(name, 4)], commits_min=4)
 
 
 @pytest.mark.timeout(60)
@@ -139,4 +142,5 @@ def test_an_observer_is_forgotten_by_whoever_rolls_builds_out_and_then_no_level_
     observed = [plan for plan in map(draw_plan, range(1, 300)) if plan.upgrades and len(plan.changes) == 1]
     assert len(observed) > 5
 
+    observed.sort(key=lambda plan: plan.until_ns)  # The short runs first.
     run_until({"a level was refused: old_member"}, observed[:8])

@@ -54,12 +54,22 @@ def run_until(marks: Set[str], plans: Iterable[Plan], *, commits_min: int = 0) -
 
     Every run must hold every rule and make `commits_min` commits. Fails with the missing marks if the plans end first.
     """
-    missing = set(marks)
+    missing, rest = set(marks), iter(plans)
+    while missing:
+        plan = next(rest, None)
+        assert plan is not None, f"no plan reached {sorted(missing)}"
+        missing -= run_all([plan], commits_min=commits_min)
+
+
+def run_all(plans: Iterable[Plan], *, commits_min: int = 0) -> Set[str]:
+    """Run the plans, and return the marks that they have reached.
+
+    Every run must hold every rule and make `commits_min` commits.
+    """
+    reached: set[str] = set()
     for plan in plans:
         result = Simulation(plan).run()
-        missing -= result.covered
+        reached |= result.covered
         assert result.violation is None, f"seed {plan.seed}: {result.violation}"
         assert result.counts["commits"] >= commits_min, f"seed {plan.seed}"
-        if not missing:
-            return
-    raise AssertionError(f"no plan reached {sorted(missing)}")
+    return reached

@@ -5,7 +5,6 @@ HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort, instead of a few
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from random import Random
 from typing import Any
@@ -27,9 +26,10 @@ from spark_audit.columnar import (
 )
 from spark_audit.key.weak_reads import misfits
 from spark_audit.testing.generate import Row
+from tests.spark_audit.support.amounts import amounts
 from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, operations_in, small_history
 
-HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "1500"))  # Of each sort.
+OF_EACH_SORT = amounts(500, 1_500)
 MANY_KEYS = 512  # Rows of a block: several keys share one, and several blocks are needed.
 _NOTHING: dict[str, Any] = dict.fromkeys(
     ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
@@ -87,29 +87,31 @@ SWAPS = ("put", "put", "get", "get", "cas", "cas", "cas")
 DELETES = ("put", "put", "get", "get", "cas", "cas", "delete")
 
 
+@OF_EACH_SORT
 @pytest.mark.parametrize("ops", [REGISTER, SWAPS], ids=["register", "compare-and-set"])
-def test_zones_are_exact_where_values_are_unique(ops: tuple[str, ...]) -> None:
+def test_zones_are_exact_where_values_are_unique(ops: tuple[str, ...], histories: int) -> None:
     """Gibbons and Korach 1997; docs/internals/audit-proofs.md for chains: an answer always, and the right one."""
-    histories = [wild(Random(seed), ops) for seed in range(3 * HISTORIES)]
-    status, _, _ = decided(histories, zones)
+    made = [wild(Random(seed), ops) for seed in range(3 * histories)]
+    status, _, _ = decided(made, zones)
 
-    truth = [OK if has_an_order(rows) else VIOLATION for rows in histories]
+    truth = [OK if has_an_order(rows) else VIOLATION for rows in made]
     wrong = [seed for seed, (status_, true) in enumerate(zip(status, truth, strict=True)) if status_ != true]
     assert not wrong, f"seeds {wrong[:5]}"
-    assert min(Counter(truth).values()) > HISTORIES / 4, Counter(truth)
+    assert min(Counter(truth).values()) > histories / 4, Counter(truth)
 
 
+@OF_EACH_SORT
 @pytest.mark.parametrize("source", ["wild", "revisions", "no-revisions", "repeated"])
-def test_zones_never_guess(source: str) -> None:
+def test_zones_never_guess(source: str, histories: int) -> None:
     """Deletions, versions and repeated values may leave a key to the search; what is said is so all the same."""
-    histories = [_history(source, seed) for seed in range(HISTORIES)]
-    status, _, _ = decided(histories, zones)
+    made = [_history(source, seed) for seed in range(histories)]
+    status, _, _ = decided(made, zones)
 
-    seen = Counter((status_, has_an_order(rows)) for status_, rows in zip(status, histories, strict=True))
+    seen = Counter((status_, has_an_order(rows)) for status_, rows in zip(status, made, strict=True))
     assert not seen[OK, False], seen
     assert not seen[VIOLATION, True], seen
-    assert seen[OK, True] > HISTORIES / 20, seen
-    assert seen[VIOLATION, False] > HISTORIES / 40, seen
+    assert seen[OK, True] > histories / 20, seen
+    assert seen[VIOLATION, False] > histories / 40, seen
     assert seen[NEEDS_SEARCH, True] + seen[NEEDS_SEARCH, False] > 0, seen
 
 
@@ -119,26 +121,28 @@ def _history(source: str, seed: int) -> list[Row]:
     return small_history(Random(seed), revisions=source != "no-revisions", values=2 if source == "repeated" else 0)
 
 
+@OF_EACH_SORT
 @pytest.mark.parametrize("values", [0, 2], ids=["unique-values", "repeated-values"])
-def test_the_witness_never_proves_what_is_not_so(values: int) -> None:
-    histories = [small_history(Random(seed), revisions=True, values=values) for seed in range(2 * HISTORIES)]
-    status, _, _ = decided(histories, witness)
+def test_the_witness_never_proves_what_is_not_so(values: int, histories: int) -> None:
+    made = [small_history(Random(seed), revisions=True, values=values) for seed in range(2 * histories)]
+    status, _, _ = decided(made, witness)
 
-    seen = Counter((status_, has_an_order(rows)) for status_, rows in zip(status, histories, strict=True))
+    seen = Counter((status_, has_an_order(rows)) for status_, rows in zip(status, made, strict=True))
     assert not seen[OK, False], seen
     assert seen[OK, True] > 0.95 * (seen[OK, True] + seen[1, True]), seen  # And it proves nearly all that is.
 
 
+@OF_EACH_SORT
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
-def test_triage_is_right_about_whatever_it_does_not_leave(revisions: bool) -> None:
+def test_triage_is_right_about_whatever_it_does_not_leave(revisions: bool, histories: int) -> None:
     """And what the witness proves of a key leaves nothing for `weak.misfits` to say of its reads."""
-    histories = [small_history(Random(seed), revisions=revisions, values=0) for seed in range(HISTORIES)]
-    columns = encode_rows(on_keys(histories))
+    made = [small_history(Random(seed), revisions=revisions, values=0) for seed in range(histories)]
+    columns = encode_rows(on_keys(made))
     result = triage(columns, MANY_KEYS)
 
     seen: Counter[tuple[int, bool]] = Counter()
     for key, (_, name) in enumerate(columns.names):
-        rows = histories[int(name[1:])]
+        rows = made[int(name[1:])]
         verdict, truth = int(result.verdict[key]), has_an_order(rows)
         seen[verdict, truth] += 1
         assert verdict == LEFT or truth is (verdict != WRONG), f"seed {name}"
@@ -147,20 +151,21 @@ def test_triage_is_right_about_whatever_it_does_not_leave(revisions: bool) -> No
         core = result.core[key]
         assert (core >= 0).any() == (verdict == WRONG)
         assert ((core < 0) | ((columns.starts[key] <= core) & (core < columns.starts[key + 1]))).all()
-    assert seen[WRONG, False] > HISTORIES / 40, seen
-    assert seen[LEFT, True] + seen[LEFT, False] < HISTORIES / 5, seen
+    assert seen[WRONG, False] > histories / 40, seen
+    assert seen[LEFT, True] + seen[LEFT, False] < histories / 5, seen
 
 
-def test_what_is_shown_of_a_register_is_impossible_by_itself_and_at_most_six_operations() -> None:
-    histories = [wild(Random(seed), REGISTER) for seed in range(2 * HISTORIES)]
-    status, columns, result = decided(histories, zones)
+@OF_EACH_SORT
+def test_what_is_shown_of_a_register_is_impossible_by_itself_and_at_most_six_operations(histories: int) -> None:
+    made = [wild(Random(seed), REGISTER) for seed in range(2 * histories)]
+    status, columns, result = decided(made, zones)
 
     violated = np.flatnonzero(result.status == VIOLATION)
-    assert len(violated) == status.count(VIOLATION) > HISTORIES / 4
+    assert len(violated) == status.count(VIOLATION) > histories / 4
     for key in violated.tolist():
         number = int(columns.names[key][1][1:])
         shown = {int(columns.op_id[row]) for row in result.core[key] if row >= 0}
-        core = [row for row in histories[number] if row["op_id"] in shown]
+        core = [row for row in made[number] if row["op_id"] in shown]
         assert 1 <= len(core) <= 6, f"seed {number}"
         assert not has_an_order(core), f"seed {number}: {result.reason[key]}"
 

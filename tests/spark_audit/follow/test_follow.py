@@ -27,7 +27,7 @@ from tests.spark_audit.support.histories import History
 from tests.spark_audit.support.simulated_store import FAULTS as STORE_FAULTS
 from tests.spark_audit.support.simulated_store import Mix, history
 
-HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "12"))
+SEEDS = range(int(os.environ.get("HWM_AUDIT_HISTORIES", "12")))
 _LEFT_OUT: Row = dict.fromkeys(name for name, _ in FIELDS)
 CLOCKS = ({"clock_id": "boot", "error_bound_ns": 0},)
 
@@ -94,7 +94,7 @@ def _assert_same(rows: Sequence[Row], random: Random) -> FollowState:
     return followed
 
 
-@pytest.mark.parametrize("seed", range(HISTORIES))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_parts_of_a_true_history_are_judged_as_the_whole(seed: int) -> None:
     random = Random(seed)
     shape = Shape(
@@ -105,7 +105,7 @@ def test_parts_of_a_true_history_are_judged_as_the_whole(seed: int) -> None:
     _assert_same(generate(shape, seed), random)
 
 
-@pytest.mark.parametrize("seed", range(HISTORIES))
+@pytest.mark.parametrize("seed", [seed if seed < 5 else pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS])
 def test_a_fault_is_found_in_parts_as_in_the_whole(seed: int) -> None:
     """Before a cut, behind it, or across: the places of both are random."""
     random = Random(seed)
@@ -124,7 +124,7 @@ def test_a_fault_is_found_in_parts_as_in_the_whole(seed: int) -> None:
     assert tried >= 5
 
 
-@pytest.mark.parametrize("seed", range(HISTORIES))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("fault", [None, *STORE_FAULTS])
 def test_parts_of_a_small_store_with_many_unknown_writes_are_judged_as_the_whole(fault: str | None, seed: int) -> None:
     random = Random(seed)

@@ -10,10 +10,10 @@ import pytest
 
 from spark_audit.imports import Settings, import_histories
 from spark_audit.key.decide import decide
+from tests.spark_audit.support.amounts import amounts
 from tests.spark_audit.support.jepsen_registers import as_edn, explained, made_up
 from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, operations_in
 
-HISTORIES = 1_000  # Per parameter.
 _COMPLETE = {"status": None, "output": None, "revision": None, "expected_mod_revision": None, "return_ns": None}
 _SEEN = {
     "succeeded": None,
@@ -30,14 +30,15 @@ def _imported(name: str, path: Path, settings: Settings) -> list[dict[str, objec
     return [json.loads(line) for line in path.with_suffix(".jsonl").read_text().splitlines()]
 
 
+@amounts(300, 1_000)
 @pytest.mark.parametrize("saw_another", [False, True], ids=["no-effect", "saw-another"])
 @pytest.mark.parametrize("name", ["jepsen-edn", "jepsen-log"])
 def test_imported_registers_are_decided_as_trying_every_order_decides_them(
-    tmp_path: Path, name: str, saw_another: bool
+    tmp_path: Path, name: str, saw_another: bool, histories: int
 ) -> None:
     """Registers with compare-and-set, operations without an end, nil: the reader and the decision, together."""
     seen = {True: 0, False: 0}
-    for seed in range(HISTORIES):
+    for seed in range(histories):
         operations, lines = made_up(Random(seed))
         path = tmp_path / "history.txt"
         path.write_text("\n".join(as_edn(lines) if name == "jepsen-edn" else lines) + "\n")
@@ -50,4 +51,4 @@ def test_imported_registers_are_decided_as_trying_every_order_decides_them(
         decision = decide(operations_in(whole), ONE_CLOCK)
         assert decision.status == ("linearizable" if truth else "violation"), f"seed {seed}: {decision}"
 
-    assert min(seen.values()) > HISTORIES / 20, seen  # Both answers were tried.
+    assert min(seen.values()) > histories / 20, seen  # Both answers were tried.

@@ -5,7 +5,6 @@ HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort.
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import pytest
@@ -14,18 +13,20 @@ from spark_audit import Shape, check_rows, generate, inject
 from spark_audit.key.decide import decide
 from spark_audit.key.wgl_search import search
 from spark_audit.key.witness import witness
+from tests.spark_audit.support.amounts import amounts
 from tests.spark_audit.support.histories import History
 from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, operations_in, small_history
 
-HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "2000"))  # Of each sort.
 
-
+@amounts(600, 2_000)
 @pytest.mark.parametrize("values", [0, 2], ids=["unique-values", "repeated-values"])
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
-def test_histories_with_appends_are_decided_as_trying_every_order_decides_them(revisions: bool, values: int) -> None:
+def test_histories_with_appends_are_decided_as_trying_every_order_decides_them(
+    revisions: bool, values: int, histories: int
+) -> None:
     """Herlihy and Wing 1990, by definition; an append sets the key to what it held and its own text after it."""
     seen = {True: 0, False: 0}
-    for seed in range(HISTORIES):
+    for seed in range(histories):
         rows = small_history(Random(seed), revisions=revisions, values=values, appends=True)
         operations, truth = operations_in(rows), has_an_order(rows)
         seen[truth] += 1
@@ -37,7 +38,7 @@ def test_histories_with_appends_are_decided_as_trying_every_order_decides_them(r
         if decision.counterexample:
             assert search(decision.counterexample, configurations_max=100_000).linearizable is False, f"seed {seed}"
 
-    assert min(seen.values()) > HISTORIES / 20, seen  # Both answers were tried.
+    assert min(seen.values()) > histories / 20, seen  # Both answers were tried.
 
 
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])

@@ -5,7 +5,6 @@ HWM_AUDIT_HISTORIES=20000 makes so many histories of each sort.
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import pytest
@@ -13,17 +12,21 @@ import pytest
 from spark_audit.key.decide import decide
 from spark_audit.key.wgl_search import search
 from spark_audit.key.witness import witness
+from tests.spark_audit.support.amounts import amounts
 from tests.spark_audit.support.small_histories import ONE_CLOCK, has_an_order, operations_in, small_history
 
-HISTORIES = int(os.environ.get("HWM_AUDIT_HISTORIES", "4000"))  # Of each sort.
+OF_EACH_SORT = amounts(1_000, 4_000)
 
 
+@OF_EACH_SORT
 @pytest.mark.parametrize("values", [0, 2], ids=["unique-values", "repeated-values"])
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
-def test_search_is_exact_and_the_witness_never_proves_what_is_not_so(revisions: bool, values: int) -> None:
+def test_search_is_exact_and_the_witness_never_proves_what_is_not_so(
+    revisions: bool, values: int, histories: int
+) -> None:
     """Herlihy and Wing 1990, by definition: some permutation explains the history, or none does."""
     seen = {True: 0, False: 0}
-    for seed in range(HISTORIES):
+    for seed in range(histories):
         rows = small_history(Random(seed), revisions=revisions, values=values)
         operations, truth = operations_in(rows), has_an_order(rows)
         seen[truth] += 1
@@ -33,7 +36,7 @@ def test_search_is_exact_and_the_witness_never_proves_what_is_not_so(revisions: 
         decision = decide(operations, ONE_CLOCK)
         assert decision.status == ("linearizable" if truth else "violation"), f"seed {seed}: {decision}"
 
-    assert min(seen.values()) > HISTORIES / 20, seen  # Both answers were tried.
+    assert min(seen.values()) > histories / 20, seen  # Both answers were tried.
 
 
 @pytest.mark.parametrize("seed", [4397, 5963, 8683, 16820, 19408])
@@ -46,10 +49,11 @@ def test_no_two_writes_share_a_revision(seed: int) -> None:
     assert decide(operations, ONE_CLOCK).status == "violation"
 
 
+@OF_EACH_SORT
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
-def test_a_counterexample_is_impossible_by_itself_and_nothing_can_be_left_out(revisions: bool) -> None:
+def test_a_counterexample_is_impossible_by_itself_and_nothing_can_be_left_out(revisions: bool, histories: int) -> None:
     """What is shown has to convince: it is searched again, alone."""
-    for seed in range(HISTORIES):
+    for seed in range(histories):
         operations = operations_in(small_history(Random(seed), revisions=revisions, values=0))
         decision = decide(operations, ONE_CLOCK)
         if decision.status == "violation":

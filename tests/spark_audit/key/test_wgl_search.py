@@ -148,8 +148,8 @@ def test_what_is_left_out_of_a_sound_excerpt_does_not_make_a_violation() -> None
 
 
 def test_a_long_history_without_revisions_is_decided() -> None:
-    """Memory is bounded by the concurrency: 5,000 operations on one key, ten clients, no revision anywhere."""
-    rows = generate(Shape(operations=5_000, keys=1, revisions=False, unknown_share=0.002), seed=3)
+    """Memory is bounded by the concurrency: 2,000 operations on one key, ten clients, no revision anywhere."""
+    rows = generate(Shape(operations=2_000, keys=1, revisions=False, unknown_share=0.002), seed=3)
 
     decision = decide(operations_in(rows), ONE_CLOCK)
 

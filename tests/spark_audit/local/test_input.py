@@ -59,7 +59,7 @@ _changes = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(_changes, min_size=1, max_size=20))
 def test_columns_and_rows_break_the_same_rules(changes: list[Row]) -> None:
     """Whatever is wrong in a row of the right types is found in columns, with the same words, and nothing else is."""
@@ -81,7 +81,7 @@ _wild = st.fixed_dictionaries({}, optional={name: _odd for name, _ in FIELDS} | 
 _ends = st.sampled_from(["", "", "", "", " ", "\r", " x", "{}", "\n\n", "\n \n"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(_wild, _ends, st.booleans()), min_size=1, max_size=6))
 def test_what_arrow_reads_is_what_python_reads_and_all_else_is_left_to_python(
     wild: list[tuple[Row, str, bool]],

@@ -98,6 +98,7 @@ def test_both_engines_say_the_same_of_keys_in_ranges_and_whole(
     assert comparable(here) == comparable(there) == comparable(whole)
 
 
+@pytest.mark.slow
 def test_both_engines_say_the_same_of_a_recorded_run(session: SparkSession) -> None:
     here, there = audit_here([str(RECORDED)]), audit_in_spark(session, [str(RECORDED)])
 

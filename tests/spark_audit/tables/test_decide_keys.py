@@ -19,6 +19,7 @@ from spark_audit.tables.decide_keys import DecidedTable, decide_table
 from spark_audit.testing.generate import Row, Shape, generate
 from spark_audit.verdict.findings import KeyFindings, findings_of_key
 from spark_audit.verdict.verdict import Violation
+from tests.spark_audit.support.amounts import amounts
 from tests.spark_audit.support.histories import History
 from tests.spark_audit.support.simulated_store import FAULTS, Mix, history
 from tests.spark_audit.support.small_histories import has_an_order, small_history
@@ -98,15 +99,16 @@ def _on_keys(histories: list[list[Row]]) -> list[Row]:
     ]
 
 
+@amounts(700, 2_000)
 @pytest.mark.parametrize("values", [0, 2], ids=["unique-values", "repeated-values"])
 @pytest.mark.parametrize("revisions", [True, False], ids=["revisions", "no-revisions"])
-def test_a_table_of_small_keys_is_decided_as_each_key_alone(revisions: bool, values: int) -> None:
-    histories = [small_history(Random(seed), revisions=revisions, values=values) for seed in range(2_000)]
+def test_a_table_of_small_keys_is_decided_as_each_key_alone(revisions: bool, values: int, histories: int) -> None:
+    made = [small_history(Random(seed), revisions=revisions, values=values) for seed in range(histories)]
 
-    seen = _same(_on_keys(histories))
+    seen = _same(_on_keys(made))
 
-    assert seen["linearizable", "witness" if revisions else "zones"] > 100, seen
-    assert seen["violation", "excerpt"] > 100, seen
+    assert seen["linearizable", "witness" if revisions else "zones"] > histories / 20, seen
+    assert seen["violation", "excerpt"] > histories / 20, seen
 
 
 def test_what_a_table_says_of_small_keys_is_true() -> None:
@@ -199,13 +201,16 @@ def test_a_wrong_key_of_many_rows_is_shown_by_what_the_columns_found(monkeypatch
     )
 
 
-def test_what_the_columns_found_of_a_wrong_key_is_as_good_as_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+@amounts(400, 1_500)
+def test_what_the_columns_found_of_a_wrong_key_is_as_good_as_a_search(
+    histories: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every wrong key is tried by its core first: statuses and misfits stay, and what is shown is impossible."""
     monkeypatch.setattr(table_keys, "CORE_FIRST_ROWS", 0)
     for revisions in (True, False):
-        histories = [small_history(Random(seed), revisions=revisions, values=0) for seed in range(1_500)]
-        for (run_id, key), found in _decided(_on_keys(histories)).items():
-            rows = histories[int(key[1:]) * 2 + int(run_id[3:])]
+        made = [small_history(Random(seed), revisions=revisions, values=0) for seed in range(histories)]
+        for (run_id, key), found in _decided(_on_keys(made)).items():
+            rows = made[int(key[1:]) * 2 + int(run_id[3:])]
             assert has_an_order(rows) is (found.status == "linearizable"), (run_id, key)
             if found.status == "violation":
                 assert any(item.property == "keys" for item in found.found)

@@ -33,6 +33,7 @@ from spark_audit.tables.shuffle import (
     shuffle_pieces,
 )
 from spark_audit.testing.generate import Row, Shape, generate
+from tests.spark_audit.support.amounts import amounts
 from tests.spark_audit.support.histories import History
 from tests.spark_audit.support.tables import history_table
 
@@ -75,13 +76,16 @@ def _blocks(found: dict[tuple[str, int], list[bytes]], clocks: Clocks) -> list[B
     return [renewed.get(block.number, block) for block in blocks]
 
 
+@amounts(20, 60)
 @pytest.mark.parametrize("clocks", [Clocks(), Clocks({"one": 40_000, "two": 0})], ids=["no bounds", "bounds"])
-def test_blocks_say_of_the_order_what_all_rows_say(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_say_of_the_order_what_all_rows_say(
+    clocks: Clocks, histories: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocks of eight revisions; every late row, the first one called after it, and every revision carried twice."""
     monkeypatch.setattr(scanning, "BLOCK_BITS", 3)
     monkeypatch.setattr("spark_audit.tables.order_blocks.BLOCK_BITS", 3)
     late_seen = repeated_seen = 0
-    for seed in range(60):
+    for seed in range(histories):
         random = Random(seed)
         rows = generate(Shape(operations=120, clients=5, keys=4, multi_key_share=0.1, local_share=0.1), seed)
         for row in rows:

@@ -1,0 +1,17 @@
+"""How many made-up histories a test tries: a few in `make test`, many in `make test-slow`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+def amounts(few: int, many: int, *, slow_seconds: int = 600) -> pytest.MarkDecorator:
+    """A parameter `histories`: `few`, and in the slow run `many`. HWM_AUDIT_HISTORIES=N is as many as that in both."""
+    wanted = int(os.environ.get("HWM_AUDIT_HISTORIES", "0"))
+    slow = [pytest.mark.slow, pytest.mark.timeout(slow_seconds)]
+    return pytest.mark.parametrize(
+        "histories",
+        [pytest.param(wanted or few, id="few"), pytest.param(wanted or many, id="many", marks=slow)],
+    )
