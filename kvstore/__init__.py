@@ -4,7 +4,7 @@
     from kvstore import open_node             # runs a member inside this program
 
 The names below are the public interface. The parts that run a member (`open_node`, `run_member`, …) are loaded on first
-use, so a program that only has a `Client` loads neither `storage` nor `raft.runtime`.
+use. So a program that uses only `Client` loads neither `storage` nor `raft.runtime`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kvstore.client.client import Client
 from kvstore.client.core import ClientStateMachine
 from kvstore.client.feature_level import raise_feature_level
 from kvstore.client.membership import MemberCalls
+from kvstore.client.watch import Watch
 from kvstore.errors import (
     Busy,
     ChangeRefused,
@@ -26,8 +27,16 @@ from kvstore.errors import (
     InvalidAddress,
     InvalidRequest,
     KvError,
+    LeadershipLost,
+    LeaseExists,
+    LeaseLost,
+    LeaseNotFound,
     LevelRefused,
+    LevelTooLow,
     LimitsRefused,
+    LockLost,
+    LockTimeout,
+    NotANumber,
     NotCommitted,
     OperationFailed,
     OutcomeUnknown,
@@ -43,6 +52,7 @@ from kvstore.errors import (
     StoreBusy,
     StoreError,
     TooStale,
+    TransactionConflict,
     TransferRefused,
     Unavailable,
     Unsupported,
@@ -50,16 +60,23 @@ from kvstore.errors import (
 )
 from kvstore.limits import FEATURE_LEVELS, AdmissionLimits, ServiceLimits, StoreLimits
 from kvstore.protocol.commands import (
+    Add,
+    Append,
     ChangeLimits,
     CloseSession,
     Command,
     CommandKind,
+    Compact,
     Compare,
     CompareAndSet,
     Comparison,
     Delete,
+    DeleteRange,
     Get,
     KeepAlive,
+    LeaseGrant,
+    LeaseRenew,
+    LeaseRevoke,
     Operation,
     Put,
     RaiseFeatureLevel,
@@ -73,6 +90,7 @@ from kvstore.protocol.commands import (
     encode_command,
     prefix_range,
 )
+from kvstore.protocol.lease_requests import LeaseDetails, LeasePage, LeaseView
 from kvstore.protocol.membership import Membership, MemberView, change_request, membership_request
 from kvstore.protocol.messages import (
     Code,
@@ -90,11 +108,17 @@ from kvstore.protocol.messages import (
 )
 from kvstore.protocol.results import (
     Acknowledged,
+    AddResult,
     Answer,
+    AppendResult,
     CompareAndSetResult,
+    DeleteRangeResult,
     DeleteResult,
     GetResult,
     KeyRecord,
+    LeaseGranted,
+    LeaseRevoked,
+    LeasesRenewed,
     LogEntry,
     LogPage,
     PutResult,
@@ -108,6 +132,12 @@ from kvstore.protocol.results import (
 from kvstore.protocol.session_requests import LimitsView, SessionPage, SessionView
 from kvstore.protocol.status import MemberStatus, PeerView
 from kvstore.protocol.text import from_text, to_text
+from kvstore.protocol.watches import Change
+from kvstore.recipes.election import Election, Leadership
+from kvstore.recipes.guarded_transaction import GuardedTransaction
+from kvstore.recipes.lease import Lease
+from kvstore.recipes.lock import Lock
+from kvstore.recipes.optimistic_transaction import OptimisticTransaction
 from kvstore.server.service import Service
 from kvstore.store.machine import KvMachine, MachineStatus, initial_header
 from kvstore.store.snapshot_codec import UnsupportedFeatureLevel
@@ -130,7 +160,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a part that runs a member, at the first use of its name."""
+    """Load a part that runs a member when its name is used for the first time."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
@@ -144,10 +174,15 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "FEATURE_LEVELS",
     "Acknowledged",
+    "Add",
+    "AddResult",
     "AdmissionLimits",
     "Answer",
+    "Append",
+    "AppendResult",
     "Busy",
     "CallEnded",
+    "Change",
     "ChangeLimits",
     "ChangeRefused",
     "Client",
@@ -159,6 +194,7 @@ __all__ = [
     "Code",
     "Command",
     "CommandKind",
+    "Compact",
     "Compacted",
     "Compare",
     "CompareAndSet",
@@ -166,10 +202,14 @@ __all__ = [
     "Comparison",
     "Consistency",
     "Delete",
+    "DeleteRange",
+    "DeleteRangeResult",
     "DeleteResult",
+    "Election",
     "EmbeddedStore",
     "Get",
     "GetResult",
+    "GuardedTransaction",
     "InternalError",
     "InvalidAddress",
     "InvalidRequest",
@@ -178,9 +218,28 @@ __all__ = [
     "KeyRecord",
     "KvError",
     "KvMachine",
+    "Leadership",
+    "LeadershipLost",
+    "Lease",
+    "LeaseDetails",
+    "LeaseExists",
+    "LeaseGrant",
+    "LeaseGranted",
+    "LeaseLost",
+    "LeaseNotFound",
+    "LeasePage",
+    "LeaseRenew",
+    "LeaseRevoke",
+    "LeaseRevoked",
+    "LeaseView",
+    "LeasesRenewed",
     "LevelRefused",
+    "LevelTooLow",
     "LimitsRefused",
     "LimitsView",
+    "Lock",
+    "LockLost",
+    "LockTimeout",
     "LogEntry",
     "LogPage",
     "MachineStatus",
@@ -192,9 +251,11 @@ __all__ = [
     "MemberView",
     "MembersView",
     "Membership",
+    "NotANumber",
     "NotCommitted",
     "Operation",
     "OperationFailed",
+    "OptimisticTransaction",
     "OutcomeUnknown",
     "PeerView",
     "Put",
@@ -227,12 +288,14 @@ __all__ = [
     "StoreLimits",
     "Target",
     "TooStale",
+    "TransactionConflict",
     "TransferRefused",
     "Txn",
     "TxnResult",
     "Unavailable",
     "Unsupported",
     "UnsupportedFeatureLevel",
+    "Watch",
     "WrongContext",
     "change_request",
     "command_body",

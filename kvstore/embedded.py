@@ -58,6 +58,10 @@ class EmbeddedStore(Client):
         """The address at which its peers reach this member; empty if it has no peer port."""
         return self._member.peer_address
 
+    async def _address_of(self, member: str) -> str:
+        """As for any client; the member in this program needs no address."""
+        return IN_PROCESS_ADDRESS if member == self.node_id else await super()._address_of(member)
+
     async def _dial_here_or_there(self, address: str) -> trio.abc.Stream:
         if address not in self._own_addresses:
             return await dial_tcp(address)

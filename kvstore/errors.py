@@ -1,17 +1,18 @@
 """The errors of operations on the store, classified by what the caller may conclude from them.
 
-`OperationFailed` is certain: the operation had no effect and never will. `OutcomeUnknown` is not: the operation may
-have taken effect. Nothing else is raised for an operation.
+`OperationFailed` means that the operation had no effect and never will have one. `OutcomeUnknown` means that the
+operation may have taken effect. No other error is raised for an operation.
 
-A `KvError` is the answer of the replicated store itself, and certain too. In a result it is `(code, revision,
-field...)` with the fields in the order of its constructor. Only codes and numbers are replicated, never prose, so that
-two builds which word an error differently still hold the same state.
+A `KvError` is an `OperationFailed` that the replicated store itself returns. In a result it is `(code, revision,
+field...)` with the fields in the order of its constructor. Only codes, numbers and stable words are replicated, never
+the text of an error. So two builds with different texts still have the same state.
 
 Eight classes have the name of an error of `raft`. The errors of `raft` are raised inside a member; the classes here
-report them to a client. Each of these is an `OperationFailed`. Its fields have the units and the names of the wire (a
-newer member may send a reason that this build's enums lack), and it has a hint for the user of the store.
+report them to a client. Each of these classes is an `OperationFailed` with a hint for the user of the store. Its fields
+have the units and the names of the wire, because a newer member may send a reason that this build's enums lack.
 
-Fields are the positional arguments, so every error pickles, and travels on the wire as its code and fields.
+The fields of an error are its positional arguments. So every error can be pickled, and can be sent as its code and
+fields.
 
 See docs/reference/specification.md#95-outcomes.
 """
@@ -43,7 +44,8 @@ class OperationFailed(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """The operation may have taken effect, or may not: no answer can be trusted any more."""
+    """The operation may have taken effect, or may take effect later, or never. The client cannot learn its outcome any
+    more."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -76,7 +78,7 @@ class Unavailable(OperationFailed):
 
 
 class Busy(OperationFailed):
-    """A bound was reached, at every attempt until the deadline."""
+    """A bound was reached at every attempt until the deadline."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -91,11 +93,11 @@ class Busy(OperationFailed):
 
 
 ADDRESS_CHARACTERS_SHOWN_MAX = 300
-"""How many characters of a refused address the text shows: more than the longest valid address has."""
+"""How many characters of a refused address the error text shows. The longest valid address has fewer."""
 
 
 class InvalidAddress(OperationFailed, ValueError):
-    """An address that nobody can dial."""
+    """An address is not valid, so no connection to it can be made."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(address, reason)
@@ -112,7 +114,7 @@ class InvalidAddress(OperationFailed, ValueError):
 
 
 class RequestTooLarge(OperationFailed):
-    """A request that no frame can hold."""
+    """The request is larger than the largest frame."""
 
     def __init__(self, size_bytes: int, size_bytes_max: int) -> None:
         super().__init__(size_bytes, size_bytes_max)
@@ -134,7 +136,7 @@ class Unsupported(OperationFailed):
 
 
 class TransferRefused(OperationFailed):
-    """Leadership was not handed over: the leader stays. `reason`: not_a_peer, not_ready, under_way or too_late."""
+    """The leadership was not transferred: the leader stays. `reason`: not_a_peer, not_ready, under_way or too_late."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(reason, text)
@@ -210,6 +212,94 @@ class LevelRefused(OperationFailed):
         return "`hwm status` shows the level in force, and what each member's build knows"
 
 
+class LevelTooLow(OperationFailed):
+    """The operation needs feature level `level`, and a lower level is in force in the cluster. Nothing was done."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.level = level
+
+    def __str__(self) -> str:
+        return f"this needs feature level {self.level}, and a lower level is in force in the cluster"
+
+    @property
+    def hint(self) -> str:
+        return "run a build that knows the level on every member (`hwm status` shows the levels), then `hwm upgrade`"
+
+
+class TransactionConflict(OperationFailed):
+    """A read-modify-write transaction was not carried out: at each attempt, another client had changed what it read."""
+
+    def __init__(self, attempts: int) -> None:
+        super().__init__(attempts)
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        return f"the transaction was not carried out: its reads had changed at each of {self.attempts} attempts"
+
+    @property
+    def hint(self) -> str:
+        return "read fewer keys in it, give it more attempts, or let a lock order its writers"
+
+
+class LockTimeout(OperationFailed):
+    """A lock or another place was not obtained within `wait_seconds`. The caller holds nothing."""
+
+    def __init__(self, name: bytes, wait_seconds: float) -> None:
+        super().__init__(name, wait_seconds)
+        self.name, self.wait_seconds = name, wait_seconds
+
+    def __str__(self) -> str:
+        return f"{self.name!r:.80} was not obtained within {self.wait_seconds:g} s: others hold it, or wait in front"
+
+    @property
+    def hint(self) -> str:
+        return "the keys below this name show who holds it and who waits; try again, or wait for longer"
+
+
+class LockLost(OperationFailed):
+    """A guarded transaction was not carried out, because its caller no longer owns the key that guards it.
+
+    `fence`: the create revision that the key had while the caller owned it.
+    """
+
+    def __init__(self, key: bytes, fence: int) -> None:
+        super().__init__(key, fence)
+        self.key, self.fence = key, fence
+
+    def __str__(self) -> str:
+        return (
+            f"nothing was done: {self.key!r:.80} with create revision {self.fence} is not there any more, because its "
+            "lease has ended or it was given up"
+        )
+
+    @property
+    def hint(self) -> str:
+        return "stop the work that the lock protects, obtain the lock again, and read the state again"
+
+
+class LeadershipLost(LockLost):
+    """A transaction of an elected leader was not carried out, because it is not the leader any more."""
+
+
+class LeaseLost(StoreError):
+    """The block of a lease was cancelled, because its lease has ended or may have ended.
+
+    What the block did before took effect. The store removes the keys of the lease, or has removed them.
+    """
+
+    def __init__(self, lease_id: int, reason: str) -> None:
+        super().__init__(lease_id, reason)
+        self.lease_id, self.reason = lease_id, reason
+
+    def __str__(self) -> str:
+        return f"lease {self.lease_id} is lost: {self.reason}"
+
+    @property
+    def hint(self) -> str:
+        return "what it protected may belong to somebody else now; begin again with a new lease"
+
+
 class InternalError(OperationFailed):
     """A member met an unexpected error before it carried out the request, and certainly did not carry it out.
 
@@ -229,9 +319,10 @@ class InternalError(OperationFailed):
 
 
 class TooStale(OperationFailed):
-    """A bounded read found no member that could prove its state to be recent enough, and none that heard a leader.
+    """No member could prove that its state is recent enough for a bounded read, and no member knew a leader.
 
-    `age_ms`: the greatest age that the state of the member asked last may have had; None if that member knew no bound.
+    `age_ms`: the greatest possible age of the state of the member that was asked last; None if that member could prove
+    no age.
     """
 
     def __init__(self, age_ms: int | None, max_staleness_ms: int) -> None:
@@ -269,14 +360,14 @@ class Compacted(OperationFailed):
 
 
 class ClientClosed(OperationFailed):
-    """The client is closed, or was never entered; the operation was sent nowhere."""
+    """The client is closed, or was never entered (`async with`). The operation was not sent."""
 
     def __str__(self) -> str:
         return "the client is closed, or was not entered yet (`async with`)"
 
 
 class WrongContext(OperationFailed, RuntimeError):
-    """A client is used where it cannot work: outside of its trio loop, in a forked process, or entered a second time.
+    """A client cannot be used outside of its trio loop or in a forked process, or be entered a second time.
 
     Nothing was sent. This is a mistake in the program; `reason` states the mistake, and what to do instead.
     """
@@ -290,7 +381,8 @@ class WrongContext(OperationFailed, RuntimeError):
 
 
 class ResultCode(enum.IntEnum):
-    """The first item of every result. These numbers are in snapshots already: add one, never change one."""
+    """The first item of every result. Snapshots with these numbers exist already: a number may be added, but never
+    changed."""
 
     OK = 0
     INVALID_REQUEST = 1
@@ -301,10 +393,13 @@ class ResultCode(enum.IntEnum):
     REVISION_COMPACTED = 6
     REVISION_AHEAD = 7
     RESPONSE_TOO_LARGE = 8
+    LEASE_NOT_FOUND = 9
+    LEASE_EXISTS = 10
+    NOT_A_NUMBER = 11
 
 
 class Reason(enum.StrEnum):
-    """Why a request is invalid. The texts are in snapshots already: add one, never change one."""
+    """Why a request is invalid. Snapshots with these texts exist already: a text may be added, but never changed."""
 
     MALFORMED = "malformed"
     UNKNOWN_KIND = "unknown_kind"
@@ -312,7 +407,10 @@ class Reason(enum.StrEnum):
     KEY_WRITTEN_TWICE = "key_written_twice"
     OUT_OF_RANGE = "out_of_range"
     SESSION_REQUIRED = "session_required"
-    # The rest are found only at admission, by the configured limits of the member that received the request.
+    KEY_NOT_FOUND = "key_not_found"
+    TOO_MANY_KEYS = "too_many_keys"
+    NESTED_TOO_DEEP = "nested_too_deep"
+    # The reasons below occur only at admission, from the configured limits of the member that received the request.
     KEY_TOO_LONG = "key_too_long"
     VALUE_TOO_LONG = "value_too_long"
     TOO_MANY_OPERATIONS = "too_many_operations"
@@ -326,6 +424,9 @@ _REASON_TEXTS = {
     Reason.KEY_WRITTEN_TWICE: "one key is written twice in one branch; keep the write that is meant",
     Reason.OUT_OF_RANGE: "a number in it is out of its range",
     Reason.SESSION_REQUIRED: "only a session can do this; register one first",
+    Reason.KEY_NOT_FOUND: "a put that keeps the value or the lease needs a key that exists",
+    Reason.TOO_MANY_KEYS: "the range has too many keys to be deleted at once; delete it in parts",
+    Reason.NESTED_TOO_DEEP: "transactions are nested too deep",
     Reason.KEY_TOO_LONG: "a key is too long",
     Reason.VALUE_TOO_LONG: "a value is too long; split it over several keys",
     Reason.TOO_MANY_OPERATIONS: "a transaction has too many comparisons and operations; split it",
@@ -340,7 +441,7 @@ class KvError(OperationFailed):
 
 
 class InvalidRequest(KvError):
-    """The request cannot be carried out as it is. Found at admission where possible, else at apply.
+    """The request cannot be carried out as it is. Admission finds the reason if possible, otherwise apply does.
 
     If the reason is a bound, `size` is the size of the request and `size_max` the bound; otherwise both are None.
     """
@@ -348,8 +449,9 @@ class InvalidRequest(KvError):
     code = ResultCode.INVALID_REQUEST
 
     def __init__(self, reason: Reason | str, size: int | None = None, size_max: int | None = None) -> None:
-        super().__init__(reason, size, size_max)
         self.reason, self.size, self.size_max = Reason(reason), size, size_max
+        # Results are made of `args`: plain atoms, and no bound where there is none.
+        super().__init__(self.reason.value, *(() if size_max is None else (size, size_max)))
 
     def __str__(self) -> str:
         bound = "" if self.size_max is None else f" ({self.size}; the bound is {self.size_max})"
@@ -382,11 +484,12 @@ class StoreBusy(KvError):
         self.bound, self.limit = bound, limit
 
     def __str__(self) -> str:
-        return f"busy: {self.bound} is {self.limit}; acknowledge results or close sessions, then try again"
+        return f"busy: {self.bound} is {self.limit}; acknowledge results, or close sessions or leases, then try again"
 
 
 class SessionExpired(KvError):
-    """The session is not known (any more). The outcomes of its open requests are unknown; begin a new session."""
+    """The session has expired, was closed, or never existed. The outcomes of its open requests are unknown; begin a new
+    session."""
 
     code = ResultCode.SESSION_EXPIRED
 
@@ -402,7 +505,8 @@ class SessionExpired(KvError):
 
 
 class RequestClosed(KvError):
-    """The client has acknowledged this request number: its result is forgotten, and it is never executed (again)."""
+    """The client has acknowledged this request number. Its result is forgotten, and a request with this number is not
+    executed."""
 
     code = ResultCode.REQUEST_CLOSED
 
@@ -415,7 +519,7 @@ class RequestClosed(KvError):
 
 
 class RevisionCompacted(KvError):
-    """A page was requested at a revision whose versions are no longer kept. Start the listing again."""
+    """A page was requested at a revision that can no longer be read. Start the listing again."""
 
     code = ResultCode.REVISION_COMPACTED
 
@@ -456,6 +560,45 @@ class ResponseTooLarge(KvError):
         return f"the results of this transaction have more than {self.bytes_max} bytes; read less in one transaction"
 
 
+class LeaseNotFound(KvError):
+    """There is no such lease: it has expired, was revoked, or never existed."""
+
+    code = ResultCode.LEASE_NOT_FOUND
+
+    def __init__(self, lease_id: int) -> None:
+        super().__init__(lease_id)
+        self.lease_id = lease_id
+
+    def __str__(self) -> str:
+        return f"there is no lease {self.lease_id}: it has expired, was revoked, or never existed. Grant a new one"
+
+
+class LeaseExists(KvError):
+    """A lease was granted under an id that another lease has."""
+
+    code = ResultCode.LEASE_EXISTS
+
+    def __init__(self, lease_id: int) -> None:
+        super().__init__(lease_id)
+        self.lease_id = lease_id
+
+    def __str__(self) -> str:
+        return f"lease {self.lease_id} exists already. Choose another id, or 0 to have the store pick one"
+
+
+class NotANumber(KvError):
+    """An add to a value that is no decimal integer of 64 bits, or whose sum would not be one."""
+
+    code = ResultCode.NOT_A_NUMBER
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__(key)
+        self.key = key
+
+    def __str__(self) -> str:
+        return f"nothing can be added to the value of {self.key!r:.80}: it or the sum is no decimal integer of 64 bits"
+
+
 REFUSALS: dict[ResultCode, type[KvError]] = {
     error.code: error
     for error in (
@@ -467,6 +610,9 @@ REFUSALS: dict[ResultCode, type[KvError]] = {
         RevisionCompacted,
         RevisionAhead,
         ResponseTooLarge,
+        LeaseNotFound,
+        LeaseExists,
+        NotANumber,
     )
 }
 """The error class of each code. An error is built from the fields that follow (code, revision) in a result."""

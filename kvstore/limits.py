@@ -1,9 +1,9 @@
-"""The limits of the store, of two kinds that must not be mixed.
+"""The limits of the store. There are two kinds: replicated limits, and limits of one member.
 
-`StoreLimits` are replicated state: set at init, changed by a command, carried in snapshots. Apply checks these alone,
-so all members decide alike. `AdmissionLimits` and `ServiceLimits` come from the configuration of one member, and
-members may differ: the former are checked before anything is proposed, the latter bound what clients may cost that
-member.
+`StoreLimits` are replicated state: set at init, changed by a command, carried in snapshots. Apply checks only these
+limits, so all members decide alike. `AdmissionLimits` and `ServiceLimits` come from the configuration of one member,
+and may differ between members. `AdmissionLimits` are checked before anything is proposed. `ServiceLimits` bound the
+resources that clients may use on that member.
 
 See docs/reference/specification.md#89-bounds-of-admission.
 """
@@ -21,87 +21,132 @@ MIB = 1024 * KIB
 SECOND_NS = 1_000_000_000
 
 TIME_NS_MAX = 2**62
-"""The greatest time and time-to-live, so that a deadline, their sum, is an int64, too. The replicated clock reaches it
-after 146 years of leadership."""
+"""The greatest time, and the greatest time-to-live, in ns. Their sum, a deadline, is then also an int64. The replicated
+clock reaches this time after 146 years of leadership."""
 
 FEATURE_LEVEL_MIN = 1
-FEATURE_LEVEL_MAX = 1
+FEATURE_LEVEL_MAX = 2
 """The levels that this build can apply (docs/reference/versions.md). A level fixes the layouts of commands, results and
-snapshots. The level in force is replicated state; `raise_feature_level` puts another one in force.
+snapshots. The level in force is replicated state, which `raise_feature_level` changes.
 """
 
 FEATURE_LEVELS = LevelRange(FEATURE_LEVEL_MIN, FEATURE_LEVEL_MAX)
 
 FEATURE_LEVEL_INITIAL = 1
-"""The level at which every new store begins. It does not depend on the builds of the first members, because the builds
-may differ, but the members' first states must be equal. This constant never changes."""
+"""The level at which every new store begins. It must not depend on the builds of the first members: their builds may
+differ, but their first states must be equal. This constant never changes."""
 
 RECORD_OVERHEAD_BYTES = 64
-"""The cost of a record in the quota besides its key and value."""
+"""The bytes that a record counts towards the quota, in addition to its key and value."""
 
 ITEM_OVERHEAD_BYTES = 64
-"""The cost of a record, or a result, in the bounds on responses and kept results, besides its keys and values."""
+"""The bytes that a record or a result counts towards the bounds on responses and kept results, in addition to its keys
+and values."""
+
+HISTORY_LEVEL = 2
+"""The feature level that adds history, leases and the operations that need them."""
 
 RESPONSE_BYTES_MAX = 3 * MIB
-"""A constant of the protocol: the size of the results of one command. A client frame of 4 MiB holds results of this
-size with all their numbers.
+"""A constant of the protocol: the greatest size of the results of one command. A client frame of 4 MiB holds results of
+this size with all their numbers.
 
-Replicated state depends on this bound (kept results, and transactions that are refused because of it), so it is no
-setting.
+Replicated state depends on this bound (kept results, and transactions that are refused because of it), so it cannot be
+configured.
 """
 
+DELETE_KEYS_MAX = 10_000
+"""A constant of the protocol: how many keys the ranges of one command may delete together, and how many keys a lease
+may have. Removing so many takes a member 70 to 100 ms."""
+
+COMPARE_KEYS_MAX = 10_000
+"""A constant of the protocol: how many keys the ranges in the comparisons of one command may have together. Comparing
+so many takes a member about 4 ms."""
+
+TXN_DEPTH_MAX = 4
+"""A constant of the protocol: how deep transactions may be nested; 1 is a transaction without an inner one."""
+
 PAGE_BYTES_MAX = MIB
-"""A constant of the protocol: the size of the response to one `range`, unless its first item alone is larger."""
+"""A constant of the protocol: the greatest size of the response to one `range`, unless its first item alone is
+larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """Replicated bounds. On the wire an array of these numbers in this order; it grows only at its end."""
+    """Replicated bounds. On the wire, these numbers are an array in this order. New limits may be added only at its
+    end."""
 
     quota_bytes: int = 2 * 1024 * MIB  # All of it is in memory on every member.
-    sessions_max: int = 10_000  # Each costs memory until it expires.
+    sessions_max: int = 10_000  # Each session costs memory until it expires.
     results_per_session_max: int = 4_096  # Requests that a client has open, or has not acknowledged.
-    results_bytes_per_session_max: int = 8 * MIB  # So that one client cannot use up the bound of all.
+    results_bytes_per_session_max: int = 8 * MIB  # So that one client cannot use up `results_bytes_max`.
     results_bytes_max: int = (
         256 * MIB
     )  # Kept results of all sessions. Both bounds in bytes may be exceeded, by one result.
     deletions_max: int = 100_000  # Deleted keys whose revision is remembered exactly.
+    # From here on: feature level 2. The history of a store that is not used for watches can be switched off by a 0.
+    history_bytes_max: int = 64 * MIB  # Of keys and old values, and 64 for each event.
+    history_events_max: int = 1_000_000
+    leases_max: int = 100_000
+    lease_grace_ns: int = 3 * SECOND_NS  # After an election no lease expires for so long.
 
     def __post_init__(self) -> None:
         for name in self.names():
-            value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= INT64_MAX:
-                raise ValueError(f"{name} must be from 1 to {INT64_MAX}, not {value!r}")
+            value, least, greatest = getattr(self, name), limit_min(name), limit_max(name)
+            if type(value) is not int or not least <= value <= greatest:
+                raise ValueError(f"{name} must be from {least} to {greatest}, not {value!r}")
 
     @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """The names of the limits, in the order of the wire."""
-        return _STORE_LIMIT_NAMES
+    def names(cls, level: int = FEATURE_LEVEL_MAX) -> tuple[str, ...]:
+        """The names of the limits of a feature level, in the order of the wire."""
+        return _STORE_LIMIT_NAMES if level >= HISTORY_LEVEL else _STORE_LIMIT_NAMES[:LEVEL_1_LIMITS]
 
-    def to_map(self) -> dict[str, int]:
-        """By name, as in a snapshot's header."""
-        return {name: getattr(self, name) for name in self.names()}
+    def to_map(self, level: int = FEATURE_LEVEL_MAX) -> dict[str, int]:
+        """By name, as in a snapshot's header at this feature level."""
+        return {name: getattr(self, name) for name in self.names(level)}
 
     @classmethod
     def from_map(cls, values: Mapping[str, Any]) -> StoreLimits:
-        """Read what `to_map` wrote. ValueError or TypeError if it is anything else."""
+        """Read what `to_map` wrote. Raises ValueError or TypeError for any other input."""
         return cls(**values)
 
 
 _STORE_LIMIT_NAMES = tuple(field.name for field in fields(StoreLimits))
 
+LEVEL_1_LIMITS = 6
+"""How many limits feature level 1 has: the first ones."""
+
+
+HISTORY_LIMITS = ("history_bytes_max", "history_events_max")
+
+
+def limit_min(name: str) -> int:
+    """The least value of a replicated limit. Those of the history may be 0, which switches it off."""
+    return 0 if name in (*HISTORY_LIMITS, "lease_grace_ns") else 1
+
+
+LEASE_GRACE_NS_MAX = 3_600 * SECOND_NS
+"""A constant of the protocol: the longest grace after an election."""
+
+
+def limit_max(name: str) -> int:
+    """The greatest value of a replicated limit."""
+    return LEASE_GRACE_NS_MAX if name == "lease_grace_ns" else INT64_MAX
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionLimits:
-    """One member's bounds on what it takes from clients."""
+    """One member's bounds on the requests that it accepts from clients."""
 
     key_bytes_max: int = KIB
     value_bytes_max: int = MIB
     txn_operations_max: int = 128  # Comparisons, and operations of both branches, counted together.
     txn_bytes_max: int = 3 * MIB // 2  # Keys, values and operands, counted together.
-    session_ttl_ns_min: int = SECOND_NS  # With less, a client on a busy machine keeps losing its session.
-    session_ttl_ns_max: int = 300 * SECOND_NS  # For this long a client that is gone holds a place of `sessions_max`,
-    # and its results. Five times the TTL that this package's client requests; `hwm serve --session-ttl-max` changes it.
+    lease_ttl_ns_min: int = SECOND_NS  # With less, a busy owner keeps losing its lease.
+    lease_ttl_ns_max: int = 365 * 86_400 * SECOND_NS
+    lease_renewals_max: int = 1_000  # In one command: 0.3 ms at apply.
+    session_ttl_ns_min: int = SECOND_NS  # With less, a client on a busy machine would often lose its session.
+    session_ttl_ns_max: int = 300 * SECOND_NS  # A client that is gone holds its place and its results for
+    # this time: five times the TTL that this package's client requests. `hwm serve --session-ttl-max` changes it.
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -115,16 +160,19 @@ class AdmissionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLimits:
-    """Bounds of the client side of one member."""
+    """Bounds on the resources that clients may use on one member."""
 
     connections_max: int = 1_000  # Fewer if the limit on open files is lower (`resources.descriptor_budget`).
     operator_connections_max: int = 8  # Beyond `connections_max`, for `hwm status` (`resources.connection_places`).
-    closing_connections_max: int = 32  # Refused clients get a moment to read why; beyond this, the oldest gets none.
-    in_flight_max: int = 4_096  # Unanswered requests per connection; further ones wait in their socket.
-    unsent_bytes_max: int = 8 * MIB  # Responses that a client has not read; at the bound none are made.
-    incomplete_bytes_total_max: int = 128 * MIB  # Incomplete frames of all connections: 32 of 4 MiB, the maximum.
+    closing_connections_max: int = 32  # Refused connections that stay open for a moment, to read the reason.
+    in_flight_max: int = 4_096  # Unanswered requests per connection; further requests wait in the socket.
+    unsent_bytes_max: int = 8 * MIB  # Unread responses of a connection; at the bound, no further ones are made.
+    incomplete_bytes_total_max: int = 128 * MIB  # Incomplete frames of all connections: 32 frames of the greatest size.
     unsent_bytes_total_max: int = (
         256 * MIB
     )  # All connections together: 32 clients that read nothing, each at `unsent_bytes_max`.
-    log_bytes_max: int = 8 * 1024  # Entries of one `read_log` response (1 ms of work), unless the first is larger.
+    watches_max: int = 100_000
+    watches_per_connection_max: int = 10_000
+    watch_ranges_max: int = 10_000  # Distinct watched ranges of keys.
+    log_bytes_max: int = 8 * 1024  # Entries of a `read_log` response (1 ms of work), unless the first is larger.
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)

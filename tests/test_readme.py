@@ -37,7 +37,7 @@ def test_the_embedding_example_runs_twice_and_remembers(tmp_path: Path) -> None:
         for _ in range(2)
     ]
 
-    assert said == ["the lock is mine\n", "taken by b'me'\n"]
+    assert said == ["claimed\n", "claimed before, by b'me'\n"]
 
 
 def test_every_hwm_command_that_the_readme_shows_exists() -> None:

@@ -39,9 +39,9 @@ _SIGN = {
 def asked(command: Command) -> Row:
     """The fields of a row that are known when the operation is called."""
     match command:
-        case Put(key, value):
+        case Put(key, value) if command == Put(key, value):  # Options have no row.
             return {"op": "put", "key": to_text(key), "value": to_text(value)}
-        case Get(key):
+        case Get(key) if command == Get(key):
             return {"op": "get", "key": to_text(key)}
         case Delete(key):
             return {"op": "delete", "key": to_text(key)}
@@ -83,9 +83,19 @@ def answered(result: Result, command: Command | None = None) -> Row:
     raise AssertionError(f"no output for {result!r}")
 
 
-def _part(result: PutResult | GetResult | DeleteResult | RangeResult) -> Row:
-    names = {PutResult: "put", GetResult: "get", DeleteResult: "delete", RangeResult: "range"}
-    return {"op": names[type(result)], **answered(result)}
+def _part(result: Result) -> Row:
+    match result:
+        case PutResult():
+            name = "put"
+        case GetResult():
+            name = "get"
+        case DeleteResult():
+            name = "delete"
+        case RangeResult():
+            name = "range"
+        case _:
+            raise AssertionError(f"no part for {result!r}")
+    return {"op": name, **answered(result)}
 
 
 def _record(record: Record | KeyRecord) -> Row:
@@ -123,6 +133,7 @@ def _txn_request(command: Txn) -> Row:
 
 
 def _compare(compare: Compare) -> Row:
+    assert compare.end == b"", f"no row for {compare!r}"
     value = to_text(compare.operand) if isinstance(compare.operand, bytes) else compare.operand
     return {
         "key": to_text(compare.key),

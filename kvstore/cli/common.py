@@ -18,6 +18,7 @@ from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.errors import (
     ChangeRefused,
     InvalidAddress,
+    LeaseLost,
     LevelRefused,
     OutcomeUnknown,
     StoreError,
@@ -92,7 +93,7 @@ class Failure(click.ClickException):
 def failure_of(error: StoreError) -> Failure:
     """The Failure for an error of the store, with its exit code."""
     match error:
-        case OutcomeUnknown():
+        case OutcomeUnknown() | LeaseLost():  # What was done before the loss took effect.
             code = ExitCode.UNKNOWN
         case Unavailable():
             code = ExitCode.UNAVAILABLE

@@ -18,11 +18,12 @@ from kvstore.cli.common import (
     run_with_client,
 )
 from kvstore.cli.output import say, show, show_bytes
-from kvstore.protocol.commands import CompareAndSet, Delete, Get, Put, Range, prefix_range
+from kvstore.protocol.commands import CompareAndSet, Delete, DeleteRange, Get, Put, Range, prefix_range
 from kvstore.protocol.messages import Consistency
 from kvstore.protocol.read_modes import STALENESS_MS_MAX, asked_for
 from kvstore.protocol.results import (
     CompareAndSetResult,
+    DeleteRangeResult,
     DeleteResult,
     GetResult,
     KeyRecord,
@@ -52,6 +53,11 @@ member_option = click.option(
 )
 
 
+revision_option = click.option(
+    "--revision", type=click.IntRange(min=0), default=0, metavar="N", help="As of this older revision of the store."
+)
+
+
 def read_options(consistency: str, max_staleness_ms: int | None) -> dict[str, Any]:
     """Return the read options as arguments of the client's methods. Raises Failure."""
     try:
@@ -70,6 +76,7 @@ def record_json(record: Record | KeyRecord) -> dict[str, Any]:
         "create_revision": record.create_revision,
         "mod_revision": record.mod_revision,
         "version": record.version,
+        **({"lease_id": record.lease_id} if record.lease_id else {}),
     }
 
 
@@ -81,6 +88,8 @@ def result_json(result: Result) -> dict[str, Any]:
             return {"op": "get", "found": result.record is not None, **shown}
         case DeleteResult():
             return {"op": "delete", "found": result.found}
+        case DeleteRangeResult():
+            return {"op": "delete_range", "count": result.count}
         case RangeResult():
             items = [record_json(item) for item in result.items]
             return {"op": "range", "items": items, "more": result.more, "count": result.count}
@@ -100,10 +109,12 @@ def result_json(result: Result) -> dict[str, Any]:
 @click.command()
 @click.argument("key", type=KEY)
 @click.argument("value", type=VALUE)
+@click.option("--lease", "lease_id", type=click.IntRange(min=1), metavar="ID", help="Remove the key when it ends.")
 @client_options
-def put(key: bytes, value: bytes, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+def put(key: bytes, value: bytes, lease_id: int | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Write VALUE at KEY. `-` as VALUE reads it from standard input."""
-    answer = run_with_client(endpoints, deadline_seconds, lambda client: client.execute(Put(key, value)))
+    command = Put(key, value, lease_id or 0)
+    answer = run_with_client(endpoints, deadline_seconds, lambda client: client.execute(command))
     if as_json:
         print_json({**result_json(answer.result), "revision": answer.revision, "node": answer.node_id})
     else:
@@ -113,6 +124,7 @@ def put(key: bytes, value: bytes, endpoints: str, deadline_seconds: float, as_js
 @click.command()
 @click.argument("key", type=KEY)
 @click.option("--raw", is_flag=True, help="Print the value byte for byte, with no line end.")
+@revision_option
 @consistency_options
 @staleness_option
 @member_option
@@ -120,6 +132,7 @@ def put(key: bytes, value: bytes, endpoints: str, deadline_seconds: float, as_js
 def get(
     key: bytes,
     raw: bool,
+    revision: int,
     consistency: str,
     max_staleness_ms: int | None,
     member: str | None,
@@ -135,7 +148,7 @@ def get(
     answer = run_with_client(
         endpoints,
         deadline_seconds,
-        lambda client: client.execute(Get(key), member=member, **how),
+        lambda client: client.execute(Get(key, revision), member=member, **how),
     )
     assert isinstance(answer.result, GetResult)
     record = answer.result.record
@@ -169,18 +182,26 @@ _HARMLESS = str.maketrans("\n\t", "  ")
 
 
 @click.command("del")
-@click.argument("key", type=KEY)
+@click.argument("key", type=KEY, required=False)
+@click.option("--prefix", type=KEY, metavar="TEXT", help="All keys that begin with this, as one change.")
 @client_options
-def delete(key: bytes, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Remove KEY; exit code 1 if it was not there."""
-    answer = run_with_client(endpoints, deadline_seconds, lambda client: client.execute(Delete(key)))
-    assert isinstance(answer.result, DeleteResult)
+def delete(key: bytes | None, prefix: bytes | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+    """Remove KEY, or all keys with a prefix; exit code 1 if nothing was there."""
+    if (key is None) == (prefix is None):
+        raise click.UsageError("give a KEY, or --prefix")
+    command = Delete(key) if key is not None else DeleteRange(*prefix_range(prefix or b""))
+    answer = run_with_client(endpoints, deadline_seconds, lambda client: client.execute(command))
+    result = answer.result
+    assert isinstance(result, DeleteResult | DeleteRangeResult)
+    count = result.count if isinstance(result, DeleteRangeResult) else int(result.found)
     if as_json:
-        print_json({**result_json(answer.result), "revision": answer.revision, "node": answer.node_id})
+        print_json({**result_json(result), "revision": answer.revision, "node": answer.node_id})
+    elif not count:
+        say(f"not found: {to_text(key if key is not None else prefix or b'')}")
     else:
-        word = f"deleted at revision {answer.revision}" if answer.result.found else f"not found: {to_text(key)}"
-        say(word)
-    if not answer.result.found:
+        how_many = "" if key is not None else f" {count} keys"
+        say(f"deleted{how_many} at revision {answer.revision}")
+    if not count:
         sys.exit(ExitCode.NEGATIVE)
 
 
@@ -230,6 +251,7 @@ def cas(
 @click.option("--reverse", is_flag=True, help="From the last key to the first.")
 @click.option("--keys-only", is_flag=True, help="No values.")
 @click.option("--count", "count_only", is_flag=True, help="Only how many there are.")
+@revision_option
 @consistency_options
 @staleness_option
 @client_options
@@ -241,6 +263,7 @@ def range_command(
     reverse: bool,
     keys_only: bool,
     count_only: bool,
+    revision: int,
     consistency: str,
     max_staleness_ms: int | None,
     endpoints: str,
@@ -254,7 +277,7 @@ def range_command(
     if prefix is not None and (start is not None or end is not None):
         raise click.UsageError("give --prefix, or --from and --to")
     start, end = prefix_range(prefix) if prefix is not None else (start or b"", end)
-    request = Range(start, end, limit, reverse, keys_only, count_only)
+    request = Range(start, end, limit, reverse, keys_only, count_only, revision)
 
     how = read_options(consistency, max_staleness_ms)
 
@@ -265,7 +288,7 @@ def range_command(
         items: list[KeyRecord] = []
         last: RangeResult | None = None
         first_count = 0
-        async for page in client.pages(request, **how):
+        async for page in client.pages(request, at_revision=revision, **how):
             first_count = page.count if last is None else first_count
             items += page.items
             last = page

@@ -8,7 +8,7 @@ from click.core import ParameterSource
 from kvstore.cli.common import client_options, print_json, print_table
 from kvstore.cli.session import run_without_session
 from kvstore.client.client import Client
-from kvstore.limits import StoreLimits
+from kvstore.limits import StoreLimits, limit_max, limit_min
 from kvstore.protocol.session_requests import LimitsView
 
 
@@ -56,11 +56,14 @@ def _read_change(text: str) -> tuple[str, int]:
     try:
         return name, StoreLimits(**{name: int(value)}).to_map()[name]
     except ValueError as error:
-        raise click.UsageError(f"{text!r}: the value is a whole number from 1 to 2^63-1.") from error
+        least, greatest = limit_min(name), limit_max(name)
+        shown = "2^63-1" if greatest == 2**63 - 1 else str(greatest)
+        raise click.UsageError(f"{text!r}: the value is a whole number from {least} to {shown}.") from error
 
 
 def _show(view: LimitsView, *, as_json: bool) -> None:
-    rows = [(name, limit, view.used[name]) for name, limit in view.limits.to_map().items()]
+    limits = view.limits.to_map()
+    rows = [(name, limits[name], used) for name, used in view.used.items()]
     if as_json:
         print_json({name: {"limit": limit, "used": used} for name, limit, used in rows})
     else:

@@ -151,9 +151,9 @@ def status(file: Path | None, as_json: bool) -> None:
 @click.option(
     "--revision-leap",
     type=click.IntRange(0, REVISION_LEAP_MAX),
-    default=0,
-    show_default=True,
-    help="Added to the revision, for clients that remember later ones than FILE has. On all members alike.",
+    default=None,
+    help="Added to the revision, because clients may remember later revisions than FILE has. On all members alike. "
+    "Default: 2^32; 0 at feature level 1.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def restore(
@@ -162,7 +162,7 @@ def restore(
     node_id: str | None,
     members: tuple[Member, ...],
     cluster_token: str,
-    revision_leap: int,
+    revision_leap: int | None,
     as_json: bool,
 ) -> None:
     """Make DIR the data folder of a member of a new cluster that begins with the keys in FILE (`-`: standard input).

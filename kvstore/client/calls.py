@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kvstore.client.watch_stream import WatchStream
 from kvstore.errors import OperationFailed, OutcomeUnknown
 from kvstore.protocol.messages import Request, Response
 
@@ -124,6 +125,7 @@ class ClientEffects:
     send: list[tuple[int, bytes]] = field(default_factory=list)
     close: list[int] = field(default_factory=list)  # The host need not call `disconnected` for these.
     ended: list[CallEnded] = field(default_factory=list)
+    watched: list[WatchStream] = field(default_factory=list)  # Watches with something new for their readers.
 
 
 class DeadlineQueue:

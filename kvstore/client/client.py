@@ -11,18 +11,24 @@ Every operation ends within its deadline: with a result, with `OperationFailed` 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from types import TracebackType
-from typing import Self, cast
+from typing import Literal, Self, cast
 
 from kvstore.client.bulk import BulkCall, Item
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
 from kvstore.client.leadership_transfer import hand_over
+from kvstore.client.lease_calls import LeaseCalls
 from kvstore.client.membership import MemberCalls
 from kvstore.client.pump import ClientPump, Dialer
+from kvstore.client.renewals import Renewals
+from kvstore.client.watch import Watch
 from kvstore.errors import (
     InvalidAddress,
     InvalidRequest,
+    LevelTooLow,
     LimitsRefused,
     OperationFailed,
     OutcomeUnknown,
@@ -30,23 +36,36 @@ from kvstore.errors import (
     StoreError,
     Unsupported,
 )
-from kvstore.limits import StoreLimits
+from kvstore.limits import (
+    FEATURE_LEVEL_INITIAL,
+    HISTORY_LEVEL,
+    HISTORY_LIMITS,
+    StoreLimits,
+    limit_max,
+    limit_min,
+)
 from kvstore.protocol.addresses import parse_address
 from kvstore.protocol.commands import (
     KIND_OF,
+    Add,
+    Append,
     ChangeLimits,
     CloseSession,
     Command,
     CommandKind,
+    Compact,
     Compare,
     CompareAndSet,
+    Comparison,
     Delete,
+    DeleteRange,
     Get,
     KeepAlive,
     Operation,
     Put,
     Range,
     RegisterSession,
+    Target,
     Txn,
     command_body,
     prefix_range,
@@ -64,8 +83,11 @@ from kvstore.protocol.messages import (
 )
 from kvstore.protocol.read_modes import asked_for
 from kvstore.protocol.results import (
+    AddResult,
     Answer,
+    AppendResult,
     CompareAndSetResult,
+    DeleteRangeResult,
     DeleteResult,
     GetResult,
     KeyRecord,
@@ -91,8 +113,15 @@ from kvstore.protocol.session_requests import (
     sessions_request,
 )
 from kvstore.protocol.status import MemberStatus, status_from_map
+from kvstore.protocol.text import Text
+from kvstore.protocol.text import as_bytes as _bytes
 from kvstore.protocol.validation import validate_body
-from raft import INT64_MAX, EntryKind, ProtocolError
+from kvstore.protocol.watches import NO_FLAGS, WatchFlag, WatchSpec
+from kvstore.recipes.election import ELECTION_TTL_SECONDS_DEFAULT, Election
+from kvstore.recipes.lease import Lease, kept_lease
+from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT, Lock, held_lock
+from kvstore.recipes.optimistic_transaction import ATTEMPTS_MAX_DEFAULT, OptimisticTransaction, transact
+from raft import EntryKind, ProtocolError
 
 DEADLINE_SECONDS_DEFAULT = 5.0
 DEADLINE_SECONDS_MAX = 10_000_000.0
@@ -100,11 +129,8 @@ DEADLINE_SECONDS_MAX = 10_000_000.0
 
 PAGE_LIMIT_DEFAULT = 1_000
 
-Text = bytes | str
-"""Keys and values are bytes; a str stands for its UTF-8 encoding."""
 
-
-class Client(MemberCalls):
+class Client(MemberCalls, LeaseCalls):
     """A client of one cluster. `endpoints`: client addresses of some members, `host:port`; the client learns the other
     addresses from the members.
 
@@ -127,6 +153,7 @@ class Client(MemberCalls):
                 parse_address(endpoint)
         self.deadline_seconds = deadline_seconds
         self._pump = ClientPump(endpoints, session_ttl_ns=SESSION_TTL_NS_DEFAULT if session else 0, dialer=dialer)
+        self._renewals = Renewals(self._renew_all, self._pump.start_soon)
 
     async def __aenter__(self) -> Self:
         await self._pump.start()
@@ -139,11 +166,29 @@ class Client(MemberCalls):
 
     # Operations on keys.
 
-    async def put(self, key: Text, value: Text, *, deadline_seconds: float | None = None) -> PutResult:
-        """Write a value."""
-        request = command_request(Put(_key(key), _bytes(value)))
-        response, _ = await self._pump.ask(request, self._seconds(deadline_seconds))
-        return read_answer(response, _read_put, has_effect=request.has_effect)
+    async def put(
+        self,
+        key: Text,
+        value: Text | None,
+        *,
+        lease: Lease | int | None = None,
+        previous: bool = False,
+        keep_lease: bool = False,
+        deadline_seconds: float | None = None,
+    ) -> PutResult:
+        """Write a value. All options, and None as the value, need feature level 2.
+
+        `value` None: the key keeps the value that it has. `lease`: the store removes the key when this lease ends;
+        without it, the key is attached to no lease any more. `keep_lease`: the key stays attached to the lease that it
+        has. `previous`: the result has the old record. Raises LeaseNotFound; InvalidRequest if there is nothing to
+        keep.
+        """
+        if value is not None and lease is None and not (previous or keep_lease):
+            request = command_request(Put(_key(key), _bytes(value)))
+            response, _ = await self._pump.ask(request, self._seconds(deadline_seconds))
+            return read_answer(response, _read_put, has_effect=request.has_effect)
+        put = Put(_key(key), _bytes(value or b""), _lease_id(lease), previous, value is None, keep_lease)
+        return await self._write(put, PutResult, deadline_seconds)
 
     async def put_many(
         self,
@@ -180,6 +225,55 @@ class Client(MemberCalls):
         """Remove a key. `found` of the result is true if the key existed."""
         return await self._write(Delete(_bytes(key)), DeleteResult, deadline_seconds)
 
+    async def delete_range(
+        self,
+        start: Text | None = None,
+        end: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        previous: bool = False,
+        deadline_seconds: float | None = None,
+    ) -> DeleteRangeResult:
+        """Remove all keys with a prefix, or those from `start` to before `end` (None: to the last key), as one change.
+
+        `previous`: the result has the removed records. Needs feature level 2. Raises InvalidRequest if the range has
+        more than 10,000 keys.
+        """
+        if (start is None) == (prefix is None) or (prefix is not None and end is not None):
+            raise TypeError("give a prefix, or a start and perhaps an end")
+        first, last = prefix_range(_bytes(prefix)) if prefix is not None else (_bytes(start or b""), None)
+        last = _bytes(end) if end is not None else last
+        return await self._write(DeleteRange(first, last, previous), DeleteRangeResult, deadline_seconds)
+
+    async def append(
+        self, prefix: Text, value: Text, *, lease: Lease | int | None = None, deadline_seconds: float | None = None
+    ) -> AppendResult:
+        """Write a value under a new key, which is the prefix and the revision of this write, in 8 bytes. So the keys
+        are in the order of the writes. Needs feature level 2."""
+        command = Append(_bytes(prefix), _bytes(value), _lease_id(lease))
+        return await self._write(command, AppendResult, deadline_seconds)
+
+    async def add(self, key: Text, delta: int = 1, *, deadline_seconds: float | None = None) -> AddResult:
+        """Add to a decimal integer of 64 bits; an absent key counts as 0. The result has the new number.
+
+        Needs feature level 2. Raises NotANumber.
+        """
+        return await self._write(Add(_bytes(key), delta), AddResult, deadline_seconds)
+
+    async def compare_and_delete(
+        self, key: Text, expected: Text | int, *, deadline_seconds: float | None = None
+    ) -> CompareAndSetResult:
+        """Remove a key if it is as `expected`: it has this value (bytes or str), or this mod_revision (int)."""
+        name = _key(key)
+        target = Target.MOD_REVISION if isinstance(expected, int) else Target.VALUE
+        compare = Compare(name, target, Comparison.EQUAL, expected if isinstance(expected, int) else _bytes(expected))
+        result = await self.txn((compare,), (Delete(name),), (Get(name),), deadline_seconds=deadline_seconds)
+        if result.succeeded:
+            return CompareAndSetResult(result.revision, True)
+        (seen,) = result.results
+        assert isinstance(seen, GetResult), seen
+        return CompareAndSetResult(result.revision, False, seen.record, seen.deleted_revision, seen.exact)
+
     async def compare_and_set(
         self, key: Text, value: Text, expected: Text | int | None, *, deadline_seconds: float | None = None
     ) -> CompareAndSetResult:
@@ -201,10 +295,39 @@ class Client(MemberCalls):
         command = Txn(tuple(compares), tuple(success), tuple(failure))
         return await self._write(command, TxnResult, deadline_seconds)
 
+    async def transact(
+        self,
+        work: Callable[[OptimisticTransaction], Awaitable[ResultT]],
+        *,
+        attempts_max: int = ATTEMPTS_MAX_DEFAULT,
+    ) -> ResultT:
+        """Read, compute and write as one step: call `work` with a transaction until its reads still hold when its
+        writes are carried out. Returns what the last call of `work` returned.
+
+            async def move(tx):
+                left = int(await tx.get("a", b"0")) - 1
+                tx.put("a", str(left))
+                return left
+
+            left = await client.transact(move)
+
+        `work` may be called several times, so it should have no other effects. If it raises, nothing is written.
+        Raises TransactionConflict after `attempts_max` attempts, with nothing written.
+        """
+        return await transact(self, work, attempts_max)
+
+    async def compact(self, revision: int, *, deadline_seconds: float | None = None) -> None:
+        """Forget the history below `revision`: reads and watches from it on still work. Needs feature level 2.
+
+        Raises RevisionCompacted if that is done already, RevisionAhead.
+        """
+        await self.execute(Compact(revision), deadline_seconds=deadline_seconds)
+
     async def get(
         self,
         key: Text,
         *,
+        at_revision: int = 0,
         consistency: Consistency | str = Consistency.LINEARIZABLE,
         max_staleness_ms: int | None = None,
         member: str | None = None,
@@ -212,15 +335,17 @@ class Client(MemberCalls):
     ) -> GetResult:
         """Read one key. `member`: the node id or client address of the member that answers; by default the leader.
 
-        `max_staleness_ms`: any member may answer if it can prove that its state is at most this old. Raises TooStale if
-        no member can prove this.
+        `at_revision`: read the record as it was at an older revision (feature level 2). Raises RevisionCompacted,
+        RevisionAhead. `max_staleness_ms`: any member may answer if it can prove that its state is at most this old.
+        Raises TooStale if no member can prove this.
         """
-        if consistency is Consistency.LINEARIZABLE and member is None and max_staleness_ms is None:  # Saves 3 µs.
+        is_usual = member is None and max_staleness_ms is None and not at_revision
+        if is_usual and consistency is Consistency.LINEARIZABLE:  # Saves 3 µs.
             request = _get(_key(key))
             response, _ = await self._pump.ask(request, self._seconds(deadline_seconds))
             return read_answer(response, _read_get, has_effect=request.has_effect)
         answer = await self.execute(
-            Get(_bytes(key)),
+            Get(_bytes(key), at_revision),
             consistency=consistency,
             max_staleness_ms=max_staleness_ms,
             member=member,
@@ -233,14 +358,16 @@ class Client(MemberCalls):
         request: Range | None = None,
         *,
         prefix: Text | None = None,
+        at_revision: int = 0,
         consistency: Consistency | str = Consistency.LINEARIZABLE,
         max_staleness_ms: int | None = None,
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> RangeResult:
         """Read one page: of `request`, of all keys with `prefix`, or of all keys. If `more` of the result is true,
-        further keys follow."""
+        further keys follow. `at_revision`: as for `get`; it replaces the revision of `request`."""
         request = _listing(request, prefix)
+        request = replace(request, revision=at_revision) if at_revision else request
         answer = await self.execute(
             request,
             consistency=consistency,
@@ -257,15 +384,17 @@ class Client(MemberCalls):
         prefix: Text | None = None,
         page_limit: int = PAGE_LIMIT_DEFAULT,
         one_revision: bool = False,
+        at_revision: int = 0,
         consistency: Consistency | str = Consistency.LINEARIZABLE,
         max_staleness_ms: int | None = None,
         deadline_seconds: float | None = None,
     ) -> AsyncIterator[RangeResult]:
         """Read page after page. Each page is linearizable by itself. With `one_revision`, all pages have the revision
-        of the first page; if the store changes meanwhile, RevisionCompacted is raised. `deadline_seconds` is per
-        page."""
+        of the first page. RevisionCompacted is raised if this revision can no longer be read: at feature level 1, once
+        the store changes meanwhile; at level 2, once its history is compacted. With `at_revision`, all pages have this
+        older revision. `deadline_seconds` is per page."""
         whole = _listing(request, prefix)
-        start, end, left, revision = whole.start, whole.end, whole.limit, whole.revision
+        start, end, left, revision = whole.start, whole.end, whole.limit, at_revision or whole.revision
         while True:
             page = await self.range(
                 Range(
@@ -286,7 +415,7 @@ class Client(MemberCalls):
             left -= len(page.items) if left else 0
             if not page.more or not page.items or (whole.limit and not left):
                 return
-            revision = page.revision if one_revision else 0
+            revision = revision if revision or not one_revision else page.revision
             if whole.reverse:
                 end = page.items[-1].key
             else:
@@ -297,6 +426,79 @@ class Client(MemberCalls):
         async for page in self.pages(request, prefix=prefix):
             for item in page.items:
                 yield item
+
+    # Leases, and what is built on them (`kvstore.recipes`).
+
+    @property
+    def renewals(self) -> Renewals:
+        """The renewals of leases that wait, which are sent together."""
+        return self._renewals
+
+    def lease(self, ttl_seconds: float) -> AbstractAsyncContextManager[Lease]:
+        """Keep a lease during a block. It is renewed at a third of its time to live, and revoked at the end.
+
+            async with client.lease(10) as lease:
+                await client.put("service/web/1", "10.0.0.7:8000", lease=lease)
+
+        If the lease is lost, the block is cancelled, and LeaseLost is raised. Needs feature level 2.
+        """
+        return kept_lease(self, ttl_seconds, self._pump.start_soon)
+
+    def lock(
+        self, name: Text, *, ttl_seconds: float = LOCK_TTL_SECONDS_DEFAULT, wait_seconds: float = math.inf
+    ) -> AbstractAsyncContextManager[Lock]:
+        """Hold a lock during a block. Those who wait get it in the order in which they came.
+
+            async with client.lock("report") as lock:
+                await lock.guarded().put("report", "...").commit()
+
+        Only `guarded` transactions, and services that compare `lock.fence`, are certainly carried out under the lock.
+        Raises LockTimeout after `wait_seconds`. If the lock is lost, the block is cancelled, and LeaseLost is raised.
+        Needs feature level 2.
+        """
+        return held_lock(self, name, ttl_seconds=ttl_seconds, wait_seconds=wait_seconds)
+
+    def election(self, name: Text, *, ttl_seconds: float = ELECTION_TTL_SECONDS_DEFAULT) -> Election:
+        """An election, to observe it, or to stand in it as a candidate. Needs feature level 2."""
+        return Election(self, name, ttl_seconds)
+
+    def watch(
+        self,
+        key: Text | None = None,
+        *,
+        prefix: Text | None = None,
+        start: Text | None = None,
+        end: Text | None = None,
+        from_revision: int = 0,
+        initial: bool = False,
+        previous: bool = False,
+        only: Literal["put", "delete"] | None = None,
+        window_bytes: int = 1 << 20,
+        deadline_seconds: float | None = None,
+    ) -> Watch:
+        """Watch a key, all keys with a prefix, the keys from `start` to `end` (exclusive), or all keys.
+
+            async with client.watch(prefix="settings/") as watch:
+                async for change in watch:
+                    print(change.kind, change.key, change.record)
+
+        Each change comes once, in order, from `from_revision` on; 0 means from the next change on. With `initial`, all
+        present records come first, as puts. `previous`: each change has the record before it. `only`: only puts, or
+        only deletions. `window_bytes`: about how many bytes may be received before they are taken from the iterator.
+
+        The watch goes on at another member by itself when its member fails. If changes were lost to compaction, the
+        iterator raises RevisionCompacted. Entering the block raises Unsupported before feature level 2, and Unavailable
+        if no member accepts the watch within the deadline. See docs/concepts/watches.md.
+        """
+        key_range = _watched_range(key, prefix, start, end)
+        if from_revision < 0 or window_bytes < 1 or (initial and from_revision):
+            raise InvalidRequest(Reason.OUT_OF_RANGE)
+        if only not in (None, "put", "delete") or (initial and only == "delete"):
+            raise ValueError("only is 'put', 'delete' or None; with initial, not 'delete'")
+        flags = WatchFlag.PROGRESS | (WatchFlag.PREVIOUS if previous else NO_FLAGS)
+        flags |= NO_FLAGS if only is None else WatchFlag.NO_DELETIONS if only == "put" else WatchFlag.NO_PUTS
+        spec = WatchSpec(*key_range, from_revision, flags, window_bytes)
+        return Watch(self._pump, spec, self._seconds(deadline_seconds), self.range if initial else None)
 
     # Any operation, with all details of its response.
 
@@ -317,7 +519,8 @@ class Client(MemberCalls):
         if isinstance(command, RegisterSession | CloseSession | KeepAlive):
             raise Unsupported("commands about sessions: a client keeps its own")
         try:
-            flaw = validate_body(command_body(command))
+            body = command_body(command)
+            flaw = validate_body(body)
         except (KeyError, AttributeError, TypeError) as error:
             raise TypeError(
                 f"a command is one of kvstore.protocol.commands, such as Put(b'key', b'value'): {error!r}"
@@ -330,7 +533,12 @@ class Client(MemberCalls):
             request = read_request(command, wanted, address, max_staleness_ms=max_staleness_ms or 0)
         else:
             request = command_request(command)
-        response, session_id = await self._pump.ask(request, self._seconds(deadline_seconds))
+        try:
+            response, session_id = await self._pump.ask(request, self._seconds(deadline_seconds))
+        except InvalidRequest as error:
+            if error.reason in _BELOW_LEVEL and validate_body(body, FEATURE_LEVEL_INITIAL) is not None:
+                raise LevelTooLow(HISTORY_LEVEL) from error
+            raise
         kind = KIND_OF[type(command)]
         return read_answer(
             response, lambda response: _read_any(response, kind, session_id), has_effect=request.has_effect
@@ -360,7 +568,9 @@ class Client(MemberCalls):
 
         async def ask(node_id: str, address: str) -> None:
             try:
-                found[node_id] = await self.status(address, state_hash=state_hash, deadline_seconds=deadline_seconds)
+                found[node_id] = await self.status(
+                    address or node_id, state_hash=state_hash, deadline_seconds=deadline_seconds
+                )
             except StoreError as error:
                 found[node_id] = error
 
@@ -440,17 +650,23 @@ class Client(MemberCalls):
         for name, value in limits.items():
             if name not in StoreLimits.names():
                 raise LimitsRefused(f"there is no limit {name!r}; there are {', '.join(StoreLimits.names())}")
-            if type(value) is not int or not 1 <= value <= INT64_MAX:
-                raise LimitsRefused(f"{name} must be from 1 to {INT64_MAX}, not {value!r}")
+            least, greatest = limit_min(name), limit_max(name)
+            if type(value) is not int or not least <= value <= greatest:
+                raise LimitsRefused(f"{name} must be from {least} to {greatest}, not {value!r}")
         if not force:
             used = (await self.limits(deadline_seconds=deadline_seconds)).used
-            low = [name for name, value in limits.items() if value < used[name]]
+            # The history shrinks to a lower bound by itself.
+            low = [name for name, value in limits.items() if value < used.get(name, 0) and name not in HISTORY_LIMITS]
             if low:
                 words = "; ".join(f"{name} {limits[name]} is below the {used[name]} in use" for name in low)
                 raise LimitsRefused(words, "force")
         await self.ask(SessionlessRequest(RequestKind.COMMAND, ChangeLimits(**limits)), deadline_seconds)
 
     # Internal helpers.
+
+    async def _renew_all(self, lease_ids: tuple[int, ...]) -> Sequence[int]:
+        """Renew leases by one command. Returns the time to live of each in ns, or 0 if there is no such lease."""
+        return (await self._renew(lease_ids)).ttls_ns
 
     async def _write(self, command: Command, kind: type[ResultT], deadline_seconds: float | None) -> ResultT:
         answer = await self.execute(command, deadline_seconds=deadline_seconds)
@@ -486,12 +702,12 @@ class Client(MemberCalls):
         raise InvalidAddress(member, f"no such member; there are {', '.join(node_id for node_id, _ in view.members)}")
 
 
-def _bytes(text: Text) -> bytes:
-    if isinstance(text, str):
-        return text.encode()
-    if not isinstance(text, bytes):
-        raise TypeError(f"keys and values are bytes or text, not {type(text).__name__}")
-    return text
+_BELOW_LEVEL = (Reason.MALFORMED, Reason.UNKNOWN_KIND)
+"""Why a member refuses a valid command of a feature level that is not in force yet."""
+
+
+def _lease_id(lease: Lease | int | None) -> int:
+    return lease.id if isinstance(lease, Lease) else lease or 0
 
 
 def _key(text: Text) -> bytes:
@@ -499,6 +715,19 @@ def _key(text: Text) -> bytes:
     if not key:
         raise InvalidRequest(Reason.KEY_EMPTY)
     return key
+
+
+def _watched_range(
+    key: Text | None, prefix: Text | None, start: Text | None, end: Text | None
+) -> tuple[bytes, bytes | None]:
+    """The start and the end of the keys that are watched."""
+    if (key is not None) + (prefix is not None) + (start is not None or end is not None) > 1:
+        raise TypeError("watch a key, a prefix, or the keys from start to end: only one of these")
+    if key is not None:
+        return _key(key), _key(key) + b"\0"
+    if prefix is not None:
+        return prefix_range(_bytes(prefix))
+    return _bytes(start or b""), None if end is None else _bytes(end)
 
 
 def _puts(pairs: Iterable[tuple[Text, Text]]) -> Iterator[Item]:

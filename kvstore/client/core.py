@@ -30,6 +30,8 @@ from kvstore.client.response_classifier import (
     classify,
 )
 from kvstore.client.session import Admission, SessionKeeper
+from kvstore.client.watch_keeper import WatchKeeper
+from kvstore.client.watch_stream import WatchStream
 from kvstore.errors import Busy, ClientClosed, OperationFailed, OutcomeUnknown, RequestTooLarge, TooStale, Unavailable
 from kvstore.protocol.commands import CloseSession, KeepAlive, RegisterSession
 from kvstore.protocol.messages import (
@@ -87,6 +89,7 @@ class ClientStateMachine:
         self._cluster_id = b""
         self._members: MembersView | None = None
         self._effects = ClientEffects()
+        self._watches = WatchKeeper(limits, random, self._next_request_id)
 
     # Calls of the application.
 
@@ -132,10 +135,25 @@ class ClientStateMachine:
         if call is not None:
             self._drop(call)
 
+    def open_watch(self, stream: WatchStream) -> None:
+        """Begin a watch. It appears in `ClientEffects.watched` whenever it has news. Raises ClientClosed."""
+        if self._closed:
+            raise ClientClosed()
+        self._watches.open(stream)
+
+    def close_watch(self, stream: WatchStream) -> None:
+        """End a watch. Nothing is reported."""
+        self._watches.close(stream)
+
+    def ask_progress(self, stream: WatchStream) -> None:
+        """Let the member of the watch report its progress."""
+        self._watches.ask_progress(stream)
+
     def close(self) -> None:
-        """End every call. If the leader is connected, request to close the session. `is_closed` becomes true when this
-        request has ended."""
+        """End every call and watch. If the leader is connected, request to close the session. `is_closed` becomes true
+        when this request has ended."""
         self._closed = True
+        self._watches.close_all()
         for call in list(self._calls.values()):
             if self._may_have_happened(call):
                 self._finish(call, error=OutcomeUnknown("the client was closed before it was answered"))
@@ -144,6 +162,11 @@ class ClientStateMachine:
         if self._session.session_id and self._search.leader is not None:
             request = command_request(CloseSession())
             self._session.closing = self._send_own(self._search.leader, request, self._session.session_id)
+
+    @property
+    def is_closing(self) -> bool:
+        """True once `close` was called: no further call is accepted."""
+        return self._closed
 
     @property
     def is_closed(self) -> bool:
@@ -193,6 +216,8 @@ class ClientStateMachine:
                 silent_ms = (now - since) // MILLISECOND_NS
                 self.book.silent(connection.address, now + self.limits.attempt_timeout_ns // 2)
                 self._lose(connection, f"{connection.address} has said nothing for {silent_ms} ms", hang_up=True)
+        for connection in self._watches.due_pings(now, self._connections.values()):
+            self._send_own(connection, members_request())
 
     def next_deadline(self) -> int | None:
         """The time by which the host must call `tick` again; None if it need not."""
@@ -203,6 +228,7 @@ class ClientStateMachine:
             moments.append(None if since is None else since + self.limits.attempt_timeout_ns)
         if self._wants_leader() and self._search.leader is None and self._search.probe is None:
             moments.append(self._search.next_moment(self._now))
+        moments.append(self._watches.next_moment(self._now, self._connections.values()))
         return min((moment for moment in moments if moment is not None), default=None)
 
     def take_effects(self) -> ClientEffects:
@@ -214,6 +240,7 @@ class ClientStateMachine:
             if output:
                 self._effects.send.append((connection.connection_id, output))
         effects, self._effects = self._effects, ClientEffects()
+        effects.watched, self._watches.news = self._watches.news, []
         self._deadlines.shrink(len(self._calls))
         return effects
 
@@ -224,6 +251,9 @@ class ClientStateMachine:
         if self._search.leader is not None:
             self._pump_leader(self._search.leader)
         self._pump_anywhere()
+        if self._watches.wants_connection:
+            ready = [each for each in self._connections.values() if each.state is ConnectionState.READY]
+            self._watches.assign(self._now, self._search.leader, ready)
         for connection in self._connections.values():
             while (
                 connection.state is ConnectionState.READY
@@ -273,7 +303,8 @@ class ClientStateMachine:
 
     def _wants_leader(self) -> bool:
         waiting = self._waiting
-        return waiting.needs_leader() or waiting.anywhere.first() is not None or self._keep_alive_is_due()
+        is_needed = waiting.needs_leader() or waiting.anywhere.first() is not None or self._watches.wants_connection
+        return is_needed or self._keep_alive_is_due()
 
     def _keep_alive_is_due(self) -> bool:
         moment = self._session.keep_alive_moment()
@@ -282,10 +313,13 @@ class ClientStateMachine:
     def _has_room(self, connection: MemberConnection) -> bool:
         return len(connection.in_flight) < self.limits.in_flight_max
 
-    def _send(self, connection: MemberConnection, call: Call) -> None:
+    def _next_request_id(self) -> int:
         self._last_request_id += 1
+        return self._last_request_id
+
+    def _send(self, connection: MemberConnection, call: Call) -> None:
         body = encode_request(
-            self._last_request_id,
+            self._next_request_id(),
             call.request,
             session_id=call.session_id,
             request_no=call.request_no,
@@ -314,6 +348,9 @@ class ClientStateMachine:
 
     def _on_response(self, connection: MemberConnection, response: Response) -> None:
         call = connection.in_flight.get(response.request_id)
+        if call is None and response.request_id in connection.watches:
+            self._watches.receive(connection, response, self._now)
+            return
         if call is None:
             raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
         if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all responses, so `classify` is skipped.
@@ -392,6 +429,7 @@ class ClientStateMachine:
     def _learn(self, connection: MemberConnection, view: MembersView) -> None:
         self._members = view
         self.book.learn([address for _, address in view.members])
+        self._watches.heard_leader(connection, view.leader_id)
         if view.leader_id == connection.node_id:
             self._search.found(connection)
         else:
@@ -410,6 +448,7 @@ class ClientStateMachine:
         if connection.in_flight or connection.state is not ConnectionState.READY:
             self.book.failed(connection.address, self._now)
         self._search.lost(connection, self._now)
+        self._watches.lost(connection)
         for call in reversed(connection.in_flight.values()):  # Reversed, because each call is put in front.
             call.request_id = 0
             if call.ticket == INTERNAL_TICKET:

@@ -7,6 +7,7 @@ import enum
 import cbor2
 
 from kvstore.client.calls import Call, CallQueue
+from kvstore.client.watch_stream import WatchStream
 from kvstore.fast_paths import FAST_PATHS
 from kvstore.protocol.messages import Response, decode_greeting, decode_response, encode_client_hello
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, ProtocolError, frame
@@ -63,6 +64,7 @@ class MemberConnection:
         self.cluster_id = b""
         self.in_flight: dict[int, Call] = {}  # By request id, in the order of sending.
         self.waiting = CallQueue()  # Calls that only this member can answer.
+        self.watches: dict[int, WatchStream] = {}  # By request id; also streams that have left this connection.
         self.heard_at = now
         self._reader = ResponseReader("")
         self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
@@ -80,6 +82,10 @@ class MemberConnection:
         assert call.request_id not in self.in_flight, call
         call.sent_at = now
         self.in_flight[call.request_id] = call
+        self._out.append(frame(body))
+
+    def send_body(self, body: bytes) -> None:
+        """Send a request about a watch, which is no call."""
         self._out.append(frame(body))
 
     def receive(self, data: bytes, now: int) -> list[Response]:

@@ -22,6 +22,7 @@ from kvstore.client.bulk import BulkCall
 from kvstore.client.calls import CallEnded
 from kvstore.client.core import ClientStateMachine
 from kvstore.client.loop_binding import LoopBinding
+from kvstore.client.watch_stream import WatchBatch, WatchStream
 from kvstore.errors import ClientClosed, InvalidAddress
 from kvstore.protocol.addresses import parse_address
 from kvstore.protocol.messages import MembersView, Request, Response
@@ -73,6 +74,7 @@ class ClientPump:
         self._core: ClientStateMachine | None = None
         self._connections: dict[int, _Connection] = {}
         self._waiters: dict[int, trio.lowlevel.Task | BulkCall[Any]] = {}
+        self._watchers: dict[WatchStream, trio.lowlevel.Task] = {}
         self._last_ticket = 0
         self._flusher: trio.lowlevel.Task | None = None  # Set while it sleeps.
         self._due = _NEVER_NS  # Monotonic ns at which `_keep_time` wakes.
@@ -198,6 +200,46 @@ class ClientPump:
             for function, arguments in calls:
                 nursery.start_soon(function, *arguments)
 
+    def start_soon(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Run a function in the background until it ends, or until `stop`. It must not raise. Raises ClientClosed."""
+        if self._core is None or self._core.is_closing or self._nursery is None:
+            raise ClientClosed()
+        self._binding.check()
+        self._nursery.start_soon(function)
+
+    def open_watch(self, stream: WatchStream) -> None:
+        """Begin a watch. Raises ClientClosed, WrongContext."""
+        if self._core is None:
+            raise ClientClosed()
+        self._binding.check()
+        self._core.open_watch(stream)
+        self._flush_soon()
+
+    def close_watch(self, stream: WatchStream) -> None:
+        """End a watch."""
+        assert self._core is not None
+        self._core.close_watch(stream)
+        self._flush_soon()
+
+    def take_batch(self, stream: WatchStream) -> WatchBatch | None:
+        """The next batch of a watch; None if there is none yet. Raises the error with which the watch has ended."""
+        self._binding.check()
+        batch = stream.take()
+        if batch is not None:
+            self._flush_soon()  # Window may have to be given back.
+        return batch
+
+    async def wait_for_news(self, stream: WatchStream) -> None:
+        """Wait until a watch has begun, has something to take, or has ended."""
+        self._binding.check()
+        self._watchers[stream] = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            del self._watchers[stream]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
     async def _flush_forever(self) -> None:
         """Send together all requests that callers have submitted since the last turn."""
 
@@ -252,6 +294,9 @@ class ClientPump:
                 waiter.ended(ended)
             else:
                 trio.lowlevel.reschedule(waiter, outcome.Value(ended))
+        for stream in effects.watched:
+            if (watcher := self._watchers.pop(stream, None)) is not None:
+                trio.lowlevel.reschedule(watcher)
         if effects.ended:
             self._room.unpark(count=len(effects.ended))
         if self._core.is_closed:

@@ -172,10 +172,10 @@ def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners
     """Return a function that returns the peer address which this member reports to others as its own.
 
     `own`: this member, as described in its folder at the start. A member that listens at the address in its folder
-    reports this address as long as it runs, even if the configuration has a new address already. If `listen_peer`
-    differs from this address, either peers reach the member at its advertised address, or the member has moved before
-    its folder has the new address. In both cases it reports the address in the configuration, which is correct as soon
-    as the member has caught up.
+    reports this address as long as it runs, even if the configuration has a new address already. `listen_peer` can
+    differ from this address for two reasons: peers reach the member by another, advertised address (a proxy, for
+    example), or the member has moved and its folder still has the old address. In both cases it reports the address in
+    the configuration, which is correct as soon as the member has caught up.
     """
     at_start = own.peer_address or address_of(listeners.peers)
     if config.listen_peer in (None, at_start):

@@ -7,7 +7,8 @@ The cluster id is new. It is derived from the token, the member list and the res
 cluster refuse members of the new one, and members that were restored from different files refuse each other. A member
 with a folder made by `hwm init`, which lacks the restored keys, can never join the cluster.
 
-Sessions and their kept results are dropped, and their ids are not used again: see docs/operations/guide.md.
+Sessions and their kept results are dropped, and their ids are not used again. Neither is the history restored. Leases
+are, with the time that each had left: see docs/operations/guide.md.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import cbor2
 
 from kvstore.backup.file import BackupDamaged, BackupFailed, BackupReader, SnapshotFacts
+from kvstore.limits import HISTORY_LEVEL
 from kvstore.member.config import MemberConfig
 from kvstore.store.sessions import Sessions
 from kvstore.store.snapshot_codec import (
@@ -39,6 +41,11 @@ from storage import create_data_folder
 SESSION_LEAP = 1 << 32
 """New session ids begin this far above the ids in the snapshot. So they differ from the ids of sessions that the old
 cluster opened after the snapshot."""
+
+REVISION_LEAP = 1 << 32
+"""At feature level 2 the new cluster begins this far above the revision of the snapshot, unless another leap is given.
+So no answer of the old cluster has a revision of the new one: fences do not repeat, and a watch that began at the old
+cluster is told that its revision is compacted."""
 
 REVISION_LEAP_MAX = 1 << 48
 
@@ -74,8 +81,10 @@ class InitialState:
         return digest.digest()
 
 
-def read_initial_state(path: Path | None, revision_leap: int = 0) -> InitialState:
+def read_initial_state(path: Path | None, revision_leap: int | None = None) -> InitialState:
     """Read and verify a file (None: standard input), including all rows. Raises BackupFailed.
+
+    `revision_leap` None: REVISION_LEAP, or 0 at feature level 1.
 
     Cost: O(n) in time. The state is in memory twice.
     """
@@ -95,7 +104,10 @@ def read_initial_state(path: Path | None, revision_leap: int = 0) -> InitialStat
         facts, size_bytes = backup.facts, backup.size_bytes
     renewed = Sessions()
     renewed.next_id = sessions.next_id + SESSION_LEAP
-    store.revision += revision_leap
+    is_level_1 = header["feature_level"] < HISTORY_LEVEL
+    store.revision += revision_leap if revision_leap is not None else 0 if is_level_1 else REVISION_LEAP
+    store.leases.next_id += SESSION_LEAP
+    store.history.forget(store.revision)
     if max(store.revision, renewed.next_id) > INT64_MAX:
         used = f"its revision {store.revision} or session id {sessions.next_id} leaves no room above it"
         raise BackupFailed(f"{path}: {used}", "no store comes so far: use another copy, or a smaller revision leap")
@@ -103,12 +115,13 @@ def read_initial_state(path: Path | None, revision_leap: int = 0) -> InitialStat
     return InitialState(initial, list(take_snapshot(store, renewed, initial).chunks), facts, size_bytes)
 
 
-def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int = 0) -> RestoredMember:
+def restore_folder(config: MemberConfig, path: Path | None, revision_leap: int | None = None) -> RestoredMember:
     """Make `config.folder` the data folder of a member of a new cluster that begins with the state in the file `path`.
 
     `config` is the same as for `initialize_folder`, but a cluster of several members needs a token. `revision_leap` is
-    added to the store's revision. All members must be made from the same file, with the same token, member list and
-    leap. If this raises BackupFailed, InvalidConfiguration, NotAMember, StorageError or OSError, nothing was made.
+    added to the store's revision (None: as in `read_initial_state`). All members must be made from the same file, with
+    the same token, member list and leap. If this raises BackupFailed, InvalidConfiguration, NotAMember, StorageError or
+    OSError, nothing was made.
     """
     configuration, node_id = config.configuration, config.node_id or "s1"
     token = config.cluster_token.encode()

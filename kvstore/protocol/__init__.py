@@ -1,4 +1,5 @@
 """The protocol between clients and members: commands, results, requests and responses, their bytes, their validation.
 
-This package holds no state, and depends on no connection, client or server. The effects of commands are in `store`.
+This package holds no state. It does not depend on connections, the client or the server. The effects of commands are in
+`store`.
 """

@@ -1,4 +1,4 @@
-"""Addresses of members as text, `host:port`: which of them are valid, and which can be advertised."""
+"""Addresses of members as text, `host:port`: checks whether an address is valid and can be advertised to others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ZONE = re.compile(r"(?=.{1,15}$)[A-Za-z0-9_~-]+(\.[A-Za-z0-9_~-]+)*")
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Split `host:port` (`[::1]:7101` for IPv6). Raises InvalidAddress, whose text says what is wrong.
+    """Split `host:port` (`[::1]:7101` for IPv6). Raises InvalidAddress, whose text explains what is wrong.
 
     The host is an IP address, a name that a resolver accepts, or `*`. Nothing is looked up.
     """
@@ -38,12 +38,12 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_advertised(text: str) -> tuple[str, int]:
-    """Split an address at which others reach a member, like `parse_address`; no wildcard. Raises InvalidAddress."""
+    """Like `parse_address`, for an address at which others reach a member: no wildcard. Raises InvalidAddress."""
     host, port = parse_address(text)
     if _is_wildcard(host):
         why = f"{host} is no address at which others find it; where it listens say --listen-peer and --listen-client"
         raise InvalidAddress(text, why)
-    if ":" in host and not text.startswith("["):  # Peers would not dial it.
+    if ":" in host and not text.startswith("["):  # Peers would not connect to it.
         raise InvalidAddress(text, f"an IPv6 address stands in brackets: [{host}]:{port}")
     return host, port
 
@@ -54,7 +54,7 @@ def host_flaw(host: str) -> str:
         return ""
     if ":" in host:
         return "its host has a colon and is no IPv6 address"
-    if len(host) > HOST_NAME_BYTES_MAX + 1:  # Its ASCII form would be no shorter.
+    if len(host) > HOST_NAME_BYTES_MAX + 1:  # The ASCII form is never shorter than the host itself.
         return f"its host has {len(host)} characters; a name has up to {HOST_NAME_BYTES_MAX}"
     if not host.isprintable():
         return "its host has a character that cannot be seen"
@@ -77,7 +77,7 @@ def host_flaw(host: str) -> str:
 
 def _ascii_form(host: str) -> str:
     """Return a name in its ASCII form. Raises UnicodeError."""
-    host.encode("idna")  # Python encodes the name so when trio first checks whether it is a numeric address.
+    host.encode("idna")  # trio's check for a numeric address makes Python encode the name like this.
     return idna.encode(host, uts46=True).decode("ascii")
 
 
@@ -91,7 +91,7 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _is_wildcard(host: str) -> bool:
-    """True for an address to listen on. A connection to it reaches the machine that makes it. `0` means 0.0.0.0."""
+    """True for an address that means all interfaces: good to listen on, not to connect to. `0` means 0.0.0.0."""
     if host == "*":
         return True
     try:

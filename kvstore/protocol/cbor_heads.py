@@ -1,6 +1,6 @@
 """The first bytes of CBOR items (RFC 8949 §3), for the few forms that are encoded by hand because they are frequent.
 
-Short heads come from tables: 0.06 µs instead of 0.3 to 1 µs for a call of the encoder.
+Short heads come from tables, in 0.06 µs. A call of the CBOR encoder takes 0.3 to 1 µs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _pack_u32 = Struct(">BI").pack
 _pack_u64 = Struct(">BQ").pack
 
 SEPARATOR = os.urandom(SEPARATOR_BYTES)
-"""Secret bytes for `raft.decode_joined`, which no sender can guess. They do not affect what is decoded."""
+"""Random bytes that `raft.decode_joined` puts after each item; no sender can guess them. They do not affect the decoded
+items."""
 
 
 def uint_head(number: int) -> bytes:

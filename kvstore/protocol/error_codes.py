@@ -29,12 +29,13 @@ from raft import (
 def error_fields(
     error: RaftError | KvError, client_address: Callable[[str | None], str | None]
 ) -> tuple[int, tuple[Any, ...]]:
-    """The code and the fields of the response. `client_address` returns the client address of a node id, if known."""
+    """Return the code and the fields of the response to an error. `client_address` returns the client address of a node
+    id, if known."""
     match error:
         case NotLeader():
             return Code.NOT_LEADER, (error.leader_id, client_address(error.leader_id))
         case Busy():
-            return Code.BUSY, (str(error).removeprefix("busy: "),)  # The client adds it again.
+            return Code.BUSY, (str(error).removeprefix("busy: "),)  # The client adds the prefix again.
         case TooLarge():
             return Code.TOO_LARGE, (error.size_bytes, error.size_bytes_max)
         case NotCommitted():

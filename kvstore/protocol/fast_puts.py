@@ -2,8 +2,9 @@
 
 Consecutive commands mostly come from one client, whose keys, values and numbers rarely change in size. Such commands
 have the same length, and the same bytes at the same positions except for the contents of these fields: one layout. To
-check this, one byte of each command is compared at a time, by a slice over all commands. Then one `struct` reads all of
-them, in half the time of the decoder. Any other payload is decoded by the general path; a test compares the two.
+check for one layout, each of these positions is compared in all commands at once, by a slice. Then one `struct` reads
+all commands, in half the time of the decoder. Any other payload is decoded by the general path; a test compares the two
+paths.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ SinglePut = tuple[int, int, int, int, bytes, bytes]
 """The leader time of an entry, and the fields of its only command: a put, as in a PutRow."""
 
 NOT_A_PLAIN_PUT = -1
-"""Stands for the session id of a command that is not a valid put. A valid put here is
-`[session_id, request_no, acknowledged_up_to, 1, key, value]` with a non-empty key and numbers from 0 to INT64_MAX. How
-the three numbers must relate to each other is not checked."""
+"""In place of the session id: marks a command that is not a valid put. A valid put here is `[session_id, request_no,
+acknowledged_up_to, 1, key, value]` with a non-empty key and numbers from 0 to INT64_MAX. How the three numbers must
+relate to each other is not checked."""
 
 Batch = tuple[int, Sequence[PutRow]]
 """The leader time of an entry, and its commands."""
 
 RUN_MIN = 16
-"""If runs of commands of one layout are shorter than this on average, this path is no faster than the decoder."""
+"""If fewer consecutive commands than this have one layout on average, this path is no faster than the decoder."""
 
 SMALL_BATCH_PREFIX = bytes([0x80 + RUN_MIN])
 """The first byte of a payload with RUN_MIN - 1 commands. `parse_uniform_batch` is called only for payloads whose first
 byte is greater."""
 
 RUN_FIRST, RUN_MAX = 64, 1_024
-"""How many commands are compared together at first, and at most. This bounds the comparisons that are wasted when a
-run ends."""
+"""How many commands are compared together at first, and at most. A smaller number wastes fewer comparisons where a run
+of commands with one layout ends."""
 
 _PUT_TYPES = (int, int, int, int, bytes, bytes)
 PUT = 1  # `CommandKind.PUT`.
 _SMALL = bytes(range(24))  # The integers that CBOR encodes in their first byte, the head.
-_SIZES = {24: 1, 25: 2, 26: 4, 27: 8}  # Size of the number after a head, by the head's lower five bits.
-NUMBER_BYTES_MAX = 4  # Larger numbers are left to the decoder: they may not fit into 64 bits with sign.
+_SIZES = {24: 1, 25: 2, 26: 4, 27: 8}  # Bytes of the number after a head, by the head's lower five bits.
+NUMBER_BYTES_MAX = 4  # The decoder reads longer numbers, which may not fit into int64.
 TIME_BYTES_MAX = 8
 _FORMS = {0: "B", 1: "xB", 2: "xH", 4: "xI", 8: "xQ"}
 
@@ -55,8 +56,8 @@ _FORMS = {0: "B", 1: "xB", 2: "xH", 4: "xI", 8: "xQ"}
 class PutSizes(NamedTuple):
     """The sizes that determine the layout of a put, in bytes.
 
-    `session`, `request` and `floor`: the numbers without their heads (0 if the head is the number). `key` and `value`:
-    the contents without their heads.
+    `session`, `request` and `floor`: the sizes of these numbers without their heads (0 if the head is the number).
+    `key` and `value`: the sizes of the contents without their heads.
     """
 
     session: int
@@ -69,8 +70,8 @@ class PutSizes(NamedTuple):
 
 
 class FixedLayout(NamedTuple):
-    """The common layout of items. `fixed`: the positions of bytes that are equal in all items. `small`: the positions
-    of integers that are encoded in their head."""
+    """The layout that several items share. `fixed`: the positions of bytes that are equal in all items. `small`: the
+    positions of integers that are encoded in their head."""
 
     length: int
     read: Struct
@@ -78,7 +79,7 @@ class FixedLayout(NamedTuple):
     small: tuple[int, ...]
 
     def count_uniform(self, data: bytes, at: int, count: int) -> int:
-        """Return how many items from byte `at` on have this layout, up to the first other one, and at most `count`.
+        """Return how many consecutive items from byte `at` on have this layout, at most `count`.
 
         `data` must be long enough for `count` items.
         """
@@ -94,13 +95,13 @@ class FixedLayout(NamedTuple):
 
 
 def to_put_rows(items: Sequence[Any]) -> list[PutRow]:
-    """The rows of decoded commands, which are tuples."""
+    """Convert decoded commands (tuples) to rows."""
     return [
         (item[0], item[1], item[2], item[4], item[5])
         if (
             type(item) is tuple
             and len(item) == 6
-            and item[3] is PUT  # `is`: a value that is only equal to 1, like True, is not a plain put.
+            and item[3] is PUT  # `is`, because True == 1, but True is not the kind of a put.
             and type(item[0]) is type(item[1]) is type(item[2]) is int
             and type(item[4]) is type(item[5]) is bytes
             and item[4]
@@ -114,12 +115,13 @@ def to_put_rows(items: Sequence[Any]) -> list[PutRow]:
 
 
 def to_general_rows(items: Sequence[Any]) -> list[PutRow]:
-    """The rows of decoded commands, all of which are left to the general path."""
+    """Convert decoded commands to rows that all take the general path."""
     return [(NOT_A_PLAIN_PUT, 0, 0, b"", item) for item in items]
 
 
 def parse_uniform_batch(payload: bytes) -> Batch | None:
-    """The commands of a payload that consists of runs of puts; None for any other payload, valid or not."""
+    """Read the commands of a payload that consists of runs of puts with one layout; None for any other payload, valid
+    or not."""
     count, at = _number_at(payload, 0, 0x80)
     time, at = _number_at(payload, at, 0x00)
     left, tried, size = count - 1, RUN_FIRST, len(payload)
@@ -144,7 +146,8 @@ def parse_uniform_batch(payload: bytes) -> Batch | None:
 
 
 def parse_uniform_single_puts(payloads: Sequence[bytes]) -> list[SinglePut] | None:
-    """The puts of payloads with one put each, all of one layout, as one client writes them; None for others."""
+    """Read payloads that all have one layout and one put each (usually they come from one client). Return None if any
+    payload differs."""
     length, data = len(payloads[0]), b"".join(payloads)
     if payloads[0][:1] != b"\x82" or list(map(len, payloads)) != [length] * len(payloads):
         return None
@@ -160,7 +163,7 @@ def parse_uniform_single_puts(payloads: Sequence[bytes]) -> list[SinglePut] | No
 
 
 def to_single_puts(decoded: Sequence[Sequence[Any]]) -> list[SinglePut] | None:
-    """The puts of decoded payloads, which are tuples; None if any payload is not a single valid put."""
+    """Convert decoded payloads (tuples) with one put each; None if any payload is not a single valid put."""
     rows = [
         (items[0], item[0], item[1], item[2], item[4], item[5])
         for items in decoded
@@ -170,7 +173,7 @@ def to_single_puts(decoded: Sequence[Sequence[Any]]) -> list[SinglePut] | None:
             and tuple(map(type, item)) == _PUT_TYPES
             and item[3] == PUT
             and item[4]
-            and (item[0] | item[1] | item[2]) >> 63 == 0  # From 0 to INT64_MAX, each of them.
+            and (item[0] | item[1] | item[2]) >> 63 == 0  # Each number is from 0 to INT64_MAX.
         )
     ]
     return rows if len(rows) == len(decoded) else None
@@ -190,28 +193,29 @@ def parse_put_layout(data: bytes, at: int) -> PutSizes | None:
         return None
     key_bytes, key_at = _number_at(data, place + 1, 0x40)
     value_bytes, value_at = _number_at(data, key_at + key_bytes, 0x40)
-    if key_bytes < 1 or not 0 <= value_bytes <= len(data):  # May be cut off; a `struct` has a greatest size.
+    if key_bytes < 1 or not 0 <= value_bytes <= len(data):  # The value may be cut off, but `struct` bounds its size.
         return None
     key_head, value_head = key_at - place - 1, value_at - key_at - key_bytes
     return PutSizes(of_session, of_request, of_floor, key_head, key_bytes, value_head, value_bytes)
 
 
 def size_of_number(data: bytes, at: int) -> int:
-    """Return how many bytes follow the head of the non-negative integer at `at`; above all bounds if there is none."""
+    """Return how many bytes follow the head of the non-negative integer at `at`; above TIME_BYTES_MAX if there is no
+    such integer."""
     first = data[at] if at < len(data) else 0xFF
     return 0 if first < 24 else _SIZES.get(first, TIME_BYTES_MAX + 1)
 
 
 def places_of(sizes: Sequence[int], at: int, fixed: list[int], small: list[int]) -> tuple[str, int]:
-    """Return the `struct` format of integers of these sizes from byte `at` on, and their end. Adds their heads to
-    `fixed` or `small`."""
+    """Return the `struct` format of integers of these sizes from byte `at` on, and where the integers end. Add the
+    positions of their heads to `fixed` or `small`."""
     for size in sizes:
         (fixed if size else small).append(at)
         at += 1 + size
     return "".join([_FORMS[size] for size in sizes]), at
 
 
-@lru_cache(maxsize=256)  # A few clients have a few layouts at a time.
+@lru_cache(maxsize=256)  # Enough: few layouts are in use at a time.
 def _layout_of_puts(sizes: PutSizes) -> FixedLayout:
     fixed, small = [0], list[int]()
     numbers, place = places_of(sizes[:3], 1, fixed, small)
@@ -224,7 +228,7 @@ def _layout_of_puts(sizes: PutSizes) -> FixedLayout:
 
 @lru_cache(maxsize=256)
 def _layout_of_payloads(of_time: int, sizes: PutSizes) -> FixedLayout:
-    """The layout of `[time, put]`."""
+    """The layout of a payload `[time, put]`."""
     put, fixed, small = _layout_of_puts(sizes), [0], list[int]()
     form, place = places_of((of_time,), 1, fixed, small)
     fixed += [place + each for each in put.fixed]

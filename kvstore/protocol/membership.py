@@ -24,11 +24,11 @@ VOTER, LEARNER, INCOMING, OUTGOING = "voter", "learner", "incoming", "outgoing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """One member. `part`: voter, learner, or, while voters change, `incoming` or `outgoing`.
+    """One member. `part`: `voter` or `learner`; while voters change, also `incoming` or `outgoing`.
 
-    `incarnation_id`: the incarnation of its data folder that the responding member knows, 16 bytes; empty if that
-    member knows none yet. `lag`: how many log entries this one lacks. `is_heard`: the leader has heard it lately. Both
-    are None unless the leader responds.
+    `incarnation_id`: the incarnation of this member, 16 bytes, as far as the responding member knows; empty if unknown.
+    `lag`: how many log entries this member lacks. `is_heard`: the leader has received a message from this member
+    lately. Both `lag` and `is_heard` are None unless the leader responds.
     """
 
     node_id: str
@@ -42,10 +42,11 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """The members as one of them, `node_id`, sees them. While `is_changing`, no other change can begin.
+    """The members of the cluster, as known to the member `node_id`. While `is_changing`, no other change can begin.
 
-    `removed`: ids of former members, which are never used again (the last 256). `incarnation_id`: for the id `about` of
-    the request, the incarnation that has connected here under this id, be it a member or not; empty if there was none.
+    `removed`: the ids of the last 256 former members, which are never used again. `incarnation_id`: the incarnation
+    that has connected to the responding member under the id `about` of the request, whether or not this id is a member;
+    empty if there was none.
     """
 
     node_id: str
@@ -63,7 +64,8 @@ class Membership:
 
 
 def change_request(change: MembershipChange) -> Request:
-    """Have the leader change the members. The response follows when the whole change is committed."""
+    """Make the request to change the members, which the leader carries out. The response follows when the whole change
+    is committed."""
     items = (
         tuple(map(_row, change.add)),
         change.promote,
@@ -74,7 +76,8 @@ def change_request(change: MembershipChange) -> Request:
 
 
 def membership_request(address: str | None = None, *, of_leader: bool = False, about: str = "") -> Request:
-    """Request the membership. `of_leader`: only from the leader. `about`: an id, for `Membership.incarnation_id`."""
+    """Request the membership. `of_leader`: only the leader may answer. `about`: a node id, for
+    `Membership.incarnation_id`."""
     items = (of_leader, about) if about else (of_leader,)
     return Request(kind=RequestKind.MEMBERSHIP, items=items, anywhere=not of_leader, address=address)
 
@@ -120,7 +123,7 @@ def _ids(items: object) -> tuple[str, ...]:
 
 
 def _member(row: object) -> Member:
-    """Read one member. Other members must be able to reach both of its addresses, so these must be advertisable."""
+    """Read one member. Other members must be able to reach both addresses of a member, so both must be advertisable."""
     if type(row) is not list or len(row) < 4 or not all(type(each) is str for each in row[:3]):
         raise TypeError("a member is [node_id, peer_address, client_address, incarnation_id]")
     try:

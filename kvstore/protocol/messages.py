@@ -1,7 +1,7 @@
-"""Messages between clients and members: frames as between peers, bodies of CBOR.
+"""Messages between clients and members, in the same frames of CBOR as messages between peers.
 
 First each side sends a hello (`raft.Hello`; the client's hello has the role `client` and no ids). Then the client sends
-requests, as many as it likes without waiting. The member answers each request once, in any order:
+requests; it need not wait for a response before the next request. The member answers each request once, in any order:
 
     request   [request_id, kind, ...]          request_id: 1 or more, the client's choice
       members   [id, 1]
@@ -25,6 +25,15 @@ requests, as many as it likes without waiting. The member answers each request o
                                                       results_bytes], ...], whether there are more]
       close_session [id, 11, session_id, only_unused] answered [whether it was closed], once the close is committed
       limits    [id, 12]                              answered [{name of a replicated limit: [limit, used]}]
+      watch     [id, 13, start, end, from_revision, flags, window_bytes]      a watch, about which many messages with
+                                                      this id follow (`watches`)
+      unwatch   [id, 14]     window [id, 15, bytes]     progress [id, 16]     about the watch with this id
+      leases    [id, 17, after_id, count_max]         leases by id, 500 at most (`lease_requests`); answered
+                                                      [leader_time, [[id, ttl_ns, deadline, keys], ...], whether there
+                                                      are more]
+      lease     [id, 18, lease_id, after_key, count_max]     one lease and its keys, 1,000 at most; answered
+                                                      [leader_time, ttl_ns, deadline, [key, ...], whether there are
+                                                      more], or [leader_time, null] if there is no such lease
 
     response  [request_id, code, revision, consistency, node_id, ...]
       0 to 15   the store's answer (`ResultCode`); the rest of its result follows
@@ -43,9 +52,10 @@ requests, as many as it likes without waiting. The member answers each request o
                 same way at any member; the connection is closed (request_id 0: the id could not be read)
       31        the connection is closed, since its data is invalid or its place is needed: reason (request_id 0)
 
-Arrays grow only at their end; extra items of a request or response are ignored, unknown kinds are an error.
-Every response has the store's revision at its point in the order, the consistency of a read (0 for other requests), and
-the id of the member that answered. These numbers are in use already: new ones may be added, but none may change.
+New items may be added only at the end of an array. Receivers ignore extra items of a request or response; an unknown
+kind is an error. Every response has the store's revision at its point in the order of commands, the consistency of a
+read (0 for other requests), and the id of the member that answered. These numbers are in use already: new ones may be
+added, but none may change.
 
 See docs/reference/specification.md#710-client-requests.
 """
@@ -89,6 +99,12 @@ class RequestKind(enum.IntEnum):
     SESSIONS = 10
     CLOSE_SESSION = 11
     LIMITS = 12
+    WATCH = 13
+    UNWATCH = 14
+    WATCH_WINDOW = 15
+    WATCH_PROGRESS = 16
+    LEASES = 17
+    LEASE = 18
 
 
 class Code(enum.IntEnum):
@@ -135,9 +151,10 @@ class Consistency(enum.IntEnum):
 
 
 class Request(NamedTuple):
-    """A request that has no request id, session or number yet.
+    """A client's request before it is sent, without request id, session id and request number.
 
-    `address`: the only member that can answer. If it is None, any member can answer with `anywhere`, else the leader.
+    `address`: the only member that can answer. If it is None, any member can answer if `anywhere` is true; otherwise
+    only the leader can.
     """
 
     kind: RequestKind
@@ -158,7 +175,8 @@ class Request(NamedTuple):
 
 
 class SessionlessRequest(Request):
-    """A command that is sent once, outside of the client's session: it works even when sessions are full."""
+    """A command that is sent once, outside of the client's session. It also works when no more sessions can be
+    opened."""
 
     __slots__ = ()
 
@@ -178,7 +196,7 @@ def members_request() -> Request:
 
 
 def command_request(command: Command) -> Request:
-    """Have the cluster carry out a command once."""
+    """Make the request for a command, which the cluster carries out at most once."""
     return Request(_COMMAND, command)
 
 
@@ -194,7 +212,7 @@ def read_request(
 
 
 def status_request(address: str | None = None, *, with_hash: bool = False) -> Request:
-    """Request the status of a member. `with_hash`: with a hash of the state, which costs a walk over all keys."""
+    """Request the status of a member. `with_hash`: include a hash of the state; the member then walks all keys."""
     return Request(kind=RequestKind.STATUS, items=(with_hash,), anywhere=True, address=address)
 
 
@@ -204,7 +222,7 @@ def read_log_request(from_index: int, bytes_max: int, address: str | None = None
 
 
 def transfer_request(to: str | None, address: str) -> Request:
-    """Have the member at `address` transfer its leadership, if it leads. Repeating the request does no harm."""
+    """Request that the member at `address` transfers its leadership, if it leads. The request may be repeated."""
     return Request(kind=RequestKind.TRANSFER, items=(to,), anywhere=True, address=address)
 
 
@@ -219,9 +237,9 @@ def snapshot_request(
 ) -> Request:
     """Request bytes from `offset` on of the newest snapshot of the member at `address`.
 
-    `name`: the file name from the response to the first page; None to request the first page. For the first page the
-    snapshot must have at least `revision_min`; with `build`, the member builds such a snapshot if it has none.
-    `bytes_max` 0: as many bytes as a page may have.
+    `name`: the file name from the response to the first page; None to request the first page. For the first page, the
+    snapshot must have at least the revision `revision_min`; with `build`, the member builds such a snapshot if it has
+    none. `bytes_max` 0: as many bytes as a page may have.
     """
     items = (name, offset, bytes_max, revision_min, build)
     return Request(kind=RequestKind.SNAPSHOT, items=items, anywhere=True, address=address)
@@ -230,10 +248,10 @@ def snapshot_request(
 def encode_request(
     request_id: int, request: Request, *, session_id: int = 0, request_no: int = 0, acknowledged_up_to: int = 0
 ) -> bytes:
-    """Encode the body of a request frame. A member proposes the bytes of the command in it unchanged."""
+    """Encode the body of a request frame. A member proposes the bytes of a command in the request unchanged."""
     if (
         request.kind == _READ and len(request.items) == len(request.items[1]) == 2
-    ):  # A get, encoded by hand: the same bytes as below.
+    ):  # A get, encoded by hand: the same bytes as from the general encoding below.
         key = request.items[1][1]
         return b"\x84%b\x03%c\x82\x02%b%b" % (uint_head(request_id), request.items[0], bytes_head(len(key)), key)
     if request.command is None:
@@ -330,7 +348,8 @@ _MALFORMED, _INTERNAL_ERROR = int(Code.MALFORMED), int(Code.INTERNAL_ERROR)
 
 @dataclass(frozen=True, slots=True)
 class MembersView:
-    """The members of the cluster, as one of them sees them. Addresses are of client ports; empty: none known."""
+    """The members of the cluster, as known to one member. Addresses are those for clients; an empty address is
+    unknown."""
 
     leader_id: str | None
     leader_address: str | None

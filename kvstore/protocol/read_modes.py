@@ -1,8 +1,8 @@
-"""Read modes: each consistency of the protocol, and the engine's read mode for it.
+"""The consistencies of the protocol, each with the read mode of the engine that implements it.
 
 A member may answer with a stronger consistency than requested, never with a weaker one. The response names the
-consistency that was used. A `lease` read without a lease is answered as `linearizable`. A `bounded` read whose age
-cannot be proven is answered as `follower`; a leader answers it like its other reads.
+consistency that was used. A `lease` read without a lease is answered as `linearizable`. If the age of the state cannot
+be proven, a `bounded` read is answered as `follower`. A leader answers a `bounded` read like its other reads.
 
 See docs/reference/specification.md#811-consistency-of-reads.
 """
@@ -26,7 +26,7 @@ WAYS = {
 LABELS = {way: int(consistency) for consistency, way in WAYS.items()}
 
 STALENESS_MS_MAX = 1_000_000_000
-"""The greatest bound of a bounded read: eleven days. Clients that accept any age use `local` reads."""
+"""The greatest bound of a bounded read, in ms: eleven days. A client that accepts any age uses `local` reads."""
 
 
 def staleness_ms(items: Sequence[Any]) -> int:
@@ -37,7 +37,7 @@ def staleness_ms(items: Sequence[Any]) -> int:
 
 
 def age_ms(node: Node) -> int | None:
-    """Return the greatest possible age of this member's state, rounded up; None if its age is not known."""
+    """Return the greatest possible age of this member's state in ms, rounded up; None if the age is not known."""
     age_ns = node.core.state_age_ns
     return None if age_ns is None else -(-age_ns // MILLISECOND_NS)
 

@@ -1,7 +1,7 @@
-"""Results of the store: plain tuples inside (applied, kept and sent unchanged), dataclasses for callers.
+"""Results of the store. The store applies, keeps and sends them as plain tuples; callers get dataclasses.
 
 A result is `(code, revision, ...)`. With any code, `revision` is the store's revision at the command's point in the
-order. If the code is OK (0), the third item is the body, which begins with the kind of the command:
+order of commands. If the code is OK (0), the third item is the body, which begins with the kind of the command:
 
     put (1,)
     get (2, record)          or, absent, (2, null, deleted_revision, exact)
@@ -12,10 +12,19 @@ order. If the code is OK (0), the third item is the body, which begins with the 
     register_session (16, session_id, ttl_ns)    close_session (17,)    keep_alive (18,)
     change_limits (19,)    raise_feature_level (20,)
 
+Feature level 2 adds:
+
+    put (1, record or null)                             with `previous`: the old record
+    delete_range (7, count)  or, with `previous`, (7, count, (item, ...))          items as in a range
+    append (9, key)          add (10, the new number)
+    lease_grant (21, lease_id, ttl_ns)                  lease_revoke (22, count of removed keys)
+    lease_renew (23, ttl_ns, ...)                       one for each lease; 0 if there is no such lease
+    compact (24,)
+
 A record is `(value, create_revision, mod_revision, version, lease_id)`. If `exact`, `deleted_revision` is the revision
 of the key's last deletion, or 0 if the key was never there. Otherwise it is a bound: the key was deleted at or before
-this revision, or was never there. With any other code than OK, the fields of an error follow (`kvstore.errors`). These
-layouts are in snapshots already: they grow only at their end.
+this revision, or was never there. With any other code than OK, the fields of an error follow (`kvstore.errors`).
+Snapshots with these layouts exist already: new items may be added only at the end of an array.
 """
 
 from __future__ import annotations
@@ -57,14 +66,16 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """The result of a put. `revision` is the revision of this write."""
+    """The result of a put. `revision` is the revision of this write. `previous`: the old record, if requested."""
 
     revision: int
+    previous: Record | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GetResult:
-    """The result of a get. If `record` is None, the key is absent; see the module for `deleted_revision`, `exact`."""
+    """The result of a get. If `record` is None, the key is absent; the module's docstring explains `deleted_revision`
+    and `exact`."""
 
     revision: int
     record: Record | None
@@ -94,7 +105,8 @@ class RangeResult:
 
 @dataclass(frozen=True, slots=True)
 class CompareAndSetResult:
-    """The result of a compare-and-set. If not `succeeded`, `record` is what it saw; None if the key was absent."""
+    """The result of a compare-and-set. If not `succeeded`, `record` is the present record of the key; None if the key
+    is absent."""
 
     revision: int
     succeeded: bool
@@ -103,7 +115,54 @@ class CompareAndSetResult:
     exact: bool = True
 
 
-OperationResult = PutResult | GetResult | DeleteResult | RangeResult
+@dataclass(frozen=True, slots=True)
+class DeleteRangeResult:
+    """The result of a delete_range. `count`: how many records it removed. `previous`: these records, if requested."""
+
+    revision: int
+    count: int
+    previous: tuple[KeyRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """The result of an append: the key that it made."""
+
+    revision: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AddResult:
+    """The result of an add: the new number."""
+
+    revision: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted:
+    """The result of a lease_grant."""
+
+    revision: int
+    lease_id: int
+    ttl_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRevoked:
+    """The result of a lease_revoke. `keys`: how many keys were removed."""
+
+    revision: int
+    keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesRenewed:
+    """The result of a lease_renew: for each lease its time to live, or 0 if there is no such lease."""
+
+    revision: int
+    ttls_ns: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +174,14 @@ class TxnResult:
     results: tuple[OperationResult, ...]
 
 
+OperationResult = (
+    PutResult | GetResult | DeleteResult | RangeResult | DeleteRangeResult | AppendResult | AddResult | TxnResult
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SessionRegistered:
-    """The result of register_session: the id of the new session, from a replicated counter."""
+    """The result of register_session. A replicated counter gives the id of the new session."""
 
     revision: int
     session_id: int
@@ -132,15 +196,24 @@ class Acknowledged:
     kind: CommandKind
 
 
-Result = OperationResult | CompareAndSetResult | TxnResult | SessionRegistered | Acknowledged
+Result = (
+    OperationResult
+    | CompareAndSetResult
+    | SessionRegistered
+    | LeaseGranted
+    | LeaseRevoked
+    | LeasesRenewed
+    | Acknowledged
+)
 
 
 PUT_DONE = (1,)
-"""The body of every put's result. All share this one object, so that kept results need little memory."""
+"""The body of every put's result. All results of puts share this one object, so that kept results need little
+memory."""
 
 
 def refusal_item(error: KvError, revision: int) -> ResultItem:
-    """The result item of an error, which `read_result` raises again."""
+    """The result item of an error; `read_result` raises this error from it."""
     return (int(error.code), revision, *error.args)
 
 
@@ -162,7 +235,7 @@ def read_body(body: Sequence[Any], revision: int) -> Result:
     """Read the body of a result, or of one operation in a transaction. Raises the same errors as `read_result`."""
     match body[0]:
         case CommandKind.PUT:
-            return PutResult(_number(revision))
+            return PutResult(_number(revision), _record(body[1]) if len(body) > 1 and body[1] is not None else None)
         case CommandKind.GET:
             return GetResult(_number(revision), *_seen(body[1:]))
         case CommandKind.DELETE:
@@ -174,13 +247,28 @@ def read_body(body: Sequence[Any], revision: int) -> Result:
         case CommandKind.TXN:
             results = tuple(read_body(each, revision) for each in body[2])
             return TxnResult(_number(revision), _truth(body[1]), results)  # type: ignore[arg-type]
+        case CommandKind.DELETE_RANGE:
+            return DeleteRangeResult(
+                _number(revision), _number(body[1]), tuple(map(_item, body[2] if len(body) > 2 else ()))
+            )
+        case CommandKind.APPEND:
+            return AppendResult(_number(revision), _bytes(body[1]))
+        case CommandKind.ADD:
+            return AddResult(_number(revision), _number(body[1]))
+        case CommandKind.LEASE_GRANT:
+            return LeaseGranted(_number(revision), _number(body[1]), _number(body[2]))
+        case CommandKind.LEASE_REVOKE:
+            return LeaseRevoked(_number(revision), _number(body[1]))
+        case CommandKind.LEASE_RENEW:
+            return LeasesRenewed(_number(revision), tuple(map(_number, body[1:])))
         case CommandKind.REGISTER_SESSION:
             return SessionRegistered(_number(revision), _number(body[1]), _number(body[2]))
     return Acknowledged(_number(revision), CommandKind(body[0]))
 
 
 def _seen(fields: Sequence[Any]) -> tuple[Any, ...]:
-    """Read `(record,)` or `(None, deleted_revision, exact)`: what a get or a failed compare-and-set saw."""
+    """Read `(record,)` or `(None, deleted_revision, exact)`: the state of a key in the result of a get or
+    compare-and-set."""
     return (_record(fields[0]),) if fields[0] is not None else (None, *_since(fields[1:]))
 
 
@@ -222,6 +310,12 @@ def _number(value: Any) -> int:
     return value
 
 
+def _bytes(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise ValueError(f"{value!r:.40} is not bytes")
+    return value
+
+
 def _truth(value: Any) -> bool:
     if type(value) is not bool:
         raise ValueError(f"{value!r:.40} is neither true nor false")
@@ -251,7 +345,8 @@ def read_answer(response: Response, read: Callable[[Response], ReadT], *, has_ef
 class Answer(Generic[ResultT]):
     """A result, the member that sent it, and its consistency. `session_id` 0: the operation had no session.
 
-    `age_ms`: for a `bounded` read, which shows every write that was acknowledged at least this long before the request.
+    `age_ms` is for `bounded` reads: the result shows every write that was acknowledged at least this many ms before the
+    request.
     """
 
     result: ResultT

@@ -1,7 +1,7 @@
 """Requests of operators about sessions and replicated limits, and their responses: values and their form on the wire.
 
-None of these requests needs a session, so they also work when sessions are full. The leader answers them, from the
-state that it has applied.
+None of these requests needs a session, so they also work when sessions are full. The leader answers these requests,
+from the state that it has applied.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvstore.limits import StoreLimits
+from kvstore.limits import FEATURE_LEVEL_INITIAL, HISTORY_LEVEL, LEVEL_1_LIMITS, StoreLimits
 from kvstore.protocol.messages import Request, RequestKind, Response
 from kvstore.protocol.validation import is_count
 from raft import ProtocolError
 
 PAGE_SESSIONS_MAX = 500
-"""The most rows of one response. They take the leader 1 ms if 10,000 sessions are open: a page lists all ids."""
+"""The most sessions in one response. If 10,000 sessions are open, a response takes the leader 1 ms, because it has to
+walk all session ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """One open session. It expires at `deadline` (leader time in ns), if nothing more is applied for it.
+    """One open session. It expires at `deadline` (leader time in ns), unless another command is applied for it before.
 
     `is_unused`: none of its requests was carried out or acknowledged. `results`, `results_bytes`: its kept results.
     """
@@ -36,20 +37,21 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class SessionPage:
-    """Open sessions by id, as of `leader_time` (ns) on the leader. `more`: there are sessions behind the last one."""
+    """Open sessions by id, as of `leader_time` (ns) on the leader. `more`: further sessions follow on the next page."""
 
     leader_time: int
     items: tuple[SessionView, ...]
     more: bool
 
     def idle_ns(self, session: SessionView) -> int:
-        """How long nothing has been applied for `session`, which is of this page."""
+        """The time in ns since a command was last applied for `session`, which must be from this page."""
         return max(0, self.leader_time - (session.deadline - session.ttl_ns))
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsView:
-    """The replicated limits, and by name how much of each is used. For a limit per session: the most that one uses."""
+    """The replicated limits. `used`: how much of each limit is used, by name; for a limit per session, the most that
+    any session uses."""
 
     limits: StoreLimits
     used: dict[str, int]
@@ -61,7 +63,8 @@ def sessions_request(after_id: int, count_max: int) -> Request:
 
 
 def close_session_request(session_id: int, *, only_unused: bool) -> Request:
-    """Close a session; with `only_unused` only if it was never used. May be repeated, since ids are never reused."""
+    """Make the request to close a session; with `only_unused`, only if the session was never used. The request may be
+    repeated, since session ids are never reused."""
     return Request(kind=RequestKind.CLOSE_SESSION, items=(session_id, only_unused))
 
 
@@ -101,7 +104,8 @@ def decode_closed(response: Response) -> bool:
 def decode_limits(response: Response) -> LimitsView:
     """Decode the response to `limits_request`. Raises ProtocolError."""
     try:
-        pairs = {name: response.fields[0][name] for name in StoreLimits.names()}
+        level = HISTORY_LEVEL if len(response.fields[0]) > LEVEL_1_LIMITS else FEATURE_LEVEL_INITIAL
+        pairs = {name: response.fields[0][name] for name in StoreLimits.names(level)}
         limits = StoreLimits(**{name: limit for name, (limit, _) in pairs.items()})
         used = {name: used for name, (_, used) in pairs.items()}
     except (ValueError, TypeError, LookupError) as error:

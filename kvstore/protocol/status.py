@@ -24,11 +24,12 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """The status of one member. `commit_index` is the high-water mark; it and `low_watermark` are inclusive.
+    """The status of one member. `commit_index` is the high-water mark. Both `commit_index` and `low_watermark` are
+    inclusive.
 
-    `state_hash` is empty unless it was requested. Two members with the same `last_applied` must have the same hash.
-    With a hash, all fields are as of the moment when its computation began, so the hash belongs to `last_applied`. A
-    field that was added by a later build has a default, since earlier builds do not send it.
+    `state_hash` is empty unless it was requested. Two members with the same `last_applied` must have the same hash. If
+    there is a hash, all fields are as of the moment when its computation began, so the hash is that of the state at
+    `last_applied`. A field that a later build added has a default, since earlier builds do not send it.
 
     See docs/reference/specification.md#6-marks.
     """
@@ -58,20 +59,20 @@ class MemberStatus:
     failure: str | None
     state_hash: bytes
     peers: tuple[PeerView, ...]
-    is_disk_full: bool = False  # Writes are refused for lack of room.
+    is_disk_full: bool = False  # Writes are refused because the disk is full.
     lacks_descriptors: str = ""  # The system's error if writes are refused because too many files are open.
     disk_hangs: bool = False  # An append to the log has been under way for more than two election time-outs.
     part: str = ""  # voter, learner, incoming, outgoing (`membership`); empty: not a member, as far as it knows.
     is_removed: bool = False  # This member was removed for good, and stops by itself.
-    client_connections: int = 0  # The next field is their bound; 0: not reported.
+    client_connections: int = 0  # The next field is the bound on this number; 0: not reported.
     client_connections_max: int = 0
-    feature_level: int = 1  # In force here; the next two are the range that its build can apply.
+    feature_level: int = 1  # The level in force; the next two fields: the levels that the build knows.
     feature_level_min: int = 1
     feature_level_max: int = 1
     commit_held_by: tuple[str, ...] = ()  # On the leader: voters that lack the entries above the high-water mark.
-    low_watermark_held_by: tuple[str, ...] = ()  # On the leader: members that have not applied the entries above it.
-    duplicate_members: tuple[str, ...] = ()  # Members as which two processes have connected here within a minute.
-    log_held_by: str = ""  # Why the log begins where it does: `own_snapshot` or `low_watermark`.
+    low_watermark_held_by: tuple[str, ...] = ()  # On the leader: members that have applied no entry above it.
+    duplicate_members: tuple[str, ...] = ()  # Ids under which two processes connected within a minute.
+    log_held_by: str = ""  # What prevents compaction up to a later index: `own_snapshot` or `low_watermark`.
 
     @property
     def lag(self) -> int:
@@ -80,7 +81,7 @@ class MemberStatus:
 
 
 def status_to_map(status: MemberStatus) -> dict[str, Any]:
-    """Return the fields by name, for the wire. So newer members can add fields."""
+    """Return the fields by name, for the wire. With names, newer members can add fields."""
     return asdict(status)
 
 

@@ -1,4 +1,5 @@
-"""Keys and values as text. UTF-8 is left as it is; other bytes, and text that begins with `base64:`, become `base64:…`.
+"""Keys and values as text. Valid UTF-8 is shown as it is. Other bytes, and text that begins with `base64:`, become
+`base64:…`.
 
 Text of unknown origin is shown escaped: control characters, and characters that change the direction of text, are never
 printed as they are.
@@ -10,12 +11,15 @@ import base64
 import binascii
 import re
 
+Text = bytes | str
+"""A key or value as a caller gives it: bytes, or a str, which stands for its UTF-8 encoding."""
+
 PREFIX = "base64:"
 
 _CONTROLS = re.compile(
-    "[\x00-\x1f\x7f-\x9f"  # C0, with line ends, tab and ESC; C1, with a CSI of one character.
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # Marks and overrides of direction.
-    "\u2028\u2029\ufff9-\ufffb\ud800-\udfff]"  # More line ends, annotations, bytes that are no UTF-8.
+    "[\x00-\x1f\x7f-\x9f"  # The C0 controls (line ends, tab, ESC) and the C1 controls (a one-character CSI).
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # Controls of the direction of text.
+    "\u2028\u2029\ufff9-\ufffb\ud800-\udfff]"  # More line ends, annotations, and surrogates (bytes that are not UTF-8).
 )
 
 
@@ -33,7 +37,8 @@ def to_text(data: bytes) -> str:
 
 
 def to_shown_text(data: bytes) -> str:
-    """The text for a line or a table: like `to_text`, but data with a control character also becomes `base64:…`.
+    """Return the text for one line or a table cell: like `to_text`, but data with a control character becomes
+    `base64:…`.
 
     >>> to_shown_text(b"x\\ty"), to_shown_text(b"x y")
     ('base64:eAl5', 'x y')
@@ -66,3 +71,12 @@ def from_text(text: str) -> bytes:
         return base64.b64decode(text.removeprefix(PREFIX), validate=True)
     except binascii.Error as error:
         raise ValueError(f"{text!r} is not base64: {error}") from error
+
+
+def as_bytes(text: Text) -> bytes:
+    """The bytes of a key or value. Raises TypeError for anything but bytes and str."""
+    if isinstance(text, str):
+        return text.encode()
+    if not isinstance(text, bytes):
+        raise TypeError(f"keys and values are bytes or text, not {type(text).__name__}")
+    return text

@@ -1,23 +1,36 @@
-"""Validation of a command's form: at admission, also against one member's limits, and at apply, without these limits.
+"""Validation of a command's form, at admission and at apply. Only admission also checks one member's own limits.
 
-At apply the replicated feature level decides, never the build. If a form is not part of the level, all members treat it
-as invalid, even those with newer builds. `validate_*` accept any decoded CBOR item without raising: they return the
-reason why the item is invalid, or None. `admit_*` raise InvalidRequest.
+At apply, the replicated feature level decides which forms are valid, never the build. If a form is not part of the
+level, all members treat it as invalid, even members with newer builds. `validate_*` accept any decoded CBOR item
+without raising: they return the reason why the item is invalid, or None. `admit_*` raise InvalidRequest.
 
 See docs/reference/specification.md#713-feature-levels.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kvstore.errors import InvalidRequest, Reason
-from kvstore.limits import FEATURE_LEVEL_MAX, TIME_NS_MAX, AdmissionLimits, StoreLimits
-from kvstore.protocol.commands import CommandKind
-from raft import INT64_MAX
+from kvstore.limits import (
+    FEATURE_LEVEL_MAX,
+    LEVEL_1_LIMITS,
+    TIME_NS_MAX,
+    TXN_DEPTH_MAX,
+    AdmissionLimits,
+    StoreLimits,
+    limit_max,
+    limit_min,
+)
+from kvstore.protocol.commands import CommandKind, PutFlag, Target
+from raft import INT64_MAX, INT64_MIN
 
 _ARRAYS = (list, tuple)
+APPENDED_BYTES = 8
+"""The length of the revision at the end of a key that an append makes."""
+
 HEADER_ITEMS = 3
 """A command begins with session_id, request_no, acknowledged_up_to; its body follows."""
 
@@ -35,7 +48,7 @@ def validate_header(item: object) -> Reason | None:
     if not (type(session_id) is type(request_no) is type(acknowledged_up_to) is int):
         return Reason.MALFORMED
     if 0 <= session_id <= INT64_MAX and 0 <= request_no <= INT64_MAX and 0 <= acknowledged_up_to <= INT64_MAX:
-        return None  # No calls here, because every command passes twice.
+        return None  # No call of `is_count`: every command is validated twice.
     return Reason.OUT_OF_RANGE
 
 
@@ -156,15 +169,192 @@ def _validate_bare(body: Sequence[Any]) -> Reason | None:
 
 def _validate_limits(body: Sequence[Any]) -> Reason | None:
     values = body[1:]
-    if len(values) != len(StoreLimits.names()) or not all(value is None or type(value) is int for value in values):
+    if len(values) != LEVEL_1_LIMITS or not all(value is None or type(value) is int for value in values):
         return Reason.MALFORMED
     return None if all(value is None or 1 <= value <= INT64_MAX for value in values) else Reason.OUT_OF_RANGE
+
+
+def _validate_level_2_limits(body: Sequence[Any]) -> Reason | None:
+    values, names = body[1:], StoreLimits.names()
+    if len(values) not in (LEVEL_1_LIMITS, len(names)):
+        return Reason.MALFORMED
+    if not all(value is None or type(value) is int for value in values):
+        return Reason.MALFORMED
+    are_valid = [
+        value is None or limit_min(name) <= value <= limit_max(name) for name, value in zip(names, values, strict=False)
+    ]
+    return None if all(are_valid) else Reason.OUT_OF_RANGE
 
 
 def _validate_level(body: Sequence[Any]) -> Reason | None:
     if len(body) != 2 or type(body[1]) is not int:
         return Reason.MALFORMED
     return None if 1 <= body[1] <= INT64_MAX else Reason.OUT_OF_RANGE
+
+
+def _validate_numbers(numbers: Sequence[object]) -> Reason | None:
+    if not all(type(number) is int for number in numbers):
+        return Reason.MALFORMED
+    return None if all(map(is_count, numbers)) else Reason.OUT_OF_RANGE
+
+
+_FLAGS_MAX = sum(PutFlag)
+
+
+def _validate_level_2_put(body: Sequence[Any]) -> Reason | None:
+    if len(body) == 3:
+        return _validate_put(body)
+    if len(body) != 5 or type(body[2]) is not bytes or not type(body[3]) is type(body[4]) is int:
+        return Reason.MALFORMED
+    lease_id, flags = body[3], body[4]
+    if not is_count(lease_id) or not 0 <= flags <= _FLAGS_MAX:
+        return Reason.OUT_OF_RANGE
+    if (flags & PutFlag.KEEP_VALUE and body[2]) or (flags & PutFlag.KEEP_LEASE and lease_id):
+        return Reason.MALFORMED
+    return _validate_key(body[1])
+
+
+def _validate_level_2_get(body: Sequence[Any]) -> Reason | None:
+    if len(body) not in (2, 3):
+        return Reason.MALFORMED
+    return _validate_numbers(body[2:]) or _validate_key(body[1])
+
+
+def _validate_delete_range(body: Sequence[Any]) -> Reason | None:
+    if len(body) != 4 or type(body[1]) is not bytes or type(body[3]) is not bool:
+        return Reason.MALFORMED
+    return None if body[2] is None or type(body[2]) is bytes else Reason.MALFORMED
+
+
+def _validate_append(body: Sequence[Any]) -> Reason | None:
+    if len(body) != 4 or type(body[1]) is not bytes or type(body[2]) is not bytes:
+        return Reason.MALFORMED
+    return _validate_numbers(body[3:])
+
+
+def _validate_add(body: Sequence[Any]) -> Reason | None:
+    if len(body) != 3 or type(body[2]) is not int:
+        return Reason.MALFORMED
+    return _validate_key(body[1]) if INT64_MIN <= body[2] <= INT64_MAX else Reason.OUT_OF_RANGE
+
+
+def _validate_level_2_compare(compare: object) -> Reason | None:
+    if not isinstance(compare, _ARRAYS) or len(compare) not in (4, 5):
+        return Reason.MALFORMED
+    end = compare[4] if len(compare) == 5 else b""
+    if not (end is None or type(end) is bytes):
+        return Reason.MALFORMED
+    if compare[0] == Target.LEASE and type(compare[0]) is int:  # A number, as the others.
+        return _validate_compare((int(Target.VERSION), *compare[1:4]))
+    return _validate_compare(compare[:4])
+
+
+def _validate_level_2_txn(body: Sequence[Any]) -> Reason | None:
+    """Validate a transaction and the transactions within it."""
+    return _validate_txn_at(body, 1) or _validate_writes(body)
+
+
+def _validate_txn_at(body: Sequence[Any], depth: int) -> Reason | None:
+    if len(body) != 4 or not all(isinstance(part, _ARRAYS) for part in body[1:]):
+        return Reason.MALFORMED
+    if depth > TXN_DEPTH_MAX:
+        return Reason.NESTED_TOO_DEEP
+    for compare in body[1]:
+        flaw = _validate_level_2_compare(compare)
+        if flaw is not None:
+            return flaw
+    for operation in (*body[2], *body[3]):
+        if not isinstance(operation, _ARRAYS) or not operation or type(operation[0]) is not int:
+            return Reason.MALFORMED
+        if operation[0] == CommandKind.TXN:
+            flaw = _validate_txn_at(operation, depth + 1)
+        else:
+            validate = _LEVEL_2_OPERATION_VALIDATORS.get(operation[0])
+            flaw = validate(operation) if validate is not None else Reason.UNKNOWN_KIND
+        if flaw is not None:
+            return flaw
+    return None
+
+
+def _validate_writes(body: Sequence[Any]) -> Reason | None:
+    """Validate that no path through a valid transaction writes a key twice, or writes a key in a range it deletes.
+
+    The key of an append is not known yet; it is compared when the append is carried out.
+    """
+    return Reason.KEY_WRITTEN_TWICE if any(_writes_of(branch) is None for branch in (body[2], body[3])) else None
+
+
+class _Writes:
+    """What the operations of a branch may write. Each item has the place of its operation in the branch.
+
+    Two deletions of one key do no harm. The two branches of an inner transaction exclude each other, so they have the
+    place of that transaction, and do not collide.
+    """
+
+    __slots__ = ("deleted", "keys", "ranges")
+
+    def __init__(self) -> None:
+        self.keys: list[tuple[bytes, int]] = []
+        self.deleted: list[tuple[bytes, int]] = []
+        self.ranges: list[tuple[bytes, bytes | None, int]] = []
+
+    def include(self, inner: _Writes, place: int) -> None:
+        """Add the writes of a branch of the inner transaction at `place`."""
+        self.keys += [(key, place) for key, _ in inner.keys]
+        self.deleted += [(key, place) for key, _ in inner.deleted]
+        self.ranges += [(start, end, place) for start, end, _ in inner.ranges]
+
+    def collide(self) -> bool:
+        """True if two operations at different places may not happen in one change. Cost: O(n log n)."""
+        writers: dict[bytes, int] = {}
+        for key, place in self.keys:
+            if writers.setdefault(key, place) != place:
+                return True
+        if any(writers.get(key, place) != place for key, place in self.deleted):
+            return True
+        ordered = sorted(writers)
+        places = [writers[key] for key in ordered]
+        changes = [index for index in range(1, len(places)) if places[index] != places[index - 1]]
+        for start, end, place in self.ranges:
+            low = bisect_left(ordered, start)
+            high = len(ordered) if end is None else bisect_left(ordered, end)
+            # Keys of other operations are in the range if its first key is one, or if the place changes within it.
+            if low < high and (places[low] != place or bisect_left(changes, high) > bisect_right(changes, low)):
+                return True
+        return False
+
+
+def _writes_of(branch: Sequence[Any]) -> _Writes | None:
+    """The writes of a branch with valid operations; None if two of them collide."""
+    writes = _Writes()
+    for place, operation in enumerate(branch):
+        kind = operation[0]
+        if kind == CommandKind.TXN:
+            for inner in (_writes_of(operation[2]), _writes_of(operation[3])):
+                if inner is None:
+                    return None
+                writes.include(inner, place)
+        elif kind in (CommandKind.PUT, CommandKind.ADD):
+            writes.keys.append((operation[1], place))
+        elif kind == CommandKind.DELETE:
+            writes.deleted.append((operation[1], place))
+        elif kind == CommandKind.DELETE_RANGE:
+            writes.ranges.append((operation[1], operation[2], place))
+    return None if writes.collide() else writes
+
+
+def _validate_grant(body: Sequence[Any]) -> Reason | None:
+    if len(body) != 3:
+        return Reason.MALFORMED
+    return _validate_numbers(body[1:]) or (None if 1 <= body[2] <= TIME_NS_MAX else Reason.OUT_OF_RANGE)
+
+
+def _validate_one_number(body: Sequence[Any]) -> Reason | None:
+    return _validate_numbers(body[1:]) if len(body) == 2 else Reason.MALFORMED
+
+
+def _validate_renew(body: Sequence[Any]) -> Reason | None:
+    return _validate_numbers(body[1:]) if len(body) > 1 else Reason.MALFORMED
 
 
 _Validator = Callable[[Sequence[Any]], Reason | None]
@@ -174,6 +364,16 @@ _OPERATION_VALIDATORS: dict[int, _Validator] = {
     CommandKind.GET: _validate_key_only,
     CommandKind.DELETE: _validate_key_only,
     CommandKind.RANGE: _validate_range,
+}
+
+_LEVEL_2_OPERATION_VALIDATORS: dict[int, _Validator] = {
+    CommandKind.PUT: _validate_level_2_put,
+    CommandKind.GET: _validate_level_2_get,
+    CommandKind.DELETE: _validate_key_only,
+    CommandKind.RANGE: _validate_range,
+    CommandKind.DELETE_RANGE: _validate_delete_range,
+    CommandKind.APPEND: _validate_append,
+    CommandKind.ADD: _validate_add,
 }
 
 _VALIDATORS: dict[int, dict[int, _Validator]] = {
@@ -187,8 +387,23 @@ _VALIDATORS: dict[int, dict[int, _Validator]] = {
         CommandKind.CHANGE_LIMITS: _validate_limits,
         CommandKind.RAISE_FEATURE_LEVEL: _validate_level,
     },
+    2: {
+        **_LEVEL_2_OPERATION_VALIDATORS,
+        CommandKind.COMPARE_AND_SET: _validate_compare_and_set,
+        CommandKind.TXN: _validate_level_2_txn,
+        CommandKind.REGISTER_SESSION: _validate_register,
+        CommandKind.CLOSE_SESSION: _validate_bare,
+        CommandKind.KEEP_ALIVE: _validate_bare,
+        CommandKind.CHANGE_LIMITS: _validate_level_2_limits,
+        CommandKind.RAISE_FEATURE_LEVEL: _validate_level,
+        CommandKind.LEASE_GRANT: _validate_grant,
+        CommandKind.LEASE_REVOKE: _validate_one_number,
+        CommandKind.LEASE_RENEW: _validate_renew,
+        CommandKind.COMPACT: _validate_one_number,
+    },
 }
-"""The kinds of each feature level, with their validators. A level that is missing here has those of the newest one."""
+"""The kinds of each feature level, with their validators. A level that is missing here has the kinds of the newest
+level here."""
 
 _NEWEST_VALIDATORS = _VALIDATORS[max(_VALIDATORS)]
 
@@ -209,7 +424,7 @@ def admit_command(item: object, limits: AdmissionLimits, level: int = FEATURE_LE
     _bound_body(item[HEADER_ITEMS:], limits)
     is_numbered = session_id != 0 and kind not in (CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE)
     if is_numbered and not acknowledged_up_to < request_no:
-        raise InvalidRequest(Reason.OUT_OF_RANGE)  # The request would acknowledge itself.
+        raise InvalidRequest(Reason.OUT_OF_RANGE)  # The request would acknowledge its own result.
 
 
 def admit_body(body: Sequence[Any], limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
@@ -223,19 +438,29 @@ def admit_body(body: Sequence[Any], limits: AdmissionLimits, level: int = FEATUR
 def _bound_body(body: Sequence[Any], limits: AdmissionLimits) -> None:
     """Check a valid body against one member's bounds. Raises InvalidRequest."""
     kind = body[0]
-    if kind <= CommandKind.COMPARE_AND_SET:
-        _bound_operation(body, limits)
-    elif kind == CommandKind.TXN:
+    if kind == CommandKind.TXN:
         _bound_txn(body, limits)
-    elif kind == CommandKind.REGISTER_SESSION and not limits.session_ttl_ns_min <= body[1] <= limits.session_ttl_ns_max:
-        raise InvalidRequest(Reason.OUT_OF_RANGE, body[1], limits.session_ttl_ns_max)
+    elif kind < CommandKind.REGISTER_SESSION:
+        _bound_operation(body, limits)
+    elif kind == CommandKind.REGISTER_SESSION:
+        _bound_number(body[1], limits.session_ttl_ns_min, limits.session_ttl_ns_max)
+    elif kind == CommandKind.LEASE_GRANT:
+        _bound_number(body[2], limits.lease_ttl_ns_min, limits.lease_ttl_ns_max)
+    elif kind == CommandKind.LEASE_RENEW and len(body) - 1 > limits.lease_renewals_max:
+        raise InvalidRequest(Reason.TOO_MANY_OPERATIONS, len(body) - 1, limits.lease_renewals_max)
+
+
+_RANGES = (CommandKind.RANGE, CommandKind.DELETE_RANGE)
 
 
 def _bound_operation(body: Sequence[Any], limits: AdmissionLimits) -> int:
     """Check the keys and values of one operation against the bounds; return their total size in bytes."""
-    size = _bound(body[1], limits.key_bytes_max + (body[0] == CommandKind.RANGE), Reason.KEY_TOO_LONG)
-    if body[0] == CommandKind.RANGE:  # One byte more than a key: the next page starts right after the last key seen.
+    is_range = body[0] in _RANGES
+    size = _bound(body[1], limits.key_bytes_max + is_range, Reason.KEY_TOO_LONG)
+    if is_range:  # One byte longer than a key, to start right after a key.
         return size + (_bound(body[2], limits.key_bytes_max + 1, Reason.KEY_TOO_LONG) if body[2] is not None else 0)
+    if body[0] == CommandKind.APPEND:  # The key that it makes.
+        size += _bound(body[1] + bytes(APPENDED_BYTES), limits.key_bytes_max, Reason.KEY_TOO_LONG) - len(body[1])
     for value in body[2:]:  # put: the value; compare_and_set: also the expected value.
         if type(value) is bytes:
             size += _bound(value, limits.value_bytes_max, Reason.VALUE_TOO_LONG)
@@ -243,20 +468,38 @@ def _bound_operation(body: Sequence[Any], limits: AdmissionLimits) -> int:
 
 
 def _bound_txn(body: Sequence[Any], limits: AdmissionLimits) -> None:
-    _, compares, success, failure = body
-    count = len(compares) + len(success) + len(failure)
+    count, size = _size_of_txn(body, limits)
     if count > limits.txn_operations_max:
         raise InvalidRequest(Reason.TOO_MANY_OPERATIONS, count, limits.txn_operations_max)
-    size = 0
-    for target, _, key, operand in compares:
-        size += _bound(key, limits.key_bytes_max, Reason.KEY_TOO_LONG)
-        if target == 4:
-            size += _bound(operand, limits.value_bytes_max, Reason.VALUE_TOO_LONG)
-    for branch in (success, failure):
-        for operation in branch:
-            size += _bound_operation(operation, limits)
     if size > limits.txn_bytes_max:
         raise InvalidRequest(Reason.TRANSACTION_TOO_LARGE, size, limits.txn_bytes_max)
+
+
+def _size_of_txn(body: Sequence[Any], limits: AdmissionLimits) -> tuple[int, int]:
+    """(comparisons and operations, bytes of keys, values and operands), those of inner transactions included."""
+    _, compares, success, failure = body
+    count, size = len(compares) + len(success) + len(failure), 0
+    if count > limits.txn_operations_max:
+        return count, size
+    for target, _, key, operand, *end in compares:
+        size += _bound(key, limits.key_bytes_max, Reason.KEY_TOO_LONG)
+        if target == Target.VALUE:
+            size += _bound(operand, limits.value_bytes_max, Reason.VALUE_TOO_LONG)
+        if end and end[0]:
+            size += _bound(end[0], limits.key_bytes_max + 1, Reason.KEY_TOO_LONG)
+    for branch in (success, failure):
+        for operation in branch:
+            if operation[0] == CommandKind.TXN:
+                inner_count, inner_size = _size_of_txn(operation, limits)
+                count, size = count + inner_count, size + inner_size
+            else:
+                size += _bound_operation(operation, limits)
+    return count, size
+
+
+def _bound_number(number: int, least: int, greatest: int) -> None:
+    if not least <= number <= greatest:
+        raise InvalidRequest(Reason.OUT_OF_RANGE, number, greatest)
 
 
 def _bound(data: bytes, bytes_max: int, reason: Reason) -> int:

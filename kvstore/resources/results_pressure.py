@@ -34,8 +34,8 @@ CLOSES_MAX = 256
 """The most sessions that one check closes. A check is one turn of the member's event loop."""
 
 SMALL_RESULTS = frozenset({CommandKind.PUT, CommandKind.DELETE, CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE})
-"""Kinds of commands that are always admitted: their kept result has at most 128 bytes, and they acknowledge other
-results."""
+"""These kinds of commands are always admitted: the result that must be kept for each has at most 128 bytes, and each
+command also acknowledges earlier results of its session, which frees their room."""
 
 
 class ResultsPressure:

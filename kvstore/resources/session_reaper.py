@@ -1,4 +1,5 @@
-"""Proposes commands for sessions on the leader: an empty transaction for expiry, and `close_session` to make room.
+"""Proposes commands on the leader: an empty transaction for expiry of sessions and leases, and `close_session` to make
+room for sessions.
 
 At `sessions_max` the leader closes unused sessions, oldest first. Registering a session costs a client nothing. Without
 these closes, a client that only registers sessions would lock out all other clients for the time-to-live of its
@@ -12,7 +13,6 @@ starts without it.
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from itertools import takewhile
 
@@ -38,7 +38,7 @@ SCARCE_PARTS = 8
 
 
 class SessionReaper:
-    """On the leader, makes due sessions expire, and closes unused sessions when places are needed.
+    """On the leader, makes due sessions and leases expire, and closes unused sessions when places are needed.
 
     Cost: amortized constant per registration, none for any other request. The first registration after an election, if
     places are needed, walks all sessions once.
@@ -46,7 +46,8 @@ class SessionReaper:
 
     def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets) -> None:
         self._node, self._machine, self._open = node, machine, opened
-        self._expiry_ticket = 0  # The ticket of the empty transaction that makes sessions expire.
+        self._expiry_ticket = 0  # The ticket of the empty transaction that makes sessions and leases expire.
+        self._expiry_time = 0  # Leader time at which it was proposed.
         self._term: int | None = None
         self._registering: deque[int] = deque()  # Tickets of registrations that may not be applied yet.
         self._closing: deque[int] = deque()  # Tickets of closes that may not be applied yet.
@@ -55,19 +56,47 @@ class SessionReaper:
         self._window_begin = 0
         self._asked: dict[int, int] = {}  # Connection id → its registrations in this window.
 
-    def expire_due(self) -> None:
-        """If a session is due to expire, propose an empty transaction: sessions expire only when an entry is applied.
+    def expire_due(self) -> bool:
+        """If a session or a lease is due to expire, propose an empty transaction: they expire only when an entry is
+        applied. True if it was proposed.
 
         See docs/reference/specification.md#812-leader-time.
         """
-        deadline, core = self._machine.next_deadline, self._node.core
-        if deadline is None or core.leading_term is None:
-            return
-        if deadline <= core.leader_time_now() and self._expiry_ticket not in self._open.by_ticket:
-            (self._expiry_ticket,) = self._open.tickets(1)
-            with contextlib.suppress(RaftError):  # The next call tries again.
-                self._node.propose(encode_command(Txn()), self._expiry_ticket)
-                self._open.unheard(self._expiry_ticket)
+        left = self.ns_to_expiry()
+        if left is None or left > 0 or self._expiry_ticket in self._open.by_ticket:
+            return False
+        now = self._node.core.leader_time_now()
+        if now <= self._machine.leader_time:  # Only an entry with a later time expires more.
+            return False
+        (ticket,) = self._open.tickets(1)
+        try:
+            self._node.propose(encode_command(Txn()), ticket)
+        except RaftError:  # The next call tries again.
+            return False
+        self._open.unheard(ticket)
+        self._expiry_ticket, self._expiry_time = ticket, now
+        return True
+
+    def expire_more(self) -> bool:
+        """If the last empty transaction was applied and leases are still due, propose the next one at once.
+
+        One entry expires at most EXPIRED_KEYS_PER_ENTRY keys and leases. True if it was proposed. If no time has passed
+        since then, it is left to the next call of `expire_due`.
+        """
+        if not self._expiry_ticket or self._expiry_ticket in self._open.by_ticket:
+            return False
+        self._expiry_ticket = 0
+        return self._machine.leader_time >= self._expiry_time and self.expire_due()
+
+    def ns_to_expiry(self) -> int | None:
+        """How long it is on this leader until the next session or lease is due to expire, 0 or less if one is due.
+
+        None if there is none, or if this member does not lead. Amortized cost: constant.
+        """
+        core = self._node.core
+        if core.leading_term is None or (deadline := self._machine.next_deadline) is None:
+            return None
+        return deadline - core.leader_time_now()
 
     def make_room(self, connection_id: int) -> None:
         """Make room for a session. The caller proposes its registration next. Raises StoreBusy if there is no place for
@@ -91,7 +120,7 @@ class SessionReaper:
         self._registering.append(self._open.next_ticket)
 
     def _close_oldest(self, now: int, sessions_max: int) -> None:
-        due = self._machine.next_deadline
+        due = self._machine.sessions.next_deadline()
         if due is not None and due <= now:
             return  # A session expires before this registration, in the same entry.
         session_id = self._oldest_unused(now)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import trio
 
+from kvstore.limits import SECOND_NS
 from kvstore.resources.connection_places import IN_PROCESS, ConnectionPlace, ConnectionPlaces, origin_of
 from kvstore.server.service import Service
 from raft import CompletionBatch, TraceEvent
@@ -53,7 +54,16 @@ UNREAD_SECONDS_MAX = 120.0
 which a suspended client has lost its session anyway."""
 
 TICK_SECONDS = 1.0
-"""How often an idle leader looks for expired sessions, and the listener checks its reserved places."""
+"""How often the listener checks its reserved places, and a leader the kept results."""
+
+EXPIRY_LATE_SECONDS_MAX = 0.25
+"""How late a lease or a session may expire on an idle leader, apart from the time to commit an entry. A deadline may
+become known at any time, so this is also how often a leader looks for the next one. Looking writes nothing to the
+log."""
+
+EXPIRY_PAUSE_SECONDS_MIN = 0.01
+"""The pause between two looks while something is due: an entry that expires it is under way, or could not be proposed,
+or may not expire everything."""
 
 SCARCITY_SECONDS_MIN = 60.0
 """A shortage of places is logged once. The shortage ends when no connection had to give up its place for this long."""
@@ -160,12 +170,26 @@ class ClientListener:
             if listeners:
                 await nursery.start(Acceptor("clients").serve, self.serve_stream, listeners)
             nursery.start_soon(self._work_in_turns)
+            nursery.start_soon(self._expire_in_time)
             task_status.started()
             while True:
                 await trio.sleep(TICK_SECONDS)
                 self._tick()
                 self._service.expire_sessions()
                 self._driver.wake()
+
+    async def _expire_in_time(self) -> None:
+        """Have sessions and leases expire when they are due, although nobody writes, until cancelled."""
+        while True:
+            pause = EXPIRY_LATE_SECONDS_MAX
+            if self._service.ns_to_expiry() is not None:
+                self._driver.flush()  # Advances the clock of the node.
+                if self._service.expire_due():
+                    self._driver.wake()
+                left = self._service.ns_to_expiry()
+                if left is not None:  # 0 or less while an entry is under way, or if more is due than it may expire.
+                    pause = min(pause, max(EXPIRY_PAUSE_SECONDS_MIN, left / SECOND_NS))
+            await trio.sleep(pause)
 
     async def _work_in_turns(self) -> None:
         """Do the service's work that is too long for one turn of the loop, one slice per turn, until cancelled.
@@ -228,8 +252,11 @@ class ClientListener:
             self._flush()
 
     def _tick(self) -> None:
-        """Once a second, close connections that have held a reserved place for too long. Give a regular place to
-        connections that have made a request which is refused in a reserved place."""
+        """Once a second, close connections that have held a reserved place for too long.
+
+        Connections with a reserved place are served only cheap requests that change nothing. If one has made any other
+        request, give it a regular place.
+        """
         places = self._places
         places.tick += 1
         for place in places.overstayed():

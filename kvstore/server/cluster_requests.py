@@ -11,6 +11,7 @@ from kvstore.protocol.messages import DecodedRequest, MembersView, RequestKind, 
 from kvstore.protocol.session_requests import read_close
 from kvstore.protocol.status import MemberStatus, status_to_map
 from kvstore.protocol.validation import is_count
+from kvstore.server.lease_responses import lease_fields, leases_fields
 from kvstore.server.snapshot_pages import SnapshotPages
 from kvstore.server.status import limits_fields, membership_of, sessions_fields, status_of
 from kvstore.store.machine import KvMachine
@@ -62,6 +63,10 @@ class ClusterRequests:
                 return sessions_fields(self._machine, self._leader_time(), asked.items)
             case RequestKind.LIMITS:
                 return self._limits()
+            case RequestKind.LEASES:
+                return leases_fields(self._machine.leases, self._leader_time(), asked.items)
+            case RequestKind.LEASE:
+                return lease_fields(self._machine.leases, self._leader_time(), asked.items)
         return None
 
     def status(self) -> MemberStatus:
@@ -107,8 +112,8 @@ class ClusterRequests:
     def change_of(self, items: Sequence[Any]) -> MembershipChange:
         """Return the change that a request describes.
 
-        Each new voter is named with the incarnation of its data folder. If the leader was a cluster of one member
-        without addresses, its own addresses are added.
+        Each new voter is named with the incarnation of its data folder. If the change adds a member, and the
+        configuration has no peer address of the leader (a cluster of one), the change also sets the leader's addresses.
 
         Raises ProtocolError, ChangeRefused.
         """

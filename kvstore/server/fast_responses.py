@@ -117,7 +117,7 @@ class ResponseBatcher:
         room_bytes = unsent_bytes_max - connection.unsent_bytes
         records = machine.records_of([row[4][1] for row in rows])
         for ticket, row, record in zip(ready.tickets, rows, records, strict=True):
-            if record is not None and row[4][0] == 2 and room_bytes > 0:
+            if record is not None and row[4][0] == 2 == len(row[4]) and room_bytes > 0:
                 room_bytes -= len(record[0])
                 ids.append(row[1])
                 found.append(record)
@@ -135,7 +135,7 @@ class ResponseBatcher:
         if connection is None:
             return  # The client is gone.
         (record,) = machine.records_of((body[1],))
-        if record is not None and body[0] == 2 and connection.unsent_bytes < unsent_bytes_max:
+        if record is not None and body[0] == 2 == len(body) and connection.unsent_bytes < unsent_bytes_max:
             connection.in_flight -= 1
             self._put(connection, self._encoder.get(opened[1], machine.revision, record))
         else:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kvstore.limits import AdmissionLimits
+from kvstore.limits import HISTORY_LEVEL, AdmissionLimits
 from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Code, Consistency, DecodedRequest, RequestKind, check_client_hello
 from kvstore.protocol.read_modes import WAYS, staleness_ms
 from kvstore.protocol.validation import HEADER_ITEMS, admit_body, admit_command
+from kvstore.protocol.watches import HISTORY_IS_OFF, WatchSpec, admit_watch, read_window
 from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.server.cluster_requests import ClusterRequests
 from kvstore.store.machine import KvMachine
@@ -69,7 +70,7 @@ class EngineRead(NamedTuple):
     bound_ms: int
 
 
-class Change(NamedTuple):
+class MembersChange(NamedTuple):
     """Change the members."""
 
     change: MembershipChange
@@ -79,6 +80,26 @@ class Transfer(NamedTuple):
     """Transfer the leadership to the member `to`; None means the fittest member."""
 
     to: str | None
+
+
+class WatchBegin(NamedTuple):
+    """Begin a watch."""
+
+    spec: WatchSpec
+
+
+class WatchEnd(NamedTuple):
+    """End the watch with the id of the request, if there is one."""
+
+
+class WatchWindow(NamedTuple):
+    """Give window back to the watch with the id of the request."""
+
+    byte_count: int
+
+
+class WatchProgress(NamedTuple):
+    """Tell the progress of the watch with the id of the request."""
 
 
 class StateHashWanted(NamedTuple):
@@ -93,9 +114,13 @@ Decision = (
     | Registration
     | SessionClosing
     | EngineRead
-    | Change
+    | MembersChange
     | Transfer
     | StateHashWanted
+    | WatchBegin
+    | WatchEnd
+    | WatchWindow
+    | WatchProgress
 )
 
 
@@ -143,7 +168,7 @@ class RequestJudge:
             case RequestKind.READ:
                 return self._read(asked.items)
             case RequestKind.CHANGE:
-                return Change(self._cluster.change_of(asked.items))
+                return MembersChange(self._cluster.change_of(asked.items))
             case RequestKind.TRANSFER:
                 return Transfer(_transfer_target(asked.items))
             case RequestKind.STATUS if asked.items and asked.items[0]:
@@ -151,11 +176,27 @@ class RequestJudge:
             case RequestKind.CLOSE_SESSION:
                 session_id = self._cluster.closing(asked.items)
                 return Reply(Code.OK, (False,)) if session_id is None else SessionClosing(session_id)
+            case RequestKind.WATCH:
+                return self._watch(asked.items)
+            case RequestKind.UNWATCH:
+                return WatchEnd()
+            case RequestKind.WATCH_WINDOW:
+                return WatchWindow(read_window(asked.items))
+            case RequestKind.WATCH_PROGRESS:
+                return WatchProgress()
             case _:
                 fields = self._cluster.answer(asked)
                 if fields is None:
                     return Reply(Code.UNSUPPORTED, (f"request kind {asked.kind}",))
                 return Reply(Code.OK, fields)
+
+    def _watch(self, items: Sequence[Any]) -> WatchBegin | Reply:
+        spec = admit_watch(items, self._limits)
+        if self._machine.feature_level < HISTORY_LEVEL:
+            return Reply(Code.UNSUPPORTED, ("a watch, because the feature level of the cluster is 1 (`hwm upgrade`)",))
+        if not self._machine.history.is_on:
+            return Reply(Code.UNSUPPORTED, (f"a watch, because {HISTORY_IS_OFF}",))
+        return WatchBegin(spec)
 
     def _command(self, asked: DecodedRequest) -> Proposal | ScarceProposal | Registration:
         in_force = self._machine.feature_level

@@ -26,6 +26,7 @@ from kvstore.protocol.error_codes import error_fields
 from kvstore.protocol.messages import Code, Consistency, decode_request, encode_response, request_id_of
 from kvstore.protocol.read_modes import LABELS, MILLISECOND_NS, age_ms
 from kvstore.protocol.status import MemberStatus, status_to_map
+from kvstore.protocol.watches import WatchSpec
 from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.resources.session_reaper import SessionReaper
 from kvstore.server.cluster_requests import ClusterRequests
@@ -34,9 +35,9 @@ from kvstore.server.fast_requests import RUN_MAX, RequestBatch, parse_batch, par
 from kvstore.server.fast_responses import ResponseBatcher
 from kvstore.server.request_errors import RequestErrors, is_contained
 from kvstore.server.request_judge import (
-    Change,
     EngineRead,
     LocalRead,
+    MembersChange,
     Proposal,
     Registration,
     Reply,
@@ -45,11 +46,16 @@ from kvstore.server.request_judge import (
     SessionClosing,
     StateHashWanted,
     Transfer,
+    WatchBegin,
+    WatchEnd,
+    WatchProgress,
+    WatchWindow,
     is_for_operators,
 )
 from kvstore.server.state_hashes import StateHashes, WaitingRequest
 from kvstore.server.work_budget import FEW_REQUESTS, REQUESTS_PER_TURN, WorkBudget, is_costly
 from kvstore.store.machine import KvMachine
+from kvstore.watch.hub import IDLE_STEP_UNITS, STEP_UNITS, WatchHub
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
     MIB,
@@ -86,9 +92,19 @@ BUDGET_CHECK_BYTES = 4 * MIB
 1,000 connections. So the bounds of all connections together may be exceeded by this many bytes."""
 
 
+WATCHES_SHARE = 4
+"""Messages of watches fill at most this part of the unsent bytes that a connection may have: a quarter."""
+
 CLOSING = "closing"
 """In an `OpenRow`, this replaces the body of a read. It marks a request that closes a session; the response says
 whether a session was closed."""
+
+
+class _WatchOutput:
+    """The connections of a service, as the hub of watches needs them."""
+
+    def __init__(self, service: Service) -> None:
+        self.has_room, self.send = service.has_room_for_watches, service.send_of_watch
 
 
 class Service:
@@ -115,6 +131,8 @@ class Service:
         self._results = ResultsPressure(node, machine, self._open)
         self._judge = RequestJudge(node, machine, self.cluster, self._results, self.limits.admission)
         self._leading_term = node.core.leading_term
+        self.watches = WatchHub(machine, _WatchOutput(self), self._node_id, limits)
+        machine.has_changed = self._follow_soon
         self._backlogged: dict[int, Connection] = {}  # With frames that wait for room, or for the next turn.
         self._flooding: dict[int, Connection] = {}  # With frames that wait for a slice that serves floods.
 
@@ -174,6 +192,7 @@ class Service:
         self._flooding.pop(connection_id, None)
         self._deferring.pop(connection_id, None)
         self._hashes.forget(connection_id)
+        self.watches.gone(connection_id)
 
     def sent(self, connection_id: int, byte_count: int) -> bool:
         """Note that `byte_count` bytes were sent. True if waiting requests were taken up: the host then wakes the
@@ -185,6 +204,9 @@ class Service:
         assert connection.unsent_bytes >= 0, (connection_id, byte_count)
         if connection.deferred_responses:
             self._answer_deferred(connection)
+        if len(self.watches) and self.has_room_for_watches(connection_id):
+            self.watches.note_room(connection_id)
+            self._follow_soon()
         if not connection.backlog or connection_id in self._flooding:
             return False
         self._serve(connection, self._run_max)
@@ -193,7 +215,8 @@ class Service:
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent] = ()) -> bool:
         """Send the responses to requests that ended in a flush of the node.
 
-        True if requests that had waited for room were taken up; the host then flushes the node again.
+        True if requests that had waited for room were taken up, or if more leases are due to expire than one entry may
+        expire; the host then flushes the node again.
         """
         if events:
             self.cluster.snapshots.heed(events)
@@ -219,7 +242,10 @@ class Service:
         if term != self._leading_term:
             self._leading_term = term
             self._stepped_down()
-        return bool(self._backlogged) and self._resume()
+        if self.watches.has_work:
+            self._follow(STEP_UNITS)
+        is_expiring = self._reaper.expire_more()
+        return (bool(self._backlogged) and self._resume()) or is_expiring
 
     def work(self, *, floods: bool = True) -> bool:
         """Do one slice of the work that was too long for one turn. A slice takes 1 to 3 ms, or longer for one large
@@ -238,12 +264,19 @@ class Service:
             self._resume()
         if floods:
             self._serve_floods()
+        if self.watches.has_work:
+            self._follow(STEP_UNITS if self._backlogged or len(self._open) else IDLE_STEP_UNITS)
         return self.has_work
+
+    def _follow(self, units: int) -> None:
+        """Let the hub of watches work. If it has more work then, this continues in the next turn."""
+        self.watches.step(units)
+        self._follow_soon()
 
     @property
     def has_work(self) -> bool:
         """True if there is work that only `work` does."""
-        if self._hashes.is_under_way or self._deferring or self._flooding:
+        if self._hashes.is_under_way or self._deferring or self._flooding or self.watches.has_work:
             return True
         return self._budget.is_spent and bool(self._backlogged)
 
@@ -251,7 +284,8 @@ class Service:
     def has_urgent_work(self) -> bool:
         """True if some of the work for `work` is due in the next turn. Only the state hash and long responses to floods
         may wait longer."""
-        return self._budget.next_turn_is_due and bool(self._deferring or self._backlogged)
+        is_due = self._budget.next_turn_is_due and bool(self._deferring or self._backlogged)
+        return is_due or self.watches.has_work
 
     def _serve_floods(self) -> None:
         """Make long responses for flooding connections, in turns, until this slice has no more time for them."""
@@ -285,9 +319,20 @@ class Service:
             assert connection.in_flight == count, (connection_id, connection.in_flight, count)
 
     def expire_sessions(self) -> None:
-        """Expire sessions on an idle leader. The host calls this about every second, and then wakes the driver."""
+        """Expire sessions and leases on an idle leader, and check the kept results. The host calls this about every
+        second, and then wakes the driver."""
         self._reaper.expire_due()
         self._results.look()
+        self.watches.tick()
+        self._follow_soon()
+
+    def expire_due(self) -> bool:
+        """Expire sessions and leases that are due, on an idle leader. True if the host has to wake the driver."""
+        return self._reaper.expire_due()
+
+    def ns_to_expiry(self) -> int | None:
+        """How long it is until the host has to call `expire_due`; None if nothing can expire here."""
+        return self._reaper.ns_to_expiry()
 
     # The state of a connection, for the host.
 
@@ -307,11 +352,27 @@ class Service:
         return (0, 0) if connection is None else (len(connection.splitter.rest), connection.splitter.wanted_bytes)
 
     def is_idle(self, connection_id: int) -> bool:
-        """True if no request of this connection is open or waits, and no response waits."""
+        """True if no request of this connection is open or waits, no response waits, and it has no watch."""
         connection = self._connections.get(connection_id)
         return connection is None or not (
-            connection.in_flight or connection.unsent_bytes or connection.backlog or connection.deferred_responses
+            connection.in_flight
+            or connection.unsent_bytes
+            or connection.backlog
+            or connection.deferred_responses
+            or self.watches.count_of(connection_id)
         )
+
+    def has_room_for_watches(self, connection_id: int) -> bool:
+        """True if the connection has room for another message of a watch. Responses may take more room, so watches do
+        not hold up the other requests of a connection."""
+        connection = self._connections.get(connection_id)
+        return connection is not None and connection.unsent_bytes < self.limits.unsent_bytes_max // WATCHES_SHARE
+
+    def send_of_watch(self, connection_id: int, data: bytes) -> None:
+        """Send a message of a watch. The connection is not closed."""
+        connection = self._connections.get(connection_id)
+        if connection is not None and not connection.closed:
+            self._put_frames(connection, data)
 
     def wants_place(self, connection_id: int) -> bool:
         """True if the connection has a reserved place, and has made a request that is refused there."""
@@ -377,6 +438,7 @@ class Service:
     def _give_up(self, connection: Connection) -> None:
         """Close the connection of a client that does not read. The reason cannot be sent to such a client."""
         connection.closed = True
+        self.watches.gone(connection.connection_id)
         connection.out.clear()
         connection.deferred_responses.clear()
         connection.backlog.clear()
@@ -576,12 +638,22 @@ class Service:
                 self._or_refuse(connection, request_id, self._close_session, *decision)
             case EngineRead():
                 self._or_refuse(connection, request_id, self._read, *decision)
-            case Change():
+            case MembersChange():
                 self._or_refuse(connection, request_id, self._change, *decision)
             case Transfer():
                 self._or_refuse(connection, request_id, self._transfer, *decision)
             case StateHashWanted():
                 self._or_refuse(connection, request_id, self._tell_state_hash)
+            case WatchBegin():
+                self._or_refuse(connection, request_id, self._watch, decision.spec)
+            case WatchEnd():
+                self.watches.unwatch(connection.connection_id, request_id)
+            case WatchWindow():
+                self.watches.add_window(connection.connection_id, request_id, decision.byte_count)
+                self._follow_soon()
+            case WatchProgress():
+                self.watches.ask_progress(connection.connection_id, request_id)
+                self._follow_soon()
         return True
 
     def _or_refuse(self, connection: Connection, request_id: int, act: Callable[..., None], *arguments: object) -> None:
@@ -615,6 +687,18 @@ class Service:
         if connection is not None:  # The connection may have been given up.
             connection.in_flight -= 1
             self._respond(connection, request.request_id, Code.OK, (status_to_map(status),))
+
+    def _watch(self, connection: Connection, request_id: int, spec: WatchSpec) -> None:
+        if self.watches.has_watch(connection.connection_id, request_id):
+            self._end(connection, ProtocolError(f"request {request_id} is a watch, whose id is used again"))
+            return
+        self.watches.watch(connection.connection_id, request_id, spec)
+        self._follow_soon()
+
+    def _follow_soon(self) -> None:
+        """Let the hub of watches work in the next turn, if it has work. The machine calls this after each change."""
+        if self.watches.has_work:
+            self.work_wanted()
 
     def _register(self, connection: Connection, request_id: int, command: bytes) -> None:
         self._reaper.make_room(connection.connection_id)
@@ -760,6 +844,7 @@ class Service:
 
     def _close(self, connection: Connection) -> None:
         connection.closed = True
+        self.watches.gone(connection.connection_id)
         connection.backlog.clear()
         connection.splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self._closed.append(connection.connection_id)
@@ -789,8 +874,8 @@ class Service:
 
 
 def _fullest(held: dict[Connection, int], bound: int) -> list[Connection]:
-    """Return the connections that must be closed so that the others hold at most `bound` bytes: those that hold most.
-    If two connections hold the same number of bytes, the older connection is first.
+    """Return the connections to close, beginning with those that hold the most bytes, until the rest hold at most
+    `bound` bytes together. If two connections hold the same number of bytes, the older connection is first.
     """
     total, found = sum(held.values()), []
     for connection in sorted(held, key=lambda each: (-held[each], each.connection_id)) if total > bound else ():

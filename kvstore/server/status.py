@@ -137,5 +137,10 @@ def limits_fields(machine: KvMachine) -> tuple[Any, ...]:
         "results_bytes_per_session_max": max([each.results_bytes for each in open_sessions], default=0),
         "results_bytes_max": status.results_bytes,
         "deletions_max": status.deletions,
+        "history_bytes_max": machine.history.size_bytes,
+        "history_events_max": len(machine.history),
+        "leases_max": len(machine.leases.by_id),
+        "lease_grace_ns": 0,
     }
-    return ({name: (limit, used[name]) for name, limit in machine.limits.to_map().items()},)
+    limits = machine.limits.to_map(machine.feature_level)
+    return ({name: (limit, used[name]) for name, limit in limits.items()},)

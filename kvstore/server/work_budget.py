@@ -31,7 +31,18 @@ REQUESTS_PER_TURN = 128
 """Requests per turn without a fast path, for all connections that flood together: about 3 ms. Requests of other
 connections are not counted."""
 
-_PROPOSALS = frozenset({RequestKind.COMMAND, RequestKind.CHANGE, RequestKind.TRANSFER, RequestKind.CLOSE_SESSION})
+_CHEAP = frozenset(
+    {
+        RequestKind.COMMAND,
+        RequestKind.CHANGE,
+        RequestKind.TRANSFER,
+        RequestKind.CLOSE_SESSION,
+        RequestKind.WATCH,
+        RequestKind.UNWATCH,
+        RequestKind.WATCH_WINDOW,
+        RequestKind.WATCH_PROGRESS,
+    }
+)
 
 
 def is_costly(asked: DecodedRequest) -> bool:
@@ -40,7 +51,7 @@ def is_costly(asked: DecodedRequest) -> bool:
     if asked.kind == RequestKind.READ:
         is_local = asked.items[:1] == [Consistency.LOCAL]
         return is_local and len(asked.items) > 1 and _is_range(asked.items[1])
-    return asked.kind not in _PROPOSALS
+    return asked.kind not in _CHEAP
 
 
 def _is_range(body: object) -> bool:

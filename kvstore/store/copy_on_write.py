@@ -1,8 +1,9 @@
-"""Snapshot views of a state that keeps changing: taken in O(1), read in slices, each row as it was at the beginning.
+"""Snapshot views of a state that keeps changing: a view returns each row as it was when the view was taken.
 
-They copy on write. Before a row changes, each open view (`KeyValueMap.views`, `Sessions.views`) saves the row, unless
-the view has returned it already. For a row that changes a second time, or is newer than the view, this costs only a
-comparison. A slice is captured as a whole when it begins, so its rows may change before they are used.
+Views copy on write, and are read in slices. Before a row changes, each open view (`KeyValueMap.views`,
+`Sessions.views`) saves the row, unless the view has returned it already. If the row is newer than the view, or has
+changed since the view was taken, this costs only a comparison. All rows of a slice are read at once, when the slice
+begins; later changes do not affect the slice.
 """
 
 from __future__ import annotations
@@ -14,11 +15,16 @@ from typing import TypeVar
 from sortedcontainers import SortedList
 
 from kvstore.protocol.results import ResultItem
+from kvstore.store.history import History, MaybeRecord
+from kvstore.store.leases import Leases
 from kvstore.store.map import DeletionPlace, KeyValueMap
 from kvstore.store.records import SLOTS, RecordItem
 from kvstore.store.sessions import Session, Sessions
 
 SessionRow = tuple[int, int, int, int]
+
+LeaseRow = tuple[int, int, int]
+"""(lease_id, ttl_ns, deadline)"""
 
 P = TypeVar("P", bound=bytes | DeletionPlace)
 
@@ -35,8 +41,8 @@ class StoreSnapshotView:
         self._revision = store.revision  # Newer records are not in the view.
         self._records_left, self._deletions_left = len(store.records), len(store.deletions)
         self._key = b""  # The last key that was returned.
-        self._old: dict[bytes, RecordItem] = {}  # Records of later keys that were overwritten or removed since.
-        self._removed: SortedList[bytes] = SortedList()  # Those of them that are absent, or were for a while.
+        self._old: dict[bytes, RecordItem] = {}  # Old records of keys after `_key`: overwritten or removed since.
+        self._removed: SortedList[bytes] = SortedList()  # The keys in `_old` that were removed, even if written again.
         self._place: DeletionPlace = (0, 0, b"")  # The last deletion that was returned.
         self._forgotten: SortedList[DeletionPlace] = SortedList()  # Later deletions that the map has forgotten since.
         store.views.append(self)
@@ -52,23 +58,24 @@ class StoreSnapshotView:
             self._store.views.remove(self)
 
     def save(self, key: bytes, record: RecordItem) -> None:
-        """`record` is about to be overwritten."""
+        """Save `record`, which is about to be overwritten."""
         if record[2] <= self._revision and key > self._key and self._records_left:
             self._old[key] = record
 
     def save_removed(self, key: bytes, record: RecordItem) -> None:
-        """`record` is about to be removed, or has just been."""
+        """Save `record`, which has just been removed."""
         self.save(key, record)
         if key in self._old and key not in self._removed:
             self._removed.add(key)
 
     def save_deletion(self, place: DeletionPlace) -> None:
-        """A deletion is about to be forgotten."""
+        """Save a remembered deletion that the map has just forgotten."""
         if self._place < place and place[0] <= self._revision and self._deletions_left:
             self._forgotten.add(place)
 
     def records(self) -> Iterator[list[tuple[bytes, RecordItem]]]:
-        """All records by key, in slices. Records that are newer than the view are skipped, at 0.1 µs each."""
+        """All records in the order of their keys, in slices. Records that are newer than the view are skipped, at 0.1
+        µs each."""
         while self._records_left:
             keys = _following(self._store.keys.after(self._key), self._removed, self._slice_rows)
             self._key = keys[-1]
@@ -95,8 +102,8 @@ class StoreSnapshotView:
 
 
 def _following(later: Iterator[P], gone: SortedList[P], rows: int) -> list[P]:
-    """Return up to `rows` next items of `later` and `gone` together, in order. No item of `gone` was returned before;
-    those that are returned now are removed from it."""
+    """Return the next items of `later` and `gone`, merged in order: `rows` of them, or all if there are fewer. The
+    returned items of `gone` are removed from `gone`."""
     found = list(islice(later, rows))
     if gone:
         found = sorted({*found, *islice(gone, rows)})[:rows]
@@ -108,8 +115,8 @@ def _following(later: Iterator[P], gone: SortedList[P], rows: int) -> list[P]:
 class SessionsSnapshotView:
     """A view of sessions and their kept results. It is open until `close`, which its owner must call.
 
-    Making a view costs O(sessions), which are few: 0.2 ms for 10,000. Before its first change, a session is saved with
-    a copy of its `results`: 0.04 ms for the 4,096 results that the default limits allow.
+    Making a view costs O(sessions): 0.2 ms for 10,000 sessions. Before a session changes for the first time, the view
+    saves it with a copy of its `results`. The copy takes 0.04 ms for the 4,096 results that the default limits allow.
     """
 
     def __init__(self, sessions: Sessions) -> None:
@@ -126,7 +133,8 @@ class SessionsSnapshotView:
             self._sessions.views.remove(self)
 
     def save(self, session: Session, *, is_over: bool = False) -> None:
-        """The session is about to change. `is_over`: it is about to be removed, so its results never change again."""
+        """Save a session that is about to change. `is_over`: the session is being removed, so its results never change
+        again."""
         session_id = session.session_id
         if self._last_id < session_id < self._next_id and session_id not in self._saved:
             self._saved[session_id] = (_row(session), session.results if is_over else session.results.copy())
@@ -161,3 +169,31 @@ class SessionsSnapshotView:
 
 def _row(session: Session) -> SessionRow:
     return session.session_id, session.ttl_ns, session.deadline, session.floor
+
+
+class HistorySnapshotView:
+    """The kept history as it was when the view was made. It needs no copies, because events never change.
+
+    Making a view costs O(blocks), and 0.1 ms to copy the open block.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._blocks, self._first_number = history.view()
+
+    def newest_first(self) -> Iterator[tuple[int, bytes, MaybeRecord]]:
+        """All events as (revision, key, record before). Blocks that were read are released."""
+        while self._blocks:
+            block = self._blocks.pop()
+            for place in range(len(block) - 1, max(0, self._first_number - block.number) - 1, -1):
+                yield block.revisions[place], block.keys[place], block.before(place)
+
+
+def lease_rows(leases: Leases) -> Iterator[LeaseRow]:
+    """All leases by id, as they are now; they are put in order when they are read. Cost: O(n), 7 ms for 100,000."""
+    kept = leases.by_id.values()
+    columns = list(leases.by_id), [each.ttl_ns for each in kept], [each.deadline for each in kept]
+
+    def rows() -> Iterator[LeaseRow]:
+        yield from sorted(zip(*columns, strict=True))
+
+    return rows()

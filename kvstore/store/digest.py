@@ -13,9 +13,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from kvstore.limits import StoreLimits
+from kvstore.limits import HISTORY_LEVEL, StoreLimits
 from kvstore.protocol.results import ResultItem
-from kvstore.store.copy_on_write import SessionRow, SessionsSnapshotView, StoreSnapshotView
+from kvstore.store.copy_on_write import (
+    HistorySnapshotView,
+    LeaseRow,
+    SessionRow,
+    SessionsSnapshotView,
+    StoreSnapshotView,
+    lease_rows,
+)
+from kvstore.store.history import MaybeRecord
 from kvstore.store.map import KeyValueMap
 from kvstore.store.records import RecordItem
 from kvstore.store.sessions import Session, Sessions
@@ -26,25 +34,27 @@ _DELETION = struct.Struct(">Iq")
 _SESSION = struct.Struct(">qqqqI")
 
 SLICE_PARTS = 512
-"""The parts hashed in one slice, in about 0.5 ms: those of 170 records, or of 512 deletions or results."""
+"""How many parts one slice hashes, in about 0.5 ms: the parts of 170 records, or of 512 deletions or results."""
 
 SLICE_BYTES = 256 * 1024
-"""The bytes hashed in one slice, unless one value is larger. SHA-256 takes 0.2 to 0.6 ms for this many bytes."""
+"""How many bytes one slice hashes at most, unless a single value is larger. SHA-256 takes 0.2 to 0.6 ms for this many
+bytes."""
 
-_PICTURE_ROWS = 128  # Rows that are captured from the state at a time.
+_PICTURE_ROWS = 128  # How many rows a view reads from the state at a time.
 
 
 def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
-    """32 bytes that are equal exactly if all replicated fields are. Cost: O(n), about 1 s for 10⁶ small records.
+    """A digest of 32 bytes. Two states have the same digest exactly if all their replicated fields are equal.
 
-    For tests and simulations; a member that serves uses StateHashing.
+    Cost: O(n), about 1 s for 10⁶ small records. For tests and simulations; a running member uses StateHashing.
     """
     digest, gathered = hashlib.sha256(), list[bytes]()
     rows = ((key, store.records[key]) for key in store.keys)
     by_id = sessions.by_id
     whole_sessions = (_whole(by_id[session_id]) for session_id in sorted(by_id))
     head = _head(store, sessions, limits, leader_time, level)
-    for part in _parts(head, rows, store.deletions.items(), whole_sessions):
+    events, leases = HistorySnapshotView(store.history).newest_first(), lease_rows(store.leases)
+    for part in _parts(head, rows, store.deletions.items(), whole_sessions, events, leases):
         gathered.append(part)
         if len(gathered) >= _BATCH_PARTS:
             digest.update(b"".join(gathered))
@@ -66,6 +76,8 @@ class StateHashing:
             chain.from_iterable(self._state.records()),
             ((key, revision) for places in self._state.deletions() for revision, _, key in places),
             self._clients.whole_sessions(),
+            HistorySnapshotView(store.history).newest_first(),
+            lease_rows(store.leases),
         )
         self._digest = hashlib.sha256()
         self.result = b""  # 32 bytes once `step` has returned False.
@@ -96,8 +108,11 @@ def _parts(
     records: Iterable[tuple[bytes, RecordItem]],
     deletions: Iterable[tuple[bytes, int]],
     sessions: Iterable[tuple[SessionRow, Sequence[tuple[int, ResultItem]]]],
+    events: Iterable[tuple[int, bytes, MaybeRecord]],
+    leases: Iterable[LeaseRow],
 ) -> Iterator[bytes]:
-    """The input of the hash. Sections need no separator, because their lengths precede the first one."""
+    """The input of the hash. Sections need no separator, because `head` begins the input and contains the length of
+    each section."""
     yield head
     for key, (value, create_revision, mod_revision, version, lease_id) in records:
         yield _RECORD.pack(len(key), len(value), create_revision, mod_revision, version, lease_id)
@@ -109,12 +124,21 @@ def _parts(
         yield _SESSION.pack(*row, len(results))
         for numbered in results:
             yield field_bytes(numbered)
+    for event in events:
+        yield field_bytes(event)
+    for lease in leases:
+        yield field_bytes(lease)
 
 
 def _head(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
     numbers = (level, leader_time, store.revision, store.deletion_floor, store.stored_bytes, sessions.next_id)
     counts = (len(store.records), len(store.deletions), len(sessions.by_id))
-    return field_bytes((numbers, counts, tuple(limits.to_map().values())))
+    head = field_bytes((numbers, counts, tuple(limits.to_map(level).values())))
+    if level < HISTORY_LEVEL:
+        return head
+    history, leases = store.history, store.leases
+    kept = (store.compact_revision, store.first_revision, len(history), history.size_bytes)
+    return head + field_bytes((kept, (len(leases.by_id), leases.next_id, leases.hold_until)))
 
 
 def _whole(session: Session) -> tuple[SessionRow, Sequence[tuple[int, ResultItem]]]:
@@ -123,7 +147,7 @@ def _whole(session: Session) -> tuple[SessionRow, Sequence[tuple[int, ResultItem
 
 
 def field_bytes(item: Any) -> bytes:
-    """The fields of nested tuples of atoms: a letter for the kind, a length, the content."""
+    """Encode nested tuples of atoms: each item as a letter for its kind, a length, and its content."""
     if type(item) is tuple:
         return b"t%d:" % len(item) + b"".join([field_bytes(each) for each in item])
     if type(item) is bytes:

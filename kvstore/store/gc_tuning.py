@@ -2,9 +2,9 @@
 
 Reference counting frees nearly all objects here; the collector frees the few cycles that errors and connections leave
 behind. But each collection would walk the whole state, such as a map of 10⁶ records, or 1,000 blocks of 1,000 sorted
-keys: 50 to 200 ms. Even a collection of the youngest generation would do so: the collector stops tracking a map of
-untracked values when it visits the map, and tracks the map again at the next write. Frozen objects (`gc.freeze`) are
-not walked any more.
+keys. This takes 50 to 200 ms. Even a collection of the youngest generation would walk a large map: the collector stops
+tracking a map of untracked values when it visits the map, and tracks the map again at the next write. Frozen objects
+(`gc.freeze`) are not walked any more.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from typing import Any
 
 LONG_NS = 5_000_000
-"""If a collection takes longer than this, it has walked large long-lived objects, which are then frozen."""
+"""A collection that takes longer than this (5 ms) has walked large long-lived objects, which are then frozen."""
 
 YOUNG_MAX = 1_000
 """The number of commands after which the youngest generation is collected, which takes 0.1 ms. Python itself collects
-it when 700 more objects were made than freed. Under a steady load, as many records and results are freed as are made.
-So up to 10⁵ young objects would gather for seconds, and then be walked all at once, for 20 to 50 ms."""
+this generation when 700 more objects were made than freed. Under a steady load, as many records and results are freed
+as are made, so Python would collect rarely. Up to 10⁵ young objects would gather for seconds, and then be walked all at
+once, for 20 to 50 ms."""
 
 _began_at = 0
 _young = 0
@@ -29,7 +30,8 @@ _young = 0
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Suspend collections while a state is loaded: no garbage arises, but every 700 records would cause one."""
+    """Suspend collections while a state is loaded: no garbage arises, but every 700 records would cause a
+    collection."""
     gc.disable()
     try:
         yield
@@ -63,7 +65,8 @@ def _freeze_after_a_long_one(phase: str, _: dict[str, Any]) -> None:
 
 
 def note_allocations(count: int) -> None:
-    """Count applied commands, and collect young objects when due. Each command leaves about one object of each kind."""
+    """Count applied commands, and collect young objects when due. A command leaves about one new record and one new
+    result."""
     global _young
     _young += count
     if _young >= YOUNG_MAX:

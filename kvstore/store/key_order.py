@@ -2,7 +2,8 @@
 
 The keys are in blocks of 1,000 to 2,000, with a bound between two blocks. A new key is appended to its block in 0.6 µs;
 a list that is always kept sorted needs 2.1 µs (10⁶ random keys). A block is sorted when it is read or split, in 0.3 to
-0.7 ms. No other pause is longer. A read sorts only the blocks in which it begins and ends, and those that it walks.
+0.7 ms. No other operation takes longer. A read sorts only the blocks in which it begins and ends, and those that it
+walks.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 
 BLOCK_KEYS = 1_000
-"""Half the size of a full block. A block of twice as many keys is split; one of less than a quarter is joined to
-another."""
+"""Half the number of keys in a full block. A block with twice this number is split. A block with less than a quarter of
+this number is joined to its neighbour."""
 
 FEW = 16
-"""The most new keys that are inserted one by one. With more, the whole block is sorted, in at least 20 µs."""
+"""Up to this number, the new keys of a block are inserted one by one. If there are more, the whole block is sorted,
+which takes at least 20 µs."""
 
 LAST_KEYS = 32
-"""How many keys of the first block are freed in one step. If keys were added in random order, memory that was freed
-before lies between them. Of a million keys, freeing the last thousand in one step would return all this memory to the
-system at once, which takes 9 ms."""
+"""How many keys of the first block are freed in one step. If the keys were added in random order, the memory of keys
+that were freed before lies between those of this block. In a set of a million keys, freeing the last thousand in one
+step would return all this memory to the system at once, which takes 9 ms."""
 
 KeyPlace = tuple[int, int]
-"""(block, index in it). It is valid until a key is added or removed."""
+"""(number of the block, index in the block). A place is valid until a key is added or removed."""
 
 
 class KeyOrder:
@@ -64,8 +66,8 @@ class KeyOrder:
             place += len(more)
 
     def drop_last_block(self) -> bool:
-        """Free the last block, or a few keys of the first one; False if none are left. Only for a set that is no longer
-        used."""
+        """Free the last block, or some keys of the only block; return False if no keys are left. Only for a set that is
+        no longer used."""
         if self._bounds:
             del self._blocks[-1], self._bounds[-1], self._in_order[-1]
             return True
@@ -94,26 +96,28 @@ class KeyOrder:
         return len(self._blocks) - 1, len(self._blocks[-1])
 
     def count(self, low: KeyPlace, high: KeyPlace) -> int:
-        """Return how many keys there are from `low` up to `high`; the number is negative if `high` comes before `low`.
+        """Return how many keys there are from `low` to before `high`; the number is negative if `high` comes before
+        `low`.
 
-        Cost: 50 ns for each block between the two, so 34 µs over 10⁶ keys.
+        Cost: 50 ns for each block between the two places, so 34 µs for 10⁶ keys.
         """
         if high < low:
             return -self.count(high, low)
         return high[1] - low[1] + sum(map(len, self._blocks[low[0] : high[0]]))
 
     def walk(self, low: KeyPlace, high: KeyPlace) -> Iterator[bytes]:
-        """The keys from `low` up to `high`. No key may be added or removed during this."""
+        """The keys from `low` to before `high`. No key may be added or removed during the iteration."""
         for number in range(low[0], high[0] + 1):
             yield from map(self._ordered(number).__getitem__, self._part(number, low, high))
 
     def walk_back(self, low: KeyPlace, high: KeyPlace) -> Iterator[bytes]:
-        """The keys from `low` up to `high`, in descending order. No key may be added or removed during this."""
+        """The keys from `low` to before `high`, in descending order. No key may be added or removed during the
+        iteration."""
         for number in range(high[0], low[0] - 1, -1):
             yield from map(self._ordered(number).__getitem__, reversed(self._part(number, low, high)))
 
     def after(self, key: bytes) -> Iterator[bytes]:
-        """All keys above this one. No key may be added or removed during this."""
+        """All keys above `key`. No key may be added or removed during the iteration."""
         number = bisect_left(self._bounds, key)
         return self.walk((number, bisect_right(self._ordered(number), key)), self.end())
 
@@ -121,12 +125,12 @@ class KeyOrder:
         return self.walk((0, 0), self.end())
 
     def _part(self, number: int, low: KeyPlace, high: KeyPlace) -> range:
-        """The indexes of a block that are from `low` up to `high`."""
+        """The indexes, in block `number`, of the keys from `low` to before `high`."""
         start = low[1] if number == low[0] else 0
         return range(start, high[1] if number == high[0] else len(self._blocks[number]))
 
     def _ordered(self, number: int) -> list[bytes]:
-        """The block, which is sorted first if necessary."""
+        """Return block `number`, after sorting it if necessary."""
         block, known = self._blocks[number], self._in_order[number]
         new = len(block) - known
         if new:
@@ -150,7 +154,7 @@ class KeyOrder:
         self._in_order[number : number + 1] = [middle, len(upper)]
 
     def _join(self, number: int) -> None:
-        """Join this block and the next one, unless the joined block would soon have to be split again."""
+        """Join block `number` and the next block, unless the joined block would soon have to be split again."""
         lower, upper = self._blocks[number : number + 2]
         if len(lower) + len(upper) > BLOCK_KEYS * 3 // 2:
             return

@@ -1,8 +1,8 @@
 """The replicated state machine: committed entries in, results out (docs/reference/specification.md#8-store).
 
 It is deterministic: no clock, no randomness, no configuration but the replicated limits. Any command of a client has a
-result, which is the same on every member. Only an entry that no build at the present feature level can have made stops
-the member (`UnreadablePayload`, `UnsupportedFeatureLevel`).
+result, which is the same on every member. The member stops only at an entry that no build at the present feature level
+can have made (`UnreadablePayload`, `UnsupportedFeatureLevel`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,20 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from kvstore.errors import Reason, ResultCode, StoreBusy
+from kvstore.errors import (
+    LeaseExists,
+    LeaseNotFound,
+    Reason,
+    ResultCode,
+    RevisionAhead,
+    RevisionCompacted,
+    StoreBusy,
+)
 from kvstore.fast_paths import FAST_PATHS
 from kvstore.limits import (
     FEATURE_LEVEL_INITIAL,
     FEATURE_LEVELS,
+    HISTORY_LEVEL,
     ITEM_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
     RESPONSE_BYTES_MAX,
@@ -46,6 +55,8 @@ from kvstore.protocol.results import PUT_DONE, GetResult, RangeResult, ResultIte
 from kvstore.protocol.validation import HEADER_ITEMS, validate_command, validate_header
 from kvstore.store.digest import StateHashing, state_digest
 from kvstore.store.fast_apply import apply_single_puts
+from kvstore.store.history import History
+from kvstore.store.leases import EXPIRED_KEYS_PER_ENTRY, GrantedLease, Leases
 from kvstore.store.map import KeyValueMap
 from kvstore.store.records import SLOTS, RecordItem
 from kvstore.store.restore import Restoring
@@ -56,14 +67,15 @@ from raft import Entry, EntryKind, LevelRange, StateSnapshot
 
 _INVALID = int(ResultCode.INVALID_REQUEST)
 _PUT = int(CommandKind.PUT)
-_COMMANDS, _NO_OP, _CONFIGURATION = EntryKind.COMMANDS, EntryKind.NO_OP, EntryKind.CONFIGURATION  # Saves 50 ns a use.
+# A global name costs 50 ns less per use than an attribute of the enum.
+_COMMANDS, _NO_OP, _CONFIGURATION = EntryKind.COMMANDS, EntryKind.NO_OP, EntryKind.CONFIGURATION
 _NEVER = TIME_NS_MAX + 1
 _VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # The largest value in the response to a get.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineStatus:
-    """The state in numbers. `results`: how many results are kept for sessions."""
+    """Counts and totals of the state. `results`: how many results are kept for sessions."""
 
     revision: int
     compact_revision: int
@@ -80,19 +92,25 @@ class MachineStatus:
 
 
 def initial_header(limits: StoreLimits | None = None) -> dict[str, Any]:
-    """The snapshot header of the empty store, with which a cluster begins; it has no chunks.
+    """The snapshot header of the empty store, with which a cluster begins. A snapshot of the empty store has no chunks.
 
     `limits` must be the same on all initial members: they are replicated state.
     """
     return header_of(KeyValueMap(), Sessions(), limits or StoreLimits(), 0, FEATURE_LEVEL_INITIAL)
 
 
+def _limits_of(level: int, limits: StoreLimits) -> StoreLimits:
+    """The limits of a level as they are; those of higher levels have their defaults, as after a restore."""
+    return StoreLimits.from_map(limits.to_map(level))
+
+
 class KvMachine:
     """A `raft.StateMachine` of records, sessions and their kept results. It starts as the empty store.
 
-    `chunk_bytes`: about how much of a snapshot is encoded at once; it may differ between members. `levels`: the feature
-    levels that this machine applies; it stops at any other. `on_applied` is called with the number of commands after
-    each `apply` or `apply_batch`.
+    `limits`: those of feature level 1; the others begin with their defaults, because no state of level 1 has them.
+    `chunk_bytes`: about how many bytes of a snapshot are encoded at once; the number may differ between members.
+    `levels`: the feature levels that this machine can apply; an entry that raises any other level stops the member.
+    `on_applied` is called with the number of commands after each `apply` or `apply_batch`.
     """
 
     def __init__(
@@ -106,12 +124,13 @@ class KvMachine:
         self._on_applied = on_applied
         self._store = KeyValueMap()
         self._sessions = Sessions()
-        self._limits = limits or StoreLimits()
+        self._limits = _limits_of(FEATURE_LEVEL_INITIAL, limits or StoreLimits())
         self._leader_time = 0
         self._level = FEATURE_LEVEL_INITIAL
         self._levels = levels
-        self._expiry_due = 0  # No session expires earlier: deadlines only rise, and new sessions reset it.
+        self._expiry_due = 0  # No session expires before this leader time. A new session sets it to 0.
         self._chunk_bytes = chunk_bytes
+        self.has_changed: Callable[[], None] | None = None  # Called after each change of the state.
 
     # The present state.
 
@@ -122,8 +141,18 @@ class KvMachine:
 
     @property
     def compact_revision(self) -> int:
-        """Older revisions cannot be read. No history is kept, so it is `revision` itself."""
-        return self._store.revision
+        """The oldest revision that can be read. It is the present `revision` if no history is kept."""
+        return self._store.compact_revision
+
+    @property
+    def history(self) -> History:
+        """The kept changes, for reading. Only `apply` changes them."""
+        return self._store.history
+
+    @property
+    def leases(self) -> Leases:
+        """The leases, for reading. Only `apply` changes them."""
+        return self._store.leases
 
     @property
     def leader_time(self) -> int:
@@ -147,13 +176,13 @@ class KvMachine:
 
     @property
     def next_deadline(self) -> int | None:
-        """When the next session expires, in ns of leader time; None if there is none.
+        """When the next session or lease expires, in ns of leader time; None if there is none.
 
-        Sessions expire only when an entry is applied, so an idle leader proposes an empty transaction at this time.
+        They expire only when an entry is applied, so an idle leader proposes an empty transaction at this time.
 
         See docs/reference/specification.md#812-leader-time.
         """
-        return self._sessions.next_deadline()
+        return _earlier(self._sessions.next_deadline(), self._store.leases.next_deadline())
 
     def status(self) -> MachineStatus:
         """The state in numbers. Cost: O(sessions)."""
@@ -181,7 +210,7 @@ class KvMachine:
         return operation(self._store, body, self._limits)
 
     def records_of(self, keys: Iterable[bytes]) -> list[RecordItem | None]:
-        """The record of each key, for gets. None for a key that is absent or has too large a value: then use `read`."""
+        """The record of each key, for gets. None if the key is absent or its value is too large: then use `read`."""
         slots, value_bytes_max = self._store.records.slots, _VALUE_BYTES_MAX
         return [
             record if (record := slots[hash(key) % SLOTS].get(key)) and len(record[0]) <= value_bytes_max else None
@@ -205,9 +234,9 @@ class KvMachine:
     def apply(self, entry: Entry) -> list[ResultItem]:
         """Apply one committed entry; return one result per command in it, in order.
 
-        Before its commands, sessions expire whose deadline is at or before the entry's time. Cost of a put in a batch:
-        about 1 to 4 µs, see docs/reference/semantics.md. Raises UnreadablePayload, UnsupportedFeatureLevel: the member
-        must stop.
+        Before the commands are applied, the sessions whose deadline is at or before the entry's time expire. Cost of a
+        put in a batch: about 1 to 4 µs, see docs/reference/semantics.md. Raises UnreadablePayload,
+        UnsupportedFeatureLevel: the member must stop.
         """
         kind, payload = entry.kind, entry.payload
         if kind is _CONFIGURATION:
@@ -221,18 +250,23 @@ class KvMachine:
             results = self._apply_batches((batch,))[0]
         else:
             time, items = decode_payload(payload, entry.index)
-            if kind is _NO_OP and len(items) != 1:
-                raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
+            if kind is _NO_OP:
+                if len(items) != 1:
+                    raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
+                self._begin_term(max(time, self._leader_time))
             results = self._apply_batches(((time, (to_put_rows if FAST_PATHS else to_general_rows)(items[1:])),))[0]
+        self._store.history.settle()
         if self._on_applied is not None:
             self._on_applied(len(results))
+        if self.has_changed is not None:
+            self.has_changed()
         return results
 
     def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
         """Apply several entries in order, like `apply` but at a lower cost, above all for entries of few commands.
 
-        All entries are decoded together, so the caller bounds their number. If one entry raises, the earlier ones have
-        been applied.
+        All entries are decoded together, so the caller must bound their number. If one entry raises, the earlier ones
+        have been applied.
         """
         if not FAST_PATHS:
             return [self.apply(entry) for entry in entries]
@@ -247,8 +281,11 @@ class KvMachine:
                 results = self._apply_single_puts(rows)
             else:
                 results = self._apply_batches([(items[0], to_put_rows(items[1:])) for items in decoded])
+        self._store.history.settle()
         if self._on_applied is not None:
             self._on_applied(sum(map(len, results)))
+        if self.has_changed is not None:
+            self.has_changed()
         return results
 
     def _apply_single_puts(self, rows: Sequence[SinglePut]) -> list[list[ResultItem]]:
@@ -272,9 +309,13 @@ class KvMachine:
         results_of_all: list[list[ResultItem]] = []
         store, sessions, leader_time = self._store, self._sessions, self._leader_time
         slots, by_id, deletions, views = store.records.slots, sessions.by_id, store.deletions, store.views
+        history, leases = store.history, store.leases.by_id
+        keeps_history = history.is_on
+        add_revision, add_key = history.revisions.append, history.keys.append
+        add_before, add_after = history.befores.append, history.afters.append
         kept_max, kept_bytes_max, all_bytes_max, quota_bytes = _bounds(self._limits)
         revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
-        session: Session | None = None  # Of the last put on the fast path; the variables below cache its fields.
+        session: Session | None = None  # The session of the last put on the fast path; its fields are cached below.
         last_id, floor, session_bytes = NOT_A_PLAIN_PUT, 0, 0
         results: dict[int, ResultItem] = {}
         for time, rows in batches:
@@ -283,9 +324,9 @@ class KvMachine:
                     session.floor, session.results_bytes, session, last_id = floor, session_bytes, None, NOT_A_PLAIN_PUT
                 self._leader_time = leader_time = time
                 if leader_time >= self._expiry_due:
-                    sessions.results_bytes = all_bytes
+                    store.revision, store.stored_bytes, sessions.results_bytes = revision, stored_bytes, all_bytes
                     self._expire()
-                    all_bytes = sessions.results_bytes
+                    revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
             answers: list[ResultItem] = []
             results_of_all.append(answers)
             for session_id, request_no, acknowledged_up_to, key, value in rows:
@@ -303,7 +344,7 @@ class KvMachine:
                 if session is not None:
                     if floor < acknowledged_up_to < request_no:
                         kept = results.get(acknowledged_up_to) if acknowledged_up_to == floor + 1 else None
-                        if kept and kept[2] is PUT_DONE:  # The client has one request open at a time.
+                        if kept and kept[2] is PUT_DONE:  # Usual for a client with one open request at a time.
                             del results[acknowledged_up_to]
                             floor = acknowledged_up_to
                             session_bytes -= PUT_RESULT_BYTES
@@ -323,6 +364,7 @@ class KvMachine:
                         and session_bytes < kept_bytes_max
                         and all_bytes < all_bytes_max
                         and (growth <= 0 or stored_bytes + growth <= quota_bytes)
+                        and not (leases and old and old[4])
                     ):
                         answer = (0, revision + 1, PUT_DONE)
                         if results.setdefault(request_no, answer) is answer:
@@ -333,12 +375,17 @@ class KvMachine:
                             if old:
                                 for view in views:
                                     view.save(key, old)
-                                records[key] = (value, old[1], revision, old[3] + 1, 0)
+                                record = records[key] = (value, old[1], revision, old[3] + 1, 0)
                             else:
-                                records[key] = (value, revision, revision, 1, 0)
+                                record = records[key] = (value, revision, revision, 1, 0)
                                 store.keys.add(key)
                                 if key in deletions:
                                     store.undelete(key)
+                            if keeps_history:
+                                add_revision(revision)
+                                add_key(key)
+                                add_before(old)
+                                add_after(record)
                             answers.append(answer)
                             continue
                     session.floor, session.results_bytes, session, last_id = floor, session_bytes, None, NOT_A_PLAIN_PUT
@@ -351,19 +398,42 @@ class KvMachine:
                 answers.append(self._apply_command(item))
                 revision, stored_bytes, all_bytes = store.revision, store.stored_bytes, sessions.results_bytes
                 kept_max, kept_bytes_max, all_bytes_max, quota_bytes = _bounds(self._limits)
+                keeps_history = history.is_on
         if session is not None:
             session.floor, session.results_bytes = floor, session_bytes
         store.revision, store.stored_bytes, sessions.results_bytes = revision, stored_bytes, all_bytes
         return results_of_all
 
     def _expire(self) -> None:
-        """Close the sessions whose deadline has passed, and note when the next one may expire."""
+        """Close the sessions whose deadline has passed, end the leases, and note when the next one may expire.
+
+        At most EXPIRED_KEYS_PER_ENTRY keys and leases go, and one lease more; the others expire with the next entry.
+        """
         self._sessions.expire(self._leader_time)
-        due = self._sessions.next_deadline()
+        leases, room = self._store.leases, EXPIRED_KEYS_PER_ENTRY
+        while room > 0 and (lease := leases.due(self._leader_time)) is not None:
+            room -= 1 + self._end_lease(lease)
+        due = self.next_deadline
         self._expiry_due = _NEVER if due is None else due
 
+    def _begin_term(self, leader_time: int) -> None:
+        """Apply a new leader's first entry: leases get a grace, because their owners have to find the new leader."""
+        if self._level >= HISTORY_LEVEL:
+            leases = self._store.leases
+            leases.hold_until = max(leases.hold_until, leader_time + self._limits.lease_grace_ns)
+
+    def _end_lease(self, lease: GrantedLease) -> int:
+        """Remove the keys of a lease in byte order, as one change, and the lease. Returns the number of keys."""
+        store = self._store
+        written: dict[bytes, RecordItem | None] = {key: store.take_out(key) for key in sorted(lease.keys)}
+        if written:
+            store.seal(written, store.revision + 1, self._limits.deletions_max)
+        store.leases.remove(lease)
+        return len(written)
+
     def _apply_command(self, item: Any) -> ResultItem:
-        """Apply one decoded command, which may be any item."""
+        """Apply one decoded command, which may be any CBOR item, valid or not."""
+        self._store.history.settle()  # The command may depend on what is kept.
         flaw = validate_header(item)
         if flaw is not None:
             return self._invalid(flaw)
@@ -393,12 +463,14 @@ class KvMachine:
         if flaw is not None:
             return self._invalid(flaw)
         body = item[HEADER_ITEMS:]
-        if kind <= CommandKind.RANGE:
-            return operation(self._store, body, self._limits)
         if kind == CommandKind.COMPARE_AND_SET:
             return compare_and_set(self._store, body, self._limits)
         if kind == CommandKind.TXN:
             return txn(self._store, body, self._limits)
+        if kind < CommandKind.REGISTER_SESSION:
+            return operation(self._store, body, self._limits)
+        if kind > CommandKind.RAISE_FEATURE_LEVEL:
+            return self._lease_or_compact(body)
         return self._administer(body)
 
     def _keep_or_close(self, session: Session, item: Sequence[Any]) -> ResultItem:
@@ -411,6 +483,34 @@ class KvMachine:
             self._sessions.close(session)
         return (0, self._store.revision, (item[3],))
 
+    def _lease_or_compact(self, body: Sequence[Any]) -> ResultItem:
+        """Carry out a command that level 2 adds beside the operations."""
+        kind, store = body[0], self._store
+        leases, history = store.leases, store.history
+        if kind == CommandKind.LEASE_RENEW:
+            return (0, store.revision, (kind, *[leases.renew(each, self._leader_time) for each in body[1:]]))
+        if kind == CommandKind.LEASE_GRANT:
+            if body[1] in leases.by_id:
+                return refusal_item(LeaseExists(body[1]), store.revision)
+            if len(leases.by_id) >= self._limits.leases_max:
+                return refusal_item(StoreBusy("leases_max", self._limits.leases_max), store.revision)
+            lease = leases.grant(body[1], body[2], self._leader_time)
+            self._expiry_due = 0
+            return (0, store.revision, (kind, lease.lease_id, lease.ttl_ns))
+        if kind == CommandKind.LEASE_REVOKE:
+            found = leases.by_id.get(body[1])
+            if found is None:
+                return refusal_item(LeaseNotFound(body[1]), store.revision)
+            count = self._end_lease(found)
+            return (0, store.revision, (kind, count))
+        assert kind == CommandKind.COMPACT, kind
+        if body[1] > store.revision:
+            return refusal_item(RevisionAhead(body[1], store.revision), store.revision)
+        if body[1] <= store.compact_revision:
+            return refusal_item(RevisionCompacted(body[1], store.compact_revision), store.revision)
+        history.compact(body[1])
+        return (0, store.revision, (kind,))
+
     def _administer(self, body: Sequence[Any]) -> ResultItem:
         kind, revision = body[0], self._store.revision
         if kind == CommandKind.REGISTER_SESSION:
@@ -420,15 +520,24 @@ class KvMachine:
             self._expiry_due = 0
             return (0, revision, (kind, session.session_id, session.ttl_ns))
         if kind == CommandKind.CHANGE_LIMITS:
-            changes = {name: value for name, value in zip(StoreLimits.names(), body[1:], strict=True) if value}
+            changes = {
+                name: value for name, value in zip(StoreLimits.names(), body[1:], strict=False) if value is not None
+            }
             self._limits = replace(self._limits, **changes)
             self._store.forget_deletions(self._limits.deletions_max)
+            self._bound_history()
         else:
             assert kind == CommandKind.RAISE_FEATURE_LEVEL, kind
             if body[1] > self._levels.highest:
                 raise UnsupportedFeatureLevel(body[1], self._levels)
             self._level = max(self._level, body[1])
+            self._bound_history()
         return (0, revision, (kind,))
+
+    def _bound_history(self) -> None:
+        if self._level >= HISTORY_LEVEL:
+            limits = self._limits
+            self._store.history.set_bounds(self._store.revision, limits.history_bytes_max, limits.history_events_max)
 
     def _invalid(self, reason: Reason) -> ResultItem:
         return (_INVALID, self._store.revision, reason.value)
@@ -450,7 +559,7 @@ class KvMachine:
             pass
 
     def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> Restoring:
-        """Begin a `restore` in slices of a few ms. Entries that are applied before its end are lost with the old state.
+        """Begin a `restore` in slices of a few ms. Entries applied before the restore ends are lost with the old state.
 
         Raises InvalidSnapshot, UnsupportedFeatureLevel.
         """
@@ -461,12 +570,14 @@ class KvMachine:
             self._store, self._sessions = store, sessions
             self._limits, self._leader_time, self._level = limits, header["leader_time"], header["feature_level"]
             self._expiry_due = 0
+            if self.has_changed is not None:
+                self.has_changed()
             return before
 
         return Restoring(header, chunks, become)
 
     def state_hash(self) -> bytes:
-        """32 bytes over all replicated fields, sessions included. Cost: O(n)."""
+        """The digest of all replicated fields, sessions included, in 32 bytes. Cost: O(n)."""
         return state_digest(self._store, self._sessions, self._limits, self._leader_time, self._level)
 
     def begin_state_hash(self) -> StateHashing:
@@ -477,10 +588,17 @@ class KvMachine:
         """Verify every internal invariant; AssertionError if one is broken. Cost: O(n); for tests and simulations."""
         self._store.check()
         self._sessions.check(self._leader_time)
-        assert self._expiry_due <= min([session.deadline for session in self._sessions.by_id.values()], default=_NEVER)
+        due = self.next_deadline
+        assert self._expiry_due <= (_NEVER if due is None else due)
+        assert self._level >= HISTORY_LEVEL or not (self._store.history.is_on or self._store.leases.by_id)
         assert self._level in self._levels
         assert len(self._store.deletions) <= self._limits.deletions_max
 
 
 _bounds = attrgetter("results_per_session_max", "results_bytes_per_session_max", "results_bytes_max", "quota_bytes")
 """The limits that a put may reach."""
+
+
+def _earlier(first: int | None, second: int | None) -> int | None:
+    """The earlier of two times, either of which may be None: never."""
+    return second if first is None else first if second is None else min(first, second)

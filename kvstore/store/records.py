@@ -1,8 +1,8 @@
-"""The map from key to record, in parts: a dict is copied when it grows, and copying one part takes little time.
+"""The map from key to record, split into many dicts (parts): Python copies a dict when it grows, and a part is small.
 
 Copying a single dict takes 30, 70 and 120 ms when it passes 0.35, 0.7 and 1.4 million keys, and twice as long beside
-busy processes; a dict cannot be made with a given size. A part is copied in 0.5 ms, or in 5 ms if the system provides
-memory slowly. The parts have unequal shares of all keys, so they grow one after the other.
+busy processes. Python cannot reserve the size of a dict in advance. A part is copied in 0.5 ms, or in 5 ms if the
+system provides memory slowly. The parts have unequal shares of all keys, so they grow at different times.
 
 The part of a key differs from process to process, so the order of keys here is never visible outside.
 """
@@ -16,7 +16,7 @@ RecordItem = tuple[bytes, int, int, int, int]
 """(value, create_revision, mod_revision, version, lease_id)"""
 
 SHARES = tuple(range(8, 16))
-"""The possible numbers of slots of a part; equally many parts have each of them."""
+"""A part has 8 to 15 slots. There are `PARTS_OF_A_SHARE` parts with each of these numbers of slots."""
 
 PARTS_OF_A_SHARE = 16
 
@@ -24,7 +24,8 @@ SLOTS = PARTS_OF_A_SHARE * sum(SHARES)
 
 
 class Records:
-    """Like a dict of records. A key is in `slots[hash(key) % SLOTS]`: hot loops look there themselves."""
+    """Like a dict of records. The record of a key is in the dict `slots[hash(key) % SLOTS]`, which hot loops access
+    directly."""
 
     __slots__ = ("parts", "slots")
 
@@ -58,7 +59,7 @@ class Records:
         return self.slots[hash(key) % SLOTS].pop(key, None)
 
     def items(self) -> Iterator[tuple[bytes, RecordItem]]:
-        """Every key with its record, in no order."""
+        """Every key with its record, in no defined order."""
         return chain.from_iterable(part.items() for part in self.parts)
 
     def take_apart(self) -> list[dict[bytes, RecordItem]]:

@@ -15,7 +15,8 @@ from kvstore.store.sessions import Sessions
 from kvstore.store.snapshot_codec import CHUNK_BYTES, StateReader
 
 SLICE_RECORDS = 1_024
-"""How many records one slice validates and stores, at 0.7 µs each. A chunk of the usual size has no more records."""
+"""How many records one slice validates and stores, at 0.7 µs each. A chunk of the default size has at most this many
+records."""
 
 FREED_RECORDS = 1_024
 """How many records one slice frees, at 0.2 µs each, or 1 µs if memory goes back to the system."""
@@ -24,7 +25,7 @@ SPARED_EVERY_SLICES = 64
 """After this many slices, the rows read so far are frozen, so that the garbage collector does not walk them again."""
 
 Become = Callable[[KeyValueMap, Sessions], tuple[KeyValueMap, Sessions]]
-"""Makes the given store and sessions the state, in constant time; returns the old ones."""
+"""A function that makes the given store and sessions the present state, in constant time, and returns the old ones."""
 
 
 class Restoring:

@@ -22,13 +22,13 @@ FIRST_SESSION_ID = 1
 """Session id 0 means "no session"."""
 
 PUT_RESULT_BYTES = 2 * ITEM_OVERHEAD_BYTES
-"""The `result_bytes` of a put that was carried out."""
+"""The `result_bytes` of the result of a put."""
 
 
 def result_bytes(item: Any) -> int:
     """The bytes that a kept result counts towards the bounds: 64 for each array in it, plus its byte strings and texts.
 
-    Replicated state depends on this sum, so it is a sum over fields, not over an encoding, and its rule never changes.
+    Replicated state depends on this sum. So the sum covers fields, not an encoding, and its rule must never change.
     """
     if type(item) is tuple:
         return ITEM_OVERHEAD_BYTES + sum([result_bytes(each) for each in item if type(each) is not int])
@@ -41,7 +41,8 @@ def kept_bytes(result: ResultItem) -> int:
 
 
 class Session:
-    """One client's session. `results`: request number → result, all above `floor`. A kept result never changes."""
+    """One client's session. `results` maps request numbers above `floor` to kept results. A kept result never
+    changes."""
 
     __slots__ = ("deadline", "floor", "results", "results_bytes", "session_id", "ttl_ns")
 
@@ -63,7 +64,8 @@ class SessionsView(Protocol):
     """An open view of the sessions as they were at one moment. The view saves a session before the session changes."""
 
     def save(self, session: Session, *, is_over: bool = False) -> None:
-        """The session is about to change. `is_over`: it is about to be removed, so its results never change again."""
+        """Save a session that is about to change. `is_over`: the session is being removed, so its results never change
+        again."""
 
 
 class Sessions:
@@ -84,7 +86,7 @@ class Sessions:
         self._heap: list[tuple[int, int]] = []
 
     def register(self, ttl_ns: int, leader_time: int) -> Session:
-        """Open the next session. The caller has checked the bound."""
+        """Open the next session. The caller has checked `sessions_max`."""
         session = Session(self.next_id, ttl_ns, leader_time + ttl_ns)
         self.next_id += 1
         self.by_id[session.session_id] = session
@@ -164,7 +166,7 @@ class Sessions:
         heapq.heapify(self._heap)
 
     def acknowledge(self, session: Session, acknowledged_up_to: int) -> None:
-        """Raise the floor to `acknowledged_up_to`, which is above it, and forget the results at or below it.
+        """Raise the floor to `acknowledged_up_to`, which is greater, and forget the results at or below the new floor.
 
         Cost: O(results forgotten), at most O(results kept).
         """

@@ -2,15 +2,23 @@
 
 Header: a map of `format`, `feature_level`, `revision`, `compact_revision`, `leader_time`, `next_session_id`,
 `deletion_floor`, `limits` (a map), and `keys`, `deletions`, `sessions`, `results`, `stored_bytes`, which must equal the
-totals of the rows. A chunk is an array `[section, row, row, ...]`. Sections follow each other in this order, each in as
-many chunks as it needs (none if empty), with its rows in the given order:
+totals of the rows. A chunk is an array `[section, row, row, ...]`. The sections follow each other in the order of this
+table. A section has as many chunks as it needs, and none if it is empty. Its rows are sorted as the last column says:
 
     1 records    (key, value, create_revision, mod_revision, version, lease_id)     by key
     2 deletions  (key, deleted_revision)                                            oldest first
     3 sessions   (session_id, ttl_ns, deadline, floor)                              by id
     4 results    (session_id, request_no, result)                                   by session, then number
 
-These layouts are on disks already: rows grow only at their end, with a new feature level.
+From feature level 2 on the header also has `first_revision`, `events`, `events_bytes`, `leases`, `next_lease_id` and
+`lease_hold_until`, and two sections follow:
+
+    5 history    (revision, key, record before or null)                             newest first
+    6 leases     (lease_id, ttl_ns, deadline)                                       by id
+
+The record after an event follows from the present records and the newer events, so each version is written once.
+
+Snapshots with these layouts exist already: new fields may be added only at the end of a row, with a new feature level.
 
 See docs/reference/specification.md#53-state-of-the-store.
 """
@@ -27,6 +35,7 @@ import cbor2
 from kvstore.limits import (
     FEATURE_LEVEL_INITIAL,
     FEATURE_LEVELS,
+    HISTORY_LEVEL,
     ITEM_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
     TIME_NS_MAX,
@@ -36,7 +45,15 @@ from kvstore.protocol.cbor_heads import array_head, bytes_head, uint_head
 from kvstore.protocol.commands import PAYLOAD_DEPTH_MAX
 from kvstore.protocol.results import PUT_DONE
 from kvstore.protocol.validation import is_count
-from kvstore.store.copy_on_write import SessionsSnapshotView, StoreSnapshotView
+from kvstore.store.copy_on_write import (
+    HistorySnapshotView,
+    LeaseRow,
+    SessionsSnapshotView,
+    StoreSnapshotView,
+    lease_rows,
+)
+from kvstore.store.history import BLOCK_EVENTS, MaybeRecord
+from kvstore.store.leases import FIRST_LEASE_ID, GrantedLease
 from kvstore.store.map import FIRST_REVISION, KeyValueMap
 from kvstore.store.records import SLOTS
 from kvstore.store.sessions import FIRST_SESSION_ID, PUT_RESULT_BYTES, Session, Sessions, result_bytes
@@ -50,13 +67,13 @@ It is not part of the format: chunks of any size are read. Encoding a chunk take
 nothing else."""
 
 ROW_BYTES = 512
-"""How many rows a view captures at a time: the size of a chunk divided by this. 128 for 64 KiB, a few for the small
-chunks of simulations."""
+"""A view reads `chunk_bytes // ROW_BYTES` rows at a time: 128 for chunks of 64 KiB, and a few for the small chunks of
+simulations."""
 
 ALL_ROWS = 1 << 20
 """More rows than a chunk has."""
 
-RECORDS, DELETIONS, SESSIONS, RESULTS = 1, 2, 3, 4
+RECORDS, DELETIONS, SESSIONS, RESULTS, HISTORY, LEASES = 1, 2, 3, 4, 5, 6
 
 _usual_numbers = Struct(">BIBIBB").pack
 
@@ -96,21 +113,32 @@ def header_of(
     store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int
 ) -> dict[str, Any]:
     """The header of a snapshot of this state."""
-    return {
+    header = {
         "format": FORMAT,
         "feature_level": level,
         "revision": store.revision,
-        "compact_revision": store.revision,
+        "compact_revision": store.compact_revision,
         "leader_time": leader_time,
         "next_session_id": sessions.next_id,
         "deletion_floor": store.deletion_floor,
-        "limits": limits.to_map(),
+        "limits": limits.to_map(level),
         "keys": len(store.records),
         "deletions": len(store.deletions),
         "sessions": len(sessions.by_id),
         "results": sum([len(session.results) for session in sessions.by_id.values()]),
         "stored_bytes": store.stored_bytes,
     }
+    if level >= HISTORY_LEVEL:
+        history, leases = store.history, store.leases
+        header |= {
+            "first_revision": store.first_revision,
+            "events": len(history),
+            "events_bytes": history.size_bytes,
+            "leases": len(leases.by_id),
+            "next_lease_id": leases.next_id,
+            "lease_hold_until": leases.hold_until,
+        }
+    return header
 
 
 def take_snapshot(
@@ -118,13 +146,21 @@ def take_snapshot(
 ) -> StateSnapshot:
     """Take a snapshot: rows are saved before they change, and encoded when chunks are read. Cost: O(sessions)."""
     state, clients = StoreSnapshotView(store, max(1, chunk_bytes // ROW_BYTES)), SessionsSnapshotView(sessions)
+    history, leases = HistorySnapshotView(store.history), lease_rows(store.leases)
 
     def close() -> None:
         state.close()
         clients.close()
 
     def chunks() -> Iterator[bytes]:
-        sections = (_record_rows(state), _deletion_rows(state), _session_rows(clients), _result_rows(clients))
+        sections = (
+            _record_rows(state),
+            _deletion_rows(state),
+            _session_rows(clients),
+            _result_rows(clients),
+            _event_rows(history),
+            _lease_rows(leases),
+        )
         parts = chain.from_iterable(_chunks(number, rows, chunk_bytes) for number, rows in enumerate(sections, RECORDS))
         while True:
             assert state.is_open, "a view that was closed is being read"
@@ -184,28 +220,59 @@ def _result_rows(view: SessionsSnapshotView) -> Iterator[tuple[bytes, int]]:
             yield cbor2.dumps((session_id, number, result)), result_bytes(result) + ITEM_OVERHEAD_BYTES
 
 
+def _event_rows(view: HistorySnapshotView) -> Iterator[tuple[bytes, int]]:
+    for revision, key, before in view.newest_first():
+        if before is None:
+            row = b"".join((b"\x83", uint_head(revision), bytes_head(len(key)), key, b"\xf6"))
+            yield row, len(key) + ITEM_OVERHEAD_BYTES
+        else:
+            value, *numbers = before
+            record = b"".join((b"\x85", bytes_head(len(value)), value, *map(uint_head, numbers)))
+            row = b"".join((b"\x83", uint_head(revision), bytes_head(len(key)), key, record))
+            yield row, len(key) + len(value) + ITEM_OVERHEAD_BYTES
+
+
+def _lease_rows(rows: Iterable[LeaseRow]) -> Iterator[tuple[bytes, int]]:
+    for row in rows:
+        yield b"\x83" + b"".join(map(uint_head, row)), ITEM_OVERHEAD_BYTES
+
+
 def read_header(header: Mapping[str, Any], levels: LevelRange = FEATURE_LEVELS) -> StoreLimits:
     """Verify a header; return its replicated limits. Raises InvalidSnapshot or UnsupportedFeatureLevel."""
     numbers: dict[str, Any] = {
-        name: header.get(name) for name in header_of(KeyValueMap(), Sessions(), StoreLimits(), 0, FEATURE_LEVEL_INITIAL)
+        name: header.get(name) for name in header_of(KeyValueMap(), Sessions(), StoreLimits(), 0, _level_of(header))
     }
     fields = numbers.pop("limits")
     if numbers["format"] != FORMAT:
         raise InvalidSnapshot(f"its format is {numbers['format']!r}; this build knows {FORMAT}")
+    level = numbers["feature_level"]
+    _require(is_count(level) and level >= FEATURE_LEVEL_INITIAL, f"feature_level is {level!r}")
+    if header["feature_level"] not in levels:  # It is refused first, because such a header may have other fields.
+        raise UnsupportedFeatureLevel(header["feature_level"], levels)
     for name, number in numbers.items():
         _require(is_count(number), f"{name} is {number!r}")
-    _require(header["feature_level"] >= 1, "its feature level is 0")
-    if header["feature_level"] not in levels:
-        raise UnsupportedFeatureLevel(header["feature_level"], levels)
     _require(header["revision"] >= FIRST_REVISION, "its revision is 0")
-    _require(header["compact_revision"] == header["revision"], "its compact_revision is not its revision")
+    if header["feature_level"] < HISTORY_LEVEL:
+        _require(header["compact_revision"] == header["revision"], "its compact_revision is not its revision")
+    else:
+        _require(1 <= header["compact_revision"] <= header["revision"], "its compact_revision is above its revision")
+        step = header["first_revision"] - header["compact_revision"]
+        _require(step in (0, 1), "its first_revision does not follow its compact_revision")
+        _require(header["next_lease_id"] >= FIRST_LEASE_ID, "its next_lease_id is 0")
+        _require(header["lease_hold_until"] <= 2 * TIME_NS_MAX, "its lease_hold_until is beyond all time")
     _require(header["leader_time"] <= TIME_NS_MAX, "its leader_time is beyond all time")
     _require(header["next_session_id"] >= FIRST_SESSION_ID, "its next_session_id is 0")
     _require(header["deletion_floor"] <= header["revision"], "its deletion_floor is above its revision")
     try:
+        _require(set(fields) == set(StoreLimits.names(_level_of(header))), "its limits are those of another level")
         return StoreLimits.from_map(fields)
     except (TypeError, ValueError) as error:
         raise InvalidSnapshot(f"its limits: {error}") from error
+
+
+def _level_of(header: Mapping[str, Any]) -> int:
+    level = header.get("feature_level")
+    return level if type(level) is int else FEATURE_LEVEL_INITIAL
 
 
 def read_state(header: Mapping[str, Any], chunks: Iterable[bytes]) -> tuple[KeyValueMap, Sessions]:
@@ -229,6 +296,9 @@ class StateReader:
         self._header = header
         self.store, self.sessions = KeyValueMap(), Sessions()
         self.store.revision, self.store.deletion_floor = header["revision"], header["deletion_floor"]
+        self._has_history = header["feature_level"] >= HISTORY_LEVEL
+        self._attached: dict[bytes, int] = {}  # Key → lease.
+        self._history = HistoryReader(self.store, header) if self._has_history else None
         self._rows: Iterator[Any] = iter(())
         self._last_key = b""
         self._section = RECORDS
@@ -243,7 +313,8 @@ class StateReader:
             raise InvalidSnapshot(f"a chunk is not CBOR of the profile ({error})") from error
         _require(type(rows) is tuple and len(rows) > 1 and type(rows[0]) is int, "a chunk is no array of rows")
         section = rows[0]
-        _require(self._section <= section <= RESULTS, f"section {section} after section {self._section}")
+        last = LEASES if self._has_history else RESULTS
+        _require(self._section <= section <= last, f"section {section} after section {self._section}")
         if section != self._section:
             self._section, self._last = section, (0, 0)
         self._rows = islice(rows, 1, None)
@@ -252,8 +323,12 @@ class StateReader:
         """Take up to `records_max` records, or a quarter as many rows of another section; False if no row was left."""
         if self._section == RECORDS:
             return self._take_records(islice(self._rows, records_max))
+        rows = islice(self._rows, max(1, records_max // 4))
+        if self._section == HISTORY:
+            assert self._history is not None
+            return self._history.take(rows)
         take, is_empty = self._taker(self._section), True
-        for row in islice(self._rows, max(1, records_max // 4)):
+        for row in rows:
             if type(row) is not tuple or not take(row):
                 raise _unsound(self._section, row)
             is_empty = False
@@ -263,6 +338,8 @@ class StateReader:
         """Return the state after all chunks were taken, if the totals in the header are right. Cost: O(sessions)."""
         store, sessions, header = self.store, self.sessions, self._header
         sessions.next_id = header["next_session_id"]
+        if self._history is not None:
+            self._finish_level_2(self._history)
         found = {
             "keys": len(store.records),
             "deletions": len(store.deletions),
@@ -275,17 +352,35 @@ class StateReader:
         sessions.rebuild_heap()
         return store, sessions
 
+    def _finish_level_2(self, history: HistoryReader) -> None:
+        store, header = self.store, self._header
+        history.finish()
+        _require(len(store.history) == header["events"], f"{len(store.history)} events, {header['events']} announced")
+        _require(store.history.size_bytes == header["events_bytes"], "its events have another size than announced")
+        leases = store.leases
+        leases.next_id, leases.hold_until = header["next_lease_id"], header["lease_hold_until"]
+        _require(len(leases.by_id) == header["leases"], f"{len(leases.by_id)} leases, {header['leases']} announced")
+        for key, lease_id in self._attached.items():
+            _require(lease_id in leases.by_id, f"a key has lease {lease_id}, which is not there")
+            leases.by_id[lease_id].keys.add(key)
+        leases.rebuild_heap()
+
     def _taker(self, section: int) -> Callable[[tuple[Any, ...]], bool]:
-        return {DELETIONS: self._take_deletion, SESSIONS: self._take_session, RESULTS: self._take_result}[section]
+        return {
+            DELETIONS: self._take_deletion,
+            SESSIONS: self._take_session,
+            RESULTS: self._take_result,
+            LEASES: self._take_lease,
+        }[section]
 
     def _take_records(self, rows: Iterable[Any]) -> bool:
         """Take many records. They have a loop of their own, because a store has millions of them and few other rows.
 
-        Validation in line takes 1.1 µs per record, decoding included; with a call per record it took 3.2 µs. Two equal
-        revisions of a record become one object, to save memory.
+        Validation in line takes 1.1 µs per record, decoding included; with a call per record it took 3.2 µs. If the two
+        revisions of a record are equal, they become one int object, to save memory.
         """
         store, last_key, size_bytes = self.store, self._last_key, 0
-        slots, revision = store.records.slots, store.revision
+        slots, revision, has_leases = store.records.slots, store.revision, self._has_history
         keys: list[bytes] = []
         for row in rows:
             if type(row) is not tuple or len(row) != 6:
@@ -301,11 +396,13 @@ class StateReader:
                 and last_key < key
                 and FIRST_REVISION < create_revision <= mod_revision <= revision
                 and 1 <= version <= mod_revision - create_revision + 1
-                and lease_id == 0
+                and (lease_id == 0 or (has_leases and lease_id > 0))
             ):
                 raise _unsound(RECORDS, row)
+            if lease_id:
+                self._attached[key] = lease_id
             created = mod_revision if create_revision == mod_revision else create_revision
-            slots[hash(key) % SLOTS][key] = (value, created, mod_revision, version, 0)
+            slots[hash(key) % SLOTS][key] = (value, created, mod_revision, version, lease_id)
             keys.append(key)
             size_bytes += len(key) + len(value)
             last_key = key
@@ -353,6 +450,86 @@ class StateReader:
         self._results += 1
         self._last = row[:2]
         return True
+
+    def _take_lease(self, row: tuple[Any, ...]) -> bool:
+        if len(row) != 3 or not all(map(is_count, row)):
+            return False
+        lease_id, ttl_ns, deadline = row
+        if not max(FIRST_LEASE_ID, self._last[0] + 1) <= lease_id or not 1 <= ttl_ns <= TIME_NS_MAX:
+            return False
+        if deadline > self._header["leader_time"] + ttl_ns:
+            return False
+        self.store.leases.by_id[lease_id] = GrantedLease(lease_id, ttl_ns, deadline)
+        self._last = (lease_id,)
+        return True
+
+
+class HistoryReader:
+    """Builds the history of `store` from its rows, newest first. The records are there already."""
+
+    def __init__(self, store: KeyValueMap, header: Mapping[str, Any]) -> None:
+        self._store, self._history = store, store.history
+        limits = header["limits"]
+        history = store.history
+        history.bytes_max, history.events_max = limits["history_bytes_max"], limits["history_events_max"]
+        history.is_on = bool(history.bytes_max and history.events_max)
+        history.compact_revision, history.first_revision = header["compact_revision"], header["first_revision"]
+        self._left = header["events"]
+        history.reset(self._left, header["events_bytes"])
+        self._revision = header["revision"]
+        self._after: dict[bytes, MaybeRecord] = {}  # Key → its record before the last event that was read.
+        self._events: list[tuple[int, bytes, MaybeRecord, MaybeRecord]] = []  # Newest first, less than a block.
+
+    def take(self, rows: Iterable[Any]) -> bool:
+        """Add the events before those that were added so far; False if there were no rows. Raises InvalidSnapshot.
+
+        Like records, events are validated in line, because a store may have a million of them.
+        """
+        slots, older, first = self._store.records.slots, self._after, self._history.first_revision
+        events, newest, left = self._events, self._revision, self._left
+        for row in rows:
+            if type(row) is not tuple or len(row) != 3:
+                raise _unsound(HISTORY, row)
+            revision, key, before = row
+            if not (type(revision) is int and type(key) is bytes and first <= revision <= newest and key and left > 0):
+                raise _unsound(HISTORY, row)
+            after = older[key] if key in older else slots[hash(key) % SLOTS].get(key)
+            if before is None:
+                is_sound = after is not None and after[1] == after[2] == revision and after[3] == 1
+            elif type(before) is tuple and len(before) == 5:
+                value, created, modified, version, lease_id = before
+                is_sound = (
+                    type(value) is bytes
+                    and type(created) is type(modified) is type(version) is type(lease_id) is int
+                    and FIRST_REVISION < created <= modified < revision
+                    and 1 <= version <= modified - created + 1
+                    and 0 <= lease_id <= INT64_MAX
+                    and (after is None or (after[1] == created and after[2] == revision and after[3] == version + 1))
+                )
+            else:
+                is_sound = False
+            if not is_sound:
+                raise _unsound(HISTORY, row)
+            older[key] = before
+            newest = revision
+            events.append((revision, key, before, after))
+            left -= 1
+            if len(events) == BLOCK_EVENTS:
+                self._seal()
+        is_empty = left == self._left
+        self._revision, self._left = newest, left
+        return not is_empty
+
+    def finish(self) -> None:
+        """Complete the history. Raises InvalidSnapshot."""
+        if self._events:
+            self._seal()
+        _require(self._left == 0, f"{self._left} events are missing")
+        _require(self._history.is_on or not len(self._history), "it has events, but keeps no history")
+
+    def _seal(self) -> None:
+        self._history.prepend(*zip(*reversed(self._events), strict=True))
+        self._events.clear()
 
 
 def _is_result(item: object, revision: int) -> bool:

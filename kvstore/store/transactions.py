@@ -1,8 +1,8 @@
 """Operations and transactions carried out on a store: in order, as one change, all or nothing.
 
-Every function takes a valid body (`protocol/validation.py`) and returns a result item
-(`protocol/results.py`). Writes go straight into the store, where later operations see them; an error undoes
-them. The remembered deletions and the revision change only at the end; nothing else reads the store before that.
+Every function takes a valid body (`protocol/validation.py`) and returns a result item (`protocol/results.py`). Writes
+go straight into the store, where later operations see them; an error undoes them. The remembered deletions and the
+revision change only at the end; no other code reads the store before the end.
 
 See docs/reference/specification.md#84-transactions.
 """
@@ -10,14 +10,30 @@ See docs/reference/specification.md#84-transactions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from kvstore.errors import KvError, QuotaExceeded, ResponseTooLarge, RevisionAhead, RevisionCompacted
-from kvstore.limits import ITEM_OVERHEAD_BYTES, RESPONSE_BYTES_MAX, StoreLimits
-from kvstore.protocol.commands import CommandKind, Comparison, Target
+from kvstore.errors import (
+    InvalidRequest,
+    KvError,
+    LeaseNotFound,
+    NotANumber,
+    QuotaExceeded,
+    Reason,
+    ResponseTooLarge,
+    RevisionAhead,
+    RevisionCompacted,
+    StoreBusy,
+)
+from kvstore.limits import COMPARE_KEYS_MAX, DELETE_KEYS_MAX, ITEM_OVERHEAD_BYTES, RESPONSE_BYTES_MAX, StoreLimits
+from kvstore.protocol.commands import CommandKind, Comparison, PutFlag, Target
 from kvstore.protocol.results import PUT_DONE, ResultItem, refusal_item
+from kvstore.protocol.validation import APPENDED_BYTES
 from kvstore.store.map import KeyValueMap
 from kvstore.store.records import RecordItem
+from raft import INT64_MAX, INT64_MIN
+
+NUMBER_BYTES_MAX = 20
+"""The length of the longest decimal integer of 64 bits, with its sign."""
 
 _DELETED = (3, True)
 _SET = (5, True)
@@ -31,9 +47,14 @@ def put(store: KeyValueMap, key: bytes, value: bytes, limits: StoreLimits) -> Re
         error = QuotaExceeded(store.stored_bytes, limits.quota_bytes)
         store.put_back(key, old)
         return refusal_item(error, store.revision)
-    if old is None and key in store.deletions:
-        store.undelete(key)
+    if old is None:
+        if key in store.deletions:
+            store.undelete(key)
+    elif old[4]:
+        store.leases.move_key(key, old[4], 0)
     store.revision = revision
+    if store.history.is_on:
+        store.history.append(revision, key, old, store.records[key])
     return (0, revision, PUT_DONE)
 
 
@@ -41,7 +62,7 @@ def compare_and_set(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits
     """Write if the key is as expected, else return its present record or deletion."""
     _, key, value, expected = body
     target = Target.MOD_REVISION if type(expected) is int else Target.VALUE
-    if not holds(store, (target, Comparison.EQUAL, key, expected)):
+    if not holds(store.records.get(key), (target, Comparison.EQUAL, key, expected)):
         return (0, store.revision, (5, False, *_Branch(store).seen(key)))
     result = put(store, key, value, limits)
     return (0, result[1], _SET) if result[0] == 0 else result
@@ -49,13 +70,51 @@ def compare_and_set(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits
 
 def txn(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
     """Evaluate the comparisons and run the branch that they select."""
-    _, compares, success, failure = body
-    succeeded = all(holds(store, compare) for compare in compares)
     try:
-        results = run(store, success if succeeded else failure, limits)
+        path = choose(store, body)
+        results = run(store, path.operations, limits)
     except KvError as error:
         return refusal_item(error, store.revision)
-    return (0, store.revision, (6, succeeded, results))
+    return (0, store.revision, (6, path.succeeded, results))
+
+
+class Path(NamedTuple):
+    """The path through a transaction that its comparisons have chosen: operations, and paths of inner transactions."""
+
+    succeeded: bool
+    operations: Sequence[Sequence[Any] | Path]
+
+
+def choose(store: KeyValueMap, body: Sequence[Any]) -> Path:
+    """Evaluate the comparisons of a transaction, and those of the inner transactions on the chosen path.
+
+    Raises InvalidRequest if their ranges have too many keys.
+    """
+    return _Choice(store).path_of(body)
+
+
+class _Choice:
+    """Comparisons being evaluated, and how many keys their ranges may still have."""
+
+    def __init__(self, store: KeyValueMap) -> None:
+        self._store = store
+        self._keys = 0
+
+    def path_of(self, body: Sequence[Any]) -> Path:
+        _, compares, success, failure = body
+        succeeded = all(self._holds(compare) for compare in compares)
+        branch = success if succeeded else failure
+        return Path(succeeded, [self.path_of(each) if each[0] == CommandKind.TXN else each for each in branch])
+
+    def _holds(self, compare: Sequence[Any]) -> bool:
+        store = self._store
+        if len(compare) == 4 or compare[4] == b"":
+            return holds(store.records.get(compare[2]), compare)
+        self._keys += store.count_of(compare[2], compare[4])
+        if self._keys > COMPARE_KEYS_MAX:
+            raise InvalidRequest(Reason.TOO_MANY_KEYS, self._keys, COMPARE_KEYS_MAX)
+        keys = store.keys_of(compare[2], compare[4])
+        return all(holds(store.records[key], compare) for key in keys) if keys else holds(None, compare)
 
 
 def operation(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
@@ -67,10 +126,9 @@ def operation(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> R
     return (0, store.revision, result)
 
 
-def holds(store: KeyValueMap, compare: Sequence[Any]) -> bool:
-    """Evaluate one comparison. For an absent key the numbers are 0, and any comparison with the value is false."""
-    target, comparison, key, operand = compare
-    record = store.records.get(key)
+def holds(record: RecordItem | None, compare: Sequence[Any]) -> bool:
+    """Evaluate a comparison for one key. If it is absent, its numbers are 0, and no comparison with its value holds."""
+    target, comparison, operand = compare[0], compare[1], compare[3]
     if target == Target.VALUE:
         if record is None:
             return False
@@ -78,7 +136,7 @@ def holds(store: KeyValueMap, compare: Sequence[Any]) -> bool:
     elif record is None:
         seen = 0
     else:
-        seen = record[{Target.CREATE_REVISION: 1, Target.MOD_REVISION: 2, Target.VERSION: 3}[target]]
+        seen = record[_PLACES[target]]
     if comparison == Comparison.EQUAL:
         return bool(seen == operand)
     if comparison == Comparison.NOT_EQUAL:
@@ -86,7 +144,10 @@ def holds(store: KeyValueMap, compare: Sequence[Any]) -> bool:
     return bool(seen < operand if comparison == Comparison.LESS else seen > operand)
 
 
-def run(store: KeyValueMap, operations: Sequence[Sequence[Any]], limits: StoreLimits) -> tuple[ResultItem, ...]:
+_PLACES = {Target.CREATE_REVISION: 1, Target.MOD_REVISION: 2, Target.VERSION: 3, Target.LEASE: 4}
+
+
+def run(store: KeyValueMap, operations: Sequence[Sequence[Any] | Path], limits: StoreLimits) -> tuple[ResultItem, ...]:
     """Carry out operations as one change. On any KvError the store is unchanged.
 
     The revision rises by one if a record was written or removed. Raises QuotaExceeded if the stored bytes have grown
@@ -94,7 +155,7 @@ def run(store: KeyValueMap, operations: Sequence[Sequence[Any]], limits: StoreLi
     """
     branch, bytes_before = _Branch(store), store.stored_bytes
     try:
-        results = tuple([branch.carry_out(body) for body in operations])
+        results = branch.carry_out_all(operations)
         if bytes_before < store.stored_bytes > limits.quota_bytes:
             raise QuotaExceeded(store.stored_bytes, limits.quota_bytes)
     except KvError:
@@ -110,28 +171,47 @@ class _Branch:
 
     def __init__(self, store: KeyValueMap) -> None:
         self.store = store
-        self.revision = (
-            store.revision + 1
-        )  # The revision of the writes; reads before the first write are at the old revision.
-        self.written: dict[bytes, RecordItem | None] = {}  # By key: the old record. No key is written twice.
+        # The revision of the writes; reads before the first write are at the old revision.
+        self.revision = store.revision + 1
+        self.written: dict[bytes, RecordItem | None] = {}  # Key → its old record. No key is written twice.
         self._budget = RESPONSE_BYTES_MAX
+        self._range_keys = 0  # How many keys ranges have deleted.
+
+    def carry_out_all(self, operations: Sequence[Sequence[Any] | Path]) -> tuple[ResultItem, ...]:
+        """Carry out operations and inner transactions in order; returns the bodies of their results."""
+        results: list[ResultItem] = []
+        for each in operations:
+            if isinstance(each, Path):
+                self._spend(0)
+                results.append((6, each.succeeded, self.carry_out_all(each.operations)))
+            else:
+                results.append(self.carry_out(each))
+        return tuple(results)
 
     def carry_out(self, body: Sequence[Any]) -> ResultItem:
         """Carry out one operation; returns the body of its result."""
         kind = body[0]
         if kind == CommandKind.PUT:
+            if len(body) > 3:
+                return self._put_with_options(body)
             self._spend(0)
-            self.written[body[1]] = self.store.place(body[1], body[2], self.revision)
+            self._write(body[1], body[2], 0)
             return PUT_DONE
         if kind == CommandKind.GET:
-            seen = self.seen(body[1])
+            seen = self._seen_at(body[1], body[2]) if len(body) > 2 and body[2] else self.seen(body[1])
             self._spend(len(seen[0][0]) if seen[0] is not None else 0)
             return (2, *seen)
         if kind == CommandKind.DELETE:
             self._spend(0)
             return self._delete(body[1])
-        assert kind == CommandKind.RANGE, body
-        return self._range(body)
+        if kind == CommandKind.RANGE:
+            return self._range(body)
+        if kind == CommandKind.DELETE_RANGE:
+            return self._delete_range(body)
+        if kind == CommandKind.APPEND:
+            return self._append(body)
+        assert kind == CommandKind.ADD, body
+        return self._add(body)
 
     def seen(self, key: bytes) -> tuple[Any, ...]:
         """`(record,)`, or `(None, deleted_revision, exact)` of an absent key."""
@@ -142,27 +222,110 @@ class _Branch:
             return (None, self.revision, True)  # This transaction has deleted it.
         return (None, *self.store.deletion_of(key))
 
+    def _write(self, key: bytes, value: bytes, lease_id: int) -> None:
+        """Write a record. Validation has found all other writes of this key, but not those of an append."""
+        if key in self.written:
+            raise InvalidRequest(Reason.KEY_WRITTEN_TWICE)
+        self.written[key] = self.store.place(key, value, self.revision, lease_id)
+
     def take_back(self) -> None:
         """Undo everything written so far."""
         for key, old in self.written.items():
             self.store.put_back(key, old)
         self.written.clear()
 
+    def _put_with_options(self, body: Sequence[Any]) -> ResultItem:
+        _, key, value, lease_id, flags = body
+        old = self.store.records.get(key)
+        if old is None and flags & (PutFlag.KEEP_VALUE | PutFlag.KEEP_LEASE):
+            raise InvalidRequest(Reason.KEY_NOT_FOUND)
+        if old is not None:
+            value = old[0] if flags & PutFlag.KEEP_VALUE else value
+            lease_id = old[4] if flags & PutFlag.KEEP_LEASE else lease_id
+        self._check_lease(lease_id, key)
+        returns_old = bool(flags & PutFlag.PREVIOUS)
+        self._spend(len(old[0]) if returns_old and old is not None else 0)
+        self._write(key, value, lease_id)
+        return (1, old) if returns_old else PUT_DONE
+
+    def _append(self, body: Sequence[Any]) -> ResultItem:
+        _, prefix, value, lease_id = body
+        key = prefix + self.revision.to_bytes(APPENDED_BYTES, "big")
+        self._check_lease(lease_id, key)
+        self._spend(len(key))
+        self._write(key, value, lease_id)
+        return (9, key)
+
+    def _add(self, body: Sequence[Any]) -> ResultItem:
+        _, key, delta = body
+        old = self.store.records.get(key)
+        number = (0 if old is None else _number_of(key, old[0])) + delta
+        if not INT64_MIN <= number <= INT64_MAX:
+            raise NotANumber(key)
+        self._spend(0)
+        self._write(key, b"%d" % number, old[4] if old is not None else 0)
+        return (10, number)
+
+    def _check_lease(self, lease_id: int, key: bytes) -> None:
+        """Check that `key` can be attached to this lease; 0: to none. The bound may be exceeded by one transaction."""
+        if not lease_id:
+            return
+        lease = self.store.leases.by_id.get(lease_id)
+        if lease is None:
+            raise LeaseNotFound(lease_id)
+        if len(lease.keys) >= DELETE_KEYS_MAX and key not in lease.keys:
+            raise StoreBusy("lease_keys_max", DELETE_KEYS_MAX)
+
     def _delete(self, key: bytes) -> ResultItem:
-        old = self.store.take_out(key)
-        if old is None:
-            return (3, False, *self.store.deletion_of(key))
-        self.written[key] = old
+        is_written = key in self.written
+        if key not in self.store.records:
+            return (3, False, *((self.revision, True) if is_written else self.store.deletion_of(key)))
+        if is_written:  # By an append.
+            raise InvalidRequest(Reason.KEY_WRITTEN_TWICE)
+        self.written[key] = self.store.take_out(key)
         return _DELETED
 
+    def _delete_range(self, body: Sequence[Any]) -> ResultItem:
+        _, start, end, returns_old = body
+        self._range_keys += self.store.count_of(start, end)
+        if self._range_keys > DELETE_KEYS_MAX:
+            raise InvalidRequest(Reason.TOO_MANY_KEYS, self._range_keys, DELETE_KEYS_MAX)
+        keys = self.store.keys_of(start, end)
+        if not self.written.keys().isdisjoint(keys):  # One of them was written by an append.
+            raise InvalidRequest(Reason.KEY_WRITTEN_TWICE)
+        items: list[tuple[Any, ...]] = []
+        self._spend(0)
+        for key in keys:
+            old = self.store.records[key]
+            if returns_old:
+                self._spend(len(key) + len(old[0]))
+                items.append((key, *old))
+            self.written[key] = self.store.take_out(key)
+        return (7, len(keys), tuple(items)) if returns_old else (7, len(keys))
+
+    def _seen_at(self, key: bytes, revision: int) -> tuple[Any, ...]:
+        """`(record,)` as of an older revision, or `(None, revision, False)` of a key that was absent then."""
+        if not self._is_older(revision):
+            return self.seen(key)
+        record = self.store.record_at(key, revision, self.written)
+        return (record,) if record is not None else (None, revision, False)
+
+    def _is_older(self, revision: int) -> bool:
+        """True if the state as of `revision` is not the present one. Raises RevisionAhead, RevisionCompacted."""
+        store = self.store
+        now = self.revision if self.written else store.revision
+        if revision > now:
+            raise RevisionAhead(revision, now)
+        if revision in (0, now):
+            return False
+        if not store.history.is_on or revision < store.compact_revision:
+            raise RevisionCompacted(revision, store.compact_revision if store.history.is_on else now)
+        return True
+
     def _range(self, body: Sequence[Any]) -> ResultItem:
-        """Read a page. No history is kept, so only the present revision can be read."""
-        asked, now = body[7], self.revision if self.written else self.store.revision
-        if asked > now:
-            raise RevisionAhead(asked, now)
-        if 0 < asked < now:
-            raise RevisionCompacted(asked, now)
-        items, more, count = self.store.select(body)
+        """Read a page, as of the revision that it names."""
+        select = self.store.select_at(body, self.written) if self._is_older(body[7]) else self.store.select(body)
+        items, more, count = select
         self._spend(sum([ITEM_OVERHEAD_BYTES + len(item[0]) + len(item[1] or b"") for item in items]))
         return (4, items, more, count)
 
@@ -170,3 +333,10 @@ class _Branch:
         self._budget -= ITEM_OVERHEAD_BYTES + size_bytes
         if self._budget < 0:
             raise ResponseTooLarge(RESPONSE_BYTES_MAX)
+
+
+def _number_of(key: bytes, value: bytes) -> int:
+    """The number that a value shows as plain decimal text. Raises NotANumber."""
+    if len(value) <= NUMBER_BYTES_MAX and (value[1:] if value[:1] == b"-" else value).isdigit():
+        return int(value)
+    raise NotANumber(key)

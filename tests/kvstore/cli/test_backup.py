@@ -15,9 +15,10 @@ from kvstore.backup.file import AtomicFile, BackupDamaged, BackupFailed
 from kvstore.backup.save import save_snapshot
 from kvstore.embedded import IN_PROCESS_ADDRESS, open_node
 from kvstore.errors import ResultCode
+from kvstore.limits import SECOND_NS
 from kvstore.member.folder import open_or_bootstrap
-from kvstore.member.restore import SESSION_LEAP, read_initial_state, restore_folder
-from kvstore.protocol.commands import RegisterSession, encode_command
+from kvstore.member.restore import REVISION_LEAP, SESSION_LEAP, read_initial_state, restore_folder
+from kvstore.protocol.commands import LeaseGrant, RaiseFeatureLevel, RegisterSession, encode_command
 from kvstore.protocol.messages import Request, RequestKind, decode_response, encode_request, snapshot_request
 from kvstore.store.machine import KvMachine
 from raft import (
@@ -163,6 +164,30 @@ def test_the_revision_leaps_if_that_is_asked_for_and_is_another_cluster_then(sav
 
     assert restored_machine(tmp_path / "leapt").revision == leapt.revision == plain.revision + 1000
     assert leapt.identity.cluster_id != plain.identity.cluster_id
+
+
+def test_at_level_2_no_revision_of_the_old_cluster_is_used_again(quick_folder: Path, tmp_path: Path) -> None:
+    """A fence never repeats, and a watch of the old cluster is told that its revision is gone."""
+    cluster = Cluster(quick_folder, 1)
+    client = cluster.client()
+    client.do(RaiseFeatureLevel(2))
+    client.do(LeaseGrant(7, 60 * SECOND_NS))
+    client.do(Put(b"a", b"1", lease_id=7))
+    client.do(Put(b"a", b"2", lease_id=7))
+    cluster.hosts["s1"].node.snapshot_now()
+    cluster.settle()
+    old = cluster.hosts["s1"].machine
+    assert len(old.history) == 2
+
+    restored = restore_folder(config(tmp_path / "new"), snapshot_of(quick_folder / "s1"))
+    machine = restored_machine(tmp_path / "new")
+
+    assert machine.revision == restored.revision == old.revision + REVISION_LEAP
+    assert machine.history.first_revision > machine.compact_revision == machine.revision
+    assert len(machine.history) == 0
+    assert machine.leases.by_id[7].keys == {b"a"}
+    assert machine.leases.next_id > SESSION_LEAP
+    machine.check()
 
 
 def test_another_file_or_token_makes_another_cluster(saved: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from kvstore import Client, open_node
+from kvstore import Client, RaiseFeatureLevel, open_node
 from kvstore.cli.common import ExitCode
 from kvstore.cli.main import cli
 from kvstore.errors import LimitsRefused, OutcomeUnknown, Unsupported
@@ -136,6 +136,27 @@ def test_a_client_changes_limits_without_a_session_of_its_own(tmp_path: Path) ->
             await client.put("a", "1")
             assert await client.close_sessions([1, 2]) == [True, False]
             assert not await client.close_session(1)
+
+    trio.run(main)
+
+
+def test_the_history_is_switched_off_by_a_0_and_shrinks_without_force(tmp_path: Path) -> None:
+    """Its bounds are the only limits that may be lowered below what is in use, because the oldest events then go."""
+
+    async def main() -> None:
+        async with (
+            open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store,
+            Client([store.client_address]) as client,
+        ):
+            await client.execute(RaiseFeatureLevel(2))
+            for value in "123":
+                await client.put("a", value)
+            await client.set_limits(history_events_max=2)
+            assert (await client.limits()).used["history_events_max"] == 2
+            await client.set_limits(history_bytes_max=0)
+            assert (await client.limits()).used["history_events_max"] == 0
+            with pytest.raises(LimitsRefused):
+                await client.set_limits(leases_max=0)
 
     trio.run(main)
 

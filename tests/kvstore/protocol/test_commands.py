@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import random
 from typing import Any
 
 import cbor2
@@ -14,15 +15,23 @@ from hypothesis import strategies as st
 from kvstore.errors import REFUSALS, InvalidRequest, KvError, Reason, ResultCode, refusal_of
 from kvstore.limits import MIB, SECOND_NS, AdmissionLimits, StoreLimits
 from kvstore.protocol.commands import (
+    Add,
+    Append,
     ChangeLimits,
     CloseSession,
     Command,
+    Compact,
     Compare,
     CompareAndSet,
     Comparison,
     Delete,
+    DeleteRange,
     Get,
     KeepAlive,
+    LeaseGrant,
+    LeaseRenew,
+    LeaseRevoke,
+    Operation,
     Put,
     RaiseFeatureLevel,
     Range,
@@ -38,6 +47,7 @@ from kvstore.protocol.commands import (
 )
 from kvstore.protocol.validation import admit_body, admit_command, validate_body
 from raft import DEPTH_MAX, decode_item, encode_batch
+from tests.kvstore.support.naive_store import writes_twice
 
 LIMITS = AdmissionLimits()
 
@@ -58,7 +68,43 @@ EVERY_COMMAND: list[tuple[Command, list[Any]]] = [
     (KeepAlive(), [18]),
     (ChangeLimits(sessions_max=5), [19, None, 5, None, None, None, None]),
     (RaiseFeatureLevel(1), [20, 1]),
+    # Feature level 2.
+    (Put(b"k", b"v", lease_id=9), [1, b"k", b"v", 9, 0]),
+    (Put(b"k", b"v", previous=True), [1, b"k", b"v", 0, 1]),
+    (Put(b"k", b"", lease_id=9, previous=True, keep_value=True), [1, b"k", b"", 9, 3]),
+    (Put(b"k", b"v", keep_lease=True), [1, b"k", b"v", 0, 4]),
+    (Get(b"k", 7), [2, b"k", 7]),
+    (DeleteRange(b"a", b"b"), [7, b"a", b"b", False]),
+    (DeleteRange(b"", None, previous=True), [7, b"", None, True]),
+    (Append(b"queue/", b"v"), [9, b"queue/", b"v", 0]),
+    (Append(b"", b"v", 9), [9, b"", b"v", 9]),
+    (Add(b"k", -3), [10, b"k", -3]),
+    (
+        Txn(
+            (
+                Compare(b"a", Target.LEASE, Comparison.EQUAL, 9),
+                Compare(b"a", Target.VERSION, Comparison.GREATER, 0, b"b"),
+                Compare(b"a", Target.VALUE, Comparison.EQUAL, b"x", None),
+            ),
+            (Txn((), (Add(b"a", 1),), (Append(b"b", b""),)), DeleteRange(b"c", b"d")),
+        ),
+        [
+            6,
+            [[5, 1, b"a", 9], [1, 4, b"a", 0, b"b"], [4, 1, b"a", b"x", None]],
+            [[6, [], [[10, b"a", 1]], [[9, b"b", b"", 0]]], [7, b"c", b"d", False]],
+            [],
+        ],
+    ),
+    (LeaseGrant(0, 5 * SECOND_NS), [21, 0, 5 * SECOND_NS]),
+    (LeaseRevoke(9), [22, 9]),
+    (LeaseRenew((9, 10)), [23, 9, 10]),
+    (Compact(5), [24, 5]),
+    (
+        ChangeLimits(history_events_max=0, lease_grace_ns=1),
+        [19, None, None, None, None, None, None, None, 0, None, 1],
+    ),
 ]
+LEVEL_1_COMMANDS = [(command, body) for command, body in EVERY_COMMAND if validate_body(body, 1) is None]
 
 
 @pytest.mark.parametrize(("command", "body"), EVERY_COMMAND, ids=lambda each: type(each).__name__)
@@ -76,6 +122,28 @@ def test_a_command_has_the_wire_form_of_the_docs_and_comes_back_equal(command: C
     admit_command(item, LIMITS)
     assert command_of(item[3:]) == command
     assert command_body(command) == tuple(cbor2.loads(cbor2.dumps(body), immutable=True))
+
+
+def test_the_first_commands_of_the_table_are_those_of_level_1() -> None:
+    """A command has the form of the lowest level that has it, so that a newer client changes nothing."""
+    assert EVERY_COMMAND[: len(LEVEL_1_COMMANDS)] == LEVEL_1_COMMANDS
+    assert LEVEL_1_COMMANDS[-1][0] == RaiseFeatureLevel(1)
+
+
+@pytest.mark.parametrize(
+    "body", [body for command, body in EVERY_COMMAND[len(LEVEL_1_COMMANDS) :]], ids=lambda body: str(body)[:30]
+)
+def test_at_level_1_every_form_of_level_2_is_refused_like_any_unknown_one(body: list[Any]) -> None:
+    """Whatever the build knows: the level decides (docs/reference/specification.md#713-feature-levels)."""
+    is_longer = body[0] in (1, 2, 19) or (body[0] == 6 and len(body[1][0]) > 4)
+    is_new_target = body[0] == 6
+
+    flaw = validate_body(body, 1)
+
+    assert flaw is (Reason.OUT_OF_RANGE if is_new_target else Reason.MALFORMED if is_longer else Reason.UNKNOWN_KIND)
+    with pytest.raises(InvalidRequest):
+        admit_command([0, 0, 0, *body], LIMITS, 1)
+    admit_command([0, 0, 0, *body], LIMITS, 2)
 
 
 def test_the_limits_are_sent_in_the_order_of_their_fields() -> None:
@@ -151,10 +219,10 @@ MALFORMED: list[tuple[Any, Reason]] = [
     ([0, 0, 0, 6, [], [], []][:6], Reason.MALFORMED),
     ([0, 0, 0, 6, [[1, 1, b"k", b"v"]], [], []], Reason.MALFORMED),  # A number compared with bytes.
     ([0, 0, 0, 6, [[4, 1, b"k", 1]], [], []], Reason.MALFORMED),
-    ([0, 0, 0, 6, [[5, 1, b"k", 1]], [], []], Reason.OUT_OF_RANGE),
+    ([0, 0, 0, 6, [[6, 1, b"k", 1]], [], []], Reason.OUT_OF_RANGE),
     ([0, 0, 0, 6, [[1, 5, b"k", 1]], [], []], Reason.OUT_OF_RANGE),
     ([0, 0, 0, 6, [[1, 1, b"", 1]], [], []], Reason.KEY_EMPTY),
-    ([0, 0, 0, 6, [], [[6, [], [], []]], []], Reason.UNKNOWN_KIND),  # No transaction inside a transaction.
+    ([0, 0, 0, 6, [], [[5, b"k", b"", 0]], []], Reason.UNKNOWN_KIND),  # No compare_and_set inside a transaction.
     ([0, 0, 0, 6, [], [[]], []], Reason.MALFORMED),
     ([0, 0, 0, 6, [], [[1, b"k", b""], [3, b"k"]], []], Reason.KEY_WRITTEN_TWICE),
     ([0, 0, 0, 6, [], [], [[1, b"k", b""], [1, b"k", b""]]], Reason.KEY_WRITTEN_TWICE),
@@ -167,6 +235,122 @@ MALFORMED: list[tuple[Any, Reason]] = [
     ([0, 0, 0, 19, 0, None, None, None, None, None], Reason.OUT_OF_RANGE),
     ([0, 0, 0, 20, 0], Reason.OUT_OF_RANGE),
 ]
+
+MALFORMED_AT_ANY_LEVEL = MALFORMED.copy()
+NOTHING: list[Any] = [6, [], [], []]
+
+
+def nested(*inner: Any, depth: int) -> list[Any]:
+    """Operations in so many transactions, one in the other."""
+    return [6, [], list(inner) if depth == 1 else [nested(*inner, depth=depth - 1)], []]
+
+
+MALFORMED_AT_LEVEL_2: list[tuple[Any, Reason]] = [
+    ([1, b"k", b"v", 0], Reason.MALFORMED),
+    ([1, b"k", b"v", True, 0], Reason.MALFORMED),
+    ([1, b"k", b"v", 0, b""], Reason.MALFORMED),
+    ([1, b"k", b"v", -1, 0], Reason.OUT_OF_RANGE),
+    ([1, b"k", b"v", 0, 8], Reason.OUT_OF_RANGE),
+    ([1, b"k", b"v", 0, -1], Reason.OUT_OF_RANGE),
+    ([1, b"k", b"v", 0, 2], Reason.MALFORMED),  # Keep the value, and write one.
+    ([1, b"k", b"", 5, 4], Reason.MALFORMED),  # Keep the lease, and attach one.
+    ([1, b"", b"", 0, 1], Reason.KEY_EMPTY),
+    ([2, b"k", b""], Reason.MALFORMED),
+    ([2, b"k", -1], Reason.OUT_OF_RANGE),
+    ([2, b"k", 0, 0], Reason.MALFORMED),
+    ([7, b"a", b"b"], Reason.MALFORMED),
+    ([7, b"a", "b", False], Reason.MALFORMED),
+    ([7, b"a", b"b", 0], Reason.MALFORMED),
+    ([9, b"a", b"b"], Reason.MALFORMED),
+    ([9, "a", b"b", 0], Reason.MALFORMED),
+    ([9, b"a", b"b", 2**63], Reason.OUT_OF_RANGE),
+    ([9, b"a", b"b", None], Reason.MALFORMED),
+    ([10, b"a"], Reason.MALFORMED),
+    ([10, b"a", b"1"], Reason.MALFORMED),
+    ([10, b"a", 2**63], Reason.OUT_OF_RANGE),
+    ([10, b"", 1], Reason.KEY_EMPTY),
+    ([6, [[1, 1, b"k", 1, "z"]], [], []], Reason.MALFORMED),
+    ([6, [[1, 1, b"k", 1, b"z", 0]], [], []], Reason.MALFORMED),
+    ([6, [[5, 1, b"k", b"1"]], [], []], Reason.MALFORMED),  # A lease compared with bytes.
+    ([6, [[True, 1, b"k", 1]], [], []], Reason.MALFORMED),
+    ([6, [], [[6, [], []]], []], Reason.MALFORMED),
+    ([6, [], 1, []], Reason.MALFORMED),
+    (nested(NOTHING, depth=4), Reason.NESTED_TOO_DEEP),
+    ([6, [], [[16, 5 * SECOND_NS]], []], Reason.UNKNOWN_KIND),
+    # One path writes a key once.
+    ([6, [], [[1, b"k", b""], [7, b"a", b"z", False]], []], Reason.KEY_WRITTEN_TWICE),
+    ([6, [], [], [[7, b"", None, False], [10, b"k", 1]]], Reason.KEY_WRITTEN_TWICE),
+    ([6, [], [[1, b"k", b""], nested([3, b"k"], depth=2)], []], Reason.KEY_WRITTEN_TWICE),
+    ([6, [], [[6, [], [], [[10, b"k", 1]]], [1, b"k", b""]], []], Reason.KEY_WRITTEN_TWICE),
+    ([6, [], [nested([7, b"a", None, False], depth=1), nested([1, b"k", b""], depth=1)], []], Reason.KEY_WRITTEN_TWICE),
+    # The range meets a key of its own transaction, which does no harm, and one of another operation.
+    ([6, [], [[6, [], [[1, b"a", b""]], [[7, b"a", b"z", False]]], [1, b"k", b""]], []], Reason.KEY_WRITTEN_TWICE),
+    ([19, *[None] * 9], Reason.MALFORMED),
+    ([19, *[None] * 11], Reason.MALFORMED),
+    ([19, *[None] * 8, 0, None], Reason.OUT_OF_RANGE),  # leases_max
+    ([19, *[None] * 9, 3_600 * SECOND_NS + 1], Reason.OUT_OF_RANGE),  # lease_grace_ns
+    ([21, 0], Reason.MALFORMED),
+    ([21, 0, 0], Reason.OUT_OF_RANGE),
+    ([21, -1, 5 * SECOND_NS], Reason.OUT_OF_RANGE),
+    ([21, b"", 5 * SECOND_NS], Reason.MALFORMED),
+    ([22], Reason.MALFORMED),
+    ([22, 1, 2], Reason.MALFORMED),
+    ([22, -1], Reason.OUT_OF_RANGE),
+    ([23], Reason.MALFORMED),
+    ([23, 1, None], Reason.MALFORMED),
+    ([23, 1, 2**63], Reason.OUT_OF_RANGE),
+    ([24], Reason.MALFORMED),
+    ([24, True], Reason.MALFORMED),
+    ([24, -1], Reason.OUT_OF_RANGE),
+]
+MALFORMED += [([0, 0, 0, *body], reason) for body, reason in MALFORMED_AT_LEVEL_2]
+
+WRITTEN_ONCE: list[list[Any]] = [
+    [[6, [], [[1, b"k", b""]], [[10, b"k", 1]]]],  # Branches that exclude each other.
+    [[6, [], [[1, b"k", b""]], [[7, b"a", b"z", False]]]],
+    [[3, b"k"], [3, b"k"], [7, b"a", b"z", False], [7, b"", None, True]],  # Deletions do no harm to each other.
+    [[1, b"k", b""], [7, b"a", b"k", False], [7, b"k\0", None, False]],  # Beside the key.
+    [[7, b"z", b"a", False], [1, b"k", b""]],  # An empty range.
+    [[9, b"k", b"", 0], [7, b"", None, False]],  # The key of an append is not known yet.
+]
+
+
+@pytest.mark.parametrize("branch", WRITTEN_ONCE, ids=str)
+def test_writes_that_cannot_meet_are_admitted(branch: list[Any]) -> None:
+    """docs/reference/specification.md#84-transactions: one path writes a key once."""
+    admit_command([0, 0, 0, 6, [], branch, []], LIMITS)
+    admit_command([0, 0, 0, 6, [], [], [[6, [], branch, []]]], LIMITS)
+
+
+def test_writes_that_may_meet_are_found_as_by_comparing_each_with_each() -> None:
+    """Random transactions, against the slow twin."""
+    rng = random.Random(3)
+
+    def operation(depth: int) -> Operation:
+        key, end = bytes([rng.randrange(97, 107)]), bytes([rng.randrange(97, 107)])
+        if depth and rng.random() < 0.4:
+            return Txn((), branch(depth - 1), branch(depth - 1))
+        kinds = (Put(key, b""), Add(key, 1), Delete(key), DeleteRange(key, end), DeleteRange(key, None), Get(key))
+        return rng.choice(kinds)
+
+    def branch(depth: int) -> tuple[Operation, ...]:
+        return tuple(operation(depth) for _ in range(rng.randrange(4)))
+
+    found = []
+    for _ in range(5_000):
+        txn = Txn((), branch(2), branch(1))
+        found.append(validate_body(command_body(txn)) is Reason.KEY_WRITTEN_TWICE)
+        assert found[-1] == writes_twice(txn), txn
+    assert 500 < sum(found) < 4_500
+
+
+def test_the_writes_of_a_large_transaction_are_compared_in_a_moment() -> None:
+    """A frame holds some 10⁵ operations, and all of them are looked at before their number is: no 10¹⁰ comparisons."""
+    puts = [[1, b"%06d" % each, b""] for each in range(0, 60_000, 2)]
+    ranges = [[7, b"%06d" % each, b"%06d" % (each + 1), False] for each in range(1, 60_000, 2)]
+
+    assert validate_body([6, [], puts + ranges, []]) is None
+    assert validate_body([6, [], [*puts, *ranges, [7, b"000100", b"0001000", False]], []]) is Reason.KEY_WRITTEN_TWICE
 
 
 @pytest.mark.parametrize(("item", "reason"), MALFORMED, ids=repr)
@@ -192,6 +376,16 @@ BOUNDS: list[tuple[list[Any], Reason, int, int]] = [
     ([6, [], [[1, b"a", b"v" * MIB], [1, b"b", b"v" * MIB]], []], Reason.TRANSACTION_TOO_LARGE, 2 * MIB + 2, 3 * MIB // 2),  # noqa: E501
     ([16, SECOND_NS - 1], Reason.OUT_OF_RANGE, SECOND_NS - 1, 300 * SECOND_NS),
     ([16, 300 * SECOND_NS + 1], Reason.OUT_OF_RANGE, 300 * SECOND_NS + 1, 300 * SECOND_NS),
+    ([1, b"k" * 1025, b"", 0, 1], Reason.KEY_TOO_LONG, 1025, 1024),
+    ([7, b"", b"k" * 1026, False], Reason.KEY_TOO_LONG, 1026, 1025),
+    ([9, b"k" * 1017, b"", 0], Reason.KEY_TOO_LONG, 1025, 1024),  # With the revision.
+    ([9, b"k", b"v" * (MIB + 1), 0], Reason.VALUE_TOO_LONG, MIB + 1, MIB),
+    ([6, [[1, 1, b"k", 0, b"z" * 1026]], [], []], Reason.KEY_TOO_LONG, 1026, 1025),
+    ([6, [], [[6, [], put_many(64), put_many(64)]], []], Reason.TOO_MANY_OPERATIONS, 129, 128),
+    ([6, [], [[6, [], [[1, b"a", b"v" * MIB]], []]], [[1, b"b", b"v" * MIB]]], Reason.TRANSACTION_TOO_LARGE, 2 * MIB + 2, 3 * MIB // 2),  # noqa: E501
+    ([21, 0, SECOND_NS - 1], Reason.OUT_OF_RANGE, SECOND_NS - 1, 365 * 86_400 * SECOND_NS),
+    ([21, 0, 365 * 86_400 * SECOND_NS + 1], Reason.OUT_OF_RANGE, 365 * 86_400 * SECOND_NS + 1, 365 * 86_400 * SECOND_NS),  # noqa: E501
+    ([23, *range(1, 1002)], Reason.TOO_MANY_OPERATIONS, 1001, 1000),
 ]  # fmt: skip
 
 
@@ -217,6 +411,13 @@ def test_admission_refuses_what_is_over_a_bound_and_says_by_how_much(
         [6, [], [[1, b"a", b"v" * MIB], [1, b"b", b"v" * (MIB // 2 - 2)]], []],
         [16, SECOND_NS],
         [16, 300 * SECOND_NS],
+        [7, b"k" * 1024 + b"\0", b"z" * 1025, False],
+        [9, b"k" * 1016, b"v" * MIB, 0],
+        [6, [[1, 1, b"k", 0, b"z" * 1025]], [[6, [], put_many(63), put_many(63)]], []],
+        nested([1, b"a", b""], depth=4),
+        [21, 0, SECOND_NS],
+        [21, 2**63 - 1, 365 * 86_400 * SECOND_NS],
+        [23, *range(1, 1001)],
     ],
     ids=lambda body: str(body)[:20],
 )
@@ -252,12 +453,12 @@ def test_limits_that_cannot_work_are_refused() -> None:
 
 
 atoms = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.binary(max_size=4) | st.text(max_size=4)
-small = st.integers(0, 21) | atoms
+small = st.integers(0, 25) | atoms
 cbor_items = st.recursive(
     small, lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=2) | st.integers(0, 9), inner)
 )
 near_commands = st.tuples(
-    st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.integers(0, 21), st.lists(cbor_items, max_size=8)
+    st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.integers(0, 25), st.lists(cbor_items, max_size=8)
 ).map(lambda parts: [*parts[:4], *parts[4]])
 
 
@@ -288,7 +489,11 @@ def test_admission_answers_any_item_with_a_typed_refusal_or_takes_it(item: Any) 
         pass
     else:
         body = cbor2.loads(cbor2.dumps(item[3:]), immutable=True)
-        assert command_body(command_of(body)) == body
+        again = command_body(command_of(body))
+        assert command_of(again) == command_of(body)
+        assert validate_body(again) is None
+        # Level 2 has two forms of one command: `[1, key, value]` is `[1, key, value, 0, 0]`.
+        assert again == body or validate_body(body, 1) is not None
 
 
 def test_every_refusal_pickles_and_travels_with_its_fields() -> None:
@@ -302,6 +507,9 @@ def test_every_refusal_pickles_and_travels_with_its_fields() -> None:
         ResultCode.REVISION_COMPACTED: (3, 4),
         ResultCode.REVISION_AHEAD: (4, 3),
         ResultCode.RESPONSE_TOO_LARGE: (3,),
+        ResultCode.LEASE_NOT_FOUND: (7,),
+        ResultCode.LEASE_EXISTS: (7,),
+        ResultCode.NOT_A_NUMBER: (b"k",),
     }
     assert set(REFUSALS) == set(ResultCode) - {ResultCode.OK} == set(fields)
     for code, arguments in fields.items():
@@ -309,6 +517,9 @@ def test_every_refusal_pickles_and_travels_with_its_fields() -> None:
         again = pickle.loads(pickle.dumps(error))
         assert isinstance(again, KvError)
         assert (type(again), str(again), again.args) == (type(error), str(error), arguments)
+    for reason in Reason:  # Without a bound, and as plain text: results are made of it.
+        assert [type(each) for each in InvalidRequest(reason).args] == [str]
+        assert str(pickle.loads(pickle.dumps(InvalidRequest(reason)))) == str(InvalidRequest(reason))
 
 
 def test_the_nesting_that_frames_allow_is_within_what_apply_reads() -> None:

@@ -23,7 +23,7 @@ OLDER, NEWER = LevelRange(1, 1), LevelRange(1, 2)
 
 @pytest.fixture
 def cluster(quick_folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(quick_folder, 3)
+    cluster = Cluster(quick_folder, 3, levels=OLDER)
     cluster.leader()
     yield cluster
     for host in cluster.hosts.values():

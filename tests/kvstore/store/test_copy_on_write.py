@@ -141,7 +141,7 @@ class PictureComparison(RuleBasedStateMachine):
     def restore_something_else(self) -> None:
         other = KvMachine()
         picture = other.snapshot()
-        self.fed.machine.restore({**picture.header, "limits": self.fed.machine.limits.to_map()}, picture.chunks)
+        self.fed.machine.restore({**picture.header, "limits": self.fed.machine.limits.to_map(1)}, picture.chunks)
         self._apply([(0, RegisterSession(40))] * SESSIONS)
 
     @invariant()

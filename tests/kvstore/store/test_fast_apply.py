@@ -49,10 +49,14 @@ class SlowMachine(KvMachine):
         time, items = decode_payload(entry.payload, entry.index)
         if entry.kind is EntryKind.NO_OP and len(items) != 1:
             raise UnreadablePayload(entry.index, "a no_op has a time and nothing else")
+        if entry.kind is EntryKind.NO_OP:
+            self._begin_term(max(time, self._leader_time))
         if time > self._leader_time:
             self._leader_time = time
-            self._sessions.expire(time)
-        return [self._apply_command(item) for item in items[1:]]
+            self._expire()
+        results = [self._apply_command(item) for item in items[1:]]
+        self._store.history.settle()
+        return results
 
 
 LIMITS = st.sampled_from(

@@ -26,6 +26,7 @@ from kvstore.protocol.commands import (
     Comparison,
     Delete,
     Get,
+    LeaseGrant,
     Put,
     RaiseFeatureLevel,
     Range,
@@ -39,7 +40,7 @@ from kvstore.protocol.results import read_result
 from kvstore.store.machine import KvMachine
 from kvstore.store.snapshot_codec import UnsupportedFeatureLevel
 from raft import DEPTH_MAX, Entry, EntryKind, LevelRange, StateMachine, decode_item, encode_batch, encode_item
-from tests.kvstore.protocol.test_commands import MALFORMED, almost_commands, near_commands
+from tests.kvstore.protocol.test_commands import MALFORMED, MALFORMED_AT_ANY_LEVEL, almost_commands, near_commands
 from tests.kvstore.support.machine_fixture import Fed, restored
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -175,9 +176,9 @@ def test_raising_the_feature_level_beyond_the_build_stops_the_member() -> None:
     fed.do(RaiseFeatureLevel(1))
     assert fed.machine.feature_level == 1
     with pytest.raises(
-        UnsupportedFeatureLevel, match=r"at feature level 2.*knows 1\. Start this member with the build"
+        UnsupportedFeatureLevel, match=r"at feature level 3.*knows 1 to 2\. Start this member with the build"
     ):
-        fed.do(RaiseFeatureLevel(2))
+        fed.do(RaiseFeatureLevel(3))
 
 
 def test_a_feature_level_never_falls() -> None:
@@ -189,13 +190,17 @@ def test_a_feature_level_never_falls() -> None:
     machine.check()
 
 
-@pytest.mark.parametrize(("item", "reason"), MALFORMED, ids=repr)
-def test_a_malformed_command_is_a_deterministic_error_at_apply(item: Any, reason: Reason) -> None:
+@pytest.mark.parametrize(
+    ("level", "item", "reason"),
+    [(1, *each) for each in MALFORMED_AT_ANY_LEVEL] + [(2, *each) for each in MALFORMED],
+    ids=repr,
+)
+def test_a_malformed_command_is_a_deterministic_error_at_apply(level: int, item: Any, reason: Reason) -> None:
     """An error result, the same on every member, never an exception; only a code is replicated.
 
     See docs/reference/specification.md#82-commands.
     """
-    fed = Fed()
+    fed = Fed(level=level)
     fed.register()
     before = fed.machine.status().revision
     (result,) = fed.feed_items(item)
@@ -217,15 +222,18 @@ def test_what_is_malformed_under_a_session_is_kept_like_any_answer() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(almost_commands() | near_commands, max_size=4))
-def test_apply_answers_any_item_of_the_profile_and_stays_sound(items: list[Any]) -> None:
+@given(st.lists(almost_commands() | near_commands, max_size=4), st.integers(1, 2))
+def test_apply_answers_any_item_of_the_profile_and_stays_sound(items: list[Any], level: int) -> None:
     """Apply never raises for what a client wrote; its answers fit the profile and can be read.
 
     See docs/reference/specification.md#82-commands.
     """
-    fed, other = Fed(sessions_max=3, results_per_session_max=2), Fed()
+    fed, other = Fed(level=level, sessions_max=3, results_per_session_max=2), Fed()
     fed.do(Put(b"a", b"1"))
     fed.register()
+    if level > 1:
+        fed.do(LeaseGrant(1, 10))
+        fed.do(Put(b"k", b"1", lease_id=1))
     other.machine = restored(fed.machine)
     items = [item for item in items if item[3:4] != [20]]  # Levels have a test of their own.
 

@@ -12,17 +12,25 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kvstore.errors import KvError
 from kvstore.limits import StoreLimits
 from kvstore.protocol.commands import (
+    Add,
+    Append,
     ChangeLimits,
     CloseSession,
     Command,
+    Compact,
     Compare,
     CompareAndSet,
     Comparison,
     Delete,
+    DeleteRange,
     Get,
     KeepAlive,
+    LeaseGrant,
+    LeaseRenew,
+    LeaseRevoke,
     Operation,
     Put,
+    RaiseFeatureLevel,
     Range,
     RegisterSession,
     Target,
@@ -30,27 +38,33 @@ from kvstore.protocol.commands import (
     encode_command,
     prefix_range,
 )
-from kvstore.protocol.results import ResultItem, read_result
+from kvstore.protocol.results import Record, ResultItem, read_result
 from kvstore.store.machine import KvMachine
-from raft import StateSnapshot
+from raft import Entry, EntryKind, StateSnapshot, encode_batch
+from tests.kvstore.store.test_fast_apply import SlowMachine
 from tests.kvstore.support.machine_fixture import Fed, restored
 from tests.kvstore.support.naive_store import Answer, NaiveStore
 
 LIMITS = {"quota_bytes": 600, "sessions_max": 3, "results_per_session_max": 3, "deletions_max": 3}
+LEVEL_2_LIMITS = {"history_events_max": 5, "history_bytes_max": 300, "leases_max": 3, "lease_grace_ns": 10}
 
 keys = st.sampled_from([b"a", b"a\x00", b"ab", b"b", b"c", b"\xff", b"\xff\xff"])
-values = st.sampled_from([b"", b"1", b"22", b"v" * 100])
+values = st.sampled_from([b"", b"1", b"22", b"-3", b"9223372036854775806", b"v" * 100])
+lease_ids = st.sampled_from([1, 1, 2, 2, 3, 9])
 
 
-def ranges(revisions: st.SearchStrategy[int]) -> st.SearchStrategy[Range]:
-    intervals = st.one_of(
+def intervals() -> st.SearchStrategy[tuple[bytes, bytes | None]]:
+    return st.one_of(
         st.builds(prefix_range, st.sampled_from([b"", b"a", b"\xff"])),
         st.tuples(keys, st.none() | keys),
         st.just((b"", None)),
     )
+
+
+def ranges(revisions: st.SearchStrategy[int]) -> st.SearchStrategy[Range]:
     return st.builds(
         lambda interval, **options: Range(*interval, **options),
-        intervals,
+        intervals(),
         limit=st.integers(0, 3),
         reverse=st.booleans(),
         keys_only=st.booleans(),
@@ -59,20 +73,45 @@ def ranges(revisions: st.SearchStrategy[int]) -> st.SearchStrategy[Range]:
     )
 
 
-def compares(revisions: st.SearchStrategy[int]) -> st.SearchStrategy[Compare]:
+def compares(revisions: st.SearchStrategy[int], level: int) -> st.SearchStrategy[Compare]:
     numbers = st.sampled_from([Target.VERSION, Target.CREATE_REVISION, Target.MOD_REVISION])
     comparisons = st.sampled_from(Comparison)
-    return st.builds(Compare, keys, numbers, comparisons, revisions) | st.builds(
+    found = st.builds(Compare, keys, numbers, comparisons, revisions) | st.builds(
         Compare, keys, st.just(Target.VALUE), comparisons, values
+    )
+    if level == 1:
+        return found
+    ends = st.none() | keys
+    return st.one_of(
+        found,
+        st.builds(Compare, keys, numbers, comparisons, revisions, ends),
+        st.builds(Compare, keys, st.just(Target.VALUE), comparisons, values, ends),
+        st.builds(Compare, keys, st.just(Target.LEASE), comparisons, st.integers(0, 3), st.just(b"") | ends),
     )
 
 
-def operations(revisions: st.SearchStrategy[int]) -> st.SearchStrategy[Operation]:
-    return st.one_of(st.builds(Put, keys, values), st.builds(Get, keys), st.builds(Delete, keys), ranges(revisions))
+def operations(revisions: st.SearchStrategy[int], level: int) -> st.SearchStrategy[Operation]:
+    found = st.one_of(st.builds(Put, keys, values), st.builds(Get, keys), st.builds(Delete, keys), ranges(revisions))
+    return found if level == 1 else found | level_2_operations(revisions)
 
 
-def branches(revisions: st.SearchStrategy[int]) -> st.SearchStrategy[tuple[Operation, ...]]:
-    return st.lists(operations(revisions), max_size=5).map(_write_once)
+def level_2_operations(revisions: st.SearchStrategy[int]) -> st.SearchStrategy[Operation]:
+    return st.one_of(
+        st.builds(Put, keys, values, st.just(0) | lease_ids, st.booleans()),
+        st.builds(Put, keys, values, previous=st.booleans(), keep_lease=st.just(True)),
+        st.builds(Put, keys, st.just(b""), lease_ids, st.booleans(), st.just(True)),
+        st.builds(Get, keys, revisions),
+        st.builds(
+            lambda interval, previous: DeleteRange(interval[0], interval[1], previous), intervals(), st.booleans()
+        ),
+        st.builds(Append, st.sampled_from([b"", b"a", b"q"]), values, st.just(0) | lease_ids),
+        st.builds(Add, keys, st.sampled_from([1, -5, 2**63 - 1])),
+    )
+
+
+def branches(revisions: st.SearchStrategy[int], level: int) -> st.SearchStrategy[tuple[Operation, ...]]:
+    found = st.lists(operations(revisions, level), max_size=5)
+    return found.map(_write_once) | found.map(tuple)
 
 
 def _write_once(branch: list[Operation]) -> tuple[Operation, ...]:
@@ -80,7 +119,7 @@ def _write_once(branch: list[Operation]) -> tuple[Operation, ...]:
     seen: set[bytes] = set()
     kept = []
     for op in branch:
-        if isinstance(op, Put | Delete):
+        if isinstance(op, Put | Delete | Add):
             if op.key in seen:
                 continue
             seen.add(op.key)
@@ -88,14 +127,27 @@ def _write_once(branch: list[Operation]) -> tuple[Operation, ...]:
     return tuple(kept)
 
 
-def commands(revisions: st.SearchStrategy[int]) -> st.SearchStrategy[Command]:
-    """Any command; `revisions` are those worth asking for now."""
-    branch = branches(revisions)
-    return st.one_of(
-        operations(revisions),
+def transactions(revisions: st.SearchStrategy[int], level: int) -> st.SearchStrategy[Txn]:
+    branch, some = branches(revisions, level), st.lists(compares(revisions, level), max_size=2).map(tuple)
+    flat = st.builds(Txn, some, branch, branch) | st.builds(Txn, st.just(()), branch)
+    if level == 1:
+        return flat
+
+    def around(inner: st.SearchStrategy[Txn]) -> st.SearchStrategy[Txn]:
+        mixed = st.lists(inner | operations(revisions, level), max_size=3).map(tuple)
+        return st.builds(Txn, some, mixed, mixed)
+
+    return flat | around(flat) | around(around(flat))
+
+
+def commands(revisions: st.SearchStrategy[int], level: int) -> st.SearchStrategy[Command]:
+    """Any command; `revisions` are those worth asking for now. At level 1, forms of level 2 are rare."""
+    found = [
+        operations(revisions, level),
+        operations(revisions, level),
         st.builds(CompareAndSet, keys, values, values | revisions),
-        st.builds(Txn, st.lists(compares(revisions), max_size=2).map(tuple), branch, branch),
-        st.builds(Txn, st.just(()), branch),
+        transactions(revisions, level),
+        transactions(revisions, level),
         st.builds(RegisterSession, st.integers(1, 60)),
         st.just(KeepAlive()) | st.just(CloseSession()),
         st.builds(
@@ -105,7 +157,25 @@ def commands(revisions: st.SearchStrategy[int]) -> st.SearchStrategy[Command]:
             results_per_session_max=st.none() | st.integers(1, 4),
             deletions_max=st.none() | st.integers(1, 4),
         ),
-    )
+    ]
+    of_level_2: list[st.SearchStrategy[Command]] = [
+        level_2_operations(revisions),
+        transactions(revisions, 2),
+        st.builds(LeaseGrant, st.just(0) | lease_ids, st.integers(1, 30)),
+        st.builds(LeaseRevoke, lease_ids),
+        st.builds(LeaseRenew, st.lists(lease_ids, min_size=1, max_size=3).map(tuple)),
+        st.builds(Compact, revisions),
+        st.builds(
+            ChangeLimits,
+            history_bytes_max=st.none() | st.sampled_from([0, 100, 300, 1000]),
+            history_events_max=st.none() | st.sampled_from([0, 1, 3, 5, 20]),
+            leases_max=st.none() | st.integers(1, 3),
+            lease_grace_ns=st.none() | st.integers(0, 10),
+        ),
+    ]
+    if level > 1:
+        return st.one_of(*found, *of_level_2)
+    return st.integers(0, 4).flatmap(lambda drawn: st.one_of(*found) if drawn else st.one_of(*of_level_2))
 
 
 def _answer(item: ResultItem) -> Answer:
@@ -120,27 +190,43 @@ def _comparable(answer: Answer) -> Any:
 
 
 class StoreComparison(RuleBasedStateMachine):
-    """`fed` is restored from snapshots now and then, `twin` never; `naive` is the model."""
+    """`fed` is restored from snapshots now and then, `twin` has no fast path, `runs` is fed many entries at once.
+
+    `naive` is the model.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.fed, self.twin = Fed(**LIMITS), KvMachine(StoreLimits(**LIMITS))
+        self.fed, self.twin = Fed(**LIMITS), SlowMachine(StoreLimits(**LIMITS))
+        self.runs = KvMachine(StoreLimits(**LIMITS))
+        self.waiting: list[tuple[Entry, list[ResultItem]]] = []
         self.naive = NaiveStore(StoreLimits(**LIMITS).to_map())
         self.picture: tuple[bytes, StateSnapshot] | None = None
 
-    @initialize()
-    def register_two_sessions(self) -> None:
+    @initialize(level=st.sampled_from([1, 2, 2]))
+    def register_two_sessions(self, level: int) -> None:
+        if level > 1:
+            self.raise_the_level()
         self._apply([(0, 0, 0, RegisterSession(40)), (0, 0, 0, RegisterSession(60))], 0)
 
-    @rule(data=st.data(), elapsed=st.integers(-3, 6), restart=st.booleans())
+    @precondition(lambda self: self.naive.level == 1)
+    @rule()
+    def raise_the_level(self) -> None:
+        raise_it: list[Command] = [RaiseFeatureLevel(2), ChangeLimits(**LEVEL_2_LIMITS)]
+        self._apply([(0, 0, 0, command) for command in raise_it], self.naive.time)
+
+    @rule(data=st.data(), elapsed=st.integers(-3, 12), restart=st.booleans())
     def apply(self, data: st.DataObject, elapsed: int, restart: bool) -> None:
         if restart:
             self.fed.machine = restored(self.fed.machine)
         naive = self.naive
         known = [record.mod_revision for record in naive.records.values()]
-        revisions = st.sampled_from([0, naive.revision - 1, naive.revision, naive.revision + 1, *known])
+        compact = naive.compact_revision
+        revisions = st.sampled_from(
+            [0, compact - 1, compact, compact + 1, naive.revision - 1, naive.revision, naive.revision + 1, *known]
+        ).map(lambda revision: max(0, revision))
         session_ids = st.sampled_from([0, *naive.sessions, *naive.sessions, naive.next_session])
-        command = commands(revisions)
+        command = commands(revisions, naive.level)
         batch = []
         for _ in range(data.draw(st.integers(1, 6))):
             session_id = data.draw(session_ids)
@@ -149,14 +235,52 @@ class StoreComparison(RuleBasedStateMachine):
             batch.append((session_id, number, acknowledged, data.draw(command)))
         self._apply(batch, max(0, naive.time + elapsed))
 
+    @rule(puts=st.lists(st.tuples(keys, values, st.integers(0, 2)), min_size=2, max_size=8))
+    def a_lone_client_puts(self, puts: list[tuple[bytes, bytes, int]]) -> None:
+        """An entry for each put, as the fast path for them has it."""
+        if not self.naive.sessions:
+            return
+        session_id, session = next(iter(self.naive.sessions.items()))
+        number = max(session.kept, default=session.floor)
+        for key, value, elapsed in puts:
+            number += 1
+            self._apply([(session_id, number, number - 1, Put(key, value))], self.naive.time + elapsed)
+
+    @rule(elapsed=st.integers(-3, 20))
+    def a_leader_is_elected(self, elapsed: int) -> None:
+        time = max(0, self.naive.time + elapsed)
+        assert self.fed.entry(EntryKind.NO_OP, encode_batch(time, [])) == []
+        self.naive.no_op(time)
+        self._compare([])
+
+    @rule(elapsed=st.integers(20, 60))
+    def time_passes(self, elapsed: int) -> None:
+        self._apply([], self.naive.time + elapsed)
+
     def _apply(self, batch: list[tuple[int, int, int, Command]], time: int) -> None:
         raw = [encode_command(c, session_id=s, request_no=n, acknowledged_up_to=a) for s, n, a, c in batch]
         items = self.fed.feed(raw, time=time)
-        assert self.twin.apply(self.fed.entries[-1]) == items
         expected = self.naive.entry(time, batch)
         assert [_comparable(_answer(item)) for item in items] == [_comparable(answer) for answer in expected]
-        assert self.fed.machine.revision == self.naive.revision
         assert all(item[1] <= self.naive.revision for item in items)
+        self._compare(items)
+
+    def _compare(self, items: list[ResultItem]) -> None:
+        entry = self.fed.entries[-1]
+        assert self.twin.apply(entry) == items
+        self.waiting.append((entry, items))
+        assert self.fed.machine.revision == self.naive.revision
+
+    @rule()
+    def the_third_member_applies_all_that_waits(self) -> None:
+        entries = [entry for entry, _ in self.waiting]
+        assert self.runs.apply_batch(entries) == [items for _, items in self.waiting]
+        self.waiting.clear()
+        self.runs.check()
+        assert self.runs.state_hash() == self.twin.state_hash()
+
+    def teardown(self) -> None:
+        self.the_third_member_applies_all_that_waits()
 
     @precondition(lambda self: self.picture is None)
     @rule()
@@ -176,21 +300,46 @@ class StoreComparison(RuleBasedStateMachine):
     @invariant()
     def same_state_on_both_members(self) -> None:
         assert self.fed.machine.state_hash() == self.twin.state_hash()
+        assert list(self.fed.machine.snapshot().chunks) == list(self.twin.snapshot().chunks)
 
     @invariant()
     def reads_agree_with_the_model(self) -> None:
         everything = self.fed.machine.range(Range())
-        assert [(item.key, item.value, item.version) for item in everything.items] == [
-            (key, record.value, record.version) for key, record in sorted(self.naive.records.items())
+        assert [(item.key, item.value, item.version, item.lease_id) for item in everything.items] == [
+            (key, record.value, record.version, record.lease_id) for key, record in sorted(self.naive.records.items())
         ]
         status = self.fed.machine.status()
         assert (status.sessions, status.deletion_floor) == (len(self.naive.sessions), self.naive.floor)
-        deadlines = [session.last_seen + session.ttl for session in self.naive.sessions.values()]
-        assert self.fed.machine.next_deadline == min(deadlines, default=None)
+        assert self.fed.machine.next_deadline == self.naive.next_deadline()
+
+    @invariant()
+    def the_history_agrees_with_the_model(self) -> None:
+        machine, naive = self.fed.machine, self.naive
+        history = machine.history
+        assert (machine.compact_revision, history.is_on) == (naive.compact_revision, naive.has_history)
+        events = [
+            (each.revision, each.key, each.before and Record(*each.before), each.after and Record(*each.after))
+            for each in history.events(history.first_number, len(history))
+        ]
+        assert events == naive.events
+        assert history.size_bytes == naive.event_bytes()
+        for revision in range(naive.compact_revision, naive.revision):
+            page = machine.range(Range(revision=revision))
+            assert {item.key: item.mod_revision for item in page.items} == {
+                key: record.mod_revision for key, record in naive.past[revision].items()
+            }
+
+    @invariant()
+    def the_leases_agree_with_the_model(self) -> None:
+        leases, naive = self.fed.machine.leases, self.naive
+        assert {number: (each.ttl_ns, each.deadline, sorted(each.keys)) for number, each in leases.by_id.items()} == {
+            number: (each.ttl, each.deadline, naive.keys_of_lease(number)) for number, each in naive.leases.items()
+        }
+        assert (leases.next_id, leases.hold_until) == (naive.next_lease, naive.hold_until)
 
 
 StoreComparison.TestCase.settings = settings(
-    max_examples=30, stateful_step_count=20, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=25, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
 )
 test_the_machine_answers_like_its_slow_twin = StoreComparison.TestCase
 test_the_machine_answers_like_its_slow_twin.__doc__ = "docs/reference/specification.md#8-store."

@@ -147,7 +147,12 @@ class Cluster:
     """Members s1, s2, … and any number of clients."""
 
     def __init__(
-        self, folder: Path, size: int, service_limits: ServiceLimits | None = None, sizes: Sizes | None = None
+        self,
+        folder: Path,
+        size: int,
+        service_limits: ServiceLimits | None = None,
+        sizes: Sizes | None = None,
+        levels: LevelRange = FEATURE_LEVELS,
     ) -> None:
         self.now = 1_000 * SECOND
         self._sizes = sizes or Sizes()
@@ -172,7 +177,7 @@ class Cluster:
             create_data_folder(
                 folder / node_id, identity=identity, configuration=configuration, machine_header=initial_header()
             )
-            self.start(node_id)
+            self.start(node_id, levels)
         self.settle()
 
     def start(self, node_id: str, levels: LevelRange = FEATURE_LEVELS, says: LevelRange | None = None) -> None:

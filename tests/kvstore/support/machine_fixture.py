@@ -7,8 +7,8 @@ from typing import Any
 
 import cbor2
 
-from kvstore.limits import StoreLimits
-from kvstore.protocol.commands import Command, RegisterSession, encode_command
+from kvstore.limits import FEATURE_LEVEL_INITIAL, StoreLimits
+from kvstore.protocol.commands import ChangeLimits, Command, RaiseFeatureLevel, RegisterSession, encode_command
 from kvstore.protocol.results import Result, ResultItem, SessionRegistered, read_result
 from kvstore.store.machine import KvMachine
 from raft import Entry, EntryKind, encode_batch
@@ -17,11 +17,17 @@ SECOND = 1_000_000_000
 
 
 class Fed:
-    """A machine, and the log it was fed: `entries` can be fed to another one."""
+    """A machine, and the log it was fed: `entries` can be fed to another one.
 
-    def __init__(self, **limits: int) -> None:
+    `limits` that level 1 lacks are set by a command, as in every store.
+    """
+
+    def __init__(self, *, level: int = FEATURE_LEVEL_INITIAL, **limits: int) -> None:
         self.machine = KvMachine(StoreLimits(**limits))
         self.entries: list[Entry] = []
+        if level > FEATURE_LEVEL_INITIAL:
+            self.do(RaiseFeatureLevel(level))
+            self.do(ChangeLimits(**limits))
 
     def feed(self, commands: Sequence[bytes], *, time: int = 0) -> list[ResultItem]:
         """Apply one `commands` entry of raw items; returns its result items. `time`: leader time in ns."""

@@ -1,6 +1,6 @@
 """A second build on disk: these very packages as their next minor version might be, a feature level further.
 
-What it can do more, and says more, is small and real: a command `note` from level 2 on, and words that today's build
+What it can do more, and says more, is small and real: a command `note` from level 3 on, and words that today's build
 does not know in its hello, its acknowledgements and its status, as later versions may add them
 (docs/reference/versions.md).
 """
@@ -13,10 +13,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("raft", "storage", "kvstore")
 
-NOTE_KIND = 21
+NEXT_LEVEL = 3
+NOTE_KIND = 63
 
 CHANGES: tuple[tuple[str, str, str], ...] = (
-    ("kvstore/limits.py", "FEATURE_LEVEL_MAX = 1\n", "FEATURE_LEVEL_MAX = 2\n"),
+    ("kvstore/limits.py", f"FEATURE_LEVEL_MAX = {NEXT_LEVEL - 1}\n", f"FEATURE_LEVEL_MAX = {NEXT_LEVEL}\n"),
     # A command that takes note of nothing, and is answered.
     (
         "kvstore/protocol/commands.py",
@@ -26,13 +27,13 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
     (
         "kvstore/protocol/validation.py",
         "_NEWEST_VALIDATORS = ",
-        "_VALIDATORS[2] = {**_VALIDATORS[1], CommandKind.NOTE: _validate_bare}\n_NEWEST_VALIDATORS = ",
+        "_VALIDATORS[3] = {**_VALIDATORS[2], CommandKind.NOTE: _validate_bare}\n_NEWEST_VALIDATORS = ",
     ),
     (
         "kvstore/store/machine.py",
-        "        if kind == CommandKind.CHANGE_LIMITS:\n",
-        "        if kind == CommandKind.NOTE:\n            return (0, revision, (kind,))\n"
-        "        if kind == CommandKind.CHANGE_LIMITS:\n",
+        "        if kind > CommandKind.RAISE_FEATURE_LEVEL:\n",
+        "        if kind == CommandKind.NOTE:\n            return (0, self._store.revision, (kind,))\n"
+        "        if kind > CommandKind.RAISE_FEATURE_LEVEL:\n",
     ),
     # What an older build ignores.
     (

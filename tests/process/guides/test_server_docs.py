@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kvstore import Client, open_node
+from kvstore import Client, open_node, raise_feature_level
 from kvstore.cli.common import ExitCode
 from kvstore.cli.serve import serve_command
 
@@ -60,12 +60,17 @@ async def test_the_transfer_example_keeps_the_sum(tmp_path: Path) -> None:
 
 def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
     """All Python blocks of docs/reference/client.md; the client's against a store."""
-    client_code, bulk_code, embedded_code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    client_code, lock_code, bulk_code, embedded_code = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     run_python("-c", embedded_code, cwd=tmp_path)
 
     async def with_store() -> None:
         async with open_node(tmp_path / "data", listen_client="127.0.0.1:0") as store:
-            for block, output in ((client_code, b"b'hello' 3\n"), (bulk_code, b"10000 puts, 0 failed\n")):
+            await raise_feature_level(store)
+            for block, output in (
+                (client_code, b"b'hello' 3\n"),
+                (lock_code, b"written\n"),
+                (bulk_code, b"10000 puts, 0 failed\n"),
+            ):
                 code = block.replace("127.0.0.1:7101", store.client_address).replace('"127.0.0.1:7102"', "")
                 done = await trio.run_process([sys.executable, "-c", code], capture_stdout=True)
                 assert done.stdout == output

@@ -16,7 +16,7 @@ from kvstore import Client, LevelRefused, MemberStatus, raise_feature_level
 from kvstore.errors import Reason, ResultCode
 from kvstore.protocol.messages import Response, decode_response, encode_client_hello
 from raft import FrameSplitter, Hello, decode_hello, encode_item, frame
-from tests.process.guides.next_build import NEWER_MEMBERS, NOTE_KIND, make_next_build
+from tests.process.guides.next_build import NEWER_MEMBERS, NEXT_LEVEL, NOTE_KIND, make_next_build
 from tests.process.servers import Server, ServerCluster, hwm, in_build, running_cluster
 from tests.process.test_server_kills import Ledger
 
@@ -65,7 +65,7 @@ async def is_not_taken(client: Client) -> None:
     answer = await note(client)
     assert (answer.code, answer.fields[0]) == (ResultCode.INVALID_REQUEST, Reason.UNKNOWN_KIND)
     with pytest.raises(LevelRefused):
-        await raise_feature_level(client, 2)
+        await raise_feature_level(client, NEXT_LEVEL)
 
 
 async def run(line: str, cluster: ServerCluster, build: Path) -> subprocess.CompletedProcess[bytes]:
@@ -89,7 +89,7 @@ async def levels(client: Client) -> dict[str, tuple[int, int]]:
 
 async def until_all_are_at(client: Client, level: int) -> None:
     while True:
-        if set((await levels(client)).values()) == {(level, 2)}:
+        if set((await levels(client)).values()) == {(level, NEXT_LEVEL)}:
             return
         await trio.sleep(0.02)
 
@@ -110,11 +110,11 @@ async def upgraded_under_writes(cluster: ServerCluster, build: Path, client: Cli
 
     look, raise_it = UPGRADE_RECIPE.splitlines()
     told = await run(look, cluster, build)
-    assert told.stdout.count(b"1 (2)") == 3
-    assert b"every member knows feature level 2; `hwm upgrade`" in told.stderr
-    assert (await run(raise_it, cluster, build)).stdout == b"2\n"
+    assert told.stdout.count(b"1 (%d)" % NEXT_LEVEL) == 3
+    assert b"every member knows feature level %d; `hwm upgrade`" % NEXT_LEVEL in told.stderr
+    assert (await run(raise_it, cluster, build)).stdout == b"%d\n" % NEXT_LEVEL
     assert (await note(client)).code == 0
-    await until_all_are_at(client, 2)
+    await until_all_are_at(client, NEXT_LEVEL)
     await ledger.wait_for(10)
 
 
@@ -127,14 +127,15 @@ async def is_refused_from_now_on(server: Server, build: Path, client: Client, le
     server.start()
     code = await trio.to_thread.run_sync(server.wait)
     words = server.log.read_text()[said_before:]
-    assert (code, "feature level 2, which is final; this build knows 1" in words) == (6, True), words
+    final = f"feature level {NEXT_LEVEL}, which is final; this build knows 1 to {NEXT_LEVEL - 1}"
+    assert (code, final in words) == (6, True), words
     assert "Start this member with the build of the other members" in words
     await ledger.wait_for(10)
 
     server.build = build
     server.start()
     assert await trio.to_thread.run_sync(server.wait_ready), server.log.read_text()
-    await until_all_are_at(client, 2)
+    await until_all_are_at(client, NEXT_LEVEL)
 
 
 def test_a_cluster_is_upgraded_member_by_member_under_writes(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""Calls of a client about leases. Renewals that wait are sent together (`renewals`)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from kvstore.client.renewals import Renewals
+from kvstore.errors import LeaseNotFound
+from kvstore.limits import SECOND_NS
+from kvstore.protocol.commands import Command, LeaseGrant, LeaseRenew, LeaseRevoke
+from kvstore.protocol.lease_requests import (
+    PAGE_LEASE_KEYS_MAX,
+    PAGE_LEASES_MAX,
+    LeaseDetails,
+    LeasePage,
+    decode_lease,
+    decode_leases,
+    lease_request,
+    leases_request,
+)
+from kvstore.protocol.messages import Request, Response
+from kvstore.protocol.results import Answer, LeaseGranted, LeaseRevoked, LeasesRenewed, Result, read_answer
+
+
+class LeaseCalls:
+    """The operations of a `Client` on leases. `Client` implements `ask`, `execute` and `renewals`. All of them need
+    feature level 2."""
+
+    @property
+    @abstractmethod
+    def renewals(self) -> Renewals:
+        """The renewals of this client."""
+
+    @abstractmethod
+    async def ask(self, request: Request, deadline_seconds: float | None = None) -> Response:
+        """Send a request; return the response of a member."""
+
+    @abstractmethod
+    async def execute(self, command: Command, *, deadline_seconds: float | None = None) -> Answer[Result]:
+        """Carry out a command."""
+
+    async def lease_grant(
+        self, ttl_seconds: float, *, lease_id: int = 0, deadline_seconds: float | None = None
+    ) -> LeaseGranted:
+        """Grant a lease that ends unless it is renewed in time. `lease_id` 0: the store picks the id.
+
+        `Client.lease` also renews it and revokes it. Raises LeaseExists.
+        """
+        answer = await self.execute(
+            LeaseGrant(lease_id, round(ttl_seconds * SECOND_NS)), deadline_seconds=deadline_seconds
+        )
+        assert isinstance(answer.result, LeaseGranted), answer
+        return answer.result
+
+    async def lease_renew(self, lease_id: int, *, deadline_seconds: float | None = None) -> float:
+        """Renew a lease: it ends at the earliest after its whole time to live, which is returned, in seconds.
+
+        Renewals that wait at the same time are one command, which has the deadline of the client. A renewal with a
+        deadline of its own is a command of its own. Raises LeaseNotFound.
+        """
+        if deadline_seconds is not None:
+            (ttl_ns,) = (await self._renew((lease_id,), deadline_seconds)).ttls_ns
+            if not ttl_ns:
+                raise LeaseNotFound(lease_id)
+            return ttl_ns / SECOND_NS
+        return await self.renewals.renew(lease_id) / SECOND_NS
+
+    async def lease_revoke(self, lease_id: int, *, deadline_seconds: float | None = None) -> LeaseRevoked:
+        """End a lease and remove its keys, as one change. Raises LeaseNotFound."""
+        answer = await self.execute(LeaseRevoke(lease_id), deadline_seconds=deadline_seconds)
+        assert isinstance(answer.result, LeaseRevoked), answer
+        return answer.result
+
+    async def lease_time_to_live(self, lease_id: int, *, deadline_seconds: float | None = None) -> LeaseDetails | None:
+        """The lease with its keys and the time that is left, as the leader knows it; None if there is no such lease."""
+        keys: list[bytes] = []
+        while True:
+            request = lease_request(lease_id, keys[-1] if keys else b"", PAGE_LEASE_KEYS_MAX)
+            response = await self.ask(request, deadline_seconds)
+            found, more = read_answer(
+                response, lambda each: decode_lease(each, lease_id), has_effect=request.has_effect
+            )
+            if found is None:
+                return None
+            keys += found.keys
+            if not more:
+                return LeaseDetails(found.leader_time, lease_id, found.ttl_ns, found.deadline, tuple(keys))
+
+    async def leases(
+        self, *, after_id: int = 0, limit: int = PAGE_LEASES_MAX, deadline_seconds: float | None = None
+    ) -> LeasePage:
+        """One page of the leases with ids above `after_id`, by id; at most 500."""
+        request = leases_request(after_id, limit)
+        response = await self.ask(request, deadline_seconds)
+        return read_answer(response, decode_leases, has_effect=request.has_effect)
+
+    async def _renew(self, lease_ids: tuple[int, ...], deadline_seconds: float | None = None) -> LeasesRenewed:
+        answer = await self.execute(LeaseRenew(lease_ids), deadline_seconds=deadline_seconds)
+        assert isinstance(answer.result, LeasesRenewed), answer
+        return answer.result

@@ -1,0 +1,192 @@
+"""`Client.watch`: the changes of keys as an async iterator."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
+from types import TracebackType
+from typing import Protocol, Self
+
+import trio
+
+from kvstore.client.watch_stream import WatchBatch, WatchStream
+from kvstore.errors import ClientClosed, RevisionCompacted, Unavailable
+from kvstore.protocol.commands import Range
+from kvstore.protocol.results import RangeResult, Record
+from kvstore.protocol.watches import Change, WatchSpec
+
+INITIAL_PAGE_KEYS = 1_000
+"""How many records of the initial listing are read at once."""
+
+INITIAL_ATTEMPTS_MAX = 5
+"""How often an initial listing is begun, if the history at its revision is compacted before the watch stands."""
+
+
+class WatchHost(Protocol):
+    """What moves the bytes of a watch."""
+
+    def open_watch(self, stream: WatchStream) -> None:
+        """Begin a watch. Raises ClientClosed, WrongContext."""
+
+    def close_watch(self, stream: WatchStream) -> None:
+        """End a watch."""
+
+    def take_batch(self, stream: WatchStream) -> WatchBatch | None:
+        """The next batch of a watch; None if there is none yet. Raises the error with which the watch has ended."""
+
+    async def wait_for_news(self, stream: WatchStream) -> None:
+        """Wait until a watch has begun, has something to take, or has ended."""
+
+
+class Watch:
+    """A watch during the block `async with client.watch(...) as watch`. It is an async iterator of changes, for one
+    task at a time.
+
+    `revision`: everything up to this revision was given, so another watch may begin at `revision + 1`. It is 0 until
+    the initial listing was given.
+    """
+
+    def __init__(
+        self,
+        host: WatchHost,
+        spec: WatchSpec,
+        seconds: float,
+        read_page: Callable[[Range], Awaitable[RangeResult]] | None = None,
+    ) -> None:
+        """`seconds`: how long the begin of the watch may take. `read_page` reads a page of the initial listing; None if
+        there is no such listing."""
+        self._host, self._spec, self._seconds, self._read_page = host, spec, seconds, read_page
+        self._stream: WatchStream | None = None
+        self._page: RangeResult | None = None  # Of the initial listing: read, and not given.
+        self._groups: deque[tuple[int, tuple[Change, ...]]] = deque()  # Whole revisions, each with its number.
+        self._current: deque[Change] = deque()  # The rest of a revision that is being given.
+        self._current_revision = 0
+        self._is_read = False  # Some task waits for changes.
+        self.revision = 0
+
+    async def __aenter__(self) -> Self:
+        """Begin the watch. Raises Unsupported, RevisionCompacted, Unavailable, Busy."""
+        attempts = INITIAL_ATTEMPTS_MAX if self._read_page is not None else 1
+        while True:
+            attempts -= 1
+            try:
+                await self._begin()
+            except RevisionCompacted:
+                if not attempts:
+                    raise
+            else:
+                return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._stream is not None:
+            self._host.close_watch(self._stream)
+
+    def __aiter__(self) -> AsyncIterator[Change]:
+        return self
+
+    async def __anext__(self) -> Change:
+        """The next change. Raises RevisionCompacted if changes were lost to compaction; then the watch has ended."""
+        while not self._current:
+            self._current_revision, changes = await self._next_group()
+            self._current.extend(changes)
+        change = self._current.popleft()
+        if not self._current:
+            self.revision = self._current_revision
+        return change
+
+    def batches(self) -> AsyncIterator[tuple[Change, ...]]:
+        """The changes of one revision after the other. The initial listing comes page by page."""
+        return _Batches(self)
+
+    async def next_batch(self) -> tuple[Change, ...]:
+        """The changes of the next revision, or the rest of a revision of which some changes were given."""
+        if self._current:
+            revision, changes = self._current_revision, tuple(self._current)
+            self._current.clear()
+        else:
+            revision, changes = await self._next_group()
+        self.revision = revision
+        return changes
+
+    async def _begin(self) -> None:
+        spec = self._spec
+        if self._read_page is not None:
+            self._page = await self._read_page(Range(spec.start, spec.end, INITIAL_PAGE_KEYS))
+            spec = replace(spec, from_revision=self._page.revision + 1)
+        stream = WatchStream(spec)
+        self._host.open_watch(stream)
+        try:
+            with trio.move_on_after(self._seconds):
+                while not stream.has_begun and stream.error is None:
+                    await self._host.wait_for_news(stream)
+            if stream.error is not None:
+                raise stream.error
+            if not stream.has_begun:
+                raise stream.last_refusal or Unavailable("no member has accepted the watch within the deadline")
+        except BaseException:
+            self._host.close_watch(stream)
+            raise
+        self._stream = stream
+        if self._page is None:
+            self.revision = stream.begins_at - 1
+
+    async def _next_group(self) -> tuple[int, tuple[Change, ...]]:
+        """The changes of the next revision, or of the next page of the initial listing."""
+        if self._stream is None:
+            raise ClientClosed()
+        if self._is_read:
+            raise trio.BusyResourceError("another task waits for the changes of this watch")
+        self._is_read = True
+        try:
+            while not self._groups:
+                await trio.lowlevel.checkpoint()
+                if self._page is not None:
+                    await self._take_page(self._page)
+                elif (batch := self._host.take_batch(self._stream)) is None:
+                    await self._host.wait_for_news(self._stream)
+                elif batch.changes:
+                    groups = groupby(batch.changes, attrgetter("revision"))
+                    self._groups.extend([(revision, tuple(changes)) for revision, changes in groups])
+                else:
+                    self.revision = batch.revision
+            return self._groups.popleft()
+        finally:
+            self._is_read = False
+
+    async def _take_page(self, page: RangeResult) -> None:
+        """Give a page of the initial listing, and read the next one, at the same revision."""
+        assert self._read_page is not None
+        assert self._stream is not None
+        following: RangeResult | None = None
+        listed = self._stream.begins_at - 1  # The revision of the listing. Later pages carry the present revision.
+        if page.more and page.items:
+            start = page.items[-1].key + b"\0"
+            following = await self._read_page(Range(start, self._spec.end, INITIAL_PAGE_KEYS, revision=listed))
+        self._page = following
+        changes = []
+        for item in page.items:
+            record = Record(item.value or b"", item.create_revision, item.mod_revision, item.version, item.lease_id)
+            changes.append(Change("put", item.key, record, None, listed))
+        whole_revision = listed if following is None else 0
+        if changes:
+            self._groups.append((whole_revision, tuple(changes)))
+        else:
+            self.revision = whole_revision
+
+
+class _Batches:
+    """What `Watch.batches` returns. It is no generator, because nobody has to close it."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def __aiter__(self) -> AsyncIterator[tuple[Change, ...]]:
+        return self
+
+    async def __anext__(self) -> tuple[Change, ...]:
+        return await self._watch.next_batch()

@@ -1,0 +1,131 @@
+"""One watch of a client, without I/O: what was received and not yet read, and where to go on.
+
+A stream knows the revision up to which it has received everything, and begins there again at another member. So it
+neither repeats nor misses a change.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from kvstore.errors import OperationFailed
+from kvstore.protocol.watches import Change, Events, WatchSpec, window_body
+from raft import ProtocolError
+
+
+class WatchCarrier(Protocol):
+    """The connection on which a watch stands."""
+
+    watches: dict[int, WatchStream]
+
+    def send_body(self, body: bytes) -> None:
+        """Send a request."""
+
+
+class WatchBatch(NamedTuple):
+    """Changes of whole revisions, up to `revision`; none if only the progress is reported."""
+
+    changes: tuple[Change, ...]
+    revision: int
+    cost: int
+
+
+class StreamState(enum.Enum):
+    """The phases of a stream."""
+
+    WAITING = "waiting"  # For a connection, or for the end of a pause.
+    ASKED = "asked"  # The request is sent.
+    OPEN = "open"
+    ENDED = "ended"
+
+
+class WatchStream:
+    """One watch. `next_revision` is the first revision that was not received in whole; 0 before the watch has begun.
+
+    `error`: why it has ended; it is to be raised after the received batches are taken.
+    """
+
+    def __init__(self, spec: WatchSpec) -> None:
+        self.spec = spec
+        self.state = StreamState.WAITING
+        self.next_revision = spec.from_revision
+        self.begins_at = 0  # The revision from which it counts, once some member has accepted it.
+        self.error: OperationFailed | None = None
+        self.last_refusal: OperationFailed | None = None  # Of an attempt that is repeated.
+        self.connection: WatchCarrier | None = None
+        self.watch_id = 0
+        self.not_before = 0  # The end of a pause (monotonic ns).
+        self.failures = 0
+        self._batches: deque[WatchBatch] = deque()
+        self._held_bytes = 0  # Received, and not taken.
+        self._unreturned = 0  # Taken, and not given back to the member.
+        self._part: list[Change] = []  # Of a revision whose end was not received.
+        self._part_cost = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """True once some member has accepted the watch."""
+        return self.begins_at > 0
+
+    @property
+    def has_news(self) -> bool:
+        """True if `take` returns something, or raises."""
+        return bool(self._batches) or self.error is not None
+
+    def take(self) -> WatchBatch | None:
+        """The next batch; None if there is none yet. Raises the error with which the watch has ended."""
+        if not self._batches:
+            if self.error is not None:
+                raise self.error
+            return None
+        batch = self._batches.popleft()
+        self._held_bytes -= batch.cost
+        self._unreturned += batch.cost
+        if self._unreturned >= max(1, self.spec.window_bytes // 2):
+            if self.connection is not None and self.state is StreamState.OPEN:
+                self.connection.send_body(window_body(self.watch_id, self._unreturned))
+            self._unreturned = 0
+        return batch
+
+    def request_spec(self) -> WatchSpec:
+        """What to ask of the next member. What was received and not taken reduces the window."""
+        window_bytes = max(1, self.spec.window_bytes - self._held_bytes)
+        return replace(self.spec, from_revision=self.next_revision, window_bytes=window_bytes)
+
+    def receive(self, message: Events, revision: int) -> bool:
+        """Add received changes; False if they do not complete a revision. Raises ProtocolError."""
+        first = message.changes[0].revision
+        if self.state is not StreamState.OPEN or first < self.next_revision:
+            raise ProtocolError(f"a watch from revision {self.next_revision} was sent one of revision {first}")
+        if not message.is_whole:
+            self._part += message.changes
+            self._part_cost += message.cost
+            return False
+        self._add(WatchBatch((*self._part, *message.changes), revision, self._part_cost + message.cost))
+        self._forget_part()
+        return True
+
+    def receive_progress(self, revision: int) -> None:
+        """Note that everything up to `revision` was received. Raises ProtocolError."""
+        if self.state is not StreamState.OPEN or self._part or revision + 1 < self.next_revision:
+            raise ProtocolError(f"a watch from revision {self.next_revision} was told the progress {revision}")
+        if self._batches and not self._batches[-1].changes:
+            self._batches.pop()
+        self._add(WatchBatch((), revision, 0))
+
+    def leave(self) -> None:
+        """Wait for another member."""
+        self.state, self.connection, self.watch_id = StreamState.WAITING, None, 0
+        self._unreturned = 0
+        self._forget_part()
+
+    def _add(self, batch: WatchBatch) -> None:
+        self._batches.append(batch)
+        self._held_bytes += batch.cost
+        self.next_revision = batch.revision + 1
+
+    def _forget_part(self) -> None:
+        self._part, self._part_cost = [], 0

@@ -1,0 +1,38 @@
+"""Recipes on leases, watches and transactions: what several programs agree on through the store.
+
+A recipe needs only the operations of `kvstore.recipes.store`; it knows no client. The decision of who owns a name is
+without I/O (`contender`). `Client` offers leases, locks and elections as methods; the other recipes are used as they
+are here.
+
+See docs/concepts/locks.md.
+"""
+
+from kvstore.recipes.barrier import Barrier
+from kvstore.recipes.counter import Counter, RateLimiter
+from kvstore.recipes.election import Election, Leadership
+from kvstore.recipes.guarded_transaction import GuardedTransaction
+from kvstore.recipes.lease import Lease
+from kvstore.recipes.local_copy import LocalCopy, local_copy
+from kvstore.recipes.lock import Lock
+from kvstore.recipes.optimistic_transaction import OptimisticTransaction
+from kvstore.recipes.registration import ServiceRegistry
+from kvstore.recipes.semaphore import Semaphore
+from kvstore.recipes.work_queue import WorkItem, WorkQueue
+
+__all__ = [
+    "Barrier",
+    "Counter",
+    "Election",
+    "GuardedTransaction",
+    "Leadership",
+    "Lease",
+    "LocalCopy",
+    "Lock",
+    "OptimisticTransaction",
+    "RateLimiter",
+    "Semaphore",
+    "ServiceRegistry",
+    "WorkItem",
+    "WorkQueue",
+    "local_copy",
+]

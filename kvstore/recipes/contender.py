@@ -1,0 +1,109 @@
+"""Who owns a name, without I/O: the recipe of locks, elections and semaphores.
+
+A contender has a lease, and one key: the name, a slash, and the id of the lease in 16 hex digits. The contenders of a
+name stand in line in the order of the create revisions of their keys. The first `places` of them own the name (a lock
+and an election have one place). The create revision of an owner's key is its *fence*: it only rises from owner to
+owner, so whoever has seen a fence can refuse an older one.
+
+A contender joins with one transaction, which may be repeated: the key is created if it is absent, else read. It then
+watches those before it, from the revision of the answer on. When one of them is gone, one transaction looks at both:
+is its own key still there, and who stands before it. Its lease may have ended while it waited, so neither is certain
+without the other. No later contender can come in front, because create revisions only rise.
+
+See docs/concepts/locks.md#how-a-lock-works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvstore.errors import InvalidRequest, LockLost, Reason
+from kvstore.protocol.commands import Compare, Comparison, Delete, Get, Put, Range, Target, Txn
+from kvstore.protocol.results import GetResult, KeyRecord, RangeResult, TxnResult
+
+LEASE_DIGITS = 16
+"""The digits of a lease id in the key of a contender: 64 bits in hex."""
+
+_HEX = frozenset(b"0123456789abcdef")
+
+
+def line_range(name: bytes) -> tuple[bytes, bytes]:
+    """The range of the keys of all contenders for `name`. Raises InvalidRequest for an empty name."""
+    if not name:
+        raise InvalidRequest(Reason.KEY_EMPTY)
+    return name + b"/", name + b"0"
+
+
+def line_of(name: bytes, items: Sequence[KeyRecord]) -> list[KeyRecord]:
+    """The contenders for `name` among the records below it, first of the line first. Other keys below the name, such
+    as those of the name `name/other`, do not count."""
+    size = len(name) + 1 + LEASE_DIGITS
+    found = [item for item in items if len(item.key) == size and _HEX.issuperset(item.key[-LEASE_DIGITS:])]
+    return sorted(found, key=lambda item: item.create_revision)
+
+
+class Contender:
+    """One contender for a name. `value`: what others read at its key. `fence` is 0 until it has joined."""
+
+    def __init__(self, name: bytes, lease_id: int, value: bytes = b"", places: int = 1) -> None:
+        assert lease_id > 0 < places, (lease_id, places)
+        self.name, self.lease_id, self.value, self.places = name, lease_id, value, places
+        self.start, self.end = line_range(name)
+        self.key = self.start + b"%016x" % lease_id
+        self.fence = 0
+        self.before: tuple[bytes, ...] = ()
+
+    def join(self) -> Txn:
+        """The transaction that creates the own key, or reads it if it is there, and reads the line."""
+        is_absent = Compare(self.key, Target.CREATE_REVISION, Comparison.EQUAL, 0)
+        return Txn(
+            (is_absent,), (Put(self.key, self.value, self.lease_id), self._line()), (Get(self.key), self._line())
+        )
+
+    def look(self) -> Txn:
+        """The transaction that reads the line, if the own key is still in it."""
+        return Txn((self.guard(),), (self._line(),))
+
+    def guard(self) -> Compare:
+        """The comparison that holds while the own key is in the line."""
+        return Compare(self.key, Target.CREATE_REVISION, Comparison.EQUAL, self.fence)
+
+    def leave(self) -> Txn:
+        """The transaction that removes the own key, unless it is gone already."""
+        return Txn((self.guard(),), (Delete(self.key),))
+
+    def joined(self, result: TxnResult) -> RangeResult:
+        """Read the result of `join`; returns the first page of the line."""
+        first, line = result.results
+        if isinstance(first, GetResult):
+            assert first.record is not None, self.key
+            self.fence = first.record.create_revision
+        else:
+            self.fence = result.revision
+        assert isinstance(line, RangeResult), line
+        return line
+
+    def looked(self, result: TxnResult) -> RangeResult:
+        """Read the result of `look`; returns the first page of the line. Raises LockLost if the own key is gone."""
+        if not result.succeeded:
+            raise LockLost(self.key, self.fence)
+        (line,) = result.results
+        assert isinstance(line, RangeResult), line
+        return line
+
+    def stand(self, items: Sequence[KeyRecord]) -> bool:
+        """Take the place in the whole line that `items` show; True if this contender is an owner.
+
+        Otherwise `before` has the keys of those before it, first of the line first.
+        """
+        line = line_of(self.name, items)
+        self.before = tuple(item.key for item in line if item.create_revision < self.fence)
+        return len(self.before) < self.places
+
+    def gone(self, key: bytes) -> bool:
+        """Note that a key before the own one was removed; True if it is time to `look`."""
+        self.before = tuple(each for each in self.before if each != key)
+        return len(self.before) < self.places
+
+    def _line(self) -> Range:
+        return Range(self.start, self.end, keys_only=True)

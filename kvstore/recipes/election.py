@@ -1,0 +1,155 @@
+"""An election: at most one of its candidates is the leader, and the others wait in line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from kvstore.errors import LeadershipLost, LockLost, StoreError, WrongContext
+from kvstore.protocol.commands import Put
+from kvstore.protocol.results import KeyRecord
+from kvstore.protocol.text import Text, as_bytes
+from kvstore.recipes.contender import Contender, line_of, line_range
+from kvstore.recipes.guarded_transaction import GuardedTransaction
+from kvstore.recipes.lease import Lease
+from kvstore.recipes.local_copy import LocalCopy, local_copy, read_range
+from kvstore.recipes.store import KeyStore
+from kvstore.recipes.waiting_line import obtain
+
+ELECTION_TTL_SECONDS_DEFAULT = 10.0
+LEAVE_SECONDS_MAX = 1.0
+"""How long a candidate that gives up waits for the store to remove its key. Otherwise the key goes with the lease."""
+
+
+class Leadership:
+    """The leadership of an election. `key`: the leader's key; `fence`: its create revision, which rises from leader to
+    leader."""
+
+    def __init__(self, store: KeyStore, contender: Contender, lease: Lease) -> None:
+        self.key, self.fence, self.lease = contender.key, contender.fence, lease
+        self._store = store
+
+    def check(self) -> None:
+        """Raise LeaseLost if the leadership is lost, or may be lost."""
+        self.lease.check()
+
+    def guarded(self) -> GuardedTransaction:
+        """Begin a transaction that is carried out only by the leader. Its commit raises LeadershipLost otherwise."""
+        return GuardedTransaction(self._store, self.key, self.fence, LeadershipLost)
+
+
+class Election:
+    """One election. Anybody may read and observe it. A candidate enters it, which keeps a lease during the block:
+
+        async with client.election("reports") as election:
+            leadership = await election.campaign("host-1")
+            ...
+
+    If the lease is lost, the block is cancelled, and LeaseLost is raised. The leadership ends with the block.
+    """
+
+    def __init__(self, store: KeyStore, name: Text, ttl_seconds: float = ELECTION_TTL_SECONDS_DEFAULT) -> None:
+        self.name = as_bytes(name)
+        self.start, self.end = line_range(self.name)
+        self.leadership: Leadership | None = None
+        self._store, self._ttl_seconds = store, ttl_seconds
+        self._kept: AbstractAsyncContextManager[Lease] | None = None
+        self._lease: Lease | None = None
+        self._contender: Contender | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._kept is not None:
+            raise WrongContext("this election is entered already; a second candidate needs an object of its own")
+        self._kept = self._store.lease(self._ttl_seconds)
+        try:
+            self._lease = await self._kept.__aenter__()
+        except BaseException:
+            self._kept = None
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        assert self._kept is not None
+        kept, self._kept, self._lease, self._contender, self.leadership = self._kept, None, None, None, None
+        return await kept.__aexit__(kind, error, traceback)
+
+    async def campaign(self, value: Text = b"", *, wait_seconds: float = math.inf) -> Leadership:
+        """Stand for election with a value, and wait until elected. Raises LockTimeout, then the candidate has left the
+        line; LeaseLost."""
+        if self._lease is None:
+            raise WrongContext("a candidate needs a lease: enter the election first (`async with`)")
+        if self.leadership is not None:
+            raise WrongContext("this candidate is the leader already; `proclaim` changes its value")
+        contender = self._contender = Contender(self.name, self._lease.id, as_bytes(value))
+        try:
+            await obtain(self._store, contender, wait_seconds)
+        except BaseException:
+            await self._leave_line(contender)
+            raise
+        self.leadership = Leadership(self._store, contender, self._lease)
+        return self.leadership
+
+    async def proclaim(self, value: Text) -> None:
+        """Change the value of the leader. Raises LeadershipLost if this candidate does not lead any more."""
+        leadership = self._led()
+        await leadership.guarded().then(Put(leadership.key, as_bytes(value), keep_lease=True)).commit()
+
+    async def resign(self) -> None:
+        """Give up the leadership; the next candidate follows. This candidate may campaign again."""
+        leadership = self._led()
+        self.leadership = None
+        try:
+            await leadership.guarded().delete(leadership.key).commit()
+        except LockLost:  # It is given up already.
+            return
+
+    async def leader(self) -> KeyRecord | None:
+        """The key and the record of the leader; None if there is no candidate."""
+        items, _ = await read_range(self._store, self.start, self.end)
+        return next(iter(line_of(self.name, items)), None)
+
+    @asynccontextmanager
+    async def observe(self) -> AsyncIterator[AsyncIterator[KeyRecord]]:
+        """Observe who leads: an iterator of the leader's record, first as it is now, then after each change of the
+        leader or of its value. If the history of the changes is compacted meanwhile, leaders in between are left out.
+
+            async with election.observe() as leaders:
+                async for leader in leaders:
+                    print(leader.value, leader.create_revision)
+        """
+        async with local_copy(self._store, self.start) as copy, aclosing(_leaders(self.name, copy)) as leaders:
+            yield leaders
+
+    def _led(self) -> Leadership:
+        if self.leadership is None:
+            raise WrongContext("this candidate does not lead: `campaign` first")
+        return self.leadership
+
+    async def _leave_line(self, contender: Contender) -> None:
+        """Remove the key of a candidate that gives up. If this fails, the key goes with the lease."""
+        if contender.fence:
+            leave = contender.leave()
+            with trio.move_on_after(LEAVE_SECONDS_MAX, shield=True), suppress(StoreError):
+                await self._store.txn(leave.compares, leave.success, deadline_seconds=LEAVE_SECONDS_MAX)
+
+
+async def _leaders(name: bytes, copy: LocalCopy) -> AsyncGenerator[KeyRecord, None]:
+    last = _first_of(name, copy)
+    if last is not None:
+        yield last
+    async for _ in copy:
+        leader = _first_of(name, copy)
+        if leader is not None and leader != last:
+            yield leader
+        last = leader
+
+
+def _first_of(name: bytes, copy: LocalCopy) -> KeyRecord | None:
+    return next(iter(line_of(name, tuple(copy.records.values()))), None)

@@ -1,0 +1,63 @@
+"""A transaction that is carried out only while its caller owns a key."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from kvstore.errors import LockLost
+from kvstore.protocol.commands import Compare, Comparison, Delete, Operation, Put, Target, Txn
+from kvstore.protocol.results import TxnResult
+from kvstore.protocol.text import Text, as_bytes
+from kvstore.recipes.lease import Lease
+from kvstore.recipes.store import KeyStore
+
+
+class GuardedTransaction:
+    """Builds a transaction whose commit compares `create_revision(key) == fence` in the same step as its own
+    comparisons. It is not carried out at all if the key is not there any more, or is somebody else's.
+
+    The operations run in order, as one change. The object may be committed again, for example after OutcomeUnknown.
+    """
+
+    def __init__(self, store: KeyStore, key: bytes, fence: int, lost: type[LockLost] = LockLost) -> None:
+        self._store, self._key, self._fence, self._lost = store, key, fence, lost
+        self._compares: list[Compare] = []
+        self._success: list[Operation] = []
+        self._failure: list[Operation] = []
+
+    def when(self, *compares: Compare) -> Self:
+        """Add comparisons. If one of them is false, the operations of `otherwise` run instead of those of `then`."""
+        self._compares += compares
+        return self
+
+    def then(self, *operations: Operation) -> Self:
+        """Add operations."""
+        self._success += operations
+        return self
+
+    def otherwise(self, *operations: Operation) -> Self:
+        """Add operations for the case that a comparison of `when` is false."""
+        self._failure += operations
+        return self
+
+    def put(self, key: Text, value: Text, *, lease: Lease | int | None = None) -> Self:
+        """Add a put."""
+        return self.then(Put(as_bytes(key), as_bytes(value), lease.id if isinstance(lease, Lease) else lease or 0))
+
+    def delete(self, key: Text) -> Self:
+        """Add a delete."""
+        return self.then(Delete(as_bytes(key)))
+
+    async def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
+        """Carry the transaction out. Raises LockLost if the key is not ours any more: then nothing was done.
+
+        The result is that of the inner transaction: `succeeded` tells about the comparisons of `when`.
+        """
+        guard = Compare(self._key, Target.CREATE_REVISION, Comparison.EQUAL, self._fence)
+        inner = Txn(tuple(self._compares), tuple(self._success), tuple(self._failure))
+        result = await self._store.txn((guard,), (inner,), deadline_seconds=deadline_seconds)
+        if not result.succeeded:
+            raise self._lost(self._key, self._fence)
+        (answer,) = result.results
+        assert isinstance(answer, TxnResult), answer
+        return answer

@@ -1,0 +1,117 @@
+"""A lease for the duration of a block: kept alive while the block runs, revoked at its end. Its loss ends the block."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from kvstore.errors import ClientClosed, LeaseLost, LeaseNotFound, OperationFailed, OutcomeUnknown, StoreError
+from kvstore.protocol.results import LeaseGranted, LeaseRevoked
+from kvstore.recipes.lease_term import LeaseTerm
+
+REVOKE_SECONDS_MAX = 1.0
+"""How long the end of a block waits for the store to revoke its lease. Otherwise the lease expires later."""
+
+
+class LeaseStore(Protocol):
+    """The operations that a kept lease needs."""
+
+    async def lease_grant(self, ttl_seconds: float) -> LeaseGranted:
+        """Grant a lease."""
+        ...
+
+    async def lease_renew(self, lease_id: int, *, deadline_seconds: float | None = None) -> float:
+        """Renew a lease; return its time to live in seconds. Raises LeaseNotFound."""
+        ...
+
+    async def lease_revoke(self, lease_id: int, *, deadline_seconds: float | None = None) -> LeaseRevoked:
+        """End a lease."""
+        ...
+
+
+class Lease:
+    """A lease that is kept alive. `lost` is set as soon as the lease has ended, or may have ended."""
+
+    def __init__(self, lease_id: int, term: LeaseTerm) -> None:
+        self.id = lease_id
+        self.lost = trio.Event()
+        self._term = term
+        self._why_lost = ""
+        self._block = trio.CancelScope()
+        self._keeper = trio.CancelScope()
+
+    @property
+    def ttl_seconds(self) -> float:
+        """The time to live that the store has granted."""
+        return self._term.ttl_seconds
+
+    @property
+    def expires_at(self) -> float:
+        """Until when the lease certainly lives, on the clock of this program (`trio.current_time()`).
+
+        It counts from when the last renewal that was answered was sent, less the drift of the clocks.
+        """
+        return self._term.expires_at
+
+    def check(self) -> None:
+        """Raise LeaseLost if the lease has ended, or may have ended. Its keys may be gone then."""
+        if not self.lost.is_set() and self._term.is_over(trio.current_time()):
+            self._lose(f"no renewal was answered in its time to live of {self._term.ttl_seconds:g} s")
+        if self.lost.is_set():
+            raise LeaseLost(self.id, self._why_lost)
+
+    def _lose(self, reason: str) -> None:
+        if not self.lost.is_set():
+            self._why_lost = reason
+            self.lost.set()
+            self._block.cancel()
+
+    async def _keep_alive(self, store: LeaseStore) -> None:
+        """Renew the lease in time, until it is lost or the block has ended."""
+        term, trouble = self._term, ""
+        try:
+            with self._keeper:
+                while not term.is_over(trio.current_time()):
+                    await trio.sleep_until(min(term.renew_at, term.expires_at))
+                    sent_at = trio.current_time()
+                    with trio.move_on_at(term.expires_at):
+                        try:
+                            term.renewed(await store.lease_renew(self.id), sent_at)
+                        except (LeaseNotFound, ClientClosed) as error:
+                            self._lose(str(error))
+                            return
+                        except (OperationFailed, OutcomeUnknown) as error:
+                            trouble = f"; {error}"
+                            term.failed(trio.current_time())
+                self._lose(f"no renewal was answered in its time to live of {term.ttl_seconds:g} s{trouble}")
+        finally:
+            if not self._keeper.cancel_called:
+                self._lose("its client was closed")
+
+
+@asynccontextmanager
+async def kept_lease(
+    store: LeaseStore, ttl_seconds: float, start: Callable[[Callable[[], Awaitable[None]]], None]
+) -> AsyncIterator[Lease]:
+    """Keep a lease during a block. `start` runs a function in the background, outside of the block.
+
+    Raises LeaseLost after the block if the lease was lost. The block is cancelled at that moment.
+    """
+    sent_at = trio.current_time()
+    granted = await store.lease_grant(ttl_seconds)
+    lease = Lease(granted.lease_id, LeaseTerm(granted.ttl_ns / 1e9, sent_at))
+    start(partial(lease._keep_alive, store))
+    try:
+        with lease._block:
+            yield lease
+    finally:
+        lease._keeper.cancel()
+        if not lease.lost.is_set():
+            with trio.move_on_after(REVOKE_SECONDS_MAX, shield=True), suppress(StoreError):
+                await store.lease_revoke(lease.id, deadline_seconds=REVOKE_SECONDS_MAX)
+    if lease.lost.is_set():
+        raise LeaseLost(lease.id, lease._why_lost)

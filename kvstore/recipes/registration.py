@@ -1,0 +1,45 @@
+"""Registration of services: who is there now. An instance that dies is gone after its time to live."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from kvstore.errors import LeaseLost, LeaseNotFound
+from kvstore.protocol.commands import Put, prefix_range
+from kvstore.protocol.text import Text, as_bytes
+from kvstore.recipes.lease import Lease
+from kvstore.recipes.local_copy import LocalCopy, local_copy, read_range
+from kvstore.recipes.store import KeyStore
+
+REGISTRATION_TTL_SECONDS_DEFAULT = 5.0
+
+
+class ServiceRegistry:
+    """One service. Its instances are the keys below its name; the value of each says how it is reached."""
+
+    def __init__(self, store: KeyStore, name: Text) -> None:
+        self.prefix = as_bytes(name) + b"/"
+        self._store = store
+
+    @asynccontextmanager
+    async def registered(
+        self, instance: Text, value: Text, *, ttl_seconds: float = REGISTRATION_TTL_SECONDS_DEFAULT
+    ) -> AsyncIterator[Lease]:
+        """Be an instance of the service during a block. If the lease is lost, the block is cancelled, and LeaseLost is
+        raised. A second program with the same instance name takes the name over."""
+        async with self._store.lease(ttl_seconds) as lease:
+            try:
+                await self._store.txn(success=(Put(self.prefix + as_bytes(instance), as_bytes(value), lease.id),))
+            except LeaseNotFound as error:
+                raise LeaseLost(lease.id, str(error)) from error
+            yield lease
+
+    async def instances(self) -> dict[bytes, bytes]:
+        """The instances that are alive now: name → value."""
+        items, _ = await read_range(self._store, *prefix_range(self.prefix))
+        return {item.key.removeprefix(self.prefix): item.value or b"" for item in items}
+
+    def live(self) -> AbstractAsyncContextManager[LocalCopy]:
+        """A live copy of the instances during a block. The keys of its records have the name of the service."""
+        return local_copy(self._store, self.prefix)

@@ -1,0 +1,92 @@
+"""Standing in line for a name: the requests and watches of a `Contender`. Nothing polls, and waiting writes nothing."""
+
+from __future__ import annotations
+
+import trio
+
+from kvstore.errors import (
+    Busy,
+    LeaseLost,
+    LeaseNotFound,
+    LockLost,
+    LockTimeout,
+    OutcomeUnknown,
+    RevisionCompacted,
+    Unavailable,
+)
+from kvstore.protocol.commands import Range, Txn
+from kvstore.protocol.results import KeyRecord, RangeResult, TxnResult
+from kvstore.recipes.contender import Contender
+from kvstore.recipes.store import KeyStore
+
+PAUSE_SECONDS = 0.1
+"""The pause before a transaction is repeated that got no answer in its deadline. The lease bounds how often."""
+
+
+async def obtain(store: KeyStore, contender: Contender, wait_seconds: float) -> None:
+    """Join the line of a name, and wait until the contender is an owner. Its lease must be kept alive meanwhile.
+
+    Raises LockTimeout after `wait_seconds` in the line, LeaseLost if the lease has ended meanwhile.
+    """
+    result = await _carry_out(store, contender, contender.join())
+    if await _stands_first(store, contender, contender.joined(result), result.revision):
+        return
+    with trio.move_on_after(wait_seconds) as patience:
+        revision = result.revision
+        while True:
+            await _until_one_is_gone(store, contender, revision)
+            result = await _carry_out(store, contender, contender.look())
+            revision = result.revision
+            try:
+                line = contender.looked(result)
+            except LockLost as error:
+                words = f"its key {contender.key!r:.80} was gone when its turn came"
+                raise LeaseLost(contender.lease_id, words) from error
+            if await _stands_first(store, contender, line, revision):
+                return
+    assert patience.cancelled_caught
+    raise LockTimeout(contender.name, wait_seconds)
+
+
+async def _carry_out(store: KeyStore, contender: Contender, txn: Txn) -> TxnResult:
+    """Carry out a transaction of the contender, which may be repeated, until it is answered."""
+    while True:
+        try:
+            return await store.txn(txn.compares, txn.success, txn.failure)
+        except LeaseNotFound as error:
+            raise LeaseLost(contender.lease_id, str(error)) from error
+        except (OutcomeUnknown, Unavailable, Busy):
+            await trio.sleep(PAUSE_SECONDS)
+
+
+async def _stands_first(store: KeyStore, contender: Contender, page: RangeResult, revision: int) -> bool:
+    """Take the place in the line, whose first page is `page`. Further pages are read as of the same revision."""
+    return contender.stand(await whole_line(store, page, contender.end, revision))
+
+
+async def whole_line(store: KeyStore, page: RangeResult, end: bytes, revision: int) -> list[KeyRecord]:
+    """All records of a listing of keys, as of the revision of its first page."""
+    items = list(page.items)
+    while page.more:
+        page = await store.range(Range(items[-1].key + b"\0", end, keys_only=True, revision=revision))
+        items += page.items
+    return items
+
+
+async def _until_one_is_gone(store: KeyStore, contender: Contender, revision: int) -> None:
+    """Wait until it is time to look at the line again.
+
+    With one place, only the contender right before is watched, so that one waiter wakes when an owner leaves.
+    """
+    try:
+        if contender.places == 1:
+            async with store.watch(contender.before[-1], from_revision=revision + 1) as changes:
+                async for change in changes:
+                    if change.kind == "delete":
+                        return
+        async with store.watch(prefix=contender.start, from_revision=revision + 1) as changes:
+            async for change in changes:
+                if change.kind == "delete" and contender.gone(change.key):
+                    return
+    except RevisionCompacted:  # What happened meanwhile is not kept any more: the line is read again.
+        return

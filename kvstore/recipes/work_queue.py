@@ -1,0 +1,146 @@
+"""A queue of work in the order of its arrival. An item whose worker dies goes to another worker."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from kvstore.errors import LeaseLost, LeaseNotFound, LockTimeout, OutcomeUnknown, RevisionCompacted
+from kvstore.protocol.commands import (
+    Append,
+    Compare,
+    Comparison,
+    Delete,
+    Get,
+    Operation,
+    Put,
+    Range,
+    Target,
+    prefix_range,
+)
+from kvstore.protocol.results import AppendResult, GetResult, KeyRecord, TxnResult
+from kvstore.protocol.text import Text, as_bytes
+from kvstore.recipes.guarded_transaction import GuardedTransaction
+from kvstore.recipes.lease import Lease
+from kvstore.recipes.local_copy import read_range
+from kvstore.recipes.store import KeyStore
+
+WORK_TTL_SECONDS_DEFAULT = 10.0
+
+
+class WorkItem:
+    """An item that a worker has taken. `key` names it; the same item has the same key each time it is taken."""
+
+    def __init__(self, store: KeyStore, item: KeyRecord, claim: bytes, fence: int, lease: Lease) -> None:
+        self.key, self.value, self.lease = item.key, item.value or b"", lease
+        self.is_done = False
+        self._store, self._claim, self._fence = store, claim, fence
+
+    def guarded(self) -> GuardedTransaction:
+        """Begin a transaction that is carried out only while this worker has the item. Its commit raises LockLost if
+        not."""
+        return GuardedTransaction(self._store, self._claim, self._fence)
+
+    async def done(self, *operations: Operation) -> TxnResult:
+        """Remove the item, and carry out the operations in the same step: so their effect happens exactly once.
+
+        Raises LockLost if the item is not this worker's any more: then nothing was done.
+        """
+        result = await self.guarded().then(Delete(self.key), Delete(self._claim), *operations).commit()
+        self.is_done = True
+        return result
+
+
+class WorkQueue:
+    """A queue below a name. Items are keys below `name/items/`, claims of workers keys below `name/claims/`."""
+
+    def __init__(self, store: KeyStore, name: Text) -> None:
+        self._items, self._claims = as_bytes(name) + b"/items/", as_bytes(name) + b"/claims/"
+        self._store, self._prefix = store, as_bytes(name) + b"/"
+
+    async def add(self, value: Text) -> bytes:
+        """Add an item at the end; returns its key."""
+        (added,) = (await self._store.txn(success=(Append(self._items, as_bytes(value)),))).results
+        assert isinstance(added, AppendResult), added
+        return added.key
+
+    @asynccontextmanager
+    async def take(
+        self, *, ttl_seconds: float = WORK_TTL_SECONDS_DEFAULT, wait_seconds: float = math.inf
+    ) -> AsyncIterator[WorkItem]:
+        """Take the first item that nobody else has, and work on it during a block.
+
+        At the end of the block the item is removed, unless the block has called `done`. If the block raises, or its
+        lease is lost, another worker gets the item. So an item is worked on at least once. Raises LockTimeout if there
+        is no item within `wait_seconds`; LockLost if another worker has got the item meanwhile; LeaseLost.
+        """
+        async with self._store.lease(ttl_seconds) as lease:
+            item = await self._take_first(lease, wait_seconds)
+            yield item
+            if not item.is_done:
+                await item.done()
+
+    async def _take_first(self, lease: Lease, wait_seconds: float) -> WorkItem:
+        ends_at: float | None = None  # The first look is not part of the wait.
+        while True:
+            items, claims, revision = await self._look()
+            free = [item for item in items if self._claim_of(item.key) not in claims]
+            for item in free:
+                if (taken := await self._claim(item, lease)) is not None:
+                    return taken
+            if free:
+                continue  # Others were faster.
+            ends_at = trio.current_time() + wait_seconds if ends_at is None else ends_at
+            with trio.move_on_at(ends_at) as waiting:
+                await self._until_changed(revision)
+            if waiting.cancelled_caught:
+                raise LockTimeout(self._items, wait_seconds)
+
+    def _claim_of(self, item_key: bytes) -> bytes:
+        return self._claims + item_key.removeprefix(self._items)
+
+    async def _look(self) -> tuple[list[KeyRecord], set[bytes], int]:
+        """The first items, all claims, and the revision of both. With one item more than claims, one is free."""
+        claims, revision = await read_range(self._store, *prefix_range(self._claims))
+        start, end = prefix_range(self._items)
+        try:
+            page = await self._store.range(Range(start, end, limit=len(claims) + 1, revision=revision))
+        except RevisionCompacted:
+            return await self._look()
+        return list(page.items), {claim.key for claim in claims}, revision
+
+    async def _claim(self, item: KeyRecord, lease: Lease) -> WorkItem | None:
+        """Claim an item; None if it is gone, or another worker has it. May be repeated: a claim has its lease."""
+        claim = self._claim_of(item.key)
+        compares = (
+            Compare(item.key, Target.CREATE_REVISION, Comparison.EQUAL, item.create_revision),
+            Compare(claim, Target.CREATE_REVISION, Comparison.EQUAL, 0),
+        )
+        while True:
+            try:
+                result = await self._store.txn(compares, (Put(claim, b"", lease.id),), (Get(claim),))
+                break
+            except LeaseNotFound as error:
+                raise LeaseLost(lease.id, str(error)) from error
+            except OutcomeUnknown:
+                continue
+        if result.succeeded:
+            return WorkItem(self._store, item, claim, result.revision, lease)
+        (seen,) = result.results
+        assert isinstance(seen, GetResult), seen
+        if seen.record is None or seen.record.lease_id != lease.id:
+            return None
+        return WorkItem(self._store, item, claim, seen.record.create_revision, lease)  # By an attempt before.
+
+    async def _until_changed(self, revision: int) -> None:
+        """Wait for a new item, or for the end of a claim."""
+        try:
+            async with self._store.watch(prefix=self._prefix, from_revision=revision + 1) as changes:
+                async for change in changes:
+                    if change.key.startswith(self._items if change.kind == "put" else self._claims):
+                        return
+        except RevisionCompacted:
+            return

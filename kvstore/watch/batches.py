@@ -1,0 +1,156 @@
+"""Messages with events: each event is encoded once, and each message is made once for all watchers that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from kvstore.protocol.watches import EVENT_OVERHEAD_BYTES, MESSAGE_BYTES_MAX, WatchFlag, encode_event, events_tail
+from kvstore.store.history import Event, History
+
+KEPT_BYTES_MAX = 4 << 20
+"""How many bytes of encoded events, and how many bytes of messages, are kept for other watchers that need the same."""
+
+_BATCH_OVERHEAD_BYTES = 256  # What a kept value takes besides its bytes.
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+
+class EventFilter(NamedTuple):
+    """What a watcher wants of each event that matches its range."""
+
+    with_previous: bool
+    no_puts: bool
+    no_deletions: bool
+
+    @classmethod
+    def of(cls, flags: WatchFlag) -> EventFilter:
+        """The filter that the flags of a watch describe."""
+        return cls(
+            bool(flags & WatchFlag.PREVIOUS), bool(flags & WatchFlag.NO_PUTS), bool(flags & WatchFlag.NO_DELETIONS)
+        )
+
+    def admits(self, event: Event) -> bool:
+        """False if the event is filtered out."""
+        return not (self.no_deletions if event.after is None else self.no_puts)
+
+
+class Batch(NamedTuple):
+    """One message. `event_count` 0: all events are filtered out, and nothing is sent. `tail`: the message after its id.
+
+    `next_number`: the cursor after it. `is_whole`: it ends with the end of `revision`. `is_one`: it has events of one
+    revision only.
+    """
+
+    event_count: int
+    tail: bytes
+    cost: int
+    next_number: int
+    revision: int
+    is_whole: bool
+    is_one: bool
+
+
+class _RecentBytes(Generic[KeyT, ValueT]):
+    """A dict of recent values with at most KEPT_BYTES_MAX bytes: the values of the last halves."""
+
+    def __init__(self) -> None:
+        self._young: dict[KeyT, ValueT] = {}
+        self._old: dict[KeyT, ValueT] = {}
+        self._young_bytes = 0
+
+    def get(self, key: KeyT) -> ValueT | None:
+        """The value, if it is still kept."""
+        found = self._young.get(key)
+        return self._old.get(key) if found is None else found
+
+    def add(self, key: KeyT, value: ValueT, byte_count: int) -> None:
+        """Keep a value for a while."""
+        self._young[key] = value
+        self._young_bytes += byte_count
+        if self._young_bytes > KEPT_BYTES_MAX // 2:
+            self._old, self._young, self._young_bytes = self._young, {}, 0
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._old, self._young, self._young_bytes = {}, {}, 0
+
+
+class BatchMaker:
+    """Makes the messages of one member. `encoded` counts the events that were encoded, `made` the messages."""
+
+    def __init__(self, node_id: bytes) -> None:
+        self._node_id = node_id  # As an encoded item.
+        self._events: _RecentBytes[tuple[int, bool], bytes] = _RecentBytes()
+        self._batches: _RecentBytes[tuple[object, int, int, EventFilter], Batch] = _RecentBytes()
+        self.encoded = self.made = 0
+
+    def forget(self) -> None:
+        """Forget everything that was made, because the numbers of events have changed."""
+        self._events.clear()
+        self._batches.clear()
+
+    def shared(
+        self, group: object, history: History, numbers: Sequence[int], place: int, stop: int, wanted: EventFilter
+    ) -> Batch:
+        """The message of a group of watchers for the events among `numbers` from `place` on, below `stop`."""
+        key = (group, numbers[place], numbers[stop - 1], wanted)
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self.make(history, numbers, place, stop, wanted)
+            self._batches.add(key, batch, len(batch.tail) + _BATCH_OVERHEAD_BYTES)
+        return batch
+
+    def make(
+        self,
+        history: History,
+        numbers: Sequence[int],
+        place: int,
+        stop: int,
+        wanted: EventFilter,
+        bytes_max: int = MESSAGE_BYTES_MAX,
+    ) -> Batch:
+        """Make a message of the events among `numbers` from `place` on, below `stop`, which is the end of a revision.
+
+        The message ends with a whole revision and has at most `bytes_max` bytes, unless its first revision alone has
+        more. A revision of more than MESSAGE_BYTES_MAX is split.
+        """
+        self.made += 1
+        events: list[bytes] = []
+        size = revision = revisions = 0  # `revision`: of the last event in `events`.
+        whole = (0, 0, 0, 0, 0)  # After the last whole revision: events, size, next number, revision, revisions.
+        for at in range(place, stop):
+            event = history.event(numbers[at])
+            if not wanted.admits(event):
+                continue
+            if events and event.revision != revision:
+                whole = (len(events), size, numbers[at], revision, revisions)
+            data = self._encode(numbers[at], event, with_previous=wanted.with_previous)
+            if whole[0] and size + len(data) > bytes_max:
+                count, size, next_number, revision, revisions = whole
+                return self._batch(events[:count], size, next_number, revision, is_whole=True, is_one=revisions == 1)
+            if events and not whole[0] and size + len(data) > MESSAGE_BYTES_MAX:
+                return self._batch(events, size, numbers[at], revision, is_whole=False, is_one=True)
+            revisions += event.revision != revision
+            events.append(data)
+            size, revision = size + len(data), event.revision
+        return self._batch(events, size, numbers[stop - 1] + 1, revision, is_whole=True, is_one=revisions == 1)
+
+    def _batch(
+        self, events: list[bytes], size: int, next_number: int, revision: int, *, is_whole: bool, is_one: bool
+    ) -> Batch:
+        if not events:
+            return Batch(0, b"", 0, next_number, revision, is_whole=True, is_one=True)
+        cost = size + EVENT_OVERHEAD_BYTES * len(events)
+        tail = events_tail(revision, self._node_id, cost, events, is_whole=is_whole)
+        return Batch(len(events), tail, cost, next_number, revision, is_whole, is_one)
+
+    def _encode(self, number: int, event: Event, *, with_previous: bool) -> bytes:
+        key = (number, with_previous)
+        data = self._events.get(key)
+        if data is None:
+            data = encode_event(event.revision, event.key, event.after, event.before, with_previous=with_previous)
+            self.encoded += 1
+            self._events.add(key, data, len(data) + _BATCH_OVERHEAD_BYTES)
+        return data

@@ -1,0 +1,102 @@
+"""A watcher: one watch of one connection, with its cursor. A group: all watchers of one range."""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left
+from collections import deque
+
+from kvstore.protocol.watches import WatchFlag
+from kvstore.watch.batches import EventFilter
+from kvstore.watch.ranges import KeyRange
+
+GROUP_EVENTS_MAX = 4_096
+"""How many event numbers a group keeps for watchers that are not served. Those that are further behind read the history
+itself."""
+
+
+class WatcherState(enum.Enum):
+    """Where a watcher is."""
+
+    AHEAD = "ahead"  # It begins at a later revision than the hub has reached.
+    IDLE = "idle"  # In its group: it was sent every event so far.
+    DUE = "due"  # In the queue of its group: there are events to send.
+    BEHIND = "behind"  # In a cohort that reads the history.
+    STALLED = "stalled"  # There are events to send, but its connection has no room, or it has no window.
+    GONE = "gone"
+
+
+class Watcher:
+    """One watch. `number` is the cursor: every due event below this number was sent.
+
+    `next_revision`: what the client knows. The client was sent all events below this revision, and knows this. It only
+    rises. `is_within`: a part of revision `next_revision` was sent.
+    """
+
+    __slots__ = (
+        "asked_revision",
+        "connection_id",
+        "filter",
+        "group",
+        "holds_group",
+        "is_within",
+        "next_revision",
+        "number",
+        "state",
+        "tells_progress",
+        "watch_id",
+        "window_bytes",
+    )
+
+    def __init__(self, connection_id: int, watch_id: int, group: Group, flags: WatchFlag, window_bytes: int) -> None:
+        self.connection_id, self.watch_id = connection_id, watch_id
+        self.group = group
+        self.filter = EventFilter.of(flags)
+        self.tells_progress = bool(flags & WatchFlag.PROGRESS)
+        self.window_bytes = window_bytes
+        self.state = WatcherState.AHEAD
+        self.next_revision = 0
+        self.number = 0
+        self.is_within = False
+        self.holds_group = False  # While it is stalled, its group keeps the numbers of events.
+        self.asked_revision: int | None = None  # Progress up to here, or more, is to be reported.
+
+    @property
+    def is_gone(self) -> bool:
+        """True once the watch has ended."""
+        return self.state is WatcherState.GONE
+
+    @property
+    def has_window(self) -> bool:
+        """True if the window allows a message. A revision that was begun is always finished, because the client gives
+        window back after whole revisions only."""
+        return self.window_bytes > 0 or self.is_within
+
+
+class Group:
+    """The watchers of one range. `numbers`: the numbers of the newest matching events, ascending.
+
+    The numbers are complete from the first one on: the group has every matching event that the hub has seen since.
+    """
+
+    __slots__ = ("due", "holders", "idle", "is_queued", "numbers", "range", "watchers")
+
+    def __init__(self, key_range: KeyRange) -> None:
+        self.range = key_range
+        self.watchers = 0
+        self.idle: dict[Watcher, None] = {}
+        self.due: deque[Watcher] = deque()  # May have watchers that are gone.
+        self.is_queued = False  # In the queue of groups with due watchers.
+        self.holders = 0  # Stalled watchers for which `numbers` are kept.
+        self.numbers: list[int] = []
+
+    def clear(self) -> int:
+        """Forget all numbers; return how many there were."""
+        count = len(self.numbers)
+        self.numbers.clear()
+        return count
+
+    def next_number(self, watcher: Watcher) -> int | None:
+        """The first event that a due watcher was not sent; None if there is none."""
+        place = bisect_left(self.numbers, watcher.number)
+        return self.numbers[place] if place < len(self.numbers) else None

@@ -1,0 +1,186 @@
+"""Leases end in time although nobody writes, a storm of them ends in slices, and looking costs no entry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from kvstore import EmbeddedStore, open_node, raise_feature_level
+from kvstore.protocol.commands import LeaseGrant, LeaseRenew, Put, RaiseFeatureLevel, Txn
+from kvstore.protocol.results import LeaseGranted, LeasesRenewed
+from kvstore.server.client_listener import EXPIRY_LATE_SECONDS_MAX
+from kvstore.store.leases import EXPIRED_KEYS_PER_ENTRY
+from tests.kvstore.support.in_memory_cluster import SECOND, Cluster, SimClient
+
+
+def upgraded(cluster: Cluster) -> SimClient:
+    """A client without a session, of a cluster at level 2."""
+    cluster.leader()
+    client = cluster.client(ttl_ns=0)
+    client.do(RaiseFeatureLevel(2))
+    return client
+
+
+def grant(client: SimClient, seconds: float) -> int:
+    granted = client.do(LeaseGrant(0, int(seconds * SECOND)))
+    assert isinstance(granted, LeaseGranted)
+    return granted.lease_id
+
+
+def test_a_leader_proposes_one_entry_when_a_lease_is_due_and_none_before(quick_folder: Path) -> None:
+    cluster = Cluster(quick_folder, 3)
+    client = upgraded(cluster)
+    lease_id = grant(client, 5)
+    client.do(Put(b"a", b"1", lease_id))
+    leader = cluster.hosts[cluster.leader()]
+    last_index = leader.node.core.last_index
+
+    for _ in range(40):
+        cluster.wait(0.1)
+        assert not leader.service.expire_due()
+    assert leader.node.core.last_index == last_index
+    left = leader.service.ns_to_expiry()
+    assert left is not None
+    cluster.wait(left / SECOND + 0.01)
+    assert leader.service.expire_due()
+    assert not leader.service.expire_due()  # One is under way: no second one.
+    cluster.settle()
+    cluster.wait(0.2)
+
+    assert leader.node.core.last_index == last_index + 1
+    for host in cluster.hosts.values():
+        assert not host.machine.leases.by_id
+        assert host.machine.get(b"a").record is None
+    assert leader.service.ns_to_expiry() is None
+    assert leader.service.open_requests == 0
+
+
+def test_only_a_leader_proposes(quick_folder: Path) -> None:
+    cluster = Cluster(quick_folder, 3)
+    client = upgraded(cluster)
+    grant(client, 1)
+    cluster.wait(2)
+
+    for node_id, host in cluster.hosts.items():
+        if node_id != cluster.leader():
+            assert host.service.ns_to_expiry() is None
+            assert not host.service.expire_due()
+
+
+def storm(cluster: Cluster) -> int:
+    """60 leases of 50 keys that are due together. Returns in how many entries they end."""
+    client = upgraded(cluster)
+    leases = [grant(client, 5) for _ in range(60)]
+    for lease_id in leases:
+        client.do(Txn(success=tuple(Put(b"%d/%02d" % (lease_id, each), b"", lease_id) for each in range(50))))
+    cluster.wait(6)
+    return -(-60 // (EXPIRED_KEYS_PER_ENTRY // 51 + 1))
+
+
+def test_a_storm_ends_in_entries_of_bounded_work(quick_folder: Path) -> None:
+    """Each look proposes one, as long as something is due."""
+    cluster = Cluster(quick_folder, 1)
+    wanted = storm(cluster)
+    host = cluster.hosts["s1"]
+    last_index = host.node.core.last_index
+
+    while host.machine.leases.by_id:
+        cluster.now += SECOND // 1_000
+        host.node.tick(cluster.now)  # As the listener does before each look.
+        assert host.service.expire_due()
+        cluster.settle()
+
+    assert host.node.core.last_index - last_index == wanted
+    assert not host.machine.leases.by_id
+    assert host.machine.status().keys == 0
+
+
+def test_the_next_entry_of_a_storm_needs_no_look(quick_folder: Path) -> None:
+    """It is proposed when the one before is applied, if its time is later: here the disk takes a millisecond."""
+    cluster = Cluster(quick_folder, 1)
+    storm(cluster)
+    host = cluster.hosts["s1"]
+    last_index = host.node.core.last_index
+
+    assert host.service.expire_due()
+    host.files.is_held = True
+    cluster.settle()
+    assert host.node.core.last_index == last_index + 1
+    cluster.wait(0.001)
+    host.files.is_held = False
+    cluster.settle()
+
+    assert host.node.core.last_index == last_index + 2
+    assert host.node.core.last_applied == last_index + 2
+
+
+def test_a_refused_proposal_is_not_repeated_in_the_same_turn(quick_folder: Path) -> None:
+    """Without a majority the entry is not applied. The leader waits for it, and proposes no other one."""
+    cluster = Cluster(quick_folder, 3)
+    client = upgraded(cluster)
+    grant(client, 1)
+    leader_id = cluster.leader()
+    leader = cluster.hosts[leader_id]
+    cluster.cut.add(leader_id)
+    cluster.wait(0.1)
+    leader.node.tick(cluster.now)
+    last_index = leader.node.core.last_index
+    cluster.wait(1.2)
+    for _ in range(5):
+        leader.service.expire_due()
+        cluster.settle()
+    assert leader.node.core.last_index <= last_index + 1
+
+
+def test_no_lease_ends_in_the_grace_of_a_new_leader_and_its_owner_can_renew_it(quick_folder: Path) -> None:
+    """The owner had no leader to talk to. A lease is due at the end of the grace, not earlier."""
+    cluster = Cluster(quick_folder, 3)
+    client = upgraded(cluster)
+    lease_id = grant(client, 2)
+    cluster.kill(cluster.leader())
+    cluster.wait(1.5)
+    leader = cluster.hosts[cluster.leader()]
+
+    left = leader.service.ns_to_expiry()
+    assert left is not None
+    grace_ns = leader.machine.limits.lease_grace_ns
+    assert grace_ns - 2 * SECOND < left <= grace_ns
+    cluster.wait(left / SECOND - 0.1)
+    assert not leader.service.expire_due()
+    renewed = client.do(LeaseRenew((lease_id,)))
+    assert isinstance(renewed, LeasesRenewed)
+    assert renewed.ttls_ns == (2 * SECOND,)
+
+
+@pytest.mark.timeout(60)
+async def test_an_idle_member_ends_a_lease_in_time_by_its_own_clock(tmp_path: Path) -> None:
+    """With its real timer: never early, and a quarter of a second late at most, apart from the load of this machine."""
+    async with open_node(tmp_path / "data", bootstrap=True) as store:
+        await raise_feature_level(store)
+        sent_at = trio.current_time()
+        lease = await store.lease_grant(1)
+        await store.put("a", "1", lease=lease.lease_id)
+        answered_at = trio.current_time()
+        entries = last_index(store)
+
+        with trio.fail_after(20):
+            await until_absent(store, "a")
+        gone_at = trio.current_time()
+
+        assert gone_at >= sent_at + 1
+        assert last_index(store) == entries + 1
+        assert gone_at - answered_at < 1 + EXPIRY_LATE_SECONDS_MAX + 2  # 2 s: other tests on this machine.
+
+
+async def until_absent(store: EmbeddedStore, key: str) -> None:
+    """Read until the key is gone. A read writes nothing."""
+    while True:
+        if (await store.get(key)).record is None:
+            return
+        await trio.sleep(0.01)
+
+
+def last_index(store: EmbeddedStore) -> int:
+    return store._member.node.core.last_index

@@ -1,0 +1,243 @@
+"""Leases and locks of real processes: their holders are killed, stopped and told of their loss; leaders are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from kvstore import Client, raise_feature_level
+from kvstore.cli.common import ExitCode
+from kvstore.recipes.lease_term import LeaseTerm
+from tests.process.servers import ServerCluster, hwm, running_cluster
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(100)]
+
+PATIENCE_SECONDS = 60.0
+"""A test fails, and does not hang, if something does not happen within this time."""
+
+
+@contextmanager
+def upgraded_cluster(folder: Path, size: int) -> Iterator[ServerCluster]:
+    with running_cluster(folder, size) as cluster:
+
+        async def upgrade() -> None:
+            async with cluster.client() as client:
+                await raise_feature_level(client, 2)
+
+        trio.run(upgrade)
+        yield cluster
+
+
+class Holder:
+    """A process `hwm lock NAME -- sh -c SCRIPT`. The script says by a file that it has begun."""
+
+    def __init__(self, folder: Path, cluster: ServerCluster, script: str, *options: str) -> None:
+        self.begun = folder / "begun"
+        self.has_ended = False
+        self.process = subprocess.Popen(
+            hwm("lock", "job", *options, "--", "sh", "-c", f'echo "$HWM_LOCK_FENCE $$" > {self.begun}.new; '
+                f"mv {self.begun}.new {self.begun}; {script}"),
+            env={**os.environ, "HWM_ENDPOINTS": ",".join(cluster.endpoints)},
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    async def holds(self) -> tuple[int, int]:
+        """Wait until the script runs; returns the fence and the process id of the script."""
+        with trio.fail_after(PATIENCE_SECONDS):
+            while not self.begun.exists():
+                assert self.process.poll() is None, self.process.communicate()
+                await trio.sleep(0.01)
+        fence, pid = self.begun.read_text().split()
+        return int(fence), int(pid)
+
+    async def ends(self) -> tuple[int, str]:
+        """Wait until it has ended; returns its exit code and what it wrote to stderr."""
+        with trio.fail_after(PATIENCE_SECONDS):
+            _, err = await trio.to_thread.run_sync(self.process.communicate, abandon_on_cancel=True)
+        self.has_ended = True
+        return self.process.returncode, err.decode()
+
+    def kill(self, pid: int) -> None:
+        """Kill both, whatever they do."""
+        if is_running(pid):
+            os.kill(pid, signal.SIGKILL)
+        if not self.has_ended:
+            self.process.kill()
+            self.process.communicate()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_lock_of_a_killed_process_goes_to_the_one_who_waits(tmp_path: Path) -> None:
+    """After its time to live, with a greater fence."""
+
+    async def main() -> None:
+        async with cluster.client() as client:
+            holder = Holder(tmp_path, cluster, "exec sleep 1000", "--ttl", "2")
+            fence, pid = await holder.holds()
+            try:
+                obtained = trio.Event()
+
+                async def wait() -> None:
+                    async with client.lock("job", ttl_seconds=30) as lock:
+                        assert lock.fence > fence
+                        obtained.set()
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(wait)
+                    await trio.sleep(4)  # Twice its time to live: it is kept alive.
+                    assert not obtained.is_set()
+                    holder.process.kill()
+                    with trio.fail_after(PATIENCE_SECONDS):
+                        await obtained.wait()
+            finally:
+                holder.kill(pid)
+
+    with upgraded_cluster(tmp_path, 1) as cluster:
+        trio.run(main)
+
+
+def test_the_command_under_a_lock_ends_when_the_lock_is_lost(tmp_path: Path) -> None:
+    """An operator revokes its lease. The exit code says that what it did may have been done."""
+
+    async def main() -> None:
+        async with cluster.client() as client:
+            holder = Holder(tmp_path, cluster, "exec sleep 1000", "--ttl", "3")
+            _, pid = await holder.holds()
+            try:
+                (lease,) = (await client.leases()).items
+                await client.lease_revoke(lease.lease_id)
+                code, err = await holder.ends()
+                assert code == ExitCode.UNKNOWN
+                assert f"error: lease {lease.lease_id} is lost" in err
+                assert not is_running(pid)
+            finally:
+                holder.kill(pid)
+
+    with upgraded_cluster(tmp_path, 1) as cluster:
+        trio.run(main)
+
+
+def test_the_exit_code_is_that_of_the_command_and_a_signal_ends_it(tmp_path: Path) -> None:
+    """Then the lock is free at once."""
+
+    async def main() -> None:
+        async with cluster.client() as client:
+            holder = Holder(tmp_path, cluster, "exit 7")
+            await holder.holds()
+            assert (await holder.ends())[0] == 7
+            holder.begun.unlink()
+            holder = Holder(tmp_path, cluster, "exec sleep 1000")
+            _, pid = await holder.holds()
+            try:
+                holder.process.send_signal(signal.SIGTERM)
+                assert (await holder.ends())[0] == 128 + signal.SIGTERM
+                assert not is_running(pid)
+                async with client.lock("job", wait_seconds=0):
+                    pass
+            finally:
+                holder.kill(pid)
+
+    with upgraded_cluster(tmp_path, 1) as cluster:
+        trio.run(main)
+
+
+async def leader_of(client: Client) -> str:
+    view = await client.members()
+    assert view.leader_id is not None
+    return view.leader_id
+
+
+def test_a_lease_outlives_its_leader_and_its_owner_keeps_it(tmp_path: Path) -> None:
+    """The leader is killed twice; a lock of 5 s is held all the time, and goes at the end of its block."""
+
+    async def main() -> None:
+        async with cluster.client() as client, client.lock("x", ttl_seconds=5) as lock:
+            for _ in range(2):
+                leader_id = await leader_of(client)
+                cluster.servers[leader_id].kill()
+                await trio.sleep(3)
+                lock.check()
+                await lock.guarded().put("a", leader_id).commit()
+                cluster.servers[leader_id].start()
+                assert cluster.servers[leader_id].wait_ready()
+            await trio.sleep(3)
+            lock.check()
+        async with cluster.client() as client:
+            assert (await client.range(prefix="x/")).count == 0
+
+    with upgraded_cluster(tmp_path, 3) as cluster:
+        trio.run(main)
+
+
+def test_a_lease_never_ends_before_its_owner_may_believe_it_across_a_leader_kill(tmp_path: Path) -> None:
+    """Nobody renews it. The leader dies at several moments of its life, and the key goes late, but never early."""
+
+    async def main() -> None:
+        async with cluster.client() as client:
+            for moment in (0.0, 1.0, 1.9):
+                sent_at = trio.current_time()
+                lease = await client.lease_grant(2)
+                written = await client.put("a", "1", lease=lease.lease_id)
+                term = LeaseTerm(2, sent_at)
+                async with client.watch("a", from_revision=written.revision + 1) as changes:
+                    await trio.sleep_until(sent_at + moment)
+                    leader_id = await leader_of(client)
+                    cluster.servers[leader_id].kill()
+                    with trio.fail_after(PATIENCE_SECONDS):
+                        change = await anext(aiter(changes))
+                    assert change.kind == "delete"
+                    assert trio.current_time() >= term.expires_at
+                cluster.servers[leader_id].start()
+                assert cluster.servers[leader_id].wait_ready()
+
+    with upgraded_cluster(tmp_path, 3) as cluster:
+        trio.run(main)
+
+
+def test_candidates_of_an_election_lead_one_after_the_other(tmp_path: Path) -> None:
+    """`hwm elect`: each prints its fence when it is elected; a listener sees both."""
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            hwm("elect", "boss", *arguments),
+            env={**os.environ, "HWM_ENDPOINTS": cluster.endpoints[0]},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def line_of(process: subprocess.Popen[str]) -> list[str]:
+        assert process.stdout is not None
+        return process.stdout.readline().rstrip("\n").split("\t")
+
+    with upgraded_cluster(tmp_path, 1) as cluster:
+        processes: list[subprocess.Popen[str]] = []
+        try:
+            listener, first = start("--listen"), start("a")
+            processes += [listener, first]
+            key, fence = line_of(first)
+            assert line_of(listener) == [key, fence, "a"]
+            second = start("b", "--ttl", "5")
+            processes.append(second)
+            first.send_signal(signal.SIGINT)
+            assert first.wait(PATIENCE_SECONDS) == 130
+            next_key, next_fence = line_of(second)
+            assert int(next_fence) > int(fence)
+            assert line_of(listener) == [next_key, next_fence, "b"]
+        finally:
+            for process in processes:
+                process.kill()
+                process.communicate()
