@@ -6,7 +6,7 @@ Run `python -m benchmarks.single.watch_hub`. The times are CPU times of this pro
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -110,7 +110,7 @@ def main() -> None:
     short = [(b"k%05d" % number, b"k%05d" % (number + 5)) for number in range(9_990)]
     prefixes = [prefix_range(b"p%03d" % (number % 1_000)) for number in range(10_000)]
     many = [only(b"w%06d" % number) for number in range(100_000)]
-    rows = (
+    rows: tuple[tuple[str, Callable[[], str]], ...] = (
         ("one watch, of another key", lambda: measure([only(b"q")], OTHER_KEYS, 20_000)),
         ("10⁴ watches of one key each, none matches", lambda: measure([only(k) for k in KEYS], OTHER_KEYS, 20_000)),
         ("10⁴ watches of one key each, one matches", lambda: measure([only(k) for k in KEYS], KEYS, 20_000)),
