@@ -59,6 +59,15 @@ CASES: dict[str, list[str]] = {
     "session close": ["session", "close", "999999999"],
     "limits": ["limits"],
     "limits set": ["limits", "set", "sessions_max=9999"],
+    "watch": ["watch", "old", "--initial", "--limit", "1"],
+    "compact a revision that is gone": ["compact", "1"],
+    "lease grant": ["lease", "grant", "60"],
+    "lease revoke": ["lease", "revoke", "999999999"],
+    "lease keep-alive": ["lease", "keep-alive", "999999999", "--once"],
+    "lease ttl": ["lease", "ttl", "999999999"],
+    "lease list": ["lease", "list"],
+    "lock": ["lock", "{key}", "--", "true"],
+    "elect with a wrong option": ["elect", "{key}", "--ttl", "0"],  # Otherwise it leads until it is interrupted.
     "snapshot save": ["snapshot", "save", "{folder}/{key}.snap"],
     "snapshot status": ["snapshot", "status", "{folder}/base.snap"],
     "snapshot restore": ["snapshot", "restore", "{folder}/base.snap", "{folder}/{key}-restored"],
@@ -96,7 +105,8 @@ async def test_the_exit_code_says_what_a_command_did_whatever_became_of_its_word
     """All commands, all kinds of broken streams: a script that retries, or does not, must not be lied to."""
     with running_cluster(tmp_path, 1) as cluster:
         save = hwm("snapshot", "save", tmp_path / "base.snap", "--endpoints", cluster.endpoints[0])
-        for made in (save, hwm("init", tmp_path / "made")):
+        raised = hwm("upgrade", "--endpoints", cluster.endpoints[0])
+        for made in (save, hwm("init", tmp_path / "made"), raised):
             await trio.run_process(made, capture_stdout=True, capture_stderr=True)
         rows = [
             (name, kind, f"{name.replace(' ', '-')}-{number}".replace("--", ""))
@@ -118,7 +128,10 @@ async def test_the_exit_code_says_what_a_command_did_whatever_became_of_its_word
 def arguments_of(name: str, kind: str, key: str, folder: Path) -> list[str]:
     seconds = DEADLINE_SECONDS_OF_THE_HOPELESS if kind in DESCRIPTORS else DEADLINE_SECONDS
     words = [word.format(key=key, other=f"{key}-other", folder=folder) for word in CASES[name]]
-    return words if name in WITHOUT_CLUSTER else [*words, "--deadline", seconds]
+    if name in WITHOUT_CLUSTER:
+        return words
+    place = words.index("--") if "--" in words else len(words)
+    return [*words[:place], "--deadline", seconds, *words[place:]]
 
 
 def walk(folder: Path, rows: Sequence[tuple[str, str, str]], endpoint: str) -> list[dict[str, object]]:
