@@ -1,7 +1,7 @@
 """`python -m benchmarks.single.client`: one process, one `Client`, many tasks that each await one call after the other.
 
 Measures the calls per second, and the CPU time per call of the client's process. Three real members run beside the
-client. They are started anew for every repetition, which measures all works with all numbers of tasks. If members and
+client. New members are started for every repetition, which measures all works with all numbers of tasks. If members and
 client share few cores, the rate is a result of all processes together. The CPU time per call is the client's own; its
 inverse is the greatest rate of one core. Both include 1 to 2 µs per call for the loop of the load itself.
 """

@@ -74,8 +74,8 @@ class WorkQueue:
         """Take the first item that nobody else has, and work on it during a block.
 
         At the end of the block the item is removed, unless the block has called `done`. If the block raises, or its
-        lease is lost, another worker gets the item. So an item is worked on at least once. Raises LockTimeout if there
-        is no item within `wait_seconds`; LockLost if another worker has got the item meanwhile; LeaseLost.
+        lease is lost, another worker gets the item. So each item is processed at least once. Raises LockTimeout if
+        there is no item within `wait_seconds`; LockLost if another worker has got the item meanwhile; LeaseLost.
         """
         async with self._store.lease(ttl_seconds) as lease:
             item = await self._take_first(lease, wait_seconds)
