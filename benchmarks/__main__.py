@@ -118,7 +118,9 @@ def data_folder(given: Path | None) -> Path:
 
 
 def write(document: dict[str, object], out: Path, stem: str, *, latest: bool) -> None:
-    """Write the raw rows, the report and the plots. `latest.json` and `latest.md` are copies of the newest."""
+    """Write the raw rows, the report and the plots. With `latest`, write rows and report also as `latest.json` and
+    `latest.md`.
+    """
     out.mkdir(parents=True, exist_ok=True)
     rows = document["rows"]
     assert isinstance(rows, list)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import socket
 import tempfile
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from random import randrange
 
 import trio
 
@@ -29,14 +30,24 @@ async def take_jobs(store: EmbeddedStore, done: dict[str, list[int]]) -> None:
             done[store.node_id].append(job)
 
 
-def free_address() -> str:
-    """Return an address of this machine with an unused port."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+def free_addresses(count: int) -> list[str]:
+    """Return addresses of this machine whose ports are not used.
+
+    The ports are below those that systems give to outgoing connections (from 32768 on). Otherwise a member that dials
+    another one before that one listens could be given the very port of the other.
+    """
+    found: dict[str, None] = {}
+    while len(found) < count:
+        port = randrange(10_000, 32_768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found[f"127.0.0.1:{port}"] = None
+    return list(found)
 
 
 async def main(folder: Path) -> None:
-    members = [Member(f"s{number}", free_address(), free_address()) for number in (1, 2, 3)]
+    addresses = free_addresses(6)
+    members = [Member(f"s{number}", addresses.pop(), addresses.pop()) for number in (1, 2, 3)]
     done: dict[str, list[int]] = {member.node_id: [] for member in members}
     async with AsyncExitStack() as stack:
         stores = [

@@ -1,6 +1,7 @@
 """Raft: the consensus protocol. Outside `raft.runtime` it uses no clock, no socket, no file and no global randomness.
 
-This is the public face: other packages import from `raft` (and `raft.runtime`, its trio shell), never a submodule.
+This is the public face: `storage`, `kvstore` and `harness` import from `raft` (and `raft.runtime`, its trio shell),
+never from a submodule.
 """
 
 from __future__ import annotations

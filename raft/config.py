@@ -1,4 +1,4 @@
-"""Settings and bounds of the engine. Every bound has a name and a reason; at the bound the answer is an error."""
+"""Settings and bounds of the engine. Every bound has a name and a reason."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ class RaftConfig:
                 raise InvalidConfiguration(f"{name} must not exceed {ENTRY_PAYLOAD_BYTES_MAX}")
 
     def lease_of(self, promise_ns: int) -> int:
-        """How long, by this member's clock, a peer's promise of `promise_ns` certainly lasts after the message was
-        sent.
+        """How long, by this member's clock, a peer's promise of `promise_ns` certainly lasts. The time counts from the
+        sending of the message that the peer answered.
 
-        The peer promised when the message arrived, which was later. This member's clock may be as slow, and the peer's
+        The peer promised when that message arrived, which was later. This member's clock may be as slow, and the peer's
         clock as fast, as `clock_drift_ppm_max` allows.
         """
         return promise_ns * (MILLION - self.clock_drift_ppm_max) // (MILLION + self.clock_drift_ppm_max)
@@ -93,7 +93,7 @@ class RaftConfig:
 
     @property
     def campaign_latest_ns(self) -> int:
-        """The upper end of the range of random election time-outs; a high priority shortens the range, to a quarter at
-        most."""
+        """The upper end of the range of random election time-outs; a high priority shortens the range, down
+        to a quarter of it."""
         spread_ns = self.election_timeout_max_ns - self.election_timeout_min_ns
         return self.election_timeout_max_ns - (spread_ns - 1) * 3 * self.election_priority // (4 * PRIORITY_MAX)

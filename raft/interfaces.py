@@ -88,8 +88,8 @@ class LogStore(Protocol):
     def sync(self, commit_hint: int, done: Done) -> None:
         """Make everything appended so far durable, in one frame. The caller must not call it again before `done`.
 
-        If nothing was appended, it writes the empty frame that proves the last one. After `done(error)` the log takes
-        no more writes in this life (docs/reference/specification.md#37-failed-sync).
+        If nothing was appended, the call writes the empty frame that proves the last one. After `done(error)` the log
+        takes no more writes in this life (docs/reference/specification.md#37-failed-sync).
 
         See docs/reference/specification.md#49-proof-of-the-last-frame.
         """

@@ -121,4 +121,4 @@ class ReadMode(enum.Enum):
     """Any member serves the read, at an index that it requested from the leader. Linearizable like READ_INDEX or
     LEASE."""
     BOUNDED_STALENESS = "bounded"
-    """Any member serves the read that can prove a maximum age of its state."""
+    """Any member that can prove a maximum age of its state serves the read."""

@@ -115,8 +115,8 @@ class Ballast:
         self._files.submit(operations, restored)
 
     def look_for_room(self) -> None:
-        """Try the waiting operations again; if there are none, try to make the file again. No effect while such an
-        attempt is under way.
+        """Try the waiting operations again; if there are none, try to make the file again. Does nothing while one
+        of these attempts is under way.
 
         Raises OSError (EFBIG) if a limit on file sizes forbids to make the file: more room would never help.
         """
@@ -148,8 +148,8 @@ class Ballast:
         is still being opened (`may_wait`). Operations that find no descriptor wait, too, but do not release the
         ballast, because more room would not help them.
         """
-        # The retry of a failure depends on the state at submission, not at the failure: if several operations under way
-        # find no room, the first failure releases the ballast, and all of them are tried again.
+        # Whether a failure is retried depends on the state at submission, not at the failure: if several operations
+        # under way find no room, the first failure releases the ballast, and all of them are tried again.
         submission = _Submission(operations, done, again, not self.is_released or self._is_restoring)
         self._files.submit(operations, partial(self._tried, submission))
 
@@ -192,7 +192,7 @@ class Ballast:
             return
         self._waiting.append(submission)
         if is_disk_full(error):
-            self.is_released = True  # It may be False again; then `look_for_room` would do nothing.
+            self.is_released = True  # The flag may be False again; then `look_for_room` would do nothing.
         else:
             assert isinstance(error, OSError), error
             self.lacks_descriptors = (error.strerror or str(error)).lower()

@@ -77,8 +77,8 @@ def _found(program: str | None) -> str | None:
 
 
 def _measured(cases: list[Case], folder: Path, rival: str | None) -> Iterator[AuditRow]:
-    """Measure all cases. Each history is made once, for all its engines. After a time-out the rival gets no longer
-    history of the same shape.
+    """Measure all cases. Each history is made once, for all its engines. After the rival has given up on a history, it
+    is not tried on larger histories of the same shape.
     """
     gave_up: set[tuple[str, float]] = set()
     histories: dict[tuple[str, int, float, str | None], list[Case]] = {}

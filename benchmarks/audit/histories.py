@@ -4,7 +4,7 @@ its call and its return.
 Clients are closed loops: each calls its next operation after the previous one has returned. Writes of unknown outcome
 have no return. 60 % of them take effect, at most 20 ms after their call. After such a write the client goes on under a
 new name. A compare-and-set that shall succeed expects the current value of its key; one that shall fail expects an
-older value. Values are unique; each change has a revision of its own, over all keys.
+older value. Values are unique. Each change has a revision of its own: revisions are counted over all keys.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ REPETITIONS = 3
 
 
 def main(folder: Path) -> None:
-    """Return the times. `kernel_seconds` is the median of REPETITIONS runs over the same columns, which are encoded
-    once.
+    """Print the times as JSON. `kernel_seconds` is the median of REPETITIONS runs over the same columns, which are
+    encoded once.
     """
     rows = parquet.read_table(folder / "ops")
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The cases: an engine and a history. A case is one row of the table; each is made and measured separately."""
+"""The cases: an engine and a history. A case is one row of the table, and is measured in a process of its own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Case:
 
     @property
     def history(self) -> tuple[str, int, float, str | None]:
-        """The identity of the history: cases with an equal one are measured on the same files."""
+        """The identity of the history: cases with equal identities are measured on the same files."""
         without_revisions = "" if self.shape is None or self.shape.revisions else ", no revisions"
         return (self.name + without_revisions, self.operations, self.unknown_share, self.fault)
 

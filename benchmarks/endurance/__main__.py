@@ -83,7 +83,7 @@ def main(
 ) -> None:
     """Load three members for MINUTES, then overload them, and judge what was sampled every second.
 
-    Exit code 0 if all that must hold did. Writes DATE-endurance.json (all samples), .md and .svg; --smoke only with
+    The exit code is 0 if every bound holds. Writes DATE-endurance.json (all samples), .md and .svg; --smoke only with
     --out. The light client, and for half of the time a greedy connection, run beside the load.
     """
     course = Course(

@@ -59,7 +59,7 @@ class Sample:
     greedy: bool
     answers: int = 0
     refused: int = 0
-    offered: int = 0  # In an open loop.
+    offered: int = 0  # Requests that were due, in an open loop.
     held_back: int = 0
     errors: dict[str, int] = field(default_factory=dict)
     load_max_ms: float = 0.0
@@ -78,7 +78,8 @@ class Bounds:
     rss_growth_share: float = 0.2
     light_seconds_max: float = 2.0  # See LIGHT_SECONDS_MAX.
     recovery_seconds_max: float = 10.0
-    recovery_ratio: float = 2.0  # As a multiple of the p99 of the light client without the greedy connection.
+    # The bound on the light client's p99, as a multiple of its p99 in the steady phase without the greedy connection.
+    recovery_ratio: float = 2.0
     calm_seconds: float = 5.0  # How long the latency must stay low to count as recovered.
     window_requests: int = 0  # The most open requests in the overload, over all connections.
     warm_bytes: int = 0  # Payload in the log before the first sample.

@@ -54,7 +54,7 @@ class EnduranceSpec:
     window: int = WINDOW_MAX
 
     def to_json(self) -> str:
-        """One line."""
+        """Encode as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -82,7 +82,7 @@ class EnduringLoad(Load):
         return itertools.cycle([(key_of(number), random.random() < share) for number in numbers])
 
     def ticks(self) -> Iterator[dict[str, Any]]:
-        """Run for `seconds`, then wait for the answers to all open requests. Yields one report per second."""
+        """Run for `seconds`, then wait for the answers to all open requests. Yields one tick per second."""
         gc.collect()
         gc.freeze()
         gc.disable()  # As in `Load.run`, there is no cyclic garbage to collect.

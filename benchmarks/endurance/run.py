@@ -84,7 +84,7 @@ class Generator:
         return self._process.poll() is not None
 
     async def over(self) -> None:
-        """Wait for its end."""
+        """Wait until the process has ended."""
         while True:
             if self.is_over:
                 return
@@ -164,7 +164,7 @@ class EnduranceRun:
         await self._all_over()
 
     def measured_per_second(self) -> float:
-        """Answers per second of the steady load, without the Busy refusals."""
+        """Return the answers per second in the steady phase, without the Busy refusals."""
         steady = [sample for sample in self.samples if sample.phase == "steady"]
         return sum(sample.answers - sample.refused for sample in steady) / max(len(steady), 1)
 
@@ -182,7 +182,7 @@ class EnduranceRun:
                 self._greedy = False
 
     async def _all_over(self) -> None:
-        """Wait until all generators have ended, so that phases do not add up."""
+        """Wait until all generators have ended, so that their load does not add to that of the next phase."""
         with trio.move_on_after(END_SECONDS_MAX):
             for generator in self._generators:
                 await generator.over()
@@ -255,7 +255,7 @@ class EnduranceRun:
                         self._print_progress(self.samples[-PROGRESS_SAMPLES:])
 
     async def _sample(self, client: Client) -> Sample:
-        """Return the sample of this second, under the phase in which the second began."""
+        """Return one sample. Its phase is the phase at the time when sampling begins."""
         sample = Sample(at=trio.current_time() - self._began, phase=self._phase, greedy=self._greedy)
         sample.rss = resident_bytes(self.cluster)
         await self._ask_members(client, sample)

@@ -17,7 +17,8 @@ from raft import encode_item
 
 ANSWER = struct.Struct(">IQ")  # request id, revision
 REVISION_REQUEST = b""
-_REQUEST = struct.Struct(">I2sI1s16s")  # length, array of three and the head of five bytes, request id; key
+# The fields: length, heads of an array and of a five-byte integer, request id, head of the key, key.
+_REQUEST = struct.Struct(">I2sI1s16s")
 
 
 class BareDialect:
@@ -40,7 +41,7 @@ class BareDialect:
         revision: int = ANSWER.unpack(receive_exactly(link, ANSWER.size))[1]
         return revision
 
-    def write(self, operations: Sequence[Operation], answered_below: int) -> None:  # noqa: ARG002  # The protocol's.
+    def write(self, operations: Sequence[Operation], answered_below: int) -> None:  # noqa: ARG002  # `Dialect` has it.
         number, values, pack = self._next_id, self._values, _REQUEST.pack
         for key, _ in operations:
             self._out += (pack(self._length, b"\x83\x1a", number, b"\x50", key), next(values))

@@ -1,8 +1,8 @@
 """A closed-loop load through the production client `kvstore.Client`, with its sessions and retries.
 
-Started as `python -m benchmarks.load.client` with a `LoadSpec` on stdin; prints a `LoadResult`. All runs in one
-process. There are as many clients as the spec has connections, and each client keeps one connection to the leader. For
-each request in flight there is one task, which awaits one call after the other.
+Started as `python -m benchmarks.load.client` with a `LoadSpec` on stdin; prints a `LoadResult`. One process carries out
+the whole load. There are as many clients as the spec has connections, and each client keeps one connection to the
+leader. For each request in flight there is one task, which awaits one call after the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """etcd's gRPC calls KV.Put and KV.Range, written directly as HTTP/2 frames: the cheapest possible gRPC client.
 
 `grpcio` reaches only a few thousand calls per second and core, so a benchmark with it would measure `grpcio` and not
-etcd. `h2load` can only repeat one key. This dialect sends the same frames as they do: per request a HEADERS frame of
+etcd. `h2load` can only repeat one key. This dialect sends the frames that they send: per request a HEADERS frame of
 six indexed fields and a DATA frame. Real clients send such HEADERS after their first request, and a server reads them
 at the least cost. The dialect obeys the flow control of streams and of the connection, and answers settings and pings.
 
@@ -119,7 +119,7 @@ class EtcdDialect:
         self._put_bytes = 2 + KEY_BYTES + len(bytes_field(2, values[0]))
         # A shorter answer to a get means that the key is absent.
         self._answer_bytes_min = len(values[0]) if work == "get" else 0
-        self._stream = 1  # The next one.
+        self._stream = 1  # The number of the next stream.
         self._out: list[bytes] = []
         self._held: list[tuple[int, bytes]] = []  # (stream, data) that flow control holds back.
         self._window, self._stream_window = 65_535, 65_535

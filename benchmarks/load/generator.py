@@ -67,7 +67,7 @@ class Connection:
             self.unsent = data[sent:]
 
     def receive(self) -> list[float]:
-        """Read once from the socket. Returns when the latencies of the answered operations began."""
+        """Read once from the socket. Returns, for each answered operation, the time at which its latency began."""
         data = self.link.recv(RECEIVE_BYTES_MAX)
         if not data:
             raise ConnectionError("the server closed a connection")

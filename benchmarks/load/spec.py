@@ -22,11 +22,11 @@ class LoadSpec:
     warmup_seconds: float
     seconds: float
     fill: bool = False
-    # The processes whose CPU time is read at the begin and at the end of the measured window.
+    # The processes whose CPU time is read at the start and at the end of the measured window.
     pids: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """One line."""
+        """Encode as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -56,7 +56,7 @@ class LoadResult:
     unanswered: int = 0
 
     def to_json(self) -> str:
-        """One line."""
+        """Encode as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -15,8 +15,8 @@ them.
 """
 
 DRAWS_MAX = 131_072
-"""The number of operations that are drawn before a run, so that drawing costs no time during the measurement. Then they
-repeat.
+"""The number of operations that are drawn before a run, so that drawing costs no time during the measurement. A longer
+run repeats them.
 """
 
 Operation = tuple[bytes, bool]

@@ -2,8 +2,8 @@
 
 Measures the calls per second, and the CPU time per call of the client's process. Three real members run beside the
 client. New members are started for every repetition, which measures all works with all numbers of tasks. If members and
-client share few cores, the rate is a result of all processes together. The CPU time per call is the client's own; its
-inverse is the greatest rate of one core. Both include 1 to 2 µs per call for the loop of the load itself.
+client share few cores, the rate is a result of all processes together. The CPU time per call is that of the client's
+process, with 1 to 2 µs for the loop of the load itself. Its inverse is the greatest rate of one core.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def write(content: Mapping[str, Any], path: Path) -> None:
-    """One line per row."""
+    """Write the results, with one line per row."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in content["rows"])
     raw = json.dumps({**content, "rows": []}, indent=1, ensure_ascii=False)

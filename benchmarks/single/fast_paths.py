@@ -189,7 +189,7 @@ class Gain:
 
 
 def copy_without(paths: Sequence[FastPath], folder: Path) -> Path:
-    """Copy the packages into `folder`, with `paths` turned off. Raises PathNotFound."""
+    """Copy the packages into `folder`, with these fast paths turned off. Raises PathNotFound."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     for path in paths:
@@ -330,7 +330,7 @@ def main(only: tuple[str, ...], pairs: int, seconds: float) -> None:
 
 
 def write_result(gain: Gain, about: dict[str, Any]) -> None:
-    """Write the row of `gain` to the results. It replaces an earlier row of the same path and load."""
+    """Write the row of `gain` to the results, in place of an earlier row of the same path and load."""
     rows = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else []
     load = (gain.path, gain.work, gain.in_flight)
     rows = [row for row in rows if (row["path"], row["work"], row["in_flight"]) != load]

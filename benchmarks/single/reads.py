@@ -1,4 +1,4 @@
-"""`python -m benchmarks.single.reads`: gets by a round and gets by lease, in turns, on the same three members.
+"""`python -m benchmarks.single.reads`: gets by a round of messages and gets by lease, in turns, on the same members.
 
 One process has one `Client` and many tasks, each of which awaits one get after the other. Both kinds of gets use
 `Client.execute`, so they cost the client the same. `Client.execute` costs more than the usual `Client.get`, which
@@ -44,7 +44,9 @@ _HEAD = f"| {' | '.join(_COLUMNS)} | followers' | client's |\n|---|---|---|---|-
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For data, on the disk to measure.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="For results.  [default: results/]")
 def main(tasks: tuple[int, ...], repetitions: int, seconds: float, folder: Path | None, out: Path | None) -> None:
-    """Writes DATE-reads.json, with every window. The exit code is 1 if a window has no read that was answered so."""
+    """Write DATE-reads.json, with every window. The exit code is 1 if a window has no read that was answered with the
+    requested consistency.
+    """
     with tempfile.TemporaryDirectory(prefix="hwm-bench-", dir=data_folder(folder)) as home:
         began = datetime.now(UTC).replace(microsecond=0)
         machine = describe(Path(home))

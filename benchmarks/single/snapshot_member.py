@@ -91,7 +91,7 @@ class Slices:
         }
 
     def measure_yardstick(self) -> None:
-        """Once."""
+        """Time the yardstick once."""
         began = time.thread_time()
         sum(YARDSTICK)
         self.yardstick_ms.append((time.thread_time() - began) * 1e3)
@@ -146,7 +146,7 @@ class Lateness:
         self._look = look
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Sample until cancelled."""
         while True:
             due = trio.current_time() + LOOK_SECONDS
             await trio.sleep_until(due)

@@ -129,16 +129,16 @@ class Trial:
         self._processes.pop(name).kill()
 
     async def ask(self, name: str, line: str) -> Row:
-        """A member's answer."""
+        """Send a command to a member and return its answer."""
         return await self._processes[name].ask(line)
 
     async def wait_for(self, name: str, condition: Callable[[Row], bool]) -> None:
         """Poll a member until its marks satisfy `condition`."""
-        while not condition(await self.ask(name, "marks")):  # noqa: ASYNC110  # It is another process.
+        while not condition(await self.ask(name, "marks")):  # noqa: ASYNC110  # Of another process.
             await trio.sleep(0.05)
 
     async def leader(self) -> str:
-        """Who leads."""
+        """Wait until a member leads, and return its name."""
         while True:
             for name in list(self._processes):
                 if (await self.ask(name, "marks"))["leads"]:
@@ -157,7 +157,7 @@ class SteadyPuts:
         self.failures = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Put until cancelled."""
         async with trio.open_nursery() as nursery:
             for number in range(TASKS):
                 nursery.start_soon(self._put_on_and_on, trio.current_time() + number * self._interval / TASKS)
@@ -210,7 +210,7 @@ async def window(trial: Trial, load: SteadyPuts, leader: str, *, with_snapshot: 
 
 
 async def measure(trial: Trial, keys: int, rate: float, pairs: int, seconds: float) -> list[Row]:
-    """All windows."""
+    """Carry out all windows, and return their rows."""
     rows = []
     with trial.running():
         for name in NAMES:
@@ -249,8 +249,8 @@ HEAD = (
 
 
 def ratio(rows: list[Row], member: str) -> float:
-    """Return the p99.9 of the loop's lateness with a snapshot divided by that without one. Each is the mean over its
-    windows.
+    """Return the p99.9 of the loop's lateness with a snapshot divided by that without one. Each of the two is a mean
+    over windows.
     """
     means: list[float] = []
     for with_snapshot in (True, False):

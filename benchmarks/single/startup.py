@@ -43,7 +43,7 @@ FULL = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupRow:
-    """One measurement. `count`: the number of commands and of keys in the snapshot. The seconds are CPU time."""
+    """One measurement. `count`: the commands in the log plus the keys in the snapshot. The seconds are CPU time."""
 
     what: str
     count: int

@@ -48,7 +48,7 @@ class Member:
         return self.machine.revision
 
     def has_room(self, connection_id: int) -> bool:
-        """Always: nothing is sent."""
+        """Always True, because nothing is sent."""
         del connection_id
         return True
 
@@ -80,7 +80,7 @@ def only(key: bytes) -> Interval:
 
 
 def measure(intervals: Sequence[Interval], keys: Sequence[bytes], events: int, batch: int = BATCH) -> str:
-    """Write `events` keys in turn under watches of `intervals`; returns the cells of a row."""
+    """Do `events` puts, to `keys` in turn, under watches of `intervals`; returns the cells of a row."""
     member, seconds = Member(), 0.0
     for number, interval in enumerate(intervals, 1):
         member.watch(number, interval)
@@ -95,7 +95,7 @@ def measure(intervals: Sequence[Interval], keys: Sequence[bytes], events: int, b
 
 
 def catch_up(intervals: Sequence[Interval], events: int) -> str:
-    """Watch from the first of `events` on; returns the cells of a row."""
+    """Do `events` puts, then watch from the first of them on; returns the cells of a row."""
     member = Member()
     for first in range(0, events, 1_000):
         member.apply([encode_command(Put(KEYS[number % len(KEYS)], VALUE)) for number in range(first, first + 1_000)])

@@ -113,7 +113,7 @@ def split(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 def follow(link: socket.socket, disk: Disk, store: BareStore) -> None:
-    """Run a follower: write and acknowledge each batch, and apply batches up to the commit index that it carries."""
+    """Run a follower: write and acknowledge each batch, and apply the batches that the leader's commit index covers."""
     poll = select.epoll()
     poll.register(link, select.EPOLLIN)
     poll.register(disk.notified, select.EPOLLIN)
@@ -173,14 +173,15 @@ class Leader:
             self._poll.register(number, select.EPOLLIN)
 
     def run(self) -> None:
-        """Until it is killed."""
+        """Run until the process is killed."""
         while True:
             for number, _ in self._poll.poll():
                 if number == self._disk.notified:
                     os.read(number, RECEIVE_BYTES_MAX)
                 elif number in self._followers:
                     data = self._followers[number].recv(RECEIVE_BYTES_MAX)
-                    self._acknowledged[number] = POSITION.unpack(data[-POSITION.size :])[0]  # Never cut on loopback.
+                    # Positions are short enough that loopback never splits one.
+                    self._acknowledged[number] = POSITION.unpack(data[-POSITION.size :])[0]
                 elif number == self._listener.fileno():
                     self._accept()
                 else:
@@ -238,7 +239,7 @@ class Leader:
 
 
 def main() -> None:
-    """`{"listen": port, "followers": [address], "file": path, "records": bool}`; prints `ready`."""
+    """Run a node; JSON: `{"listen": port, "followers": [address], "file": path, "records": bool}`. Prints `ready`."""
     given = json.loads(sys.argv[1])
     disk, store = Disk(Path(given["file"])), BareStore(keeps_records=given["records"])
     listener = socket.create_server(("127.0.0.1", given["listen"]))

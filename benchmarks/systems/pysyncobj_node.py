@@ -34,7 +34,7 @@ from benchmarks.measure.usage import cpu_seconds
 TUNED: dict[str, Any] = {
     "autoTick": False,
     "appendEntriesPeriod": 0.0005,
-    # False at the start, so that PySyncObj makes what it needs for this mode; later set by the number of requests in
+    # False at the start, so that PySyncObj prepares its mode without batches; later set by the number of requests in
     # flight.
     "appendEntriesUseBatch": False,
     "logCompactionMinEntries": 1 << 40,

@@ -50,7 +50,7 @@ class Running:
     load: Callable[[str, LoadSpec], LoadResult]  # Called with the leader and the request for the load.
 
     def run(self, spec: LoadSpec) -> LoadResult:
-        """Carry out one load on the current leader, because a long fill may have caused an election. Raises
+        """Find the leader, which an election during a long fill may have changed, and carry out one load on it. Raises
         SystemFailed.
         """
         leader = self.find_leader()
@@ -72,7 +72,7 @@ def missing(contender: Contender) -> str | None:
 
 def etcd_program(name: str) -> str | None:
     """Return the path of `etcd` or `etcdctl`. The program of the installed wheel has precedence over PATH, because its
-    version is the stated one.
+    version is the one that README.md names.
     """
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else shutil.which(name)

@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _taken(option: str) -> str | None:
-    """Remove `option` from the arguments and return its value; None if it is not the next one."""
+    """Remove `option` from the arguments and return its value; None if the next argument is not this option."""
     name, _, value = sys.argv[2].partition("=")
     if name != option:
         return None

@@ -60,7 +60,7 @@ class Cluster:
         return {node_id for node_id, member in self.members.items() if member.running} - set(self.monitor.views)
 
     async def make_founders(self) -> None:
-        """Make a disk and a process for each founding member; none is started. Raises VolumeFailed."""
+        """Make a disk and a process for each founding member; no process is started. Raises VolumeFailed."""
         for node_id in self._founders:
             arguments = serve_arguments(
                 node_id, await self._new_folder(node_id), self._founders, self.member_options.options

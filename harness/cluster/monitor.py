@@ -36,7 +36,7 @@ class Monitor:
 
     @property
     def leader_id(self) -> str | None:
-        """The leader of the highest term that a member has recently claimed to lead; None if there is none."""
+        """The member that claims to lead the highest term; None if no member has recently claimed to lead."""
         oldest = trio.current_time() - _FRESH_SECONDS
         leading = [
             view for view in self.views.values() if view.role == "leader" and self._heard_at[view.node_id] >= oldest

@@ -1,4 +1,4 @@
-"""A TCP proxy between two members that loses whole frames, never half of one.
+"""A TCP proxy between two members that loses whole frames, never a part of a frame.
 
 A cut frame would end the connection at once, and so test only the frame parser. To a member, a partition of a packet
 network looks different: the connection stays up and is silent, as when whole frames are lost.
@@ -103,7 +103,7 @@ class MemberProxy:
     async def _carry(self, dialer: trio.SocketStream, first: bytes, outward: Flow, inward: Flow) -> None:
         """Carry one connection until either end closes it; then close both ends (a cut cable would close neither).
 
-        While its flow is kept open (`Flow.keep_open`), the other end is not closed.
+        While `Flow.keep_open` is in force, the other end is not closed.
         """
         try:
             listener = await trio.open_tcp_stream("127.0.0.1", self._target_port)

@@ -105,7 +105,7 @@ class Disk:
         return found
 
     def look_for_room(self) -> None:
-        """There is always room."""
+        """Do nothing: there is always room."""
 
     def drop_before(self, index: int) -> None:
         """Fail: there are no snapshots here, so nothing can be dropped."""

@@ -1,4 +1,4 @@
 """Exhaustive search: the production core in a small world, with every order of events.
 
-See docs/internals/testing.md, "Exhaustive mode".
+See docs/internals/simulation.md#exhaustive-mode.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MEMBERS_MAX = 5
-"""5 members already have 120 renamings; a search with more members would never get far."""
+"""5 members already have 120 renamings (`symmetry`); a search with more members would never get far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

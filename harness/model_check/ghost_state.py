@@ -1,7 +1,8 @@
 """Ghost state: the facts about a path that the rules need besides the present state of the cluster.
 
-It records which members led, how they voted, what was committed, and which events may still happen. Ghost states are
-numbered, as local states and messages are, and each step from one ghost state to the next is computed once.
+It records which members led, how they voted, what was committed, and how many events of each bounded kind are left.
+Ghost states are numbered, as local states and messages are, and each step from one ghost state to the next is computed
+once.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A step touches one member only, and a member has far fewer states than a cluster. So states of members and messages are
 numbered, and the core carries out one step for each (state, event). A step of the cluster is then a table look-up. If
-states differ only by a renaming of the members, the core runs one of them, and the steps of the others follow.
+states differ only by a renaming of the members, the core runs one of them, and the steps of the others are renamed.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class LocalStates:
         self.images: list[tuple[int, ...]] = []  # By state: its image under each renaming.
         # By state: the least number among its images. All images of a state have the same least number.
         self.orbit: list[int] = []
-        self.letters: list[Envelope] = []
+        self.letters: list[Envelope] = []  # By number: every message that was sent, and its images under renamings.
         self.letter_images: list[tuple[int, ...]] = []
         self.steps_run = 0  # How many steps the production core has carried out.
         self._numbers: dict[StateKey, int] = {}
-        self._stored: list[bytes | None] = []  # The pickled member, for one state of each orbit.
+        self._stored: list[bytes | None] = []  # By state: the pickled member. Only one state of each orbit has it.
         # By state: (a stored state, the renaming that turns the stored state into this one).
         self._origin: list[tuple[int, int]] = []
         self._letter_numbers: dict[StateKey, int] = {}
@@ -88,7 +88,9 @@ class LocalStates:
         return self._start(node_id, Disk(Image()))
 
     def outcome(self, state: int, kind: int, argument: int) -> Outcome:
-        """Return what the event does to the member in this state. `argument`: a letter, a count, or a ticket."""
+        """Return what the event does to the member in this state. `argument`: the number of a message, the count of
+        writes that survive a crash, or the ticket of a read.
+        """
         known = self._outcomes[state].get((kind, argument))
         if known is None:
             known = self._outcomes[state][kind, argument] = self._find_outcome(state, kind, argument)

@@ -17,7 +17,9 @@ from raft import RaftConfig
 CONFIG = RaftConfig(
     heartbeat_interval_ns=1, election_timeout_min_ns=2, election_timeout_max_ns=1_000, append_bytes_max=1
 )
-"""One entry per append, so the states between the entries of one request are explored too (Raft Figure 8)."""
+"""An append request has one entry, so the states in which only the first of two entries has arrived are explored too
+(Raft Figure 8).
+"""
 
 SILENCE_NS = CONFIG.election_timeout_max_ns
 """After this time every timer is due, and a leader that has heard nobody steps down."""

@@ -49,9 +49,9 @@ CHECKED_EVERY = 256
 
 
 class ModelEvent(NamedTuple):
-    """One event of a path. `argument`: a message, a count, or a ticket.
+    """One event of a path. `argument`: the number of a message, a count, or a ticket (`LocalStates.outcome`).
 
-    `kept`: the messages that are still in flight after the event.
+    `kept`: the numbers of the messages that are still in flight after the event.
     """
 
     place: int

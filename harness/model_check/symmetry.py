@@ -1,7 +1,7 @@
 """Symmetry: states that differ only by a renaming of the members are one state.
 
-A renaming is a tuple p: the member in place i becomes the one in place p[i]. Renamings are known by their number; 0
-changes nothing.
+A renaming is a tuple p: the member in place i becomes the one in place p[i]. Renamings are known by their number;
+renaming 0 changes nothing.
 """
 
 from __future__ import annotations

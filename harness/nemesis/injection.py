@@ -67,7 +67,7 @@ class Nemesis:
 
     @property
     def current(self) -> FaultRecord | None:
-        """The fault under way that began last; None if there is none."""
+        """The fault that began last among those under way; None if no fault is under way."""
         return self.under_way[-1] if self.under_way else None
 
     @property
@@ -85,7 +85,7 @@ class Nemesis:
 
     async def _carry_out(self, planned: PlannedFault) -> None:
         leader_id = await self._leader_soon() if planned.target == "leader" else self.cluster.leader_id
-        # Otherwise a member that has ended by itself could be taken for a victim of this fault.
+        # Check now: after the fault, a member that had ended by itself could be taken for one of its victims.
         self.cluster.check_alive()
         record = FaultRecord(
             number=planned.number,

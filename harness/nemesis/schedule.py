@@ -1,7 +1,7 @@
 """Draws the fault plan of a run from the seed alone, so that two runs with the same seed have the same plan.
 
 The plan does not name the victims: "the leader" is the member that leads when the fault begins. `pick` seeds the
-choice of victims, and the events of the run record it.
+choice of victims, and the events of the run record the victims.
 """
 
 from __future__ import annotations

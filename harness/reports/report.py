@@ -180,7 +180,7 @@ class Report:
 
 
 def report_on(folder: Path) -> Report:
-    """Read a run and sum it up. Raises BadInput if there is none."""
+    """Read a run and sum it up. Raises BadInput if `folder` has no run."""
     about = read_about(folder)
     return summarize(about, list(read_rows(folder)), read_events(folder), folder)
 
@@ -275,7 +275,7 @@ def _why_skipped(event: dict[str, Any], stop: dict[str, Any]) -> str | None:
 
 
 def _changes(event: dict[str, Any]) -> bool:
-    """True for a membership change. These have a lane of their own."""
+    """True for a membership change. Membership changes have a lane of their own."""
     return event["fault"] in MEMBER_KINDS
 
 

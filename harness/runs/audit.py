@@ -16,7 +16,7 @@ from harness.errors import ExtraMissing
 GREEN, RED = 0, 3
 AUDIT_SECONDS_MAX = 1_800.0  # A job that hangs must not block the harness for ever.
 
-# The same as `hwm-audit`, but certainly in this Python environment.
+# Runs the same program as `hwm-audit`, but certainly in this Python environment.
 _START = "from spark_audit.cli import main; main()"
 _WORDS = {
     GREEN: "linearizable",

@@ -1,7 +1,7 @@
 """The demonstration: a run with two dead leaders, its audit, and the audit of a falsified copy.
 
-It succeeds only if the first audit is green *and* the second one is red: a checker that has never reported a violation
-proves nothing.
+The demonstration succeeds only if the first audit is green *and* the second one is red: a checker that has never
+reported a violation proves nothing.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _two_dead_leaders(seconds: float) -> tuple[PlannedFault, ...]:
 
 
 def _fresh_folder(out: Path) -> Path:
-    """Return the first new one of OUT/1, OUT/2, …: a demonstration never overwrites an earlier one."""
+    """Return the first of OUT/1, OUT/2, … that does not exist: a demonstration never overwrites an earlier one."""
     return next(path for number in count(1) if not (path := out / str(number)).exists())
 
 

@@ -281,7 +281,7 @@ def _settings(
 def _kills(seconds: float, seed: int) -> tuple[PlannedFault, ...]:
     """Plan kills of leaders; every third kill hits a random member.
 
-    All members are never killed at once: operations during that outage alone would be the slowest hundredth.
+    No kill hits all members at once: the operations during such an outage alone would make up the slowest hundredth.
     """
     random = Random(f"kills {seed}")
     return tuple(

@@ -18,7 +18,7 @@ class Restart:
     """The restart of one member. Both times begin with the request to stop.
 
     `stop_ms`: until its process had ended. `longest_pause_ms`: the longest time between two acknowledged writes, until
-    the cluster was ready and had acknowledged one more.
+    the cluster was ready and had acknowledged one more write.
     """
 
     node_id: str
@@ -29,7 +29,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollingResult:
-    """The result of all restarts. `failed`: writes that were refused, or of unknown outcome, for their caller."""
+    """The result of all restarts. `failed`: writes that were refused for good or ended with an unknown outcome."""
 
     nodes: int
     acknowledged: int

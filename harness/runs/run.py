@@ -24,7 +24,8 @@ from harness.workload.workers import Workload
 
 Phase = Literal["starting", "under load", "healing", "reading everything", "done"]
 
-# A killed harness loses the rows of this time; the journal of calls still has some of these operations.
+# The time between two flushes. A killed harness loses the rows since the last flush; the journal of calls still has
+# some of these operations.
 _FLUSH_SECONDS = 0.2
 _WATCH_SECONDS = 0.1
 _HASH_SECONDS = 15.0  # The time in which all members must reach one index and answer with their hashes.

@@ -26,7 +26,7 @@ FORMATS = ("jsonl", "parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """The settings of one run. Raises BadInput for impossible ones."""
+    """The settings of one run. Raises BadInput for impossible settings."""
 
     out: Path
     nodes: int = 5

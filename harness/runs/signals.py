@@ -39,7 +39,7 @@ def run_until_signal(job: Callable[[], Awaitable[T]]) -> T:
 
 
 def first_harness_error(error: BaseException) -> HarnessError | None:
-    """Return the first HarnessError in an exception group, at any depth; None if there is none."""
+    """Return the first HarnessError in an exception group, at any depth; None if the group has no HarnessError."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for inner in error.exceptions if (found := first_harness_error(inner)) is not None), None)
     return error if isinstance(error, HarnessError) else None

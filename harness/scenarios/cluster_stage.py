@@ -19,7 +19,8 @@ MOVES_MAX = 10_000
 """The most moves until a cluster must be at rest. Only a cluster with a message storm needs that many."""
 
 CAMPAIGNS_MAX = 3
-"""How often a member campaigns. Once is not enough: the first refusal may only inform the member of the current term.
+"""How often the verb `campaign` lets a member campaign at most. Once is not enough: the first refusal may only inform
+the member of the current term.
 """
 
 

@@ -64,7 +64,7 @@ class Step:
         raise self.wrong(f"`{word}` is no {what}", hint)
 
     def member(self, word: str, stage: ClusterStage) -> str:
-        """Return the name of a member. Raises BadScenario if there is none of this name."""
+        """Return the name of a member. Raises BadScenario if no member has this name."""
         return self.one_of(word, stage.ids, "member")
 
     def members(self, words: Iterable[str], stage: ClusterStage) -> list[str]:

@@ -83,7 +83,7 @@ def timeout(step: Step, stage: ClusterStage) -> None:
 
 
 def campaign(step: Step, stage: ClusterStage) -> None:
-    """campaign MEMBER: no leader was heard for a while, it asks first; only votes move. It may lose."""
+    """campaign MEMBER: no leader is heard for a while; this member campaigns first; only votes move. It may lose."""
     step.no_more_than(1)
     stage.campaign(_living(step, step.word(0, "a member"), stage))
 
@@ -136,7 +136,7 @@ def _duration(step: Step) -> int:
 
 
 def sync(step: Step, stage: ClusterStage) -> None:
-    """sync MEMBER…: all that it wrote is durable, and it is told."""
+    """sync MEMBER…: all its writes become durable, and its core learns this."""
     for member in step.members(step.words, stage):
         stage.members[_living(step, member, stage)].sync()
     stage.collect()
@@ -195,7 +195,7 @@ def again(step: Step, stage: ClusterStage) -> None:
 
 
 def cut(step: Step, stage: ClusterStage) -> None:
-    """cut s1>s2 …: these links lose everything, one way. cut MEMBER…: a partition, these from all others."""
+    """cut s1>s2 …: these links lose everything, one way. cut MEMBER…: a partition of these members from the others."""
     if any(">" in word for word in step.words):
         for word in step.words:
             sender, _, to = word.partition(">")
@@ -213,7 +213,7 @@ def heal(step: Step, stage: ClusterStage) -> None:
 
 
 def crash(step: Step, stage: ClusterStage) -> None:
-    """crash MEMBER…: it dies; what it had not synced is gone, and what it had sent and nobody received."""
+    """crash MEMBER…: it dies; its unsynced writes and its messages on the wire are lost."""
     for member in step.members(step.words, stage):
         if member in stage.down:
             raise step.wrong(f"{member} is down already", f"`restart {member}` first")
@@ -254,7 +254,7 @@ def propose(step: Step, stage: ClusterStage) -> None:
 
 
 def read(step: Step, stage: ClusterStage) -> None:
-    """read MEMBER NAME: ask for a linearizable read; `expect read NAME` tells how it stands."""
+    """read MEMBER NAME: ask for a linearizable read; `expect read NAME` tells its state."""
     step.no_more_than(2)
     member, name = _living(step, step.word(0, "a member"), stage), step.word(1, "a name for the read")
     if name in stage.reads:

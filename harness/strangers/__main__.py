@@ -2,7 +2,7 @@
 
 The first line of standard input is JSON, an object of `seed`, `kinds` (names) and `targets` (rows of node id, client,
 peer and metrics port).
-At the end it prints one line of JSON: the visits by kind of stranger, and their outcomes.
+At the end the process prints one line of JSON: the visits by kind of stranger, and their outcomes.
 """
 
 from __future__ import annotations

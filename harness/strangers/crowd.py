@@ -1,8 +1,8 @@
 """The table of all kinds of strangers, and their pace.
 
-A kind is a coroutine that does one thing to one member and returns. Each kind has a number of workers per member, which
-repeat it with pauses. A member that refuses a stranger, hangs up or is down is counted, and is no error: a run is
-judged by its honest clients and its members.
+A kind is a coroutine that does one thing to one member and returns: a visit. Each kind has a number of workers per
+member, which repeat their visits with pauses. A visit that the member refuses or cuts off, or that finds it down, is
+counted and is no error: a run is judged by its honest clients and its members.
 """
 
 from __future__ import annotations

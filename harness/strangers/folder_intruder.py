@@ -33,7 +33,7 @@ class FolderIntruder:
             writer.event("folder_intruder", counts=dict(self.counts))
 
     async def _try(self, cluster: Cluster, node_id: str) -> None:
-        """Open a member's folder, as `hwm serve` does first.
+        """Open a member's folder by the same call with which `hwm serve` begins.
 
         The attempt runs in this process. A process of its own could still hold the folder when a member that was killed
         during the attempt is started again.

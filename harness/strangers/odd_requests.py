@@ -23,7 +23,9 @@ IMPOSSIBLE_ADDRESSES: tuple[object, ...] = (
 
 
 async def send_changed_requests(stranger: Stranger) -> None:
-    """Send requests of all usual kinds, each with one to three changes, until the member hangs up."""
+    """Send _REQUESTS_PER_VISIT requests of the usual kinds, each with one to three changes, and a frame with changed
+    bytes; then wait for the member to hang up.
+    """
     random, structures = stranger.random, stranger.structures
     key = bytes((random.randrange(97, 123),))
     usual: tuple[list[Any], ...] = (
@@ -50,7 +52,7 @@ async def send_changed_requests(stranger: Stranger) -> None:
 
 
 async def send_unhashable_consistency(stranger: Stranger) -> None:
-    """Send a read whose consistency is a map: twelve bytes."""
+    """Send a read request whose consistency is a map, which cannot be hashed. The frame has twelve bytes."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + wire.frame([1, 3, {}, [2, b"k"]]))
         with trio.move_on_after(_PATIENCE_SECONDS):
@@ -58,7 +60,7 @@ async def send_unhashable_consistency(stranger: Stranger) -> None:
 
 
 async def ask_for_state_hashes(stranger: Stranger) -> None:
-    """Send many requests for the hash of the whole state in one piece."""
+    """Send _HASHES_PER_VISIT requests for the hash of the whole state, all at once."""
     requests = (wire.frame(wire.status(i + 1, with_hash=True)) for i in range(_HASHES_PER_VISIT))
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + b"".join(requests))
@@ -79,7 +81,9 @@ async def register_sessions(stranger: Stranger) -> None:
 
 
 async def add_impossible_members(stranger: Stranger) -> None:
-    """Ask to add members at impossible addresses. If one were accepted, every client would find it in the list."""
+    """Ask to add members at impossible addresses. If a member accepted such an address, all clients would get it with
+    the list of members.
+    """
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello())
         for number, address in enumerate(IMPOSSIBLE_ADDRESSES, start=1):

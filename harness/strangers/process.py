@@ -29,7 +29,7 @@ class StrangersEnded(HarnessError):
 
 
 class StrangersProcess:
-    """A process of strangers of these kinds, which call at all ports of `targets`. Its output goes to `folder`."""
+    """A process of strangers of the given `kinds`. They connect to all ports of `targets`. `folder` gets its output."""
 
     def __init__(self, folder: Path, targets: Sequence[TargetMember], seed: int, kinds: Sequence[str]) -> None:
         rows = [[t.node_id, t.client_port, t.peer_port, t.metrics_port] for t in targets]

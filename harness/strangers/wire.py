@@ -34,7 +34,7 @@ class TargetMember:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The ports that it has."""
+        """The ports that the member has."""
         return tuple(filter(None, (self.client_port, self.peer_port, self.metrics_port)))
 
 
@@ -59,7 +59,7 @@ def peer_hello(cluster_id: bytes, node_id: str, incarnation_id: bytes, peer_addr
 
 
 def put(request_id: int, key: bytes, value: bytes) -> list[Any]:
-    """A put that changes nothing."""
+    """A put under NO_SESSION, which changes nothing."""
     return [request_id, 2, [NO_SESSION, 1, 0, 1, key, value]]
 
 

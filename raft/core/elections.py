@@ -19,7 +19,7 @@ that would otherwise campaign at the same moment: the order by id and the priori
 the other members notice the loss within this time."""
 
 RETRIES_PER_HEARTBEAT = 5
-"""A campaign after such a loss repeats its requests. The requests are repeated because a member that still believes in
+"""A campaign after the loss of the leader's connections repeats its requests, because a member that still believes in
 the lost leader does not answer them. The first pause is a heartbeat interval divided by this number, usually 10 ms.
 Each further pause is twice as long."""
 
@@ -46,7 +46,7 @@ class Elections:
         self._is_leader_lost = False  # The leader's connections have ended, and no message of it arrived since.
         self._leader_lost_at: int | None = None  # Monotonic ns: the last loss that was not ignored.
         self._timeout_at: int | None = None  # Monotonic ns: the regular time-out, while `deadline` is earlier.
-        self._retry_ns = 0  # The pause before a campaign after such a loss asks for pre-votes again.
+        self._retry_ns = 0  # The pause before an early campaign asks for pre-votes again.
         # Keeps promises that a restart has made this member forget.
         self._silent_until = state.now + state.configuration.lease_ns
         self.deadline = state.now  # A single voter campaigns at once.
@@ -159,7 +159,7 @@ class Elections:
             return False
         return self._state.now < self._heard_leader_at + self._state.configuration.lease_ns
 
-    # The own campaign
+    # This member's campaign
 
     def ask_for_pre_votes(self) -> Tally:
         """Ask whether a majority would vote for us in the next term. This changes no term.

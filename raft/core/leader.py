@@ -73,8 +73,8 @@ class Leader:
         that has moved or no longer exists.
         """
         self.alarm_at = self.due_at
-        """Like `due_at`, but later once the append of a lone put has carried the mark that was to be told. A host that
-        sleeps until then is not woken for nothing."""
+        """Like `due_at`, but without a commit update that is no longer needed, because an append has carried the new
+        high-water mark. A host that sleeps until `alarm_at` is not woken for nothing."""
         # The commit of this entry also commits all earlier ones (thesis §6.4).
         self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))
 
@@ -135,7 +135,7 @@ class Leader:
 
     @property
     def _least_deadline(self) -> int:
-        """The least of the deadlines, without that of a mark to be told."""
+        """The earliest of the deadlines, without that of a commit update."""
         return min(self._heartbeat_deadline, self._quorum_deadline, self._preferred_quorum.over_at)
 
     def _heartbeat(self) -> None:
@@ -461,8 +461,8 @@ class Leader:
         return True
 
     def _send_append(self, peer_id: str, prev_index: int, entries: tuple[Entry, ...]) -> None:
-        """Send an append. The message may leave before its entries are durable here, but not before the leader's term,
-        which is always durable already.
+        """Send an append. The message may leave before its entries are durable here. It waits only for the leader's
+        term, which is always durable already.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """

@@ -21,8 +21,8 @@ CALM_TIMEOUTS = 10
 """How long (in maximum election time-outs) the same member must have been fit before a leader yields to it."""
 
 DOUBLINGS_MAX = 6
-"""How often that wait may double: up to some minutes with the usual time-outs. After twice the longest wait without a
-transfer by priority, the count starts again at 0."""
+"""How often the wait of CALM_TIMEOUTS may double: up to some minutes with the usual time-outs. After twice the longest
+wait without a transfer by priority, the count starts again at 0."""
 
 LAG_ENTRIES_MAX = 1_000
 """How many entries a preferred member may lack. The leader proposes nothing until that member has them all."""

@@ -10,8 +10,9 @@ The members agree on the setting through the log. A leader that is to read by le
 durable there.
 
 Only a campaign that the leader itself requested may break a promise. So there is no lease during a leadership transfer.
-After the transfer there is none until every member that was asked to campaign must ignore the request: `TimeoutNow`
-names the end of the log, and a member whose log has grown since in the same term ignores the request.
+A failed transfer leaves a request that may still arrive. `TimeoutNow` names the end of the log, and a member whose log
+has grown since in the same term ignores the request. The lease holds again only when every member that was asked to
+campaign has acknowledged a longer log.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class RaftLog:
 
     @property
     def cached_from(self) -> int:
-        """The index of the first entry in memory; `last_index + 1` if there is none. Earlier ones are in the store."""
+        """The index of the first entry in memory; `last_index + 1` if there is none. The store has earlier entries."""
         return self.last_index - len(self._cache) + 1
 
     @property
@@ -218,7 +218,7 @@ class RaftLog:
         bytes_left = self._cache_bytes
         goal = self._cache_bytes_max * CACHE_KEPT_EIGHTHS // 8 if bytes_left > self._cache_bytes_max else bytes_left
         compacted = len(self._cache) - (self.last_index - self.base_index)
-        # The store surely has all durable ones.
+        # The store surely has all durable entries.
         evictable = len(self._cache) - (self.last_index - self.durable_index)
         count = 0
         for entry in islice(self._cache, EVICTED_AT_ONCE):

@@ -35,10 +35,10 @@ from raft.protocol.messages import (
 from raft.types import LEADER_TIME_NS_MAX, Entry, EntryKind
 
 TERM_AHEAD_MAX = 2**32
-"""How far the term of a message may be above the own term. A term rises once per election: with one campaign per second
-a cluster takes 136 years for 2**32 terms, and a member that was stopped, or was restored from an old copy, lags by no
-more. The last term is 2**63 - 1, in which no member can campaign. With this bound it takes 2**31 forged messages to get
-there, not one."""
+"""How far the term of a message may be above this member's term. A term rises once per election: with one campaign per
+second a cluster takes 136 years for 2**32 terms, and a member that was stopped, or was restored from an old copy, lags
+by no more. The last term is 2**63 - 1, in which no member can campaign. With this bound it takes 2**31 forged messages
+to get there, not one."""
 
 LEADER_TIME_AHEAD_NS_MAX = 2**58
 """How far (ns) the leader_time of an entry may be above that of all earlier entries in the log: nine years. The

@@ -58,7 +58,7 @@ class Outbox:
         self._keep(lambda message: message.term >= term)
 
     def drop_acknowledgements(self) -> None:
-        """A snapshot has replaced the log: drop the waiting acknowledgements of the old one."""
+        """A snapshot has replaced the log: drop the waiting acknowledgements of the old log."""
         self._keep(lambda message: not isinstance(message, AppendAccepted))
 
     def check_acknowledges_before(self, index: int) -> None:

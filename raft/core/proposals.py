@@ -48,8 +48,8 @@ class OpenProposals:
         has_ended = False
         for proposals in tuple(self._ranges):
             if self._log.last_term == proposals.term:
-                # The usual case on a leader. Only this member makes entries of that term, and in one log: up to the
-                # last of them the log is as it was proposed.
+                # The usual case on a leader. Only this member makes entries of that term, so up to the last of them
+                # the log is as this member proposed it.
                 proposals.checked = max(proposals.checked, min(proposals.last_index, commit_index))
                 continue
             while proposals.checked < proposals.last_index and proposals.checked < commit_index:

@@ -54,7 +54,7 @@ class Clock(Protocol):
 
 
 class RaftCore:
-    """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. Owned and called by one `Node` only.
+    """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. It has one owner, in production a `Node`.
 
     The effects of events gather until `take_ready`. The core only reads `log_store`; the caller writes each
     `Ready.write` to it *before* the next event. Everything that `log_store` holds at the start is durable.
@@ -106,12 +106,14 @@ class RaftCore:
         """
         self._handed_out_index = self._state.last_applied  # The last entry that a `Ready.apply` has contained.
         self.has_work = self.has_effects = False
-        """True if `take_ready` would return something; `has_work`: more than trace events, which alone are no reason
-        for a turn. Each event sets these attributes, because they are read several times per turn."""
+        """`has_effects`: True if `take_ready` would return something. `has_work`: True if that is more than trace
+        events, which alone are no reason for a turn. Each event sets both, because they are read several times per
+        turn."""
         self.next_deadline = 0
         """The latest time (monotonic ns) for the next call of `tick`. Set by each event, too."""
         self.next_alarm = 0
-        """When a timer is due at the earliest. It may be later than `next_deadline`, and the call of `tick`, too."""
+        """The earliest time (monotonic ns) at which a timer has something to do. If it is later than `next_deadline`,
+        `tick` may be called as late as this."""
         self.quiet_until = 0
         """Before this time a `tick` would change nothing but the clock: the caller may set `clock.now` instead."""
         self.clock: Clock = self._state
@@ -157,7 +159,7 @@ class RaftCore:
         elif self._elections.waits_for_its_own_vote:
             self._elections.restart_timer()  # No request has left yet: a new campaign would wait for the disk, too.
         elif not self._state.may_campaign:
-            self._state.follow(None)  # No leader is known any more: reads that wait for its answer fail.
+            self._state.follow(None)  # No leader is known any more: reads that wait for a leader fail.
             self._elections.restart_timer()
         else:
             self._become_pre_candidate()

@@ -1,10 +1,10 @@
 """Linearizable reads without a log entry: ReadIndex on the leader (thesis §6.4).
 
-A read is served at the high-water mark at which its round began, once a majority has answered a message sent after the
-beginning. The answers prove that no later leader had committed anything when the round began. A round's token is
+A read is served at the high-water mark at which its round began, once a majority has answered a message sent after
+that. The answers prove that no later leader had committed anything when the round began. A round's token is
 (term, counter): answers of another term do not count. One round is under way at a time; reads that arrive meanwhile
-share the next round. Requests of other members for a read index (`follower_reads`) share the rounds, each for all reads
-that wait on that member.
+share the next round. Other members' requests for a read index (`follower_reads`) share the rounds, too. One such
+request stands for all reads that wait on its sender.
 
 A round needs the answers of a majority. A message to a peer whose answer is not needed costs that peer a turn, and the
 leader another turn for the answer. So the round of a lone read goes to a preferred quorum first, and to the other peers

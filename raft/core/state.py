@@ -1,5 +1,5 @@
-"""The state that all parts of the core share: term, vote, marks, log and outbox. For each of these, one method makes
-all changes."""
+"""The state that all parts of the core share: term, vote, marks, log and outbox. Only methods of `CoreState` change the
+term, the vote, the leader, the high-water mark and the low-water mark."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class CoreState:
         self.term, self.voted_for = hard_state.term, hard_state.voted_for
         self.leader_id: str | None = None
         self.leader_match_index = 0
-        """The last index up to which appends of this term's leader have shown that its log equals this one."""
+        """The last index up to which appends of this term's leader have shown that its log equals ours."""
         self.snapshot_index = self.last_applied = snapshot.index
         self.commit_index = max(snapshot.index, min(hard_state.commit_index, self.log.last_index))
         self.low_watermark = 0

@@ -49,7 +49,7 @@ class WriteStream:
 
     @property
     def wants_state(self) -> bool:
-        """True if the next `take` needs term and vote: they have changed."""
+        """True if the term or the vote has changed, so that the next `take` needs both."""
         return self._hard_state_changed
 
     def change_hard_state(self) -> None:

@@ -38,7 +38,7 @@ SEPARATOR_BYTES = 16
 
 _SEPARATOR_HEAD = bytes((BYTES | SEPARATOR_BYTES,))
 
-_IDLE_MAX = 4  # The maximum of decoders kept for reuse. Each thread that is decoding needs one.
+_IDLE_MAX = 4  # The maximum number of decoders kept for reuse. Each thread that is decoding needs one.
 
 
 class _EveryTagRefused(Mapping[int, Callable[..., NoReturn]]):

@@ -64,9 +64,10 @@ def naming_new_voters(
     """Return `change` with the incarnation of each new voter that the proposer has pinned.
 
     From then on only the data folder with this incarnation is the member, even if other folders used the id while they
-    waited to be added. The incarnation is named in the entry that makes the member a voter, so no promise of another
-    folder counts without a majority of the earlier voters. `incarnation_of` is `Node.pinned_incarnation` of the leader.
-    The pinned folder has acknowledged entries to the leader; otherwise the leader refuses the change.
+    waited to be added. The entry that makes the member a voter also names its incarnation. Until that entry is
+    committed, a majority of the earlier voters must agree, too, so a promise of another folder alone decides nothing.
+    `incarnation_of` is `Node.pinned_incarnation` of the leader. The pinned folder has acknowledged entries to the
+    leader; otherwise the leader refuses the change.
     """
     named = dict[str, Member]()
     for node_id in change.promote:

@@ -18,7 +18,7 @@ from raft.errors import InvalidConfiguration, NewerConfiguration, ProtocolError
 NODE_ID_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 MEMBERS_MAX = 9
 """The maximum number of members, learners included. More members would make commits slower and no safer. The bound also
-limits the sum of all per-peer buffers. A joint configuration may have so many members in both halves together."""
+limits the sum of all per-peer buffers. It holds for the two halves of a joint configuration together."""
 
 REMOVED_IDS_MAX = 256
 """How many ids of former members are remembered: at most 16 KiB in each snapshot. An older removed id is protected by

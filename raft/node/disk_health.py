@@ -30,8 +30,8 @@ share one disk."""
 
 
 class DiskHealth:
-    """Checks the disk of one node's log at each tick in which a sync takes longer than `patience_ns`, or something is
-    wrong."""
+    """Checks the disk of one node's log. The node calls `check` at each tick at which a sync has taken longer than
+    `patience_ns`, the disk is full, or the last check found a problem."""
 
     def __init__(self, config: RaftConfig, core: RaftCore, commit: GroupCommit, log: LogStore) -> None:
         self._core, self._commit, self._log = core, commit, log

@@ -139,7 +139,7 @@ class Node:
             self._incarnations.check(
                 peer_id, incarnation_id, known=member.incarnation_id if member is not None else b""
             )
-        # Only a peer whose incarnation is accepted counts.
+        # After the check, so that only the levels of an accepted incarnation are stored.
         self._levels.on_hello(peer_id, levels, self._machine.feature_level)
 
     def receive(self, peer_id: str, message: Message) -> None:

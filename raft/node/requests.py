@@ -39,7 +39,7 @@ class PendingCommands:
         return len(self._commands)
 
     def add(self, command: bytes, ticket: int) -> None:
-        """Put one command in. Raises TooLarge if it does not fit into an entry, Busy if the queue is full."""
+        """Add one command. Raises TooLarge if it does not fit into an entry, Busy if the queue is full."""
         size_bytes = self.size_bytes + len(command)
         if len(command) > COMMAND_BYTES_MAX:
             raise TooLarge("a command", len(command), COMMAND_BYTES_MAX)
@@ -50,7 +50,7 @@ class PendingCommands:
         self.size_bytes = size_bytes
 
     def add_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
-        """Put all commands in, or none.
+        """Add all commands, or none.
 
         Raises TooLarge if one of them does not fit into an entry, Busy if the queue has no room for all of them.
         """
@@ -92,7 +92,7 @@ class PendingCommands:
 
 
 class OpenReads:
-    """The open linearizable reads, in groups that were requested together.
+    """The open reads of all modes, in groups that were requested together.
 
     The core knows each group by its first ticket. `count` is the number of tickets.
     """

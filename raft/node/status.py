@@ -41,7 +41,8 @@ class NodeStatus:
     last_index: int
     low_watermark: int
     commit_held_by: tuple[str, ...]  # On a leader: voters without a durable entry above the high-water mark.
-    low_watermark_held_by: tuple[str, ...]  # On a leader: members that have durably applied nothing above that mark.
+    # On a leader: members that have durably applied nothing above the low-water mark.
+    low_watermark_held_by: tuple[str, ...]
     log_held_by: str  # What keeps older entries in the log: `own_snapshot`, `low_watermark`, or empty.
     peers: tuple[PeerStatus, ...]
     pending_bytes: int  # Commands that wait to be proposed; bound: pending_bytes_max.

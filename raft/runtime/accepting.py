@@ -19,7 +19,7 @@ NO_DESCRIPTOR_LEFT = frozenset({errno.EMFILE, errno.ENFILE})
 """Errors of `accept` when the process (EMFILE) or the whole system (ENFILE) has no file descriptor left."""
 
 NO_ROOM = NO_DESCRIPTOR_LEFT | {errno.ENOMEM, errno.ENOBUFS}
-"""Errors of `accept` that can end without any action on this process."""
+"""Errors of `accept` whose cause may go away by itself."""
 
 REFUSALS_PER_PAUSE = 64
 ACCEPT_PAUSE_SECONDS = 0.05
@@ -38,7 +38,7 @@ def descriptor_limit() -> int | None:
     """Return how many descriptors this process may have open; None if there is no limit or the system reports none."""
     try:
         import resource
-    except ImportError:  # Not on Windows.
+    except ImportError:  # Windows has no such module.
         return None
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if soft == resource.RLIM_INFINITY else soft
@@ -64,7 +64,7 @@ class Acceptor:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Until cancelled, run `handler` with each stream, which it closes. Then close the listeners."""
+        """Run `handler` with each stream until cancelled, then close the listeners. The handler closes its stream."""
         self._take_spare()
         try:
             async with trio.open_nursery() as nursery:
@@ -89,7 +89,7 @@ class Acceptor:
                     nursery.start_soon(handler, stream)
 
     def _refuse(self, listener: trio.SocketListener) -> None:
-        """Accept waiting callers with the spare descriptor, and hang up. Nothing else on the loop runs during this."""
+        """Accept waiting callers with the spare descriptor, and hang up. Meanwhile nothing else runs on the loop."""
         callers = socket.socket(fileno=listener.socket.fileno())  # A plain socket with the same descriptor.
         callers.setblocking(False)  # The new object has the program's default time-out, which would block.
         try:
@@ -120,7 +120,7 @@ class Acceptor:
             try:
                 self._spare = os.open(os.devnull, os.O_RDONLY)
             except OSError:
-                self._spare = -1  # The next refusal opens it.
+                self._spare = -1  # The next refusal opens the spare descriptor.
 
     def _give_up_spare(self) -> None:
         if self._spare >= 0:

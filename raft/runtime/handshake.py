@@ -118,7 +118,7 @@ async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> Non
 
 
 def refusal_in(body: bytes) -> ConnectionRefusedByPeer | None:
-    """Return the refusal in a frame, None if it is none. A caller sends a refusal if it rejects our hello."""
+    """Return the refusal in a frame; None if the frame is no refusal. A caller that rejects our hello sends one."""
     try:
         hello = decode_hello(body)
     except ProtocolError:

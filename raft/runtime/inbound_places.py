@@ -15,8 +15,8 @@ from raft.membership.configuration import MEMBERS_MAX
 from raft.runtime.peer_routes import STRANGERS_MAX
 
 UNIDENTIFIED_MAX = 30
-"""The maximum number of connections without an accepted hello: several times as many as when all members start at once.
-Each buffers at most HELLO_BYTES_MAX."""
+"""The maximum number of connections without an accepted hello. A simultaneous start of all members needs only a
+fraction of it. Each connection buffers at most HELLO_BYTES_MAX."""
 
 UNIDENTIFIED_PER_ADDRESS_MAX = UNIDENTIFIED_MAX // 2
 """The same bound for one address, so that many callers from one machine evict their own connections, not those from

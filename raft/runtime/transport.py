@@ -90,10 +90,11 @@ class PeerEvents(Protocol):
 class Transport:
     """The sockets of one member. Raises InsecureAddress if other machines could reach it, unless `insecure` is set.
 
-    `configuration` names the peers until the first `connect_to`. `dial` maps peer ids to addresses, which replace the
-    addresses in the configuration (for example, by a proxy). `own_address` returns the address at which others dial
-    this member, for each hello. `listeners`, if given, are served instead of opening `listen_host`:`listen_port`; they
-    are closed at the end either way. `levels`: the feature levels of this build, stated in each hello.
+    `configuration` names the peers until the first `connect_to`. `dial` maps peer ids to addresses, which replace
+    those in the configuration (with the address of a proxy, for example). `own_address` returns the address at which
+    others dial this member, for each hello. `listeners`, if given, are served instead of opening
+    `listen_host`:`listen_port`; they are closed at the end either way. `levels`: the feature levels of this build,
+    stated in each hello.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class _OutgoingTransfer:
     deadline: int  # Monotonic ns: chunks without an answer by then are sent again.
     acked: int = 0  # The receiver has the bytes before this offset.
     sent: int = 0
-    rewound_at: int = -1  # The start of the gap that was sent again last: further answers to it are ignored.
+    rewound_at: int = -1  # The offset of the last gap that was sent again: further answers with it are ignored.
     silences: int = 0
     is_answered: bool = False
     kept_until: int = 0  # Monotonic ns: until when an earlier, broken-off transfer keeps the file.

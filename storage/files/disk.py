@@ -29,7 +29,8 @@ from storage.files.interface import (
 )
 
 BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS: `writev` fails with more buffers.
-OPEN_FILES_MAX = 32  # Each for reads and for writes: the last segment, a snapshot being written, files for slow peers.
+# The maximum for reads, and again for writes: the last segment, a snapshot being written, files for slow peers.
+OPEN_FILES_MAX = 32
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 """The modes of new folders and files: only the member's own user may read keys and values. Existing files keep their
 modes."""

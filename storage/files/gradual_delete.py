@@ -1,5 +1,5 @@
-"""Deletion of large files in steps. A file system takes 40 ms to free 150 MiB, and the log would have to wait for the
-disk."""
+"""Deletion of large files in steps. A file system takes 40 ms to free 150 MiB, and the log would have to wait that
+long."""
 
 from __future__ import annotations
 

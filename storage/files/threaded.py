@@ -1,4 +1,5 @@
-"""`Files` on a real folder: `RealFiles` with a thread of its own for a running node, `InlineFiles` for the rest.
+"""`Files` on a real folder: `RealFiles`, with a thread of its own, for a running node; `InlineFiles` for start-up,
+tools and tests.
 
 On a fast disk a node waits for a sync, instead of handling its completion in another turn of the loop.
 `SyncLatencyTracker` decides when a disk is fast enough.
@@ -72,7 +73,7 @@ CLOSE_SECONDS_MAX = 2.0
 """How long `close` waits for the thread. A disk may hang for any length of time."""
 
 SHORT_BYTES_MAX = 32 * 1024
-"""The largest append (bytes) that the node waits for. With a larger one, writing takes as long as the sync."""
+"""The largest append (bytes) that the node waits for. Writing a larger append takes as long as its sync."""
 
 
 class _Task:

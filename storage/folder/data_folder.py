@@ -1,5 +1,5 @@
-"""The data folder of a node on a real disk. It is made once, explicitly; one process locks it; its `meta` identifies
-it.
+"""The data folder of a node on a real disk. A folder is made once, explicitly. One process at a time locks it. The file
+`meta` in it names its owner.
 
 See docs/reference/specification.md#15-data-folder.
 """

@@ -22,7 +22,7 @@ from storage.wal.frame import Frame
 from storage.wal.recovery import read_header, recover_log, segment_numbers
 from storage.wal.segment import SegmentHeader, scan_frames, segment_name
 
-LOOKS_MAX = 5  # One of so many attempts is undisturbed: a running node deletes files only every few minutes.
+LOOKS_MAX = 5  # At least one attempt is undisturbed: a running node deletes files only every few minutes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,7 @@ class SnapshotFolder:
     def _size_bytes(self, name: str) -> int:
         try:
             return self._files.size_bytes(f"{self.folder}/{name}")
-        except FileNotFoundError:  # It was just deleted.
+        except FileNotFoundError:  # The file was just deleted.
             return 0
 
     def _next_aside(self, purpose: str) -> str:

@@ -111,7 +111,7 @@ class LocalSnapshotWriter(_WriterAside):
         self._chunks = self._chunk_bytes = 0
 
     def write(self, chunk: bytes, done: Done) -> None:
-        """Add one chunk of the state machine's state. An empty one is not written."""
+        """Add one chunk of the state machine's state. An empty chunk is not written."""
         buffers, self._unwritten = self._unwritten, ()
         if chunk:
             head, self._checksum = encode_chunk(chunk, self._checksum)
@@ -136,8 +136,8 @@ class ReceivedSnapshotWriter(_WriterAside):
         self._problem: BaseException | None = None
 
     def write(self, chunk: bytes, done: Done) -> None:
-        """Add the next bytes of the file. If the bytes are invalid, this `done` gets the error, or that of `finish` at
-        the latest."""
+        """Add the next bytes of the file. If the bytes are invalid, this `done` gets the error, or at the latest the
+        `done` of `finish`."""
         try:
             if self._problem is None:
                 if self._size_bytes + len(chunk) > self._total_bytes:

@@ -416,7 +416,7 @@ def _layout(vote_length: int | None) -> struct.Struct:
 
 @lru_cache(maxsize=64)  # Bounded, because damaged frames may state any vote length.
 def _entry_layout(vote_length: int | None) -> struct.Struct:
-    """The layout of a plain frame up to its payload, to unpack only its length; flags and count; the vote after its
-    length; the entry."""
+    """The layout of a plain frame up to its payload. It unpacks only the length of the frame, the flags and the count,
+    the vote after its length, and the entry."""
     vote = "0s" if vote_length is None else f"16x{2 + vote_length}s"
     return struct.Struct(f">8xI20x8s{vote}{_INDEX_AND_ENTRY.format.removeprefix('>')}")

@@ -46,7 +46,7 @@ ALIGNMENT_BYTES = 8
 
 HAS_START, HAS_HARD_STATE, HAS_RESET, HAS_REPLACE = 1, 2, 4, 8
 FLAGS_KNOWN = HAS_START | HAS_HARD_STATE | HAS_RESET | HAS_REPLACE
-FRAME_EXTRA_BYTES_MAX = 256  # The maximum besides the entries: all parts, the longest node id, alignment.
+FRAME_EXTRA_BYTES_MAX = 256  # The maximum of all bytes but the entries: all parts, the longest node id, alignment.
 JOINED_BYTES_MAX = 4096  # Smaller frames are one buffer: a copy costs less than several buffers.
 FRAME_BYTES_MIN = HEAD.size + ALIGNMENT_BYTES  # A frame without any part: head, four bytes of padding, checksum.
 

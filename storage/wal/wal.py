@@ -397,7 +397,7 @@ class Wal:
             offset += frame.length
         self._segments[-1].size_bytes = offset
         self._salt, self._file_bytes = plan.salt, plan.file_bytes
-        proven_batch = plan.frames[0].batch if is_new else self._durable_batch  # What later frames prove to a recovery.
+        proven_batch = plan.frames[0].batch if is_new else self._durable_batch  # What a recovery can prove now.
         self._durable_batch, self._durable_checksum = plan.frames[-1].batch, plan.frames[-1].checksum
         self._next_batch = self._durable_batch + 1
         if not group.is_empty:

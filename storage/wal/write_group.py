@@ -21,7 +21,7 @@ class PendingWrites:
         self.replace_from: int | None = None
         self.changes_votes = False
         self.is_empty = True  # There is nothing to write.
-        self.size_bytes = 0  # On disk, roughly: at least that of the frames without alignment, start and hard state.
+        self.size_bytes = 0  # At least the bytes that the entries take in frames; the other parts do not count.
 
     @property
     def last_index(self) -> int:
