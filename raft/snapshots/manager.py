@@ -22,14 +22,14 @@ from raft.snapshots.receiver import SnapshotReceiver
 from raft.snapshots.sender import SnapshotSender
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition, Role, TraceEvent
 
-LOG_BYTES_MIN = 4 * MIB
+LOG_BYTES_MIN = 16 * MIB
 """The minimum number of bytes of log after a snapshot before another one is built. A member reads and applies this much
-log within half a second."""
+log within about a second. With 4 MiB, a small state was written so often that it took a quarter of the puts."""
 
-LOG_PER_STATE = 2
+LOG_PER_STATE = 4
 """A snapshot is built once the log since the last one is this many times as long as that snapshot. So a small state is
-written often, and a starting member has little to apply. A large state is written seldom: snapshots write at most half
-as many bytes as the log."""
+written often, and a starting member has little to apply. A large state is written seldom: snapshots write at most a
+quarter as many bytes as the log."""
 
 
 class Host(Protocol):
@@ -73,13 +73,14 @@ class SnapshotManager:
         self._sender = SnapshotSender(store, config, random)
         self._receiver = SnapshotReceiver(store)
         self._installer = SnapshotInstaller(machine, store, config.snapshot_bytes_per_second)
-        self._log_bytes = 0  # Bytes of entries applied since the newest snapshot.
+        self._log_bytes = 0  # Bytes of the entries applied after the newest snapshot, built or being built.
         self._wanted_log_bytes = self._log_bytes_allowed()
         self._wanted = False
         self._drop_older = False
         self._kept: frozenset[str] = frozenset()  # Older files that a peer may still need.
         self.next_step_at: int | None = None  # Monotonic ns: when `advance` has more to do, even without an event.
-        self._is_building = self._is_receiving = self.is_sending = False  # True until the end of that work was handled.
+        # Each is True from the start of its work until the end of that work was handled.
+        self._is_building = self._is_receiving = self.is_sending = False
         self.may_have_work = True  # False once `has_work` finds no work. An attribute for speed.
 
     def has_work(self) -> bool:
@@ -288,8 +289,8 @@ class SnapshotManager:
         return self._log.size_bytes > self._config.retention_bytes_max
 
     def _compact(self, effects: Effects) -> None:
-        """Cut the log at min(own durable snapshot, low-water mark), or only at the snapshot if the log has grown too
-        large."""
+        """Cut the log at min(own durable snapshot, low-water mark). If the log has grown too large, cut it at the
+        snapshot, even above the low-water mark."""
         if not self._may_compact:
             return
         index = min(self._core.snapshot_index, self._core.low_watermark)

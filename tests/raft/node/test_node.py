@@ -31,6 +31,7 @@ from raft import (
     encode_item,
 )
 from raft.node.apply import ENTRY_AS_COMMANDS, RUN_MAX
+from raft.snapshots.manager import LOG_PER_STATE
 from tests.raft.support.node_cluster import MS, OneNode, World, a_single_leader
 
 
@@ -417,7 +418,7 @@ def test_a_small_state_is_snapshotted_in_proportion_to_its_size(monkeypatch: pyt
             built.append(s1.snapshots.latest())
 
     grown = [(after.header.index - before.header.index) * entry_bytes for before, after in pairwise(built)]
-    allowed = [max(300, 2 * before.size_bytes) for before in built[:-1]]
+    allowed = [max(300, LOG_PER_STATE * before.size_bytes) for before in built[:-1]]
     assert len(grown) >= 4
     assert all(0 <= log - most < 2 * entry_bytes for log, most in zip(grown[1:], allowed[1:], strict=True))
     assert grown[-1] > 4 * grown[0]
