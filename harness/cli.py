@@ -32,6 +32,7 @@ from harness.runs.settings import FORMATS, RunSettings
 from harness.runs.signals import Interrupted, run_until_signal
 from harness.runs.soak import Soak, run_soak, show_soak
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
+from harness.workload.service_shares import NO_SERVICES, ServiceShares
 from kvstore import end_with_true_exit_code
 
 _PIPE_WIDTH = 132  # The width of the output in columns, if the output does not go to a terminal.
@@ -65,6 +66,12 @@ _read_ways = click.option(
     show_default=True,
     help="Shares of the reads that are asked for by lease, on followers, of a bounded age, local; the rest, or with "
     "none all, is linearizable by a round. With lease, members get --lease-reads.",
+)
+_services = click.option(
+    "--services",
+    default=str(NO_SERVICES),
+    show_default=True,
+    help="Workers beside the load, recorded too: watches=100,leases=4,locks=4,ranges=2.",
 )
 _rate = click.option("--rate", type=float, default=0.0, help="Operations per second over all clients; 0: no cap.")
 
@@ -114,6 +121,7 @@ def harness() -> None:
 @_format
 @_rate
 @_read_ways
+@_services
 @click.option(
     "--storage",
     type=click.Choice(["small", "usual"]),
@@ -144,6 +152,7 @@ def run(
     ops_format: str,
     rate: float,
     read_ways: str,
+    services: str,
     storage: str,
     ready_seconds: float,
     and_audit: bool,
@@ -166,6 +175,7 @@ def run(
         ops_format=ops_format,
         operations_per_second=rate,
         read_modes=modes,
+        services=ServiceShares.parse(services),
         small_storage=storage == "small",
         ready_seconds=ready_seconds,
         machine=machine,
@@ -198,6 +208,7 @@ def run(
 @_in_flight
 @_rate
 @_read_ways
+@_services
 @click.option(
     "--audit/--no-audit", "and_audit", default=True, show_default=True, help="Check all histories at the end."
 )
@@ -214,6 +225,7 @@ def soak(
     in_flight: int,
     rate: float,
     read_ways: str,
+    services: str,
     and_audit: bool,
     as_json: bool,
 ) -> None:
@@ -232,6 +244,7 @@ def soak(
         keys=keys,
         operations_per_second=rate,
         read_modes=modes,
+        services=ServiceShares.parse(services),
         in_flight=in_flight,
         audit=and_audit,
     )

@@ -9,18 +9,22 @@ from __future__ import annotations
 from spark_audit.errors import AuditError, Fault, InputError, MalformedHistory, NothingToCheck
 from spark_audit.local import check_rows
 from spark_audit.testing.generate import Shape, generate
+from spark_audit.testing.generate_services import ServiceShape, generate_services
 from spark_audit.testing.inject_fault import ALL_FAULTS, FAULTS, inject
+from spark_audit.testing.inject_service_fault import SERVICE_FAULTS
 from spark_audit.verdict.verdict import Property, ShownOperation, Undecided, Verdict, Violation
 
 __all__ = [
     "ALL_FAULTS",
     "FAULTS",
+    "SERVICE_FAULTS",
     "AuditError",
     "Fault",
     "InputError",
     "MalformedHistory",
     "NothingToCheck",
     "Property",
+    "ServiceShape",
     "Shape",
     "ShownOperation",
     "Undecided",
@@ -28,5 +32,6 @@ __all__ = [
     "Violation",
     "check_rows",
     "generate",
+    "generate_services",
     "inject",
 ]

@@ -17,6 +17,7 @@ LOCAL_BYTES_MAX = 2**30  # Estimated resident memory: about 1,200,000 operations
 _ALWAYS_BYTES = 100 * 2**20
 _ROW_BYTES = 650  # Memory per row, in addition to the size of the row itself.
 _MULTI_KEY_ROW_BYTES = 6_000  # The same if the whole store may have to be replayed.
+_EVENTS_FACTOR = 6  # The memory for the events of watches, in multiples of their size as JSON.
 _HEAD_BYTES = 2**20  # The number of rows of a JSON lines file is estimated from this many bytes at its beginning.
 
 
@@ -32,7 +33,8 @@ def _bytes_for(file: HistoryFile) -> int:
             head = opened.read(_HEAD_BYTES)
         rows = size * head.count(b"\n") // max(1, len(head))
         multi_key = b'"range"' in head or b'"txn"' in head
-        return size // 3 + rows * (_MULTI_KEY_ROW_BYTES if multi_key else _ROW_BYTES)
+        own = size * _EVENTS_FACTOR if b'"watch"' in head else size // 3
+        return own + rows * (_MULTI_KEY_ROW_BYTES if multi_key else _ROW_BYTES)
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
@@ -41,18 +43,19 @@ def _bytes_for(file: HistoryFile) -> int:
     except (pa.ArrowException, OSError):
         return size  # The audit will report the unreadable file, so its estimate does not matter.
     own = sum(footer.row_group(number).total_byte_size for number in range(footer.num_row_groups))
-    return own + footer.num_rows * (_MULTI_KEY_ROW_BYTES if _may_have_multi_key(footer) else _ROW_BYTES)
+    own *= _EVENTS_FACTOR if _may_have(footer, "watch") else 1
+    return own + footer.num_rows * (_MULTI_KEY_ROW_BYTES if _may_have(footer, "range") else _ROW_BYTES)
 
 
-def _may_have_multi_key(footer: parquet.FileMetaData) -> bool:
-    """Whether the file may have listings or transactions.
+def _may_have(footer: parquet.FileMetaData, least: str) -> bool:
+    """Whether the file may have operations whose name does not sort before this one.
 
-    The names `range` and `txn` sort after all other names of operations, so the maximum of the column is enough.
+    The names `range`, `txn` and `watch` sort after all others that matter, so the maximum of the column is enough.
     """
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     columns = (group.column(number) for group in groups for number in range(group.num_columns))
     statistics = [column.statistics for column in columns if column.path_in_schema == "op"]
-    return any(found is None or not found.has_min_max or str(found.max) >= "range" for found in statistics)
+    return any(found is None or not found.has_min_max or str(found.max) >= least for found in statistics)
 
 
 class _NoPandas(MetaPathFinder):

@@ -37,7 +37,7 @@ class InputError(AuditError):
 
 
 class MalformedHistory(InputError):
-    """Some rows are not operations. `count` is the number of bad rows, `faults` the first of them in file order."""
+    """Some rows are malformed. `count` is their number, `faults` describes the first of them, in file order."""
 
     def __init__(self, faults: tuple[Fault, ...], count: int) -> None:
         self.faults, self.count = faults, count

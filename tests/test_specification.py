@@ -141,7 +141,7 @@ def test_rows_of_a_history() -> None:
     listed = {names(row[0])[0]: row for row in rows("10.3")}
 
     assert list(listed) == [name for name, _ in FIELDS] + ["age_ms"]
-    assert set(re.findall(r"[a-z]+", "".join(re.findall(r"`[^`]*`", listed["op"][3])))) == set(OPS)
+    assert set(re.findall(r"[a-z_]+", "".join(re.findall(r"`[^`]*`", listed["op"][3])))) == set(OPS)
     assert listed["status"][3].startswith(f"`{' '.join(STATUSES)}`")
 
 

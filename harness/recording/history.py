@@ -7,7 +7,7 @@
 
 Why `calls.jsonl`: a read may show a value whose own write has not ended yet. If the harness is killed at that
 moment, a history of ended operations alone would have a value without a write. Calls are flushed before rows, so
-every write that a recorded read could have seen is in one of the two. `close_unfinished_run` turns calls without a row
+`calls.jsonl` has every write that a recorded read could have seen. `close_unfinished_run` turns calls without a row
 into `unknown` rows.
 """
 
@@ -27,8 +27,8 @@ Row = dict[str, object]
 
 # The format of a run folder, also if run.json names none. The audit defines its own constant for this number.
 RUN_FORMAT = 1
-WRITES = frozenset({"put", "delete", "cas", "txn"})
-# A killed harness loses so many rows at most. Writes whose values a recorded read has seen are in calls.jsonl.
+WRITES = frozenset({"put", "delete", "cas", "txn", "delete_range", "lock"})
+# A killed harness loses at most this many rows. Writes whose values a recorded read has seen are in calls.jsonl.
 UNFLUSHED_ROWS_MAX = 500
 PARQUET_ROWS_MAX = 20_000  # Rows per file. This number bounds the memory, and the rows that a killed harness loses.
 

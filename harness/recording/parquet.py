@@ -28,7 +28,13 @@ _SEEN: list[tuple[str, pa.DataType]] = [
     ("more", pa.bool_()),
     ("count", pa.int64()),
 ]
-_OUTPUT = pa.struct([*_SEEN, ("results", pa.list_(pa.struct([("op", pa.string()), *_SEEN])))])
+_OUTPUT = pa.struct(
+    [
+        *_SEEN,
+        ("results", pa.list_(pa.struct([("op", pa.string()), *_SEEN]))),
+        ("answer", pa.string()),
+    ]
+)
 
 _ROW: list[tuple[str, pa.DataType]] = [
     ("run_id", pa.string()),
@@ -61,7 +67,7 @@ class ParquetFiles:
     """Writes rows to FOLDER/rows-00000.parquet, -00001 …; each file is renamed into place when it is complete.
 
     `flush` begins a file once `rows_max` rows wait. A thread encodes it while the rows of the next file arrive. If
-    these are complete before the thread is done, `flush` waits for the thread.
+    the next file has all its rows before the thread is done, `flush` waits for the thread.
     """
 
     def __init__(self, folder: Path, *, rows_max: int) -> None:
@@ -76,7 +82,7 @@ class ParquetFiles:
         self._pending.append(row)
 
     def flush(self) -> None:
-        """Begin a file if enough rows wait. Rows that still wait are covered by the journal of calls.
+        """Begin a file if enough rows wait. `calls.jsonl` has the writes among the rows that still wait.
 
         Raises the error of the previous file if that one failed.
         """

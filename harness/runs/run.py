@@ -90,6 +90,7 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
         operations_per_second=settings.operations_per_second,
         hasty_share=settings.hasty_share,
         read_modes=settings.read_modes,
+        services=settings.services,
     )
     writer.event("cluster_ready", members={name: address.client for name, address in cluster.addresses.items()})
     async with trio.open_nursery() as nursery:

@@ -14,6 +14,7 @@ from harness.nemesis.capabilities import ANY_MACHINE, NO_JUMPS, Capabilities
 from harness.nemesis.schedule import DISK_KINDS, REPLACING_KINDS, TAMPERED_KINDS, PlannedFault
 from harness.workload.operation_generator import KEYS_MAX
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
+from harness.workload.service_shares import NO_SERVICES, ServiceShares
 from harness.workload.workers import HASTY_SHARE
 from raft import MEMBERS_MAX
 
@@ -41,6 +42,7 @@ class RunSettings:
     operations_per_second: float = 0.0
     hasty_share: float = HASTY_SHARE
     read_modes: ReadModes = USUAL_READ_MODES  # The read modes do not apply to bulks, whose reads are linearizable.
+    services: ServiceShares = NO_SERVICES  # Watches, leases and locks beside the other load.
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS
     machine: Capabilities = ANY_MACHINE  # The means of the machine to make the plan's faults.
@@ -124,6 +126,7 @@ class RunSettings:
             "operations_per_second": self.operations_per_second,
             "hasty_share": self.hasty_share,
             "read_ways": str(self.read_modes),
+            "services": str(self.services),
             "lease_reads": self.lease_reads,
             "small_storage": self.small_storage,
             "strangers": self.strangers,

@@ -19,6 +19,7 @@ from harness.runs.live_view import run_shown
 from harness.runs.settings import RunSettings
 from harness.runs.signals import run_until_signal
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
+from harness.workload.service_shares import NO_SERVICES, ServiceShares
 
 _NODES = (3, 5)
 _VIOLATION = 3
@@ -41,6 +42,7 @@ class Soak:
     in_flight: int
     audit: bool
     read_modes: ReadModes = USUAL_READ_MODES
+    services: ServiceShares = NO_SERVICES
     machine: Capabilities = ANY_MACHINE
 
     def __post_init__(self) -> None:
@@ -61,6 +63,7 @@ class Soak:
             in_flight=self.in_flight,
             operations_per_second=self.operations_per_second,
             read_modes=self.read_modes,
+            services=self.services,
             machine=self.machine,
         )
 

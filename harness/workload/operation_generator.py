@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from harness.workload.read_modes import BY_ROUND, PlannedRead, ReadModes
@@ -63,7 +63,7 @@ class Planned:
     """One operation to carry out.
 
     `mode`: how a read is requested, if the stream has read modes. `local_of`: without modes, the one member that
-    answers a local read (a number, modulo members); None: the read is not local.
+    answers a local read (an index, modulo the number of members); None: the read is not local.
     """
 
     command: Command
@@ -74,13 +74,22 @@ class Planned:
 class OperationSource:
     """The operations of one worker. All choices depend on (seed, worker) alone, and expected values on `view`.
 
-    `modes`: how its reads are requested; None: by a round, except for a fifth of the gets, which are local.
+    `modes`: how its reads are requested; None: by a round, except for a fifth of the gets, which are local. `end`: its
+    listings show only keys before this one; None: all keys.
     """
 
     def __init__(
-        self, *, seed: int, worker: int, keys: Sequence[bytes], view: View, modes: ReadModes | None = None
+        self,
+        *,
+        seed: int,
+        worker: int,
+        keys: Sequence[bytes],
+        view: View,
+        modes: ReadModes | None = None,
+        end: bytes | None = None,
     ) -> None:
         self._random = Random(f"workload {seed} {worker}")
+        self._end = end
         self._modes, self._modes_random = modes, Random(f"ways {seed} {worker}")
         self._worker, self._keys, self._view = worker, keys, view
         self._written = 0
@@ -122,8 +131,8 @@ class OperationSource:
         start, end = sorted((self._key(), self._key()))
         if random.random() < 0.15:
             prefix = start[:-1]
-            return Range(start=prefix, end=prefix[:-1] + bytes([prefix[-1] + 1]))
-        return Range(
+            return self._bounded(Range(start=prefix, end=prefix[:-1] + bytes([prefix[-1] + 1])))
+        listing = Range(
             start=b"" if random.random() < 0.2 else start,
             end=None if random.random() < 0.2 or start == end else end,
             revision=self._view.revision if random.random() < 0.1 else 0,
@@ -132,9 +141,15 @@ class OperationSource:
             keys_only=random.random() < 0.1,
             count_only=random.random() < 0.1,
         )
+        return self._bounded(listing)
+
+    def _bounded(self, listing: Range) -> Range:
+        if self._end is None or (listing.end is not None and listing.end <= self._end):
+            return listing
+        return replace(listing, start=b"" if listing.start >= self._end else listing.start, end=self._end)
 
     def _txn(self) -> Txn:
-        """Two keys change together, if they are as last seen. Otherwise both are read, or one of them changes."""
+        """If comparisons of one or both keys hold, both change; otherwise both are read, or one of them changes."""
         first, second = self._key(), self._key()
         compares = [self._compare(first)]
         if self._random.random() < 0.2:
@@ -144,7 +159,7 @@ class OperationSource:
             success.append(Delete(second) if self._random.random() < 0.2 else Put(second, self._value()))
         failure: tuple[Operation, ...] = (Get(first), Get(second))
         if self._random.random() < 0.2:
-            failure = (Put(second, self._value()), Range(limit=3))
+            failure = (Put(second, self._value()), self._bounded(Range(limit=3)))
         return Txn(tuple(compares), tuple(success), failure)
 
     def _compare(self, key: bytes) -> Compare:

@@ -18,14 +18,17 @@ _WORDS = ("lease", "follower", "bounded", "local")
 _USUAL_SHARE = 0.15  # The share of a mode that the option names without a share.
 # The first age is shorter than a heartbeat interval, the second shorter than an election, the third longer than both.
 _AGES_MS = (20, 150, 1_000)
-# Share of the reads that any member may answer for which only one member is asked, even if it is cut off.
+# Of the `follower` and `bounded` reads, this share asks one member only, even if that member is cut off.
 _ON_ONE_MEMBER_SHARE = 0.6
 _ONE_PICKED_OF = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRead:
-    """How one read is requested. `member`: the only member to ask (a number, modulo members); None: any that can."""
+    """How one read is requested.
+
+    `member`: the only member to ask (an index, modulo the number of members); None: any member may be asked.
+    """
 
     consistency: Consistency = Consistency.LINEARIZABLE
     member: int | None = None

@@ -39,7 +39,7 @@ _SIGN = {
 def asked(command: Command) -> Row:
     """The fields of a row that are known when the operation is called."""
     match command:
-        case Put(key, value) if command == Put(key, value):  # Options have no row.
+        case Put(key, value) if command == Put(key, value):  # Commands with options have no row here.
             return {"op": "put", "key": to_text(key), "value": to_text(value)}
         case Get(key) if command == Get(key):
             return {"op": "get", "key": to_text(key)}

@@ -20,6 +20,8 @@ from harness.workload.bulk import Bulks
 from harness.workload.operation_generator import OperationSource, Planned, View, key_names
 from harness.workload.read_modes import USUAL_READ_MODES, ReadModes
 from harness.workload.row_fields import answered, asked
+from harness.workload.service_load import SERVICE_KEYS, ServiceWorkers
+from harness.workload.service_shares import NO_SERVICES, ServiceShares
 from harness.workload.tally import Tally, Worker
 from kvstore import (
     Answer,
@@ -67,7 +69,7 @@ class Workload:
 
     `bulk`: if it is not 0, clients work in bulks of this size instead of lanes. `operations_per_second` 0: as fast as
     the answers come. `hasty_share`: the share of operations that wait only for HASTE_SECONDS, and so may end unknown.
-    `read_modes`: how reads are requested, except in bulks.
+    `read_modes`: how reads are requested, except in bulks. `services`: watches, leases and locks beside this load.
     """
 
     writer: RunWriter
@@ -80,6 +82,7 @@ class Workload:
     operations_per_second: float = 0.0
     hasty_share: float = HASTY_SHARE
     read_modes: ReadModes = USUAL_READ_MODES
+    services: ServiceShares = NO_SERVICES
     tally: Tally = field(default_factory=Tally)
     _view: View = field(default_factory=View)
     _names: list[bytes] = field(init=False)
@@ -93,6 +96,16 @@ class Workload:
         async with trio.open_nursery() as nursery:
             for number in range(self.clients):
                 nursery.start_soon(self._work, number, until)
+            if self.services:
+                beside = ServiceWorkers(
+                    writer=self.writer,
+                    endpoints=self.endpoints,
+                    seed=self.seed,
+                    keys=self._names,
+                    shares=self.services,
+                    tally=self.tally,
+                )
+                nursery.start_soon(beside.run, until)
 
     async def read_everything(self) -> int:
         """Read every key linearizably, recorded under the client `final`. Returns how many reads were answered.
@@ -129,7 +142,12 @@ class Workload:
         return _Lane(
             name=f"c{number}" if self.in_flight == 1 else f"c{number}-{place}",
             source=OperationSource(
-                seed=self.seed, worker=turn, keys=self._names, view=self._view, modes=self.read_modes
+                seed=self.seed,
+                worker=turn,
+                keys=self._names,
+                view=self._view,
+                modes=self.read_modes,
+                end=SERVICE_KEYS if self.services else None,
             ),
             patience=Random(f"patience {self.seed} {turn}"),
             due=trio.current_time() + pace * turn,

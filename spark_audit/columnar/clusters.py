@@ -1,6 +1,6 @@
 """Clusters: a cluster is a write together with the operations that read the value of this write.
 
-A response may not identify the write that it read from. Such a response is used only in part: its observation is
+Some responses do not identify the write that they read from. Such a response is used only in part: its observation is
 dropped. If several deletions may have caused a read of absence, this read is a cluster of its own. Both rules allow
 more orders than the history itself allows. So every violation that is found is real, but linearizability is not proven
 (`vague`).

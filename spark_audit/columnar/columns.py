@@ -65,8 +65,8 @@ NEEDED: pa.Schema = pa.schema(_FIELDS)
 class Columns:
     """The operations of many keys. The rows of key k run from `starts[k]` up to `starts[k + 1]`.
 
-    `names[k]`: (run_id, key). `row`: the number of the row in the input. The next four fields describe the operation on
-    the condition that it takes effect. `writes`: the token that the operation writes; the token of absence for a
+    `names[k]`: (run_id, key). `row`: the number of the row in the input. Four fields describe the operation on the
+    condition that it takes effect. `writes`: the token that the operation writes; the token of absence for a
     deletion that found a record or may have found one. `finds`: the token that the state before the operation must
     have, or PRESENT or NOTHING; for a failed compare-and-set, the token that its response reported. `differs`: for a
     failed compare-and-set, a token that the state before it must not have. `expected_revision`: the revision that the
@@ -387,7 +387,7 @@ def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64
     is_first[first_seen[value]] = True
     rank = (np.cumsum(is_first) - 1)[first_seen[value]]
     tokens = np.full(len(flat), NOTHING, np.int64)
-    # Smaller tokens stand for the values before this one, and for the absence of each key up to and including this one.
+    # Smaller tokens stand for the values before this one, and for the absence of each key up to and including this key.
     tokens[known] = rank + owner + 1
     new = np.bincount(owner[is_first], minlength=keys)
     first = np.concatenate(([0], np.cumsum(new + 1)))

@@ -116,7 +116,7 @@ def _named_swaps(
 ) -> tuple[Int64s, _Slots]:
     """Return the unknown compare-and-sets that expect the record before a place of `named`.
 
-    A second result has a slot at that place for each of them.
+    The second result has, for each of them, a slot at that place.
     """
     order, (swaps, after) = proposal.order, expecting
     at, swap = np.intersect1d(replay.before.writer[named], after, return_indices=True)[1:]
@@ -259,7 +259,7 @@ def _versions(
     order, before, creation = proposal.order, replay.before, replay.creation
     number = replay.number + so_far(named, len(order)) if len(named) else replay.number
     readers = np.flatnonzero((order.version >= 0) & (before.writer >= 0) & before.present)
-    # One reader of each record is enough.
+    # Of the readers that find the record of the same write, one is enough.
     readers = readers[np.flatnonzero(np.diff(before.writer[readers], prepend=NOTHING))]
     writer = before.writer[readers]
     epoch, base, until = creation[writer], number[creation[writer]] - 1, creation[writer]

@@ -33,7 +33,7 @@ class Carry:
     `version`: the version of the record; 0 if there is no record. `revision`, `create`: the revision of the record, and
     the revision of its creation. If there is a record, row 0 of the table behind `columns` is its write: a put at its
     revision, without any observation. `call`, `last`: the greatest call and the greatest revision so far. `unsure`:
-    there is no record, and its deletion is of unknown outcome.
+    there is no record because of a deletion of unknown outcome.
     """
 
     version: int = 0

@@ -193,8 +193,9 @@ def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
 def _taken_in_turn(key: Int64s, call: Int64s, slot_key: Int64s, slot_call: Int64s) -> tuple[Int64s, Int64s]:
     """Match slots with puts; return the slots and the puts of the pairs.
 
-    Each slot in turn takes the first unused put of its key, unless this put was called later than the slot. Slots and
-    puts are sorted by (key, call).
+    A slot is the place of a compare-and-set, and `slot_call` is the call of that compare-and-set. Each slot in turn
+    takes the first unused put of its key, unless this put was called later than `slot_call`. Slots and puts are sorted
+    by (key, call).
     """
     begins, ends = np.searchsorted(key, slot_key), np.searchsorted(key, slot_key, side="right")
     in_time = np.minimum(np.searchsorted(call, slot_call, side="right"), ends) - begins

@@ -1,10 +1,10 @@
 """The audit of a growing history: each part is audited once, starting from the carry of the last cut.
 
-A cut is a position in the order of revisions: (revision, reads, call). Rows that rank before the cut are decided and
-then dropped; only the carry, a summary of them, is kept. Rows that rank after the cut wait for a later cut. A row that
-arrives later should rank after the cut. If it ranks before the cut, the run is read again from its first row. So the
-verdict on all rows does not depend on the cuts. The module reads no files: it receives rows, and a function that reads
-them again. `follow/state.py` reads and writes files.
+A cut is a position in the order of revisions: (revision, 1 for reads, call). Rows that rank before the cut are decided
+and then dropped; only the carry, a summary of them, is kept. Rows that rank after the cut wait for a later cut. A row
+that arrives later should rank after the cut. If it ranks before the cut, the run is read again from its first row. So
+the verdict on all rows does not depend on the cuts. The module reads no files: it receives rows, and a function that
+reads them again. `follow/files.py` reads the histories; `follow/state.py` reads and writes the state.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from spark_audit.history.effects import changed, rank, takes_part
 from spark_audit.history.projection import project
 from spark_audit.history.range_set import RangeSet
 from spark_audit.history.requests import is_multi_key
+from spark_audit.history.services import is_service
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.local import check_rows
 from spark_audit.store.gap_matching import Choice, alternatives_of, unmatched
@@ -37,6 +38,7 @@ Again: TypeAlias = Callable[[], Iterable[Row]]
 NO_REVISION = "operations without a revision have no place in its order"
 BROKEN_ORDER = "the order of its revisions is not proven in parts"
 SEVERAL_CLOCKS = "a cut in time needs one clock"
+SERVICES = "watches, leases, locks and reads at a revision are judged in the whole history"
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, f
 
     `rows`: well-formed rows with all fields. `settled_ns`: the longest expected time from the call of an operation
     until its row is in the history. `final`: the history is complete, so the verdict is on the whole history; otherwise
-    it is on the rows before the cut. Raises MalformedHistory for faults between rows.
+    it is on the rows before the cut. Raises MalformedHistory if rows contradict each other.
     """
     new = list(rows)
     late = _note(run, carry, new)
@@ -114,7 +116,7 @@ def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, f
 
 
 def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
-    """Count the rows, and check the rules between rows. Return whether a row ranks before the cut."""
+    """Count the rows, and check the rules that concern several rows. Return whether a row ranks before the cut."""
     late = doubtful = False
     bound = _bound(carry.cut)
     for row in sorted(new, key=lambda row: (row["call_ns"], row["return_ns"] is None, row["return_ns"], row["op_id"])):
@@ -133,6 +135,8 @@ def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
             carry.clock = row["clock_id"]
         elif row["clock_id"] != carry.clock:
             carry.uncut = SEVERAL_CLOCKS
+        if is_service(row):
+            carry.uncut = SERVICES
         if is_multi_key(row):
             carry.whole = carry.whole or "listings and transactions are replayed from the first row"
         late |= takes_part(row) and rank(row)[:3] < bound
@@ -330,12 +334,13 @@ def _add(carry: RunCarry, verdict: Verdict) -> None:
 
 def add(verdict: Verdict, other: Verdict) -> None:
     """Add the verdict on other runs to this verdict."""
-    for name in ("operations", "unknown", "failed", "runs", "revision_gaps"):
+    for name in ("operations", "unknown", "failed", "runs", "revision_gaps", "watches", "events", "settled"):
         setattr(verdict, name, getattr(verdict, name) + getattr(other, name))
+    verdict.lags.update(other.lags)
     for method, keys in other.methods.items():
         verdict.methods[method] = verdict.methods.get(method, 0) + keys
     for name, prop in other.properties.items():
-        mine = verdict.properties[name]
+        mine = verdict.of(name)
         mine.checked += prop.checked
         mine.violated += prop.violated
         mine.undecided += prop.undecided

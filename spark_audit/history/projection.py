@@ -12,10 +12,13 @@ from typing import Any
 
 from spark_audit.history.effects import changed
 from spark_audit.history.requests import Request, parse_request, single_key
+from spark_audit.history.services import SERVICE_OPS
 
 
 def project(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield (key, row about this key alone) for every key that the row reports on; nothing if the row failed."""
+    if row["op"] in SERVICE_OPS:
+        return  # What stands for such a row has rows of its own (`plain_rows`).
     if row["op"] not in ("range", "txn"):
         yield row["key"], row
     elif row["status"] != "fail":
@@ -73,7 +76,7 @@ def _keys(*lists: list[Request]) -> list[str]:
 def _part(row: Mapping[str, Any], key: str, request: Request, output: Request | None) -> Mapping[str, Any]:
     """Return the part of a transaction about one key.
 
-    `exact`: all comparisons concern this key, so the key alone decides which branch runs.
+    `exact` in its `request`: all comparisons concern this key, so the key alone decides which branch runs.
     """
     mine = {
         name: [item for item in request[name] if item.get("op") != "range" and item["key"] == key]

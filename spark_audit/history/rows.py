@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from spark_audit.history.requests import HALF_PAIR, NUMBERS, is_text, request_problem
+from spark_audit.history.services import ANSWERED_OPS, SERVICE_OPS, is_service, service_problem
 
 Type: TypeAlias = "str | tuple[tuple[str, Type], ...] | list[Type]"
 
@@ -34,7 +35,11 @@ _ANSWER: tuple[tuple[str, Type], ...] = (
     ("more", "boolean"),
     ("count", "long"),
 )
-OUTPUT: tuple[tuple[str, Type], ...] = (*_ANSWER, ("results", [(("op", "string"), *_ANSWER)]))
+OUTPUT: tuple[tuple[str, Type], ...] = (
+    *_ANSWER,
+    ("results", [(("op", "string"), *_ANSWER)]),
+    ("answer", "string"),
+)
 FIELDS: tuple[tuple[str, Type], ...] = (
     ("run_id", "string"),
     ("op_id", "long"),
@@ -58,8 +63,9 @@ FIELDS: tuple[tuple[str, Type], ...] = (
 )
 
 UNREADABLE = "cannot be read as a row"
-OPS = ("get", "put", "delete", "cas", "range", "txn", "append")
+OPS = ("get", "put", "delete", "cas", "range", "txn", "append", *SERVICE_OPS)
 MULTI_KEY_OPS = ("range", "txn")
+REQUEST_OPS = (*MULTI_KEY_OPS, *SERVICE_OPS)
 SINGLE_KEY_OPS = ("get", "put", "delete", "cas", "append")
 STATUSES = ("ok", "fail", "unknown")
 CONSISTENCIES = ("linearizable", "lease", "follower", "bounded", "local")
@@ -83,11 +89,14 @@ def _missing(name: str) -> Rule:
     return Rule(f"{name} is missing", f"{name} is null", lambda row: row.get(name) is None)
 
 
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
 def _one_of(name: str, names: tuple[str, ...]) -> Rule:
-    listed = ", ".join(repr(n) for n in names)
     return Rule(
         f"unknown {name} (known: {', '.join(names)})",
-        f"{name} not in ({listed})",
+        f"{name} not in ({_listed(names)})",
         lambda row: row.get(name) is not None and row[name] not in names,
     )
 
@@ -147,8 +156,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "request is missing",
-        "op in ('range', 'txn') and request is null",
-        lambda row: row["op"] in MULTI_KEY_OPS and row.get("request") is None,
+        f"op in ({_listed(REQUEST_OPS)}) and request is null",
+        lambda row: row["op"] in REQUEST_OPS and row.get("request") is None,
     ),
     Rule(
         "output is missing, though the status is ok",
@@ -180,15 +189,25 @@ RULES: tuple[Rule, ...] = (
         "status = 'ok' and op = 'txn' and output.results is null",
         lambda row: _ok(row, "txn") and _output(row, "results") is None,
     ),
+    Rule(
+        "output.answer is missing",
+        f"status = 'ok' and op in ({_listed(ANSWERED_OPS)}) and output.answer is null",
+        lambda row: _ok(row, *ANSWERED_OPS) and _output(row, "answer") is None,
+    ),
 )
 
 
 def problem(row: object) -> str | None:
     """The reason why this object is not an operation; None if it is one."""
     found = plain_problem(row)
-    if found is None and isinstance(row, Mapping) and row["op"] in MULTI_KEY_OPS:
+    return detail_problem(row) if found is None and isinstance(row, Mapping) else found
+
+
+def detail_problem(row: Mapping[str, Any]) -> str | None:
+    """The reason why the request, or the answer, of a row with well-formed plain fields is malformed."""
+    if row["op"] in MULTI_KEY_OPS:
         return request_problem(row)
-    return found
+    return service_problem(row) if is_service(row) else None
 
 
 def plain_problem(row: object) -> str | None:

@@ -107,7 +107,7 @@ def _named(op: Operation) -> Iterator[str]:
 
 
 def _compared(op: Operation) -> Iterator[str]:
-    """Yield the values that the operation expected and of which no response shows whether it found them."""
+    """Yield each value that the operation expected, unless its response shows whether it found the value."""
     for step in op.steps:
         if step.kind == "cas" and not step.flag and step.expected is not None:
             answered = step.seen is not None and (not step.seen.found or step.seen.value not in (None, step.expected))

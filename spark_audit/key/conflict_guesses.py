@@ -110,7 +110,7 @@ def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[
 
 
 def _around(excerpt: Excerpt, reader: Operation) -> Iterator[list[Operation]]:
-    """Yield the read together with a write that returned before its call, for the two such writes called last."""
+    """Yield [write, read] for the two writes called last among those that returned before the call of the read."""
     before = (w for w in excerpt.operations if w.writes and not w.unknown and w.return_ns < reader.call_ns)
     for write in nsmallest(2, before, key=lambda w: -w.call_ns):
         yield [write, reader]

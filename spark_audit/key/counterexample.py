@@ -139,7 +139,10 @@ class Excerpt:
             barrier = _Barrier(self, now)
 
     def completed(self, core: Iterable[Operation], operations_max: int) -> list[Operation]:
-        """Return the core with every write that its readers may have read from, made sound if there are too many."""
+        """Return the core with every write that its readers may have read from.
+
+        If this makes more than `operations_max` operations, the result is a sound excerpt of them.
+        """
         # An operation that occurred twice in the list would take effect twice.
         now = list({(op.op_id, op.alternative): op for op in core}.values())
         while len(now) <= operations_max:

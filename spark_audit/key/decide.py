@@ -3,7 +3,7 @@
 It has no side effects: the Spark job, the local engine and the simulator all run this code. The witness proves the key
 if it can. Otherwise, a few operations that are impossible by themselves prove a violation, if such operations are
 found. Otherwise, the search decides, first in the order of the revisions, then without revisions. A key that is not
-decided within the cap is undecided.
+decided within `configurations_max` is undecided.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Deci
 def _alone(op: Operation, excerpt: Excerpt) -> Operation | None:
     """Drop versions and creation revisions, because they depend on other writes.
 
-    If the observations do not name a single value, drop all of them.
+    If an observation does not name the value that it found, drop all observations.
     """
     if ANYTHING in tokens_observed(op, excerpt.value_at):
         return op.without_reads()

@@ -1,4 +1,4 @@
-"""The revisions that a response may report for an unacknowledged write, since each change has a revision of its own.
+"""The revisions that a response may report for an unacknowledged write: each change has a revision of its own.
 
 Such a revision must differ from the revisions of acknowledged writes, and from those reported before for other writes.
 `advance` has only one state and cannot check this rule. A replay remembers the reported revisions (`UsedRevisions`).

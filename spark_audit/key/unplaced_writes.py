@@ -23,9 +23,11 @@ STOP, LOOKS, BLIND, UNNAMED, UNNAMED_PUT, HIDDEN = range(6)
 
 - STOP: the put cannot pass the operation.
 - LOOKS: the put can pass it.
-- BLIND: a write with a revision that does not depend on the record. The put can pass it, or be placed right before it.
+- BLIND: a write that has a revision, and whose effect does not depend on the record. The put can pass it, or be placed
+  right before it.
 - UNNAMED: an unknown write without a revision, bound to its place. The put can pass it, but not be placed next to it.
-- UNNAMED_PUT: an unknown write without a revision that does not depend on the record. The put can pass it.
+- UNNAMED_PUT: an unknown write that has no revision, and whose effect does not depend on the record. The put can pass
+  it, or be placed right before it if the put was called no later.
 - HIDDEN: another hidden put, which is itself movable.
 """
 

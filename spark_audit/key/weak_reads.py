@@ -1,6 +1,6 @@
 """The check of a read against its own response: the record must fit the revision that the response carries.
 
-This is the only check of a `local` read, which may be old, and the only check of a listing pinned to an earlier
+This is the only check of `local` and `bounded` reads, which may be old, and of listings pinned to an earlier
 revision. Every other read is also checked in this way, as part of the store-wide order. The check is sound, not
 complete: it accepts a read if an unknown write could be the reason.
 

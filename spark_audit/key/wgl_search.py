@@ -50,7 +50,8 @@ BEAM = 24
 class SearchResult:
     """The result of a search.
 
-    `linearizable`: None if the cap was reached. `at`: the operation at whose return no configuration was left.
+    `linearizable`: None if `configurations_max` was reached. `at`: the operation at whose return no configuration was
+    left.
     """
 
     linearizable: bool | None

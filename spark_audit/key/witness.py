@@ -2,9 +2,9 @@
 
 - The operations are put in the order (revision, writer first, call).
 - A write of unknown outcome takes part only if some response shows that it happened. If a response names its revision,
-  this determines its place. Otherwise the write goes immediately before its first observer: the write never returns, so
-  the latest place is the best one. A chain of such writes, in which an unknown compare-and-set found the value of
-  another unknown write, is placed as a whole.
+  the revision determines its place. Otherwise the write goes immediately before its first observer: the write never
+  returns, so the latest place is the best one. A chain of such writes, in which an unknown compare-and-set found the
+  value of another unknown write, is placed as a whole.
 - Real time: the order is wrong if and only if some operation returned before an operation was called that precedes it
   in the order. In other words, the greatest call up to some place exceeds the return at this place.
 - Replay: every response must follow from the state at its place, and no revision may be reported for two writes.
@@ -148,7 +148,7 @@ def _values_seen(completed: Iterable[Operation]) -> set[str]:
 
 
 def late_operation(order: Sequence[Operation], clocks: Clocks) -> Operation | None:
-    """Return the first operation that returned before the call of one which precedes it in the order, or None."""
+    """Return the first operation that returned before a preceding operation of the order was called, or None."""
     latest: dict[str, int] = {}
     for op in order:
         for clock, call in latest.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from spark_audit.local.keys import decided_keys
 from spark_audit.report.faults import RunAbout
 from spark_audit.report.keys_file import KEY_COLUMNS, write_key_file
 from spark_audit.report.material import Material
+from spark_audit.services.check import ServiceResult, check_services, note_services
 from spark_audit.store.replay import contradictions, hint_of, left_open, no_order, worth_replaying
 from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWrite
 from spark_audit.tables.clashes import clashes
@@ -35,6 +37,7 @@ from spark_audit.tables.order import check_order, ranked
 from spark_audit.tables.read import Read, read
 from spark_audit.tables.revisions import RowsOfFrame
 from spark_audit.tables.row_rules import broken_rows
+from spark_audit.tables.services import bad_services, plain, service_rows
 from spark_audit.verdict.cross_key import RevisionQuery, check_across_keys
 from spark_audit.verdict.findings import KeyFindings, note_key, store_finding
 from spark_audit.verdict.verdict import LINEARIZABLE, VIOLATION, Undecided, Verdict
@@ -51,10 +54,13 @@ _REPLAYED = (
 class _Job:
     """The complete, well-formed input.
 
-    `changed`, `taking`: for each row, whether it changed the store and whether it takes part; `runs`: the rows of each
-    run. `single`, `order`: see `single_rows`.
+    `recorded`: all rows as they were read; `services`: the results about services; `frame`: the plain rows, which stand
+    for the recorded ones. `changed`, `taking`: for each plain row, whether it changed the store and whether it takes
+    part; `runs`: the plain rows of each run. `single`, `order`: see `single_rows`.
     """
 
+    recorded: Frame
+    services: Sequence[ServiceResult]
     frame: Frame
     multi_key: MultiKeyRows
     single: Any
@@ -117,12 +123,17 @@ def audit(
     for run_id, rows in job.runs.items():
         ordered = ranked(job.frame, rows[job.taking[rows]], job.frame.numbers("revision", 0), job.changed)
         check_order(job.frame, run_id, ordered, job.changed, job.clocks[run_id], verdict)
+    for services in job.services:
+        note_services(verdict, services)
     if show is not None:
         from spark_audit.local.page_material import gather
 
         say("gathering what the page shows")
         about = {run_id: RunAbout.of(folder, headers[folder]) for run_id, folder in job.folders.items()}
-        show(gather(job.frame, job.single, verdict, about))
+        parts = job.single
+        if job.recorded is not job.frame:
+            parts, _ = single_rows(job.recorded, inspect_multi_key(job.recorded))
+        show(gather(job.recorded, parts, verdict, about))
     verdict.seconds = time.perf_counter() - started
     return verdict
 
@@ -144,11 +155,34 @@ def _prepared(
     if verdict.operations == verdict.unknown + verdict.failed:
         raise NothingToCheck(where, verdict.operations)
     multi_key = inspect_multi_key(frame)
-    _refuse(found, (*clashes(frame), *multi_key.bad))
+    _refuse(found, (*clashes(frame), *multi_key.bad, *bad_services(frame)))
     clocks = {run_id: Clocks.from_run(headers[folder].get("clocks") or ()) for run_id, folder in folders.items()}
+    recorded, services = frame, _services(frame, clocks) if len(service_rows(frame)) else []
+    if services:
+        frame = plain(recorded, {result.run_id: result.settled for result in services})
+        multi_key = inspect_multi_key(frame)
     changed = changes_of_one_key(frame) | multi_key.changed
     single = single_rows(frame, multi_key)
-    return _Job(frame, multi_key, *single, changed, taking_part(frame), _rows_by_run(frame), clocks, folders)
+    return _Job(
+        recorded,
+        services,
+        frame,
+        multi_key,
+        *single,
+        changed,
+        taking_part(frame),
+        _rows_by_run(frame),
+        clocks,
+        folders,
+    )
+
+
+def _services(frame: Frame, clocks: Mapping[str, Clocks]) -> list[ServiceResult]:
+    """Judge the services of all runs."""
+    found: list[ServiceResult] = []
+    for run_id, rows in _rows_by_run(frame).items():
+        found.append(check_services(run_id, partial(frame.dicts, rows), clocks[run_id]))
+    return found
 
 
 def _refuse(found: Read, bad: Iterable[tuple[int, str]]) -> None:

@@ -58,8 +58,8 @@ class Bucket:
     `completed`, `failed` and the latencies of completed operations belong to the bucket of the return; `unknown` and
     the lags belong to the bucket of the call. A lag compares the lowest revision in responses to calls of this bucket
     with the highest revision returned before the bucket began. The lag is the number of revisions by which the lowest
-    is behind the highest. `local_lag` is the lag of `local` reads, which may be behind. A lag is None if there is
-    nothing to compare.
+    is behind the highest. `local_lag` is the lag of `local` and `bounded` reads, which may be behind. A lag is
+    None if there is nothing to compare.
     """
 
     completed: int = 0
@@ -134,7 +134,7 @@ class BucketCounts:
     p50_ns: int | None = None
     p99_ns: int | None = None
     highest: int | None = None  # The highest revision of the operations that returned in the bucket.
-    # The lowest revision of the operations that were called in the bucket, except `local` reads.
+    # The lowest revision of the operations that were called in the bucket, except `local` and `bounded` reads.
     lowest: int | None = None
     lowest_local: int | None = None
 
@@ -186,11 +186,18 @@ def bar_from(fields: Mapping[str, Any]) -> Bar:
 def scene(violation: Violation, own: Mapping[int, Bar], neighbours: Iterable[Bar]) -> tuple[Bar, ...]:
     """The bars of one violation, by call.
 
-    `own`: op_id → bar of a row of the violation; these bars get the words of the violation.
+    `own`: op_id → bar of a row of the violation; these bars get the words of the violation. The deletion by a lease has
+    no row, so its bar has nothing but the words.
     """
     bars = list(neighbours)
+    clock = next((bar.clock for bar in own.values()), "")
     for shown in violation.operations:
-        bars.append(replace(own[shown.op_id], words=shown.words, guilty=True))
+        bar = own.get(shown.op_id)
+        if bar is None:
+            status = "ok" if shown.return_ns is not None else "unknown"
+            stamps = (shown.call_ns, shown.return_ns)
+            bar = Bar(shown.op_id, shown.client, shown.op, status, clock, *stamps, shown.words)
+        bars.append(replace(bar, words=shown.words, guilty=True))
     return tuple(sorted(bars, key=lambda bar: (bar.call_ns, bar.op_id)))
 
 

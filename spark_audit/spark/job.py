@@ -9,7 +9,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,26 +25,31 @@ from spark_audit.history.rows import after_unknown, overlapping, twice
 from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.faults import RunAbout
 from spark_audit.report.material import Material
+from spark_audit.services.check import ServiceResult, note_services
 from spark_audit.spark.keys import COUNTS, bad_requests, store_findings, write_keys
 from spark_audit.spark.load import Loaded, load, refuse
 from spark_audit.spark.order import block_from, check_order
 from spark_audit.spark.page_material import gather
 from spark_audit.spark.revisions import open_keys_of, revision_facts, traces_of
-from spark_audit.spark.rows import RowsOfSpark
+from spark_audit.spark.rows import RowsOfSpark, plain_rows_of
 from spark_audit.spark.scan import ERROR, SUMMARY, Scan
+from spark_audit.spark.services import check_services
 from spark_audit.store.replay import left_open, no_order, worth_replaying
 from spark_audit.store.revision_claims import Traces
 from spark_audit.tables.order_blocks import BlockSummary, Latest
 from spark_audit.tables.parquet import check_footers
+from spark_audit.tables.services import Settled
 from spark_audit.tables.shuffle import BAD, CLASH, ORDER, TOTALS
 from spark_audit.verdict.cross_key import RevisionQuery, check_across_keys
 from spark_audit.verdict.verdict import SHOWN_MAX, Undecided, Verdict, violation_from
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Row as SparkRow
 
 Say = Callable[[str], None]
 Show = Callable[[Material], None]
+_COUNTED = ("rows", "unknown", "failed", "multi_key_requests", "multi_key", "without_revision", "services")
 
 
 @dataclass(slots=True)
@@ -58,13 +63,18 @@ class _RunTotals:
     multi_key_requests: int = 0  # Listings and transactions that did not fail.
     multi_key: int = 0  # Listings and transactions that the history of one key cannot decide.
     without_revision: int = 0  # Completed operations without a revision.
+    services: int = 0  # Rows of services.
 
 
 class _LazyRows:
-    """All rows as a DataFrame, loaded and cached on first use: only findings about rows need it."""
+    """All rows as a DataFrame, loaded and cached on first use: only findings about rows need it.
+
+    `loaded` has the rows as they were read; a call returns the plain rows. `settled`: None if no row is of a service.
+    """
 
     def __init__(self, session: SparkSession, files: Sequence[HistoryFile]) -> None:
         self._session, self._files = session, files
+        self.settled: Settled | None = None
 
     @cached_property
     def loaded(self) -> Loaded:
@@ -72,7 +82,7 @@ class _LazyRows:
         return Loaded(found.rows.persist(StorageLevel.MEMORY_AND_DISK), found.scans)
 
     def __call__(self) -> DataFrame:
-        return self.loaded.rows
+        return self.loaded.rows if self.settled is None else plain_rows_of(self.loaded.rows, self.settled)
 
     def forget(self) -> None:
         if "loaded" in vars(self):
@@ -107,15 +117,25 @@ def audit(
     results = scan.results().persist(StorageLevel.MEMORY_AND_DISK)
     try:
         say(f"deciding about {sum(source.rows for source in scan.sources)} operations")
-        verdict = Verdict(engine="spark")
-        with scan.handing_over_few():
-            few = results.where("kind is not null or traces is not null")
-            gathered = few.select("kind", "file", "payload", "run_id", "key", "traces").collect()
+        gathered = _gathered(scan, results)
         notes = [row for row in gathered if row["kind"] is not None]
+        verdict = Verdict(engine="spark")
         runs, clocks = _totals(rows, notes, files, headers, verdict)
         if verdict.operations == verdict.unknown + verdict.failed:
             raise NothingToCheck(", ".join(given), verdict.operations)
-        _refuse(rows, notes, any(run.multi_key_requests for run in runs.values()))
+        _refuse(rows, notes, any(run.multi_key_requests or run.services for run in runs.values()))
+        services = _services(scan, runs, clocks, say)
+        if services:
+            rows.settled = {one.run_id: one.settled for one in services if one.settled}
+        if rows.settled:  # Keys are decided anew, with what the events have shown.
+            results.unpersist()
+            scan = replace(scan, settled=rows.settled)
+            results = scan.results().persist(StorageLevel.MEMORY_AND_DISK)
+            gathered = _gathered(scan, results)
+            notes = [row for row in gathered if row["kind"] is not None]
+            verdict = Verdict(engine="spark")
+            runs, clocks = _totals(rows, notes, files, headers, verdict)
+            _refuse(rows, notes, multi_key=True)
         keys = results.where("kind is null").drop("kind", "file", "payload")
         needs_replay = _note_keys(notes, keys, verdict)
         if keys_to is not None:
@@ -124,15 +144,35 @@ def audit(
         _check_store(scan, rows, keys, traced, needs_replay, runs, clocks, verdict)
         say("checking revisions over all keys")
         _check_order(scan, notes, rows, clocks, verdict)
+        for one in services:
+            note_services(verdict, one)
         if show is not None:
             say("gathering what the page shows")
             about = {run_id: RunAbout.of(run.folder, headers[run.folder]) for run_id, run in runs.items()}
-            show(gather(rows(), verdict, about))
+            show(gather(rows.loaded.rows, verdict, about))
     finally:
         results.unpersist()
         rows.forget()
     verdict.seconds = time.perf_counter() - started
     return verdict
+
+
+def _gathered(scan: Scan, results: DataFrame) -> list[SparkRow]:
+    """The few results that the driver needs: the notes of tasks, and the keys with traces."""
+    with scan.handing_over_few():
+        few = results.where("kind is not null or traces is not null")
+        return few.select("kind", "file", "payload", "run_id", "key", "traces").collect()
+
+
+def _services(
+    scan: Scan, runs: Mapping[str, _RunTotals], clocks: Mapping[str, Clocks], say: Say
+) -> list[ServiceResult]:
+    """Judge the services of those runs that have any."""
+    wanted = [run_id for run_id, run in runs.items() if run.services]
+    if not wanted:
+        return []
+    say("judging watches, leases and locks")
+    return check_services(scan, wanted, clocks)
 
 
 def _totals(
@@ -152,7 +192,7 @@ def _totals(
     runs: dict[str, _RunTotals] = {}
     for _, counts in totals:
         run = runs.setdefault(counts["run_id"], _RunTotals(folders[counts["run_id"]]))
-        for name in ("rows", "unknown", "failed", "multi_key_requests", "multi_key", "without_revision"):
+        for name in _COUNTED:
             setattr(run, name, getattr(run, name) + counts[name])
         verdict.properties["order"].checked += counts["taking"]
     verdict.runs, verdict.operations = len(runs), sum(run.rows for run in runs.values())

@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.effects import takes_part
-from spark_audit.history.requests import request_problem
+from spark_audit.history.rows import REQUEST_OPS, detail_problem
 from spark_audit.report.keys_file import KEY_COLUMNS, write_key_file
 from spark_audit.store.replay import Contradiction, Hint, contradictions, hint_of, position
 from spark_audit.tables.decide_keys import DecidedTable, decide_table
@@ -81,7 +81,7 @@ def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
 
 
 def write_keys(keys: DataFrame, path: Path) -> None:
-    """Write one row per run and key, in their order, to this file (`write_key_file`).
+    """Write one row per run and key, sorted by run and key, to this file (`write_key_file`).
 
     The driver holds one partition of these rows at a time.
     """
@@ -99,8 +99,8 @@ def _proven(keys: pa.Table) -> pa.Table:
 
 
 def bad_requests(rows: DataFrame) -> DataFrame:
-    """Return (`_at`, reason) of each listing and each transaction whose request is malformed."""
-    requests = rows.where(f"not ({SINGLE})").select("_at", *NEEDED)
+    """Return (`_at`, reason) of each listing, transaction or operation of a service whose details are malformed."""
+    requests = rows.where(f.col("op").isin(*REQUEST_OPS) | f.col("request").isNotNull()).select("_at", *NEEDED)
     return requests.mapInArrow(_request_checker, "_at long, reason string")
 
 
@@ -142,7 +142,7 @@ def _request_checker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     schema = pa.schema(fields)
     for batch in batches:
         bad = [
-            {"_at": row["_at"], "reason": reason} for row in batch.to_pylist() if (reason := request_problem(row))
+            {"_at": row["_at"], "reason": reason} for row in batch.to_pylist() if (reason := detail_problem(row))
         ]  # fmt: skip
         yield _batch(bad, schema)
 

@@ -60,7 +60,7 @@ class Loaded:
 
 
 def load(spark_session: SparkSession, files: Sequence[HistoryFile]) -> Loaded:
-    """Plan the reading of these files (at least one); only Parquet footers are read yet.
+    """Plan the reading of these files (at least one). Here only Parquet footers are read.
 
     Raises MalformedHistory for a file that is not Parquet, or whose columns have other types.
     """

@@ -17,13 +17,13 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 
 from spark_audit.history.clocks import Clocks
-from spark_audit.spark.scan import Scan, Source, chunks
+from spark_audit.spark.scan import Scan, Source, plain_frames
 from spark_audit.store.revision_claims import CallStamp, RevisionClaim, Traces, UnplacedWrite
-from spark_audit.tables.conform import conform
 from spark_audit.tables.effects import changes_of_one_key, taking_part
 from spark_audit.tables.frame import Frame, Int64s, distinct
 from spark_audit.tables.multi_key import inspect_multi_key
 from spark_audit.tables.revisions import RowsOfFrame, highest_before, revision_ranges
+from spark_audit.tables.services import Settled
 from spark_audit.verdict.cross_key import RevisionFacts, RevisionQuery
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def revision_facts(
     if not queries:
         return {}
     tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
-    stage = _Stage(scan.sources, dict(queries), {run_id: clocks[run_id] for run_id in queries})
+    stage = _Stage(scan.sources, scan.settled, dict(queries), {run_id: clocks[run_id] for run_id in queries})
     reached = {run_id: np.ones(len(query.calls), np.int64) for run_id, query in queries.items()}
     taken: dict[str, list[Int64s]] = {run_id: [] for run_id in queries}
     for row in tasks.mapInArrow(stage, "run_id string, reached binary, taken binary").collect():
@@ -130,9 +130,13 @@ class _Stage:
     """
 
     def __init__(
-        self, sources: Sequence[Source], queries: Mapping[str, RevisionQuery], clocks: Mapping[str, Clocks]
+        self,
+        sources: Sequence[Source],
+        settled: Settled,
+        queries: Mapping[str, RevisionQuery],
+        clocks: Mapping[str, Clocks],
     ) -> None:
-        self._sources, self._queries, self._clocks = sources, queries, clocks
+        self._sources, self._settled, self._queries, self._clocks = sources, settled, queries, clocks
         self._calls = {run_id: _Calls.of(query.calls) for run_id, query in queries.items()}
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -143,9 +147,8 @@ class _Stage:
     def _answered(self, source: Source) -> Iterator[pa.RecordBatch]:
         reached: dict[str, Int64s] = {}
         taken: dict[str, list[Int64s]] = {}
-        for table in chunks(source, order_only=True):
-            assert table is not None, "malformed rows were refused before"
-            for run_id, rows in rows_by_run(Frame(conform(table)), self._clocks):
+        for frame in plain_frames(source, self._settled, order_only=True):
+            for run_id, rows in rows_by_run(frame, self._clocks):
                 query = self._queries[run_id]
                 highest = _reached(rows, self._calls[run_id])
                 reached[run_id] = np.maximum(reached.get(run_id, highest), highest)

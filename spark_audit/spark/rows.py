@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_audit.history.clocks import Clocks
+from spark_audit.spark.load import row_schema
 from spark_audit.spark.revisions import revision_facts, rows_by_run
-from spark_audit.spark.scan import Scan, Source, chunks
+from spark_audit.spark.scan import Scan, Source, plain_frames
 from spark_audit.store.gap_reassignment import RevisionWindow
 from spark_audit.store.revision_claims import CallStamp, RevisionClaim
 from spark_audit.tables.conform import conform, joined
 from spark_audit.tables.frame import Frame, Row, distinct, schema
 from spark_audit.tables.revisions import SHOWN, TO_DECIDE, RowsOfFrame
+from spark_audit.tables.services import Settled, plain
 from spark_audit.tables.shuffle import piece_of, read_piece
 from spark_audit.verdict.cross_key import RevisionQuery
 
@@ -49,25 +52,36 @@ class _RowRequest:
     unknown_of: frozenset[str]
 
 
-def _gatherer(sources: Sequence[Source], run_id: str, request: _RowRequest) -> Stage:
+def _gatherer(sources: Sequence[Source], settled: Settled, run_id: str, request: _RowRequest) -> Stage:
     def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                for piece in _pieces(sources[row["id"]], run_id, request):
+                for piece in _pieces(sources[row["id"]], settled, run_id, request):
                     yield pa.RecordBatch.from_arrays([pa.array([piece], pa.binary())], names=["rows"])
 
     return gather
 
 
-def _pieces(source: Source, run_id: str, request: _RowRequest) -> Iterator[bytes]:
+def _pieces(source: Source, settled: Settled, run_id: str, request: _RowRequest) -> Iterator[bytes]:
     keys = sorted(request.unknown_of)
-    for table in chunks(source):
-        assert table is not None, "malformed rows were refused before"
-        frame = Frame(conform(table))
+    for frame in plain_frames(source, settled):
         for _, mine in rows_by_run(frame, {run_id: Clocks({})}):
             rows = distinct(np.concatenate((mine.numbers_in(request.windows), mine.numbers_of_unknown(keys))))
             if len(rows):
                 yield piece_of(frame.table.take(rows).cast(schema(names_coded=False)).select(_SENT))
+
+
+def plain_rows_of(rows: DataFrame, settled: Settled) -> DataFrame:
+    """Return the plain rows of these rows, which are well-formed (`tables/services.py`), with the fields of a row."""
+    fields = row_schema()
+    sent = to_arrow_schema(fields)
+
+    def replaced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            frame = plain(Frame(conform(pa.Table.from_batches([batch]))), settled)
+            yield from pa.Table.from_pylist(frame.table.to_pylist(), schema=sent).to_batches()
+
+    return rows.select(*fields.names).mapInArrow(replaced, fields)
 
 
 class RowsOfSpark:
@@ -113,7 +127,7 @@ class RowsOfSpark:
         """Return the rows of this request, and possibly more rows."""
         scan = self._scan
         tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
-        stage = _gatherer(scan.sources, self._run_id, request)
+        stage = _gatherer(scan.sources, scan.settled, self._run_id, request)
         with scan.handing_over_few():
             pieces = [row["rows"] for row in tasks.mapInArrow(stage, "rows binary").collect()]
         frame = Frame(

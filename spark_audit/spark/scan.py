@@ -12,7 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,16 @@ from pyspark.sql import functions as f
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.paths import HistoryFile
-from spark_audit.history.rows import MULTI_KEY_OPS
+from spark_audit.history.rows import REQUEST_OPS
 from spark_audit.spark.keys import KEY_RESULT, batches_of, key_batches, key_schema, summed
+from spark_audit.tables.conform import conform
+from spark_audit.tables.frame import Frame
 from spark_audit.tables.hot_keys import SAMPLE, HotKey, decide_parts, hot_keys, sampled
 from spark_audit.tables.jsonl import pieces_of
 from spark_audit.tables.order_blocks import Latest, blocks_of
 from spark_audit.tables.parquet import leaves, open_table
 from spark_audit.tables.ranges import HOT_ROWS, LIMITS
+from spark_audit.tables.services import Settled, plain
 from spark_audit.tables.shuffle import (
     BAD,
     CLASH,
@@ -116,6 +119,7 @@ class Scan:
     partitions: int
     configurations_max: int
     hot: tuple[HotKey, ...] = ()  # The partitions of hot keys come after all other partitions.
+    settled: Settled = field(default_factory=dict)  # The rows that replace unknown writes (`tables/services.py`).
 
     @classmethod
     def of(
@@ -160,7 +164,7 @@ class Scan:
 
     def _cuts(self) -> DataFrame:
         tasks = self.session.range(0, len(self.sources), 1, len(self.sources))
-        return tasks.mapInArrow(_reader(self.sources, self.partitions, self.hot), _CUT)
+        return tasks.mapInArrow(_reader(self.sources, self.partitions, self.hot, self.settled), _CUT)
 
     def _gathered(self, cuts: DataFrame) -> DataFrame:
         """Return one partition per target.
@@ -188,12 +192,12 @@ def _sampler(found: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Stag
     return sample
 
 
-def _reader(found: Sequence[Source], partitions: int, hot: Sequence[HotKey]) -> Stage:
+def _reader(found: Sequence[Source], partitions: int, hot: Sequence[HotKey], settled: Settled) -> Stage:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
                 source = found[row["id"]]
-                for cut in _cuts_of(source, partitions, hot):
+                for cut in _cuts_of(source, partitions, hot, settled):
                     yield pa.RecordBatch.from_arrays(
                         [
                             pa.array([cut.kind], pa.string()),
@@ -208,13 +212,13 @@ def _reader(found: Sequence[Source], partitions: int, hot: Sequence[HotKey]) -> 
     return read
 
 
-def _cuts_of(source: Source, partitions: int, hot: Sequence[HotKey]) -> Iterator[ShufflePiece]:
+def _cuts_of(source: Source, partitions: int, hot: Sequence[HotKey], settled: Settled) -> Iterator[ShufflePiece]:
     try:
         for table in chunks(source):
             if table is None:
                 yield ShufflePiece(BAD, 0, b"1")
             else:
-                yield from shuffle_pieces(table, partitions, hot)
+                yield from shuffle_pieces(table, partitions, hot, settled)
     except (pa.ArrowException, OSError) as error:
         yield ShufflePiece(BAD, 0, json.dumps(f"cannot be read ({str(error).splitlines()[0]})").encode())
 
@@ -235,12 +239,19 @@ def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | N
         for group in range(source.first, source.last):
             ops = file.read_row_group(group, columns=["op"]).column("op")
             columns = leaves(file, ops)
-            if order_only and not any(op in MULTI_KEY_OPS for op in ops.unique().to_pylist()):
+            if order_only and not any(op in REQUEST_OPS for op in ops.unique().to_pylist()):
                 columns = [name for name in columns if name not in _OF_ONE_KEY]
             for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=columns, use_threads=False):
                 table = pa.Table.from_batches([batch])
                 table.validate(full=True)  # The full validation includes that all text is UTF-8.
                 yield table
+
+
+def plain_frames(source: Source, settled: Settled, *, order_only: bool = False) -> Iterator[Frame]:
+    """Yield the plain rows of the chunks of a source without malformed lines (`tables/services.py`)."""
+    for table in chunks(source, order_only=order_only):
+        assert table is not None, "malformed rows were refused before"
+        yield plain(Frame(conform(table)), settled)
 
 
 def _decider(

@@ -2,7 +2,7 @@
 
 The order that proved a key is one of several, and it was chosen without regard to other keys. The free revisions are
 only known after all keys have an order. Consider a segment of a key between two operations that report a whole record,
-or absence. The rest of the history affects such a segment only by the unknown writes that it uses.
+or absence. The rest of the history affects such a segment only by using some of the unknown writes.
 `store/segment_solver.py` decides a segment again, exactly. The revisions offered to its unknown writes are the free
 revisions and, at a higher cost, those of unplaced writes in other segments. A write that loses its revision gets
 another one in the next matching, or its segment is decided again. Each segment is verified, and all writes are matched
@@ -34,7 +34,7 @@ TRIES_MAX = 4_000  # The number of segments decided in total. Most segments take
 # The number of revisions of one cost that are offered between two acknowledged operations: the highest ones.
 ALIKE_MAX = 8
 _LOOKED_AT_MAX = 256  # The number of revisions examined to find the revisions that are offered.
-# The cost of a revision that another write has, and the cost if this write can have no other revision.
+# The cost of a revision that another write has, and the cost if that write can have no other revision.
 _HELD, _ALONE = 100, 300
 
 

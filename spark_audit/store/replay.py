@@ -63,12 +63,12 @@ def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradic
     for row in ordered:
         request = parse_request(row) if row["op"] in ("range", "txn") else None
         conflict = store.meet(row, request)
-        if conflict is not None and conflict.keys.isdisjoint(wrong):  # The key is a violation by itself.
+        if conflict is not None and conflict.keys.isdisjoint(wrong):  # Wrong keys are reported already.
             yield Contradiction(row, conflict.reason, True)
 
 
 def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
-    """Run a fast search, then a wide one, then one without hints, which may mislead.
+    """Run a fast search, then a wide one, then one without hints, because hints may mislead.
 
     Only a wide search proves a contradiction.
     """
@@ -89,7 +89,7 @@ def worth_replaying(multi_key: int, rows: int, unproven: bool) -> bool:
 
 
 def left_open(rows: int, keys: Sequence[str] = ()) -> str:
-    """Return why a run of this many rows stays undecided although one of its keys needs a replay.
+    """Return why a run of this many rows stays undecided: some key needs a replay, for which the run is too long.
 
     `keys`: the keys for which no order was found that uses the free revisions.
     """

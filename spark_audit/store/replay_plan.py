@@ -1,8 +1,8 @@
 """The plan of a replay with unknown writes, made in one pass over the rows of a run.
 
-Its steps are the rows in the order of revisions and, before them, the gaps. At a gap, one unknown write may have taken
-effect, or a write that has no row in the history. If many consecutive gaps cannot be distinguished, the plan keeps only
-as many of them as there are writes to place.
+Its steps are the rows in the order of revisions and, before each row, the gaps up to its revision. At a gap, one
+unknown write may have taken effect, or a write that has no row in the history. If many consecutive gaps cannot be
+distinguished, the plan keeps only as many of them as there are writes to place.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def _numbers(output: Row | None) -> Iterator[int]:
 
 
 def _gaps(rows: Sequence[Row], found: Sequence[UnknownWrite], named_revisions: Sequence[int]) -> Iterator[int]:
-    """Yield the gaps, ascending. Revisions above all responses are left out, because their effects are never seen."""
+    """Yield the gaps, ascending. Revisions above all responses are left out, as no response shows a write there."""
     taken = {row["revision"] for row in rows if changed(row)}
     earliest = sorted(one.earliest for one in found)
     before = 1  # The revision of the empty store.

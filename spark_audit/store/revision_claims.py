@@ -8,7 +8,7 @@ An *unplaced write*: an unknown write, in the order that proves the key, whose r
 lies between those of its neighbours and above all revisions that had returned before its call. No other write has the
 same revision. If every unplaced write of a run finds a revision of its own, the orders of all keys are parts of one
 order of the whole store that explains every response. A replay of the store (`replay.py`) could then add nothing except
-for listings and transactions over several keys. docs/internals/audit-proofs.md, section 9.
+for listings and transactions over several keys. See docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations

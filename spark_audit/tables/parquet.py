@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from spark_audit.errors import FAULTS_SHOWN_MAX, Fault, MalformedHistory
-from spark_audit.history.rows import FIELDS, MULTI_KEY_OPS, Type
+from spark_audit.history.rows import FIELDS, REQUEST_OPS, Type
 from spark_audit.tables.frame import NAMES
 
 _ONLY_SHOWN = ("session", "error", "node")  # No decision depends on these columns.
-_ONLY_MANY = ("request", "output.items", "output.results")
+_ONLY_MANY = ("output.items", "output.results", "output.answer")
 
 
 def check_footers(tables: Iterable[str]) -> None:
@@ -68,15 +68,15 @@ def open_table(path: str) -> parquet.ParquetFile:
 def leaves(file: parquet.ParquetFile, ops: pa.ChunkedArray[Any], *, shown: bool = False) -> list[str]:
     """Return the columns to read if these operations occur. `shown`: include the columns that are only shown.
 
-    The columns of listings and transactions cost three times as much as all other columns, so they are read only if a
-    listing or transaction occurs.
+    The columns of listings, transactions and services cost three times as much as all other columns, so they are read
+    only if such an operation occurs. The request of a put or a get may have an option.
     """
     known = {name for name, _ in FIELDS if shown or name not in _ONLY_SHOWN}
     paths = [file.schema.column(number).path for number in range(len(file.schema))]
     wanted = [path for path in paths if path.split(".")[0] in known]
-    if any(op in MULTI_KEY_OPS for op in ops.unique().to_pylist()):
+    if any(op in REQUEST_OPS for op in ops.unique().to_pylist()):
         return wanted
-    kept = [path for path in wanted if not path.startswith(tuple(f"{name}." for name in _ONLY_MANY))]
+    kept = [path for path in wanted if not f"{path}.".startswith(tuple(f"{name}." for name in _ONLY_MANY))]
     answers = [path for path in wanted if path.startswith("output.")]
     return (
         kept if any(path in kept for path in answers) else kept + answers[:1]

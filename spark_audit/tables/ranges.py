@@ -160,7 +160,7 @@ class _RangeWalk:
     def _advanced(self, columns: Columns, is_last: bool) -> Advanced | None:
         if not weak_reads_fit(columns, self._carry):
             return None
-        # The range has only weak reads, and unknown writes without any visible effect.
+        # If no operation completed, there are only weak reads, and unknown writes without any visible effect.
         if not (~columns.unknown).any():
             return Advanced(self._carry, -1, np.zeros(0, np.int64), np.zeros(0, np.int64), PlacedWrites())
         return advance(columns, self._carry, ahead=self._limits.ahead, last=is_last)

@@ -77,7 +77,7 @@ class RowsOfFrame:
     def numbers_in(self, windows: Sequence[RevisionWindow]) -> Int64s:
         """Return the numbers of the rows of all windows, ascending.
 
-        If the rows of a run are spread over several frames, this is applied to each frame. The selected rows of all
+        If the rows of a run are spread over several frames, this method is applied to each. The selected rows of all
         frames together give the same `rows_in` as all rows of the run.
         """
         found = [np.zeros(0, np.int64)]

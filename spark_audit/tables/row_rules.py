@@ -11,7 +11,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from spark_audit.history.requests import NUMBERS
-from spark_audit.history.rows import CONSISTENCIES, MULTI_KEY_OPS, OPS, SINGLE_KEY_OPS, STATUSES, plain_problem
+from spark_audit.history.rows import (
+    CONSISTENCIES,
+    MULTI_KEY_OPS,
+    OPS,
+    REQUEST_OPS,
+    SINGLE_KEY_OPS,
+    STATUSES,
+    plain_problem,
+)
+from spark_audit.history.services import ANSWERED_OPS
 from spark_audit.tables.frame import Bools, Frame, Int64s
 
 _NEVER_NULL = ("run_id", "op_id", "client", "call_ns", "clock_id")
@@ -45,7 +54,7 @@ def suspect(frame: Frame) -> Bools:
     key = frame.codes("key")
     bad |= op.among(*SINGLE_KEY_OPS) & ((key.ids < 0) | key.among(""))
     bad |= op.among("put", "cas", "append") & frame.null("value")
-    bad |= op.among(*MULTI_KEY_OPS) & frame.null("request")
+    bad |= op.among(*REQUEST_OPS) & frame.null("request")
     bad |= ok & frame.null("output")
     return bad | (ok & _bad_answer(frame))
 
@@ -59,7 +68,8 @@ def _bad_answer(frame: Frame) -> Bools:
     bad |= (compares | op.among("txn")) & no_flag
     bad |= compares & no_find & ~frame.output_flag("succeeded")
     bad |= gets & frame.output_null("value") & frame.output_flag("found")
-    return bad | (op.among("txn") & frame.output_null("results"))
+    bad |= op.among("txn") & frame.output_null("results")
+    return bad | (op.among(*ANSWERED_OPS) & frame.output_null("answer"))
 
 
 def multi_key_rows(frame: Frame) -> Int64s:

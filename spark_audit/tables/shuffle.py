@@ -26,6 +26,7 @@ from spark_audit.tables.effects import changes_of_one_key, taking_part
 from spark_audit.tables.frame import NAMES, Bools, Frame, Int32s, Int64s, one_piece
 from spark_audit.tables.multi_key import MultiKeyRows, inspect_multi_key
 from spark_audit.tables.row_rules import broken_rows
+from spark_audit.tables.services import NOTHING_SETTLED, Settled, bad_services, plain, service_rows
 
 KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
 HOT = "hot"  # The kind of the rows of a hot key. The partition of the key reads them in the order of `place`.
@@ -73,29 +74,36 @@ class Hot(Protocol):
         ...
 
 
-def shuffle_pieces(table: pa.Table, partitions: int, hot: Sequence[Hot] = ()) -> Iterator[ShufflePiece]:
+def shuffle_pieces(
+    table: pa.Table, partitions: int, hot: Sequence[Hot] = (), settled: Settled = NOTHING_SETTLED
+) -> Iterator[ShufflePiece]:
     """Yield the pieces of these rows. If a row is malformed, the only piece is of kind BAD.
 
-    `hot`: each of these keys has a partition of its own, after all other partitions.
+    `hot`: each of these keys has a partition of its own, after all other partitions. `settled`: see `plain`.
 
     The pieces of kind TOTALS have, for each run, the numbers of `rows`, `unknown`, `failed`, `multi_key_requests`
     (listings and transactions that did not fail), `multi_key` (those that the history of one key cannot decide),
-    `without_revision` (completed, without a revision), and `taking` (rows that take part in the order over all keys).
+    `without_revision` (completed, without a revision), `taking` (rows that take part in the order over all keys), and
+    `services` (rows of services).
     """
-    frame = Frame(conform(table))
-    bad = sum(1 for _ in broken_rows(frame))
-    multi_key = inspect_multi_key(frame) if not bad else None
-    if multi_key is None or multi_key.bad:
-        yield ShufflePiece(BAD, 0, json.dumps(bad or len(multi_key.bad if multi_key else ())).encode())
+    recorded = Frame(conform(table))
+    bad = sum(1 for _ in broken_rows(recorded))
+    multi_key = inspect_multi_key(recorded) if not bad else None
+    bad = bad or len(multi_key.bad if multi_key is not None else ()) + sum(1 for _ in bad_services(recorded))
+    if bad or multi_key is None:
+        yield ShufflePiece(BAD, 0, json.dumps(bad).encode())
         return
+    frame = plain(recorded, settled)
+    if frame is not recorded:
+        multi_key = inspect_multi_key(frame)
     taking = taking_part(frame)
-    yield from _totals(frame, multi_key, taking)
+    yield from _totals(recorded, frame, multi_key, taking)
     keys = Frame(_narrow(_of_keys(frame, multi_key)))
     owner = _owners(keys, hot)
     yield from _hot(keys, hot, owner, partitions)
     yield from _keys(keys, np.flatnonzero(owner < 0), partitions)
-    yield from _ids(frame, partitions)
-    yield from _clients(frame, partitions)
+    yield from _ids(recorded, partitions)
+    yield from _clients(recorded, partitions)
     order = frame.table.select(list(_ORDER)).append_column(
         "reads", pa.array(~(changes_of_one_key(frame) | multi_key.changed))
     )
@@ -142,23 +150,37 @@ def _wide(table: pa.Table) -> pa.Table:
     return table
 
 
-def _totals(frame: Frame, multi_key: MultiKeyRows, taking: Bools) -> Iterator[ShufflePiece]:
-    status, run = frame.codes("status"), frame.codes("run_id")
+def _totals(recorded: Frame, frame: Frame, multi_key: MultiKeyRows, taking: Bools) -> Iterator[ShufflePiece]:
+    """Yield the totals of each run; those of the rows as they were read come from `recorded`."""
     multi_key_requests = np.zeros(frame.rows, np.bool_)
     multi_key_requests[multi_key.rows] = True
-    counted = {
-        "rows": np.ones(frame.rows, np.bool_),
+    of_services = np.zeros(recorded.rows, np.bool_)
+    of_services[service_rows(recorded)] = True
+    status, outcome = recorded.codes("status"), frame.codes("status")
+    read = {
+        "rows": np.ones(recorded.rows, np.bool_),
         "unknown": status.among("unknown"),
         "failed": status.among("fail"),
-        "multi_key_requests": multi_key_requests & ~status.among("fail"),
+        "services": of_services,
+    }
+    judged = {
+        "multi_key_requests": multi_key_requests & ~outcome.among("fail"),
         "multi_key": multi_key.concerns,
-        "without_revision": status.among("ok") & frame.null("revision"),
+        "without_revision": outcome.among("ok") & frame.null("revision"),
         "taking": taking,
     }
-    sums = {name: np.bincount(run.ids[where], minlength=len(run.texts)) for name, where in counted.items()}
-    for code in np.flatnonzero(sums["rows"]).tolist():
-        counts = {name: int(of_run[code]) for name, of_run in sums.items()}
-        yield ShufflePiece(TOTALS, 0, json.dumps({"run_id": run.texts[code], **counts}).encode())
+    counts = {name: _by_run(recorded, where) for name, where in read.items()}
+    counts |= {name: _by_run(frame, where) for name, where in judged.items()}
+    for run_id in counts["rows"]:
+        of_run = {name: by_run.get(run_id, 0) for name, by_run in counts.items()}
+        yield ShufflePiece(TOTALS, 0, json.dumps({"run_id": run_id, **of_run}).encode())
+
+
+def _by_run(frame: Frame, where: Bools) -> dict[str, int]:
+    """Return for each run, in the order of the codes, the number of these rows; runs without any are left out."""
+    run = frame.codes("run_id")
+    sums = np.bincount(run.ids[where], minlength=len(run.texts))
+    return {run.texts[code]: int(sums[code]) for code in np.flatnonzero(sums).tolist()}
 
 
 def _of_keys(frame: Frame, multi_key: MultiKeyRows) -> pa.Table:
@@ -260,7 +282,7 @@ def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> It
 
 
 def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str], partitions: int) -> Int64s:
-    """Return a partition for each (run, name). Every process gets the same one."""
+    """Return a partition for each (run, name), which is the same in every process."""
     pairs, place = np.unique(run.astype(np.int64) * len(names) + name, return_inverse=True)
     salts = [crc32(text.encode("utf-8", "surrogatepass")) for text in runs]
     hashes = [
@@ -354,7 +376,7 @@ def piece_of(table: pa.Table) -> bytes:
 def clients_clash(table: pa.Table) -> bool:
     """Whether two intervals of one client overlap in a table of kind CLIENTS.
 
-    If not, no two of its operations overlap.
+    If not, no two operations of one client overlap.
     """
     frame = Frame(table)
     run, client = frame.codes("run_id"), frame.codes("client")

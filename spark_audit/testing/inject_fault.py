@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from spark_audit.history.operation import WEAK
+from spark_audit.testing.inject_service_fault import SERVICE_FAULTS, inject_service
 
 Row = dict[str, Any]
 
@@ -89,8 +90,10 @@ class _History:
 def inject(rows: Iterable[Row], fault: str, seed: int) -> tuple[list[Row], Row]:
     """Return a copy of the rows of a run with one fault in it, and an operation that shows the fault.
 
-    `fault`: one of ALL_FAULTS. Raises ValueError if the history has no place for this fault.
+    `fault`: one of ALL_FAULTS or of SERVICE_FAULTS. Raises ValueError if the history has no place for this fault.
     """
+    if fault in SERVICE_FAULTS:
+        return inject_service(rows, fault, seed)
     copied = [{**row, "output": row["output"] and dict(row["output"])} for row in rows]
     shown = _MADE[fault](_History(copied, Random(seed)))
     if shown is None:

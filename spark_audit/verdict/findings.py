@@ -125,7 +125,7 @@ def shown_row(row: Row) -> ShownOperation:
 
 
 def order_violation(run_id: str, pair: OutOfOrder) -> Violation:
-    """The violation of a pair: `early` carries no higher revision than `late`, which returned before its call."""
+    """A violation: `early` carries no higher revision than `late`, which returned before `early` was called."""
     gap = span(max(0, pair.early["call_ns"] - pair.late["return_ns"]))
     late = f"{row_words(pair.late)}, which had returned {gap} before it was called"
     text = f"{row_words(pair.early)} carries no higher revision than {late}"

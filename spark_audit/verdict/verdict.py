@@ -6,6 +6,7 @@ Each property is reported by itself: an undecided property hides no other proper
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,13 +15,26 @@ LINEARIZABLE, VIOLATION, UNDECIDED = "linearizable", "violation", "undecided"
 EXIT_CODES = {LINEARIZABLE: 0, VIOLATION: 3, UNDECIDED: 4}
 SHOWN_MAX = 20  # The number of violations kept as examples per property; all violations are counted.
 
-PROPERTIES = {
+_ORDER_PROPERTIES = {
     "keys": "keys are linearizable",
     "order": "revisions follow real time",
     "unique": "revisions are unique",
     "store": "listings, transactions",
     "weak": "local and pinned reads",
 }
+# Properties of histories with watches, leases, locks or reads at a revision.
+SERVICE_PROPERTIES = {
+    "watch_once": "events once, in order",
+    "watch_gap": "events without a gap",
+    "watch_source": "events are true",
+    "watch_bookmark": "bookmarks of watches",
+    "watch_resume": "watches go on in place",
+    "watch_previous": "records before events",
+    "leases": "leases",
+    "locks": "fences of locks rise",
+    "historic": "reads at a revision",
+}
+PROPERTIES = _ORDER_PROPERTIES | SERVICE_PROPERTIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +84,8 @@ class Undecided:
 class Property:
     """The counts of one property.
 
-    `checked` counts keys for `keys`, operations for all other properties. Findings that are not kept as examples are
-    counted, too.
+    `checked` counts keys for `keys`; for all other properties, the operations, events, bookmarks or parts of watches
+    that were judged. Findings that are not kept as examples are counted, too.
     """
 
     checked: int = 0
@@ -86,7 +100,12 @@ class Property:
 
 @dataclass(slots=True)
 class Verdict:
-    """The verdict on the given histories. Findings are added by `record`; `status` follows from the properties."""
+    """The verdict on the given histories. Findings are added by `record`; `status` follows from the properties.
+
+    `properties`: those of SERVICE_PROPERTIES are there only if a history has rows of services. `watches`, `events`: the
+    number of watches, and of the events that they delivered; `settled`: the number of unknown writes whose revision an
+    event shows; `lags`: lag (ns, rounded) → the number of events that arrived so long after the return of their write.
+    """
 
     operations: int = 0
     unknown: int = 0
@@ -94,9 +113,13 @@ class Verdict:
     runs: int = 0
     methods: dict[str, int] = field(default_factory=dict)  # How many keys each method decided.
     revision_gaps: int = 0
-    properties: dict[str, Property] = field(default_factory=lambda: {name: Property() for name in PROPERTIES})
+    properties: dict[str, Property] = field(default_factory=lambda: {name: Property() for name in _ORDER_PROPERTIES})
     violations: list[Violation] = field(default_factory=list)
     undecided: list[Undecided] = field(default_factory=list)
+    watches: int = 0
+    events: int = 0
+    settled: int = 0
+    lags: Counter[int] = field(default_factory=Counter)
     engine: str = "local"
     seconds: float = 0.0
 
@@ -111,9 +134,22 @@ class Verdict:
         """The exit status of a command that gives this verdict."""
         return EXIT_CODES[self.status]
 
+    def of(self, name: str) -> Property:
+        """The counts of a property."""
+        return self.properties.setdefault(name, Property())
+
+    def lag_ns(self, percent: int) -> int | None:
+        """The lag of events at this percentile, by nearest rank; None if no lag is known."""
+        left = -(-self.lags.total() * percent // 100)
+        for lag, count in sorted(self.lags.items()):
+            left -= count
+            if left <= 0:
+                return lag
+        return None
+
     def record(self, found: Violation | Undecided, *, count: int = 1) -> None:
         """Count a finding, and keep it as an example if there are fewer than SHOWN_MAX of its property."""
-        prop = self.properties[found.property]
+        prop = self.of(found.property)
         if isinstance(found, Violation):
             prop.violated += count
             if sum(1 for v in self.violations if v.property == found.property) < SHOWN_MAX:
@@ -140,9 +176,14 @@ class Verdict:
                 name: {"status": prop.status, "meaning": PROPERTIES[name], **asdict(prop)}
                 for name, prop in self.properties.items()
             },
+            **({"watches": self._watches()} if any(name in SERVICE_PROPERTIES for name in self.properties) else {}),
             "violations": [asdict(v) for v in self.violations],
             "undecided": [asdict(u) for u in self.undecided],
         }
+
+    def _watches(self) -> dict[str, int | None]:
+        lags = {f"lag_p{percent}_ns": self.lag_ns(percent) for percent in (50, 99)}
+        return {"watches": self.watches, "events": self.events, "settled": self.settled, **lags}
 
     def to_json(self) -> str:
         """The verdict as JSON."""

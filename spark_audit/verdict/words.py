@@ -8,7 +8,9 @@ from typing import Any
 
 from spark_audit.history.clocks import Clocks
 from spark_audit.history.operation import FOREVER, Operation, Seen, Step
+from spark_audit.history.services import SERVICE_OPS, number_words
 from spark_audit.key.counterexample import ANYTHING, NOTHING, tokens_observed, tokens_written
+from spark_audit.verdict.verdict import SERVICE_PROPERTIES, Verdict
 
 VALUE_CHARACTERS_MAX = 40  # The number of characters of a value in a sentence; the JSON has the whole value.
 
@@ -18,7 +20,7 @@ def describe(op: Operation) -> str:
     held = "found" if op.guards_hold else "did not find all of"
     guards = [f"{held} {', '.join(f'{g.target} {g.sign} {g.value}' for g in op.guards)}"] if op.guards else []
     text = "; ".join([*guards, *(_step_words(step, op) for step in op.steps)]) or "compared it"
-    return f"{op.name} #{op.op_id} {text}{_revision_words(op)}"
+    return f"{op.name} {number_words(op.op_id)} {text}{_revision_words(op)}"
 
 
 def _revision_words(op: Operation) -> str:
@@ -209,4 +211,17 @@ def row_words(row: Mapping[str, Any]) -> str:
     """A row in words, not projected onto a key: for the store-wide properties."""
     key = f" of {short(row['key'])}" if row.get("key") else ""
     text = f" (revision {row['revision']})" if row["return_ns"] is not None else ", its outcome unknown"
-    return f"{row['op']} #{row['op_id']}{key}{text}"
+    if row["op"] in SERVICE_OPS and row["return_ns"] is not None and row["revision"] is None:
+        text = ""
+    return f"{row['op']} {number_words(row['op_id'])}{key}{text}"
+
+
+def services_words(verdict: Verdict) -> str | None:
+    """What was judged about watches, in a sentence; None if the history has no rows of services."""
+    if not any(name in SERVICE_PROPERTIES for name in verdict.properties):
+        return None
+    lags = [f"p{percent} {span(lag)}" for percent in (50, 99) if (lag := verdict.lag_ns(percent)) is not None]
+    late = f"; they arrived after the return of their write by {', '.join(lags)}" if lags else ""
+    settled = f"; {verdict.settled:,} unknown writes were settled by events" if verdict.settled else ""
+    watches = f"{verdict.watches:,} watch{'es' if verdict.watches != 1 else ''}"
+    return f"judged: {verdict.events:,} event{'s' if verdict.events != 1 else ''} of {watches}{late}{settled}"

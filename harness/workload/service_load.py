@@ -1,0 +1,271 @@
+"""Watches that move between members, lease owners, lock owners, and users of ranges: recorded beside the other load.
+
+See docs/reference/specification.md#1010-rows-of-services. All keys of these workers begin with SERVICE_KEYS. The key of
+somebody who waits for a lock has no row, so no watch is about the keys of locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from random import Random
+from typing import TypeVar
+
+import trio
+
+from harness.recording.history import Row, RunWriter, canonical_json, to_text
+from harness.workload.row_fields import answered
+from harness.workload.service_shares import ServiceShares
+from harness.workload.tally import Tally, Worker
+from harness.workload.watch_recorder import WatchedKeys, WatchRecorder
+from kvstore import (
+    Client,
+    DeleteRangeResult,
+    GetResult,
+    LeaseGranted,
+    LeaseNotFound,
+    LockTimeout,
+    OperationFailed,
+    OutcomeUnknown,
+    PutResult,
+    StoreError,
+)
+
+SERVICE_KEYS = b"svc/"
+_LEASES, _RANGES, _LOCKS = SERVICE_KEYS + b"lease/", SERVICE_KEYS + b"range/", SERVICE_KEYS + b"~lock/"
+_PATIENCE_SECONDS = 5.0
+_PAUSE_SECONDS = (0.02, 0.2)  # Between two things that a worker does.
+_TTL_SECONDS = (1.0, 3.0)
+_LOCK_TTL_SECONDS, _LOCK_WAIT_SECONDS = 3.0, 10.0
+_LOCK_NAMES = 3
+_KEYS_OF_A_LEASE = 2
+_KEYS_OF_A_RANGE = 4
+_WATCH_SECONDS = (0.5, 5.0)  # How long a watch stays at a member.
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(slots=True, kw_only=True)
+class ServiceWorkers:
+    """The workers of the services of one run. All choices of a worker depend on (seed, its kind, its number)."""
+
+    writer: RunWriter
+    endpoints: Sequence[str]
+    seed: int
+    keys: Sequence[bytes]
+    shares: ServiceShares
+    tally: Tally
+
+    async def run(self, until: float) -> None:
+        """Work until this time (trio time)."""
+        kinds: tuple[tuple[str, int, Callable[[int, Random, float], Awaitable[None]]], ...] = (
+            ("watch", self.shares.watches, self._watch),
+            ("lease", self.shares.leases, self._own_leases),
+            ("lock", self.shares.locks, self._own_locks),
+            ("range", self.shares.ranges, self._use_ranges),
+        )
+        async with trio.open_nursery() as nursery:
+            for name, workers, work in kinds:
+                for number in range(workers):
+                    nursery.start_soon(work, number, Random(f"{name} {self.seed} {number}"), until)
+
+    # -- watches
+
+    async def _watch(self, number: int, random: Random, until: float) -> None:
+        """Follow one range of keys, each time through a client of its own, which asks another member first."""
+        recorder = WatchRecorder(self.writer, f"watch-{number}", _watched(number, self.keys))
+        while trio.current_time() < until:
+            first = random.randrange(len(self.endpoints))
+            leaves = min(until, trio.current_time() + random.uniform(*_WATCH_SECONDS))
+            async with Client([*self.endpoints[first:], *self.endpoints[:first]]) as store:
+                await recorder.follow(store, leaves, _PATIENCE_SECONDS)
+            await trio.sleep(random.uniform(*_PAUSE_SECONDS))
+
+    # -- leases
+
+    async def _own_leases(self, number: int, random: Random, until: float) -> None:
+        """Take leases with some keys, renew them for a while, and then revoke them or let them expire."""
+        async with Client(self.endpoints) as store:
+            worker = Worker(store, f"lease-{number}", count())
+            while trio.current_time() < until:
+                lease_id = await self._grant(worker, random.uniform(*_TTL_SECONDS))
+                if lease_id is not None:
+                    await self._live(worker, number, lease_id, random)
+                await trio.sleep(random.uniform(*_PAUSE_SECONDS))
+
+    async def _grant(self, worker: Worker, ttl_seconds: float) -> int | None:
+        granted = await self._perform(
+            worker,
+            {"op": "lease_grant", "request": canonical_json({"ttl_ns": round(ttl_seconds * 1e9)})},
+            partial(worker.store.lease_grant, ttl_seconds, deadline_seconds=_PATIENCE_SECONDS),
+            lambda granted: {"answer": canonical_json({"lease_id": granted.lease_id, "ttl_ns": granted.ttl_ns})},
+        )
+        return granted.lease_id if isinstance(granted, LeaseGranted) else None
+
+    async def _live(self, worker: Worker, number: int, lease_id: int, random: Random) -> None:
+        keys = [_LEASES + b"%d/%d" % (number, place) for place in range(random.randint(1, _KEYS_OF_A_LEASE))]
+        for place, key in enumerate(keys):
+            await self._put(worker, key, b"lease-%d-%d-%d" % (number, lease_id, place), lease_id)
+        for _ in range(random.randrange(6)):
+            await trio.sleep(random.uniform(0.1, 0.6))
+            await self._renew(worker, lease_id)
+        if random.random() < 0.5:
+            await self._revoke(worker, lease_id)
+        else:
+            await trio.sleep(random.uniform(0, 2 * _TTL_SECONDS[1]))
+            await self._renew(worker, lease_id)
+        for key in keys:
+            await self._get(worker, key, 0)
+
+    async def _put(self, worker: Worker, key: bytes, value: bytes, lease_id: int = 0) -> PutResult | None:
+        row: Row = {"op": "put", "key": to_text(key), "value": to_text(value)}
+        if lease_id:
+            row["request"] = canonical_json({"lease_id": lease_id})
+        put = partial(worker.store.put, key, value, lease=lease_id or None, deadline_seconds=_PATIENCE_SECONDS)
+        return await self._perform(worker, row, put, answered)
+
+    async def _get(self, worker: Worker, key: bytes, at_revision: int) -> GetResult | None:
+        row: Row = {"op": "get", "key": to_text(key)}
+        if at_revision:
+            row["request"] = canonical_json({"revision": at_revision})
+        get = partial(worker.store.get, key, at_revision=at_revision, deadline_seconds=_PATIENCE_SECONDS)
+        return await self._perform(worker, row, get, answered)
+
+    async def _renew(self, worker: Worker, lease_id: int) -> None:
+        async def renew() -> float:
+            try:
+                return await worker.store.lease_renew(lease_id, deadline_seconds=_PATIENCE_SECONDS)
+            except LeaseNotFound:
+                return 0.0
+
+        row: Row = {"op": "lease_renew", "request": canonical_json({"lease_id": lease_id})}
+        await self._perform(worker, row, renew, lambda ttl: {"answer": canonical_json({"ttl_ns": round(ttl * 1e9)})})
+
+    async def _revoke(self, worker: Worker, lease_id: int) -> None:
+        async def revoke() -> bool:
+            try:
+                await worker.store.lease_revoke(lease_id, deadline_seconds=_PATIENCE_SECONDS)
+            except LeaseNotFound:
+                return False
+            return True
+
+        row: Row = {"op": "lease_revoke", "request": canonical_json({"lease_id": lease_id})}
+        await self._perform(worker, row, revoke, lambda found: {"answer": canonical_json({"found": found})})
+
+    # -- locks
+
+    async def _own_locks(self, number: int, random: Random, until: float) -> None:
+        """Obtain locks that others want too, and hold each of them for a moment."""
+        async with Client(self.endpoints) as store:
+            worker = Worker(store, f"lock-{number}", count())
+            while trio.current_time() < until:
+                await self._hold(worker, _LOCKS + b"%d" % random.randrange(_LOCK_NAMES), random.uniform(0, 0.3))
+                await trio.sleep(random.uniform(*_PAUSE_SECONDS))
+
+    async def _hold(self, worker: Worker, name: bytes, seconds: float) -> None:
+        open_: int | None = self._call(worker, {"op": "lock", "request": canonical_json({"name": to_text(name)})})
+        now_ns = self.writer.clock.now_ns
+        try:
+            async with worker.store.lock(name, ttl_seconds=_LOCK_TTL_SECONDS, wait_seconds=_LOCK_WAIT_SECONDS) as lock:
+                got = {"key": to_text(lock.key), "fence": lock.fence, "lease_id": lock.lease.id}
+                self._end(open_, status="ok", return_ns=now_ns(), output={"answer": canonical_json(got)})
+                open_ = None
+                await trio.sleep(seconds)
+                request = canonical_json({"name": to_text(name), "key": to_text(lock.key)})
+                open_ = self._call(worker, {"op": "unlock", "request": request})
+        except LockTimeout as error:
+            self._end(open_, status="fail", error=error.word, return_ns=now_ns())
+        except StoreError as error:
+            self._lost(worker, open_, error)
+        else:
+            self._end(open_, status="ok", return_ns=now_ns(), output={"succeeded": True})
+
+    def _lost(self, worker: Worker, open_: int | None, error: StoreError) -> None:
+        if open_ is not None:
+            self._end(open_, status="unknown", error=error.word)
+            worker.begin_another_life()
+
+    # -- ranges, and reads at a revision
+
+    async def _use_ranges(self, number: int, random: Random, until: float) -> None:
+        """Write some keys, read them as they were, and delete them as one range."""
+        async with Client(self.endpoints) as store:
+            worker = Worker(store, f"range-{number}", count())
+            written = count()
+            prefix = _RANGES + b"%d/" % number
+            keys = [prefix + b"%d" % place for place in range(_KEYS_OF_A_RANGE)]
+            revisions: list[int] = []
+            while trio.current_time() < until:
+                for key in random.sample(keys, random.randrange(1, len(keys))):
+                    put = await self._put(worker, key, b"range-%d-%d" % (number, next(written)))
+                    revisions += [put.revision] if put is not None else []
+                for key in random.choices([*keys, *self.keys], k=3) if revisions else ():
+                    await self._get(worker, key, max(1, random.choice(revisions[-20:]) - random.randrange(20)))
+                await self._delete_range(worker, prefix, keys)
+                await trio.sleep(random.uniform(*_PAUSE_SECONDS))
+
+    async def _delete_range(self, worker: Worker, prefix: bytes, keys: Sequence[bytes]) -> None:
+        request = {"start": None, "end": None, "prefix": to_text(prefix), "keys": [to_text(key) for key in keys]}
+        delete = partial(worker.store.delete_range, prefix=prefix, previous=True, deadline_seconds=_PATIENCE_SECONDS)
+        await self._perform(worker, {"op": "delete_range", "request": canonical_json(request)}, delete, _deleted)
+
+    # -- rows
+
+    async def _perform(
+        self,
+        worker: Worker,
+        row: Row,
+        ask: Callable[[], Awaitable[ResultT]],
+        output: Callable[[ResultT], Row],
+    ) -> ResultT | None:
+        """Do one operation and record it with its outcome; returns its result, or None without one."""
+        op_id = self._call(worker, row)
+        try:
+            result = await ask()
+        except OutcomeUnknown as error:
+            self._lost(worker, op_id, error)
+            return None
+        except OperationFailed as error:
+            self._end(op_id, status="fail", error=error.word, return_ns=self.writer.clock.now_ns())
+            return None
+        returned = self.writer.clock.now_ns()
+        revision = getattr(result, "revision", None)
+        in_order = row["op"] in ("put", "get", "delete_range")
+        self._end(
+            op_id, status="ok", return_ns=returned, output=output(result), revision=revision if in_order else None
+        )
+        return result
+
+    def _call(self, worker: Worker, row: Row) -> int:
+        return self.writer.call({"client": worker.client, **row, "call_ns": self.writer.clock.now_ns()})
+
+    def _end(self, op_id: int | None, **outcome: object) -> None:
+        assert op_id is not None
+        row = self.writer.end(op_id, **outcome)
+        self.tally.by_status[str(row["status"])] += 1
+
+
+def _deleted(result: DeleteRangeResult) -> Row:
+    items: list[Row] = []
+    for record in result.previous:
+        item: Row = {"key": to_text(record.key), "mod_revision": record.mod_revision, "version": record.version}
+        items.append(item | {"value": to_text(record.value or b""), "create_revision": record.create_revision})
+    return {"items": items, "count": result.count}
+
+
+def _watched(number: int, keys: Sequence[bytes]) -> WatchedKeys:
+    """What watch `number` is about: all keys but those of locks, a prefix, one key, or one kind of events."""
+    keys = [key for key in keys if key < SERVICE_KEYS]
+    key = keys[number % len(keys)]
+    match number % 5:
+        case 1:
+            return WatchedKeys(start=key[:-1], end=_LOCKS, previous=True)
+        case 2:
+            return WatchedKeys(start=key, end=key + b"\0", previous=True)
+        case 3:
+            return WatchedKeys(start=b"", end=_LOCKS, only="put" if number // 5 % 2 else "delete")
+        case 4:
+            return WatchedKeys(start=SERVICE_KEYS, end=_LOCKS, previous=True)
+    return WatchedKeys(start=b"", end=_LOCKS, previous=number % 2 == 0)

@@ -1,0 +1,50 @@
+"""How many watches, lease owners, lock owners and users of ranges work beside the other clients of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Self
+
+from harness.errors import BadInput
+
+_WORDS = ("watches", "leases", "locks", "ranges")
+WORKERS_MAX = 1_000  # Of each kind. All of them run in the process of the harness.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceShares:
+    """The numbers of workers of each kind.
+
+    >>> ServiceShares.parse("watches=100,leases=4")
+    ServiceShares(watches=100, leases=4, locks=0, ranges=0)
+    """
+
+    watches: int = 0
+    leases: int = 0
+    locks: int = 0
+    ranges: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `--services`: `watches=100,leases=4,locks=4,ranges=2`, or `none`. Raises BadInput."""
+        numbers: dict[str, int] = {}
+        for part in text.split(",") if text.strip() != "none" else ():
+            word, _, number = part.strip().partition("=")
+            if word not in _WORDS or word in numbers:
+                near = get_close_matches(word, _WORDS, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"the services are {', '.join(_WORDS)}; or none"
+                raise BadInput(f"--services {text!r}: there is no service {word!r}, or it comes twice", hint)
+            if not number.isdecimal() or not 0 <= int(number) <= WORKERS_MAX:
+                raise BadInput(f"--services: {number!r} is no number of workers", f"it goes from 0 to {WORKERS_MAX}")
+            numbers[word] = int(number)
+        return cls(**numbers)
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, word) for word in _WORDS)
+
+    def __str__(self) -> str:
+        return ",".join(f"{word}={getattr(self, word)}" for word in _WORDS if getattr(self, word)) or "none"
+
+
+NO_SERVICES = ServiceShares()

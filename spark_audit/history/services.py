@@ -1,0 +1,323 @@
+"""Rows of services: watches, leases, locks, deletions of ranges, compactions, and reads at a revision.
+
+Such a row has its request as canonical JSON, and most have their answer as canonical JSON in `output.answer`. The
+tables are in docs/reference/specification.md#1010-rows-of-services.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from spark_audit.history.requests import HALF_PAIR, NUMBERS, BadRequest, is_text
+
+Row: TypeAlias = Mapping[str, Any]
+Fields: TypeAlias = dict[str, Any]
+
+SERVICE_OPS = ("watch", "delete_range", "lease_grant", "lease_renew", "lease_revoke", "compact", "lock", "unlock")
+# Operations of a service whose acknowledged rows have `output.answer`.
+ANSWERED_OPS = ("watch", "lease_grant", "lease_renew", "lease_revoke", "lock")
+# Operations of a single key that may have a request: a put with a lease, a get at a revision.
+OPTION_OPS = ("put", "get")
+ENDS = ("cancelled", "compacted", "broken")
+KINDS = ("put", "delete")
+DELETED_KEYS_MAX = 10_000  # The number of keys that an unknown deletion of a range may name.
+
+_INT64_MAX = 2**63 - 1
+_EVENT_FIELDS, _RECORD_FIELDS = 8, 5
+
+
+class Record(NamedTuple):
+    """A record of the store, as a watch reports it."""
+
+    value: str
+    create_revision: int
+    mod_revision: int
+    version: int
+    lease_id: int
+
+
+class WatchEvent(NamedTuple):
+    """An event of a watch. `value` is None, and the numbers of the record are 0, for a deletion.
+
+    `previous`: the record before; None if there was none, or if the watch did not ask for it.
+    """
+
+    revision: int
+    kind: str
+    key: str
+    value: str | None
+    create_revision: int
+    version: int
+    lease_id: int
+    previous: Record | None
+
+
+class Message(NamedTuple):
+    """A message of a watch. Without events, it is a bookmark: everything up to `revision` was delivered."""
+
+    return_ns: int
+    revision: int
+    events: tuple[WatchEvent, ...]
+
+
+def is_service(row: Row) -> bool:
+    """Whether the row is of a service, or is an operation of one key with an option."""
+    return row["op"] in SERVICE_OPS or (row["op"] in OPTION_OPS and row.get("request") is not None)
+
+
+def service_problem(row: Row) -> str | None:
+    """The reason why a row of a service with well-formed plain fields is malformed; None if it is not."""
+    try:
+        parse_service(row)
+        if row["status"] != "ok":
+            return None
+        if row["op"] == "watch":
+            _check_messages(row)
+        elif row["op"] in ANSWERED_OPS:
+            answer_of(row)
+        elif row["op"] == "delete_range":
+            _check_deleted(row["output"])
+    except BadRequest as error:
+        return str(error)
+    return None
+
+
+def parse_service(row: Row) -> Fields:
+    """The request of the row, with all defaults filled in. Raises BadRequest."""
+    request = _object(row["request"], "request")
+    fields = _REQUESTS[row["op"]]
+    parsed = {name: request.get(name, field.default) for name, field in fields.items()}
+    for name, field in fields.items():
+        if not field.fits(parsed[name]):
+            raise BadRequest(f"request: {name} is missing or of the wrong type")
+        if isinstance(parsed[name], str) and not is_text(parsed[name]):
+            raise BadRequest(f"request: {HALF_PAIR}")
+    if parsed.get("prefix") is not None and (parsed["start"] is not None or parsed["end"] is not None):
+        raise BadRequest("request: prefix and start or end exclude each other")
+    if row["op"] == "delete_range" and row["status"] == "unknown" and parsed["keys"] is None:
+        raise BadRequest("request: keys is missing, though the status is unknown")
+    return parsed
+
+
+def answer_of(row: Row) -> Fields:
+    """The answer of an acknowledged row. Raises BadRequest."""
+    answer = _object(row["output"]["answer"], "output.answer")
+    fields = _ANSWERS[row["op"]]
+    parsed = {name: answer.get(name, field.default) for name, field in fields.items()}
+    for name, field in fields.items():
+        if not field.fits(parsed[name]):
+            raise BadRequest(f"output.answer: {name} is missing or of the wrong type")
+        if isinstance(parsed[name], str) and not is_text(parsed[name]):
+            raise BadRequest(f"output.answer: {HALF_PAIR}")
+    return parsed
+
+
+def messages_of(row: Row) -> tuple[Fields, Iterator[Message]]:
+    """The answer of an acknowledged, well-formed row of a watch, and its messages."""
+    answer = json.loads(row["output"]["answer"])
+    return answer, (Message(when, told, tuple(map(_known_event, events))) for when, told, events in answer["messages"])
+
+
+def _known_event(given: Sequence[Any]) -> WatchEvent:
+    revision, kind, key, value, create, version, lease_id, before = given
+    record = None if before is None else Record(*before)
+    return WatchEvent(revision, kind, key, value, create, version, lease_id, record)
+
+
+def _check_messages(row: Row) -> None:
+    before = row["call_ns"]
+    for given in answer_of(row)["messages"]:
+        message = _message(given)
+        if not before <= message.return_ns <= row["return_ns"]:
+            raise BadRequest("output.answer: the messages are not in the order of their arrival, within the watch")
+        before = message.return_ns
+
+
+def _message(given: object) -> Message:
+    if not isinstance(given, list) or len(given) != 3 or not isinstance(given[2], list):
+        raise BadRequest("output.answer: a message that is not [return_ns, revision, events]")
+    if not _is_number(given[0], least=-(2**63)) or not _is_number(given[1]):
+        raise BadRequest("output.answer: a message whose time or revision is not a number")
+    return Message(given[0], given[1], tuple(_event(event) for event in given[2]))
+
+
+def _event(given: object) -> WatchEvent:
+    if not isinstance(given, list) or len(given) != _EVENT_FIELDS or given[1] not in KINDS:
+        raise BadRequest(
+            "output.answer: an event that is not [revision, kind, key, value, create_revision, version, lease_id, "
+            "previous]"
+        )
+    revision, kind, key, value, create, version, lease_id, previous = given
+    numbers = (create, version, lease_id)
+    if not _is_number(revision, least=1) or not all(map(_is_number, numbers)):
+        raise BadRequest("output.answer: an event with a number of the wrong type")
+    if not isinstance(key, str) or not key or not is_text(key) or not _is_value(value, kind):
+        raise BadRequest("output.answer: an event without a key, or with a value of the wrong type")
+    if kind == "delete" and any(numbers):
+        raise BadRequest("output.answer: a deletion with numbers of a record")
+    before = None if previous is None else _record(previous)
+    return WatchEvent(revision, kind, key, value, create, version, lease_id, before)
+
+
+def _is_value(value: object, kind: str) -> bool:
+    return value is None if kind == "delete" else isinstance(value, str) and is_text(value)
+
+
+def _record(given: object) -> Record:
+    if not isinstance(given, list) or len(given) != _RECORD_FIELDS or not isinstance(given[0], str):
+        raise BadRequest(
+            "output.answer: a previous record that is not [value, create_revision, mod_revision, version, lease_id]"
+        )
+    if not is_text(given[0]) or not all(map(_is_number, given[1:])):
+        raise BadRequest("output.answer: a previous record with a field of the wrong type")
+    return Record(*given)
+
+
+def _check_deleted(output: Row) -> None:
+    if output.get("items") is None:
+        raise BadRequest("output.items is missing")
+    for item in output["items"]:
+        if item is None or not item.get("key"):
+            raise BadRequest("output.items: an item without key")
+        if any((item.get(name) or 0) < 0 for name in NUMBERS):
+            raise BadRequest("output.items: a number is below 0")
+
+
+def _object(text: object, place: str) -> Fields:
+    try:
+        value = json.loads(text) if isinstance(text, str) else None
+    except RecursionError:
+        raise BadRequest(f"{place} is not JSON (nested too deep)") from None
+    except ValueError as error:
+        raise BadRequest(f"{place} is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise BadRequest(f"{place} is not a JSON object")
+    return value
+
+
+def _is_number(value: object, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _INT64_MAX
+
+
+class _Field(NamedTuple):
+    fits: Callable[[object], bool]
+    default: object = None
+
+
+def _nullable_text(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _above_zero(value: object) -> bool:
+    return _is_number(value, least=1)
+
+
+def _keys(value: object) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, list) and len(value) <= DELETED_KEYS_MAX and all(_text(k) and is_text(k) for k in value)
+
+
+_RANGE = {name: _Field(_nullable_text) for name in ("start", "end", "prefix")}
+_REQUESTS: dict[str, dict[str, _Field]] = {
+    "watch": {
+        **_RANGE,
+        "from_revision": _Field(_is_number, 0),
+        "only": _Field(lambda value: value in (None, *KINDS)),
+        "previous": _Field(lambda value: isinstance(value, bool), False),
+        "resumes": _Field(lambda value: value is None or _is_number(value)),
+    },
+    "delete_range": {**_RANGE, "keys": _Field(_keys)},
+    "lease_grant": {"ttl_ns": _Field(_above_zero)},
+    "lease_renew": {"lease_id": _Field(_above_zero)},
+    "lease_revoke": {"lease_id": _Field(_above_zero)},
+    "compact": {"revision": _Field(_above_zero)},
+    "lock": {"name": _Field(_text), "value": _Field(lambda value: isinstance(value, str), "")},
+    "unlock": {"name": _Field(_text), "key": _Field(_text)},
+    "put": {"lease_id": _Field(_is_number, 0)},
+    "get": {"revision": _Field(_is_number, 0)},
+}
+_ANSWERS: dict[str, dict[str, _Field]] = {
+    "watch": {
+        "created_revision": _Field(_is_number),
+        "messages": _Field(lambda value: isinstance(value, list)),
+        "end": _Field(lambda value: value in ENDS),
+    },
+    "lease_grant": {"lease_id": _Field(_above_zero), "ttl_ns": _Field(_above_zero)},
+    "lease_renew": {"ttl_ns": _Field(_is_number)},
+    "lease_revoke": {"found": _Field(lambda value: isinstance(value, bool))},
+    "lock": {"key": _Field(_text), "fence": _Field(_above_zero), "lease_id": _Field(_above_zero)},
+}
+
+LEASE_END_IDS = 2**61
+"""The op_id of the deletion by a lease is this number plus the op_id of the operation that attached the key."""
+
+
+def number_words(op_id: int) -> str:
+    """The number of a plain row in words: `#7`, or `by the lease of #7` for the deletion by a lease."""
+    return f"by the lease of #{op_id - LEASE_END_IDS}" if op_id >= LEASE_END_IDS else f"#{op_id}"
+
+
+def plain_rows(row: Row) -> Iterator[Row]:
+    """Yield the rows of single keys, ranges and transactions that stand for a row.
+
+    A row that is of no service stands for itself. The rows of leases, watches and compactions stand for nothing.
+
+    A key that an operation attached to a lease may be deleted by the lease, once, at any time: the row of the operation
+    also stands for a deletion of unknown outcome. A deletion of a range is a transaction that lists the range and
+    deletes each key of the list. A lock is a put of its key, at the revision of its fence. Reads at a revision are
+    judged apart (`services/key_check.py`), and stand for nothing here.
+    """
+    if not is_service(row):
+        yield row
+        return
+    match row["op"]:
+        case "put":
+            yield {**row, "request": None}
+            lease_id = parse_service(row)["lease_id"]
+            if lease_id and row["status"] != "fail":
+                yield _end_of_lease(row, row["key"], lease_id)
+        case "get":
+            if not parse_service(row)["revision"]:
+                yield {**row, "request": None}
+        case "delete_range" if row["status"] == "ok" or (row["status"] == "unknown" and parse_service(row)["keys"]):
+            yield _deletions(row)
+        case "lock" if row["status"] == "ok":
+            answer = answer_of(row)
+            value, key = parse_service(row)["value"], answer["key"]
+            written = {"op": "put", "key": key, "value": value, "request": None, "revision": answer["fence"]}
+            yield {**row, **written, "output": {"succeeded": True}}
+            yield _end_of_lease(row, key, answer["lease_id"])
+
+
+def _end_of_lease(row: Row, key: str, lease_id: int) -> Row:
+    """The deletion of a key by its lease, which may take effect at any time after the key was attached."""
+    ended = {"op": "delete", "key": key, "value": None, "request": None, "output": None, "status": "unknown"}
+    named = {"op_id": LEASE_END_IDS + row["op_id"], "client": f"lease {lease_id} of #{row['op_id']}"}
+    return {**row, **ended, **named, "return_ns": None, "revision": None, "consistency": None, "error": None}
+
+
+def _deletions(row: Row) -> Row:
+    request = parse_service(row)
+    answered = row["status"] == "ok"
+    keys: Sequence[str] = [item["key"] for item in row["output"]["items"]] if answered else request["keys"]
+    listing = {"op": "range", "keys_only": True, **{name: request[name] for name in _RANGE}}
+    deletes = [{"op": "delete", "key": key} for key in dict.fromkeys(keys)]
+    success = [listing, *deletes] if answered else deletes
+    output: Fields | None = None
+    if answered:
+        listed = {"op": "range", "items": [_item(item) for item in row["output"]["items"]]}
+        output = {"succeeded": True, "results": [listed, *({"op": "delete", "found": True} for _ in deletes)]}
+    request_text = json.dumps({"compares": [], "success": success, "failure": []})
+    return {**row, "op": "txn", "request": request_text, "output": output}
+
+
+def _item(item: Row) -> Fields:
+    names = ("key", "value", "create_revision", "mod_revision", "version")
+    return {name: item.get(name) for name in names}

@@ -1,0 +1,84 @@
+"""The services of one run, judged from rows that are read twice, and their part of a verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.services.control import Plan, Summary
+from spark_audit.services.key_check import KeyResult
+from spark_audit.services.key_facts import Fact, facts_of
+from spark_audit.services.naming import Finding, first_findings
+from spark_audit.services.settle import settled_rows_of, with_run
+from spark_audit.verdict.verdict import SERVICE_PROPERTIES, Verdict
+
+Row = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class ServiceResult:
+    """What was found about the services of one run.
+
+    `rows`: the number of rows of services. `findings`: the first of each property; `counts`: the numbers of all
+    findings. `lags`: lag (ns, rounded) → the number of events that arrived so long after the return of their write.
+    `settled`: op_id → the rows that replace the plain row with this op_id.
+    """
+
+    run_id: str
+    rows: int = 0
+    watches: int = 0
+    events: int = 0
+    findings: Sequence[Finding] = ()
+    counts: Counter[str] = field(default_factory=Counter)
+    checked: Counter[str] = field(default_factory=Counter)
+    lags: Counter[int] = field(default_factory=Counter)
+    settled: Mapping[int, Sequence[dict[str, Any]]] = field(default_factory=dict)
+
+
+def check_services(run_id: str, rows: Callable[[], Iterable[Row]], clocks: Clocks) -> ServiceResult:
+    """Judge the services of one run. `rows`: returns its rows, well-formed, each time anew."""
+    summary = Summary()
+    for row in rows():
+        summary.note(row)
+    if not summary.rows:
+        return ServiceResult(run_id)
+    plan = Plan.of(summary, clocks)
+    facts: dict[str, list[Fact]] = {}
+    for row in rows():
+        for key, fact in facts_of(row, plan.interest):
+            facts.setdefault(key, []).append(fact)
+    return result_of(run_id, plan, plan.judge(facts))
+
+
+def result_of(run_id: str, plan: Plan, keys: KeyResult) -> ServiceResult:
+    """The result of a run, from the result of all its keys together."""
+    found, checked = plan.judge_whole(keys.ends)
+    return ServiceResult(
+        run_id,
+        plan.summary.rows,
+        len(plan.segments),
+        sum(part.events for part in plan.summary.parts),
+        first_findings([*found, *keys.findings]),
+        keys.counts + Counter(one.judged for one in found),
+        checked + keys.checked,
+        keys.lags,
+        with_run(settled_rows_of(keys.settled), run_id),
+    )
+
+
+def note_services(verdict: Verdict, result: ServiceResult) -> None:
+    """Add the result of a run to the verdict. A run without rows of services adds nothing."""
+    if not result.rows:
+        return
+    verdict.watches += result.watches
+    verdict.events += result.events
+    verdict.settled += sum(len(rows) > 0 for rows in result.settled.values())
+    verdict.lags.update(result.lags)
+    for name in SERVICE_PROPERTIES:
+        verdict.of(name).checked += result.checked[name]
+        verdict.of(name).violated += result.counts[name]
+    for one in result.findings:
+        verdict.record(one.violation(result.run_id), count=0)

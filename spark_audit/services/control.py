@@ -1,0 +1,122 @@
+"""What the few rows of services tell about a whole run: the watches, the leases and the locks.
+
+The rows of a run, or of a part of it, are summarized; summaries are joined. `Plan` is made of the summary of all rows,
+and judges what needs no facts about keys.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.history.operation import as_bytes
+from spark_audit.history.services import is_service, parse_service
+from spark_audit.services.key_check import About, KeyResult, check_key
+from spark_audit.services.key_facts import Fact, Interest
+from spark_audit.services.leases import LEASES, LeaseCall, LeaseEnd, calls_of, lease_findings, leases_of
+from spark_audit.services.locks import LOCKS, LockCall, lock_findings, lock_of
+from spark_audit.services.naming import Finding
+from spark_audit.services.watches import (
+    BOOKMARK,
+    ONCE,
+    RESUME,
+    WatchPart,
+    WatchSegment,
+    covers_key,
+    order_findings,
+    part_of_row,
+    segments_of,
+)
+
+Row = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What rows tell without other rows. `read_at`: the keys that were read at a revision."""
+
+    rows: int = 0
+    parts: list[WatchPart] = field(default_factory=list)
+    leases: list[LeaseCall] = field(default_factory=list)
+    locks: list[LockCall] = field(default_factory=list)
+    read_at: set[str] = field(default_factory=set)
+    findings: list[Finding] = field(default_factory=list)
+
+    def note(self, row: Row) -> None:
+        """Add a well-formed row, of any kind."""
+        if not is_service(row):
+            return
+        self.rows += 1
+        if row["op"] == "watch" and row["status"] == "ok":
+            part, messages = part_of_row(row)
+            self.parts.append(part)
+            self.findings += order_findings(part, messages)
+        elif row["op"] == "lock" and row["status"] == "ok":
+            self.locks.append(lock_of(row))
+        elif row["op"] == "get" and row["status"] == "ok" and parse_service(row)["revision"]:
+            self.read_at.add(row["key"])
+        self.leases += calls_of(row)
+
+    def add(self, other: Summary) -> None:
+        """Add the summary of other rows."""
+        self.rows += other.rows
+        self.parts += other.parts
+        self.leases += other.leases
+        self.locks += other.locks
+        self.read_at |= other.read_at
+        self.findings += other.findings
+
+
+@dataclass(slots=True)
+class Plan:
+    """A run whose services are judged: what all keys need to know."""
+
+    summary: Summary
+    clocks: Clocks
+    segments: list[WatchSegment]
+    interest: Interest
+    parts: dict[int, WatchPart]
+    attached: dict[str, list[LeaseCall]]
+    findings: list[Finding]
+
+    @classmethod
+    def of(cls, summary: Summary, clocks: Clocks) -> Plan:
+        """The plan for a run of which the summary has all rows."""
+        segments, found = segments_of(summary.parts)
+        attached: dict[str, list[LeaseCall]] = {}
+        for call in sorted(summary.leases, key=lambda call: call.name.op_id):
+            if call.key is not None:
+                attached.setdefault(call.key, []).append(call)
+        ranges = [segment.parts[0].range for segment in segments]
+        parts = {part.name.op_id: part for part in summary.parts}
+        interest = Interest.of(ranges, summary.read_at, attached)
+        return cls(summary, clocks, segments, interest, parts, attached, [*summary.findings, *found])
+
+    def judge(self, facts: Mapping[str, Iterable[Fact]]) -> KeyResult:
+        """Judge these keys, of which all facts are given. The result is that of all of them together."""
+        together = KeyResult()
+        leases = leases_of(self.summary.leases)
+        for key in sorted(facts):
+            have = as_bytes(key)
+            covering = [segment for segment in self.segments if covers_key(segment.parts[0].range, have)]
+            about = About(self.parts, covering, self.attached.get(key, ()), leases, self.clocks)
+            together.add(check_key(key, facts[key], about))
+        return together
+
+    def judge_whole(self, ends: Sequence[LeaseEnd]) -> tuple[list[Finding], Counter[str]]:
+        """Judge what is not about single keys; `ends`: the ends of leases that keys have shown.
+
+        Also the counts of what was judged.
+        """
+        leases = leases_of(self.summary.leases, ends)
+        found = [*self.findings, *lease_findings(leases, self.clocks), *lock_findings(self.summary.locks, self.clocks)]
+        checked: Counter[str] = Counter()
+        checked[ONCE] = sum(part.events for part in self.summary.parts)
+        checked[BOOKMARK] = sum(part.bookmarks for part in self.summary.parts)
+        checked[RESUME] = sum(part.resumes is not None for part in self.summary.parts)
+        checked[LEASES] = sum(call.kind != "attach" for call in self.summary.leases)
+        checked[LOCKS] = len(self.summary.locks)
+        return found, checked

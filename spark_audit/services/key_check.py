@@ -1,0 +1,484 @@
+"""One key: its changes, the events that watches delivered about it, and reads at a revision, joined by revision.
+
+See docs/internals/audit-proofs.md, section 11.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_audit.history.clocks import Clocks
+from spark_audit.report.material import rounded_latency
+from spark_audit.services.key_facts import Candidate, Change, Delivered, Fact, KeyRead
+from spark_audit.services.leases import LEASES, Lease, LeaseCall, LeaseEnd, early_end
+from spark_audit.services.naming import Finding, change_words, finding
+from spark_audit.services.watches import WatchPart, WatchSegment
+from spark_audit.verdict.verdict import ShownOperation
+from spark_audit.verdict.words import short, span
+
+_Seen = tuple[str | None, int | None, int, int | None]  # value, create revision, revision, version
+
+GAP, SOURCE, PREVIOUS, HISTORIC = "watch_gap", "watch_source", "watch_previous", "historic"
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """An unknown write whose revision an event shows. It took effect before `seen_ns`, the arrival of the event."""
+
+    candidate: Candidate
+    key: str
+    revision: int
+    seen_ns: int
+
+
+@dataclass(slots=True)
+class KeyResult:
+    """What was found about one key.
+
+    `counts`: property → the number of findings, of which `findings` may keep only some. `checked`: property → the
+    number of things that were judged. `lags`: lag (ns, rounded as latencies are) → the number of events that arrived so
+    long after the return of their write. `ends`: the ends of leases that events show.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    settled: list[Settlement] = field(default_factory=list)
+    ends: list[LeaseEnd] = field(default_factory=list)
+    checked: Counter[str] = field(default_factory=Counter)
+    lags: Counter[int] = field(default_factory=Counter)
+
+    def add(self, other: KeyResult) -> None:
+        """Add the result of other keys."""
+        self.findings += other.findings
+        self.settled += other.settled
+        self.ends += other.ends
+        self.counts.update(other.counts)
+        self.checked.update(other.checked)
+        self.lags.update(other.lags)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A change that is known: acknowledged, delivered, or both."""
+
+    revision: int
+    kind: str
+    value: str | None
+    change: Change | None
+    event: Delivered | None
+
+    @property
+    def words(self) -> str:
+        return change_words(self.kind, self.value, self.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is known about a key besides its facts.
+
+    `parts`: all parts of watches, by op_id; `segments`: those segments whose range has the key; `attached`: the
+    operations that attached the key to a lease; `leases`: all leases.
+    """
+
+    parts: Mapping[int, WatchPart]
+    segments: Sequence[WatchSegment]
+    attached: Sequence[LeaseCall]
+    leases: Mapping[int, Lease]
+    clocks: Clocks
+
+
+def check_key(key: str, facts: Iterable[Fact], about: About) -> KeyResult:
+    """Judge one key."""
+    return _Key(key, facts, about).judge()
+
+
+class _Key:
+    def __init__(self, key: str, facts: Iterable[Fact], about: About) -> None:
+        self.key, self.segments, self.leases, self.clocks = key, about.segments, about.leases, about.clocks
+        self.parts = about.parts
+        self.attached = {call.name.revision: call for call in about.attached if call.name.revision is not None}
+        self.result = KeyResult()
+        covering = {part.name.op_id for segment in about.segments for part in segment.parts}
+        self.changes: dict[int, Change] = {}
+        self.candidates: list[Candidate] = []
+        self.reads: list[KeyRead] = []
+        self.events: dict[int, list[Delivered]] = {}
+        for fact in facts:
+            if isinstance(fact, Change):
+                other = self.changes.setdefault(fact.revision, fact)
+                if fact.name.op_id < other.name.op_id:
+                    self.changes[fact.revision] = fact
+            elif isinstance(fact, Candidate):
+                self.candidates.append(fact)
+            elif isinstance(fact, KeyRead):
+                self.reads.append(fact)
+            elif fact.watch in covering:
+                self.events.setdefault(fact.revision, []).append(fact)
+            else:
+                self._wrong(SOURCE, f"{self._words(fact)}, a key that it did not ask for", fact)
+        for delivered in self.events.values():
+            delivered.sort(key=lambda event: (event.arrival_ns, event.watch))
+        self.known = {revision: self._known(revision) for revision in sorted({*self.changes, *self.events})}
+        self.revisions = list(self.known)
+        self.exact: dict[int, tuple[int, int]] = {}
+
+    def _known(self, revision: int) -> _Known:
+        change, delivered = self.changes.get(revision), self.events.get(revision)
+        event = delivered[0] if delivered else None
+        source = change or event
+        assert source is not None
+        value = source.value
+        if change is not None and change.value is None and change.kind == "put" and event is not None:
+            value = event.value  # An append, of which only the event has the value.
+        return _Known(revision, source.kind, value, change, event)
+
+    def judge(self) -> KeyResult:
+        for revision in self.events:
+            self._compare(revision)
+        self._match()
+        self.exact = self._replayed()
+        self._compare_replay()
+        for segment in self.segments:
+            self._judge_segment(segment)
+        for read in self.reads:
+            if read.at:
+                self._judge_read(read)
+            else:
+                self._judge_leased(read)
+        self.result.counts.update(one.judged for one in self.result.findings)
+        return self.result
+
+    # -- made up
+
+    def _compare(self, revision: int) -> None:
+        """Compare the events of a revision with each other, and with the acknowledged change."""
+        first = self.events[revision][0]
+        self.result.checked[SOURCE] += len(self.events[revision])
+        for event in self.events[revision][1:]:
+            if _told(event) != _told(first):
+                words = f"{self._words(event)}, although {self._name(first)} delivered {_event_words(first)}"
+                self._wrong(SOURCE, words, event, first)
+        created = first.create_revision == revision
+        if first.kind == "put" and (created != (first.version == 1) or not 0 < first.create_revision <= revision):
+            told = f"version {first.version} and create revision {first.create_revision}"
+            self._wrong(SOURCE, f"{self._words(first)} with {told}, which exclude each other", first)
+        change = self.changes.get(revision)
+        if change is None:
+            return
+        shown = change.name.shown(f"made the {change_words(change.kind, change.value, revision)} of {self.key}")
+        differs = change.kind == "put" and change.value is not None and change.value != first.value
+        if change.kind != first.kind or differs:
+            made = f"{change.name.words} made the {change_words(change.kind, change.value, revision)}"
+            self._wrong(SOURCE, f"{self._words(first)}, although {made}", first, also=(shown,))
+        for event in self.events[revision]:
+            margin = self.clocks.margin_ns(change.name.clock, event.clock)
+            if margin is not None and event.arrival_ns + margin < change.name.call_ns:
+                early = span(change.name.call_ns - event.arrival_ns)
+                self._wrong(SOURCE, f"{self._words(event)} {early} before it was called", event, also=(shown,))
+            if margin == 0 and change.name.return_ns is not None:
+                self.result.lags[rounded_latency(max(0, event.arrival_ns - change.name.return_ns))] += 1
+
+    def _match(self) -> None:
+        """Find the unknown write behind each event that no acknowledged change explains.
+
+        Equal writes are exchangeable: the one that was called first gets the lowest revision. If there are fewer writes
+        than revisions, or one was called too late, something was made up.
+        """
+        unexplained: dict[tuple[str, str | None], list[int]] = {}
+        for revision in sorted(self.events):
+            if revision not in self.changes:
+                event = self.events[revision][0]
+                unexplained.setdefault((event.kind, event.value), []).append(revision)
+        for (kind, value), revisions in unexplained.items():
+            mine = [one for one in self.candidates if one.kind == kind and (kind == "delete" or one.value == value)]
+            mine = list({one.plain_id: one for one in mine}.values())  # A transaction may write it in both branches.
+            mine.sort(key=lambda one: (one.name.call_ns, one.plain_id))
+            if kind == "delete":
+                mine = self._by_lease(mine, revisions)
+            exchangeable = all(one.op in ("delete", "lease") for one in mine) if kind == "delete" else len(mine) == 1
+            for number, revision in enumerate(revisions):
+                first = self.events[revision][0]
+                candidate = mine[number] if number < len(mine) else None
+                if candidate is None or self._is_late(candidate, first):
+                    self._made_up(first, candidate)
+                    continue
+                same_clock = candidate.name.clock == first.clock
+                if exchangeable and candidate.op != "txn" and same_clock:
+                    self.result.settled.append(Settlement(candidate, self.key, revision, first.arrival_ns))
+            if kind == "delete":
+                for revision in revisions:
+                    self._judge_end(self.events[revision][0], mine)
+
+    def _replayed(self) -> dict[int, tuple[int, int]]:
+        """The create revision and the version of each put, if all changes of the key are known; otherwise nothing."""
+        made: dict[int, tuple[int, int]] = {}
+        if any(True for _ in self._unsettled()):
+            return made
+        before: tuple[int, int] | None = None
+        for revision, known in self.known.items():
+            if known.kind == "delete":
+                before = None
+            else:
+                before = made[revision] = (before[0], before[1] + 1) if before is not None else (revision, 1)
+        return made
+
+    def _compare_replay(self) -> None:
+        for revision, (create, version) in self.exact.items():
+            for event in self.events.get(revision, ())[:1]:
+                if (event.create_revision, event.version) != (create, version):
+                    told = f"version {event.version} and create revision {event.create_revision}"
+                    text = f"{self._words(event)} with {told}, although it has {version} and {create}"
+                    self._wrong(SOURCE, text, event)
+
+    def _by_lease(self, candidates: list[Candidate], revisions: Sequence[int]) -> list[Candidate]:
+        """Order the deletions so that those by leases come where the event tells the lease of the deleted record."""
+        if len(revisions) >= len(candidates) or any(one.op == "txn" for one in candidates):
+            return candidates
+        rest, made = list(candidates), []
+        for revision in revisions:
+            lease_id = self._lease_before(revision)
+            chosen = ([one for one in rest if lease_id and one.lease_id == lease_id] or rest)[0]
+            rest.remove(chosen)
+            made.append(chosen)
+        return made + rest
+
+    def _lease_before(self, revision: int) -> int | None:
+        """The lease of the record that the deletion at this revision removed: 0 if it had none, None if not known."""
+        told = (event.previous for event in self.events[revision])
+        if (before := next((record for record in told if record is not None), None)) is not None:
+            return before.lease_id
+        place = bisect_left(self.revisions, revision)
+        if not place or any(one.kind == "put" for one in self.candidates):
+            return None
+        attach = self.attached.get(self.revisions[place - 1])
+        return attach.lease_id if attach is not None else 0
+
+    def _is_late(self, candidate: Candidate, event: Delivered) -> bool:
+        margin = self.clocks.margin_ns(candidate.name.clock, event.clock)
+        return margin is not None and event.arrival_ns + margin < candidate.name.call_ns
+
+    def _made_up(self, event: Delivered, candidate: Candidate | None) -> None:
+        if candidate is None:
+            self._wrong(SOURCE, f"{self._words(event)}, which no operation of the run can have made", event)
+            return
+        late = candidate.name.shown("was called only after the event had arrived")
+        self._wrong(SOURCE, f"{self._words(event)} before {candidate.name.words} was called", event, also=(late,))
+
+    def _judge_end(self, event: Delivered, candidates: Sequence[Candidate]) -> None:
+        """Judge a deletion that only a lease can have made: when may it have expired?"""
+        ids = {one.lease_id for one in candidates if not self._is_late(one, event)}
+        lease_id = self._lease_before(event.revision)
+        if lease_id:
+            ids &= {0, lease_id}
+        if len(ids) != 1 or 0 in ids or lease_id == 0:
+            return
+        (lease_id,) = ids
+        words = f"delivered the deletion of {self.key} (revision {event.revision}), whose lease {lease_id} had ended"
+        end = LeaseEnd(lease_id, event.arrival_ns, self.parts[event.watch].name, words)
+        self.result.ends.append(end)
+        self.result.checked[LEASES] += 1
+        lease = self.leases.get(lease_id)
+        early = early_end(lease, end, self.key, self.clocks) if lease is not None else None
+        if early is not None:
+            self.result.findings.append(early)
+
+    # -- gaps, and records before
+
+    def _judge_segment(self, segment: WatchSegment) -> None:
+        low, high = bisect_left(self.revisions, segment.first), bisect_right(self.revisions, segment.last)
+        ids = {part.name.op_id for part in segment.parts}
+        last: Delivered | None = None
+        missed = False
+        for revision in self.revisions[low:high]:
+            known = self.known[revision]
+            mine = [event for event in self.events.get(revision, ()) if event.watch in ids]
+            if segment.only is None or known.kind == segment.only:
+                self.result.checked[GAP] += 1
+                if not mine:
+                    self._gap(segment, known)
+                    missed = True
+            elif mine:
+                self._wrong(GAP, f"{self._words(mine[0])}, although it asked only for {segment.only}s", mine[0])
+            if not mine:
+                continue
+            event = mine[0]
+            if segment.only is None and last is not None and not missed:
+                self._follows(last, event)
+            self._judge_previous(segment, event)
+            last, missed = event, False
+        for revision, delivered in self.events.items():
+            if revision > segment.last or revision < segment.first:
+                for event in delivered:
+                    if event.watch in ids:
+                        self._judge_previous(segment, event)
+
+    def _gap(self, segment: WatchSegment, known: _Known) -> None:
+        part = segment.part_of(known.revision)
+        did = f"did not deliver the {known.words} of {self.key}"
+        upto = f"although it told everything up to revision {segment.last}"
+        rows = [part.name.shown(did)]
+        if segment.parts[-1] is not part:
+            rows.append(segment.parts[-1].name.shown(f"delivered up to revision {segment.last}"))
+        text = f"{part.name.words} {did}, {upto}"
+        if known.change is not None:
+            rows.append(known.change.name.shown(f"made the {known.words} of {self.key}"))
+        elif known.event is not None:
+            rows.append(self.parts[known.event.watch].name.shown(f"delivered the {known.words} of {self.key}"))
+            text += f"; {self._name(known.event)} delivered it"
+        self.result.findings.append(finding(GAP, self.key, text, *rows))
+
+    def _follows(self, last: Delivered, event: Delivered) -> None:
+        """Compare two successive events of a watch: nothing can have happened to the key between them."""
+        if event.kind == "delete":
+            if last.kind == "delete":
+                self._missing(last, event, "a put between two deletions")
+            return
+        created = last.kind == "delete"
+        version, create = (1, event.revision) if created else (last.version + 1, last.create_revision)
+        if (event.version, event.create_revision) != (version, create):
+            got = f"version {event.version} and create revision {event.create_revision}, not {version} and {create}"
+            self._missing(last, event, f"changes between them: it has {got}")
+
+    def _missing(self, last: Delivered, event: Delivered, what: str) -> None:
+        text = f"{self._name(last)} delivered the {_event_words(last)} of {self.key}, and {self._words(event)} next"
+        self._wrong(GAP, f"{text}, without {what}", last, event)
+
+    def _judge_previous(self, segment: WatchSegment, event: Delivered) -> None:
+        if not self.parts[event.watch].previous:
+            return
+        self.result.checked[PREVIOUS] += 1
+        before = event.previous
+        place = bisect_left(self.revisions, event.revision)
+        known = self.known[self.revisions[place - 1]] if place else None
+        if before is None:
+            if event.kind == "delete" or event.version != 1:
+                self._wrong(PREVIOUS, f"{self._words(event)} without the record before it", event)
+            return
+        problem = None
+        if event.kind == "put" and event.version == 1:
+            problem = "although the event tells that there was none"
+        elif not before.mod_revision < event.revision:
+            problem = "which is no earlier one"
+        elif event.kind == "put" and (before.version, before.create_revision) != (
+            event.version - 1,
+            event.create_revision,
+        ):
+            problem = f"of version {before.version} and create revision {before.create_revision}"
+        else:
+            seen = (before.value, before.create_revision, before.mod_revision, before.version)
+            problem = self._record_problem(seen, known, lambda one: not self._is_late(one, event))
+            if problem is None and (known is None or before.mod_revision > known.revision):
+                covered = segment.only is None and segment.first <= before.mod_revision <= segment.last
+                problem = "which the watch did not deliver" if covered else None
+        if problem is not None:
+            told = f"with {short(before.value)} of revision {before.mod_revision} as the record before"
+            also = [known.change.name.shown(f"made the {known.words}")] if known is not None and known.change else []
+            self._wrong(PREVIOUS, f"{self._words(event)} {told}, {problem}", event, also=also)
+
+    def _record_problem(self, seen: _Seen, known: _Known | None, may_be: Callable[[Candidate], bool]) -> str | None:
+        """Why a record cannot be the one that was there, where `known` is the last change that is known before.
+
+        `may_be`: whether an unknown write was called in time to have made it.
+        """
+        value, create, revision, version = seen
+        if create is not None and version is not None:
+            impossible = create < 1 or create > revision or (version == 1) != (create == revision)
+            if impossible or not 1 <= version <= revision - create + 1:
+                return f"of version {version} and create revision {create}, which exclude each other"
+        if known is not None and (revision < known.revision or (revision == known.revision and known.kind == "delete")):
+            return f"although the {known.words} is the last change before"
+        if known is not None and revision == known.revision:
+            if known.value is not None and value is not None and known.value != value:
+                return f"although that was {short(known.value)}"
+            exact = self.exact.get(revision)
+            if exact is None and known.event is not None:
+                exact = (known.event.create_revision, known.event.version)
+            told = (create, version)
+            if exact is not None and any(mine not in (None, true) for mine, true in zip(told, exact, strict=True)):
+                return f"of version {version} and create revision {create}, although it has {exact[1]} and {exact[0]}"
+            return None
+        unknown = (one.kind == "put" and one.value == value and may_be(one) for one in self._unsettled())
+        return None if any(unknown) else "which no operation of the run can have written"
+
+    # -- reads
+
+    def _judge_read(self, read: KeyRead) -> None:
+        """Judge a read at a revision: it shows the last change up to there."""
+        self.result.checked[HISTORIC] += 1
+        place = bisect_right(self.revisions, read.at)
+        known = self.known[self.revisions[place - 1]] if place else None
+        problem = self._read_problem(read, known)
+        if problem is None:
+            return
+        if read.found:
+            saw = f"returned {short(read.value)} of revision {read.mod_revision} at revision {read.at}"
+        else:
+            saw = f"found nothing at revision {read.at}"
+        rows = [read.name.shown(saw)]
+        if known is not None and known.change is not None:
+            rows.append(known.change.name.shown(f"made the {known.words} of {self.key}"))
+        elif known is not None and known.event is not None:
+            rows.append(self.parts[known.event.watch].name.shown(f"delivered the {known.words} of {self.key}"))
+        self.result.findings.append(finding(HISTORIC, self.key, f"{read.name.words} {saw}, {problem}", *rows))
+
+    def _read_problem(self, read: KeyRead, known: _Known | None) -> str | None:
+        if not read.found:
+            may_delete = any(one.kind == "delete" and self._may_precede(one, read) for one in self._unsettled())
+            if known is not None and known.kind == "put" and not may_delete:
+                return f"although the {known.words} is the last change up to there"
+            return None
+        if read.mod_revision is None:
+            return None
+        if read.mod_revision > read.at:
+            return "a later change"
+        seen = (read.value, read.create_revision, read.mod_revision, read.version)
+        return self._record_problem(seen, known, lambda one: self._may_precede(one, read))
+
+    def _unsettled(self) -> Iterator[Candidate]:
+        settled = {one.candidate.plain_id for one in self.result.settled}
+        return (one for one in self.candidates if one.plain_id not in settled)
+
+    def _may_precede(self, candidate: Candidate, read: KeyRead) -> bool:
+        margin = self.clocks.margin_ns(read.name.clock, candidate.name.clock)
+        ended = read.name.return_ns
+        return margin is None or ended is None or candidate.name.call_ns <= ended + margin
+
+    def _judge_leased(self, read: KeyRead) -> None:
+        """Judge a read of a key that was attached to a lease: it is gone when the lease has ended."""
+        if not read.found or read.mod_revision is None:
+            return
+        attach = self.attached.get(read.mod_revision)
+        lease = self.leases.get(attach.lease_id) if attach is not None else None
+        if attach is None or lease is None:
+            return
+        self.result.checked[LEASES] += 1
+        end = lease.ended_before(read.name.call_ns, read.name.clock, self.clocks)
+        if end is not None:
+            saw = f"returned the record of revision {read.mod_revision}, attached to lease {lease.lease_id}"
+            text = f"{read.name.words} {saw}, although {end.name.words} {end.words} before it was called"
+            did = f"attached {self.key} to lease {lease.lease_id}"
+            rows = (read.name.shown(saw), end.name.shown(end.words), attach.name.shown(did))
+            self.result.findings.append(finding(LEASES, self.key, text, *rows))
+
+    # -- words
+
+    def _name(self, event: Delivered) -> str:
+        return self.parts[event.watch].name.words
+
+    def _words(self, event: Delivered) -> str:
+        return f"{self._name(event)} delivered the {_event_words(event)} of {self.key}"
+
+    def _wrong(self, prop: str, text: str, *events: Delivered, also: Sequence[ShownOperation] = ()) -> None:
+        rows = [self.parts[one.watch].name.shown(f"delivered the {_event_words(one)} of {self.key}") for one in events]
+        self.result.findings.append(finding(prop, self.key, text, *rows, *also))
+
+
+def _told(event: Delivered) -> tuple[object, ...]:
+    return event.kind, event.value, event.create_revision, event.version, event.lease_id
+
+
+def _event_words(event: Delivered) -> str:
+    return change_words(event.kind, event.value, event.revision)

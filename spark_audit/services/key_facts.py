@@ -1,0 +1,203 @@
+"""What the rows of a run tell about single keys: changes, writes of unknown outcome, events, and some reads.
+
+Only keys are collected about which a watch, a lease or a read at a revision tells something (`Interest`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from spark_audit.history.operation import WEAK, as_bytes
+from spark_audit.history.requests import parse_request
+from spark_audit.history.services import Record, answer_of, is_service, messages_of, parse_service, plain_rows
+from spark_audit.services.naming import RowName
+from spark_audit.services.watches import Range
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+class Change(NamedTuple):
+    """An acknowledged change of the key at `revision`. `value`: None for a deletion."""
+
+    revision: int
+    kind: str
+    value: str | None
+    name: RowName
+
+
+class Candidate(NamedTuple):
+    """A write of unknown outcome that may have changed the key.
+
+    `op`: `put`, `cas`, `delete`, `txn` or `lease` (the deletion by `lease_id`). `plain_id`: the op_id of the plain row.
+    """
+
+    kind: str
+    value: str | None
+    op: str
+    lease_id: int
+    plain_id: int
+    name: RowName
+
+
+class Delivered(NamedTuple):
+    """An event that a watch delivered. `watch`: the op_id of the part of the watch."""
+
+    revision: int
+    kind: str
+    value: str | None
+    create_revision: int
+    version: int
+    lease_id: int
+    previous: Record | None
+    arrival_ns: int
+    clock: str
+    watch: int
+
+
+class KeyRead(NamedTuple):
+    """A read of the key. `at`: the revision that it was asked for; 0 for a read of the present."""
+
+    at: int
+    found: bool
+    value: str | None
+    create_revision: int | None
+    mod_revision: int | None
+    version: int | None
+    name: RowName
+
+
+Fact: TypeAlias = Change | Candidate | Delivered | KeyRead
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """The keys about which facts are collected. `keys`: single keys; `leased`: keys that were attached to a lease."""
+
+    starts: list[bytes]
+    ends: list[bytes | None]
+    keys: frozenset[str]
+    leased: frozenset[str]
+    _known: dict[str, bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ranges: Iterable[Range], keys: Collection[str], leased: Collection[str]) -> Interest:
+        """The interest in all keys of these ranges, and in these keys."""
+        starts: list[bytes] = []
+        ends: list[bytes | None] = []
+        for start, end in sorted(set(ranges), key=lambda one: one[0]):
+            last = ends[-1] if ends else b""
+            if starts and (last is None or start <= last):
+                ends[-1] = None if last is None or end is None else max(last, end)
+            else:
+                starts.append(start)
+                ends.append(end)
+        return cls(starts, ends, frozenset(keys), frozenset(leased))
+
+    def holds(self, key: str) -> bool:
+        """Whether facts about this key are collected."""
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = key in self.keys or key in self.leased or self._in_range(as_bytes(key))
+        return found
+
+    def _in_range(self, key: bytes) -> bool:
+        place = bisect_right(self.starts, key) - 1
+        if place < 0:
+            return False
+        end = self.ends[place]
+        return end is None or key < end
+
+
+def facts_of(row: Row, interest: Interest) -> Iterator[tuple[str, Fact]]:
+    """Yield (key, fact) for what a well-formed row tells about the keys of this interest."""
+    if row["op"] == "watch":
+        if row["status"] == "ok":
+            yield from _events(row)
+        return
+    if row["op"] == "get" and is_service(row) and row["status"] == "ok" and (at := parse_service(row)["revision"]):
+        yield row["key"], _read(row, at)
+        return
+    for plain in plain_rows(row):
+        if plain["status"] == "fail":
+            continue
+        if plain["op"] == "get":
+            strict = plain["status"] == "ok" and plain.get("consistency") not in WEAK
+            if strict and plain["key"] in interest.leased:
+                yield plain["key"], _read(plain, 0)
+        elif plain["op"] != "range":
+            for key, fact in _writes(plain, row):
+                if interest.holds(key):
+                    yield key, fact
+
+
+def _events(row: Row) -> Iterator[tuple[str, Fact]]:
+    _, messages = messages_of(row)
+    for message in messages:
+        for event in message.events:
+            yield (
+                event.key,
+                Delivered(
+                    event.revision,
+                    event.kind,
+                    event.value,
+                    event.create_revision,
+                    event.version,
+                    event.lease_id,
+                    event.previous,
+                    message.return_ns,
+                    row["clock_id"],
+                    row["op_id"],
+                ),
+            )
+
+
+def _read(row: Row, at: int) -> KeyRead:
+    seen = row["output"]
+    create, revision, version = (seen.get(name) for name in ("create_revision", "mod_revision", "version"))
+    return KeyRead(at, bool(seen.get("found")), seen.get("value"), create, revision, version, RowName.of(row))
+
+
+def _writes(plain: Row, row: Row) -> Iterator[tuple[str, Fact]]:
+    name = RowName.of(row)
+    if plain["op_id"] != row["op_id"]:
+        lease_id = answer_of(row)["lease_id"] if row["op"] == "lock" else parse_service(row)["lease_id"]
+        yield plain["key"], Candidate("delete", None, "lease", lease_id, plain["op_id"], name)
+    elif plain["status"] == "unknown":
+        for key, kind, value in _may_write(plain):
+            yield key, Candidate(kind, value, plain["op"], 0, plain["op_id"], name)
+    else:
+        revision = plain.get("revision")
+        for key, kind, value in _did_write(plain):
+            if revision is None:  # Its place is as unknown as that of an unknown write.
+                yield key, Candidate(kind, value, "txn", 0, plain["op_id"], name)
+            else:
+                yield key, Change(revision, kind, value, name._replace(revision=revision))
+
+
+def _may_write(plain: Row) -> Iterator[tuple[str, str, str | None]]:
+    if plain["op"] != "txn":
+        yield plain["key"], "delete" if plain["op"] == "delete" else "put", plain.get("value")
+        return
+    request = parse_request(plain)
+    for step in [*request["success"], *request["failure"]]:
+        if step["op"] in ("put", "delete"):
+            yield step["key"], step["op"], step["value"]
+
+
+def _did_write(plain: Row) -> Iterator[tuple[str, str, str | None]]:
+    output = plain["output"]
+    match plain["op"]:
+        case "put" | "append":
+            yield plain["key"], "put", plain["value"] if plain["op"] == "put" else None
+        case "delete" if output["found"]:
+            yield plain["key"], "delete", None
+        case "cas" if output["succeeded"]:
+            yield plain["key"], "put", plain["value"]
+        case "txn":
+            steps = parse_request(plain)["success" if output["succeeded"] else "failure"]
+            for step, result in zip(steps, output["results"], strict=True):
+                if step["op"] == "put" or (step["op"] == "delete" and result["found"]):
+                    yield step["key"], step["op"], step["value"]

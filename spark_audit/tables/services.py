@@ -1,0 +1,60 @@
+"""Rows of services in a frame: found, inspected one by one, and replaced by the plain rows that stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from spark_audit.history.services import OPTION_OPS, SERVICE_OPS, service_problem
+from spark_audit.services.settle import settled_rows
+from spark_audit.tables.conform import conform, joined
+from spark_audit.tables.frame import Bools, Frame, Int64s, Row, schema
+
+# run_id → op_id → the rows that replace the plain row with this op_id.
+Settled: TypeAlias = Mapping[str, Mapping[int, Sequence[Row]]]
+NOTHING_SETTLED: Settled = {}
+
+
+def service_rows(frame: Frame) -> Int64s:
+    """Return the rows of services, and those of single keys that have an option."""
+    return np.flatnonzero(_of_services(frame))
+
+
+def bad_services(frame: Frame) -> Iterator[tuple[int, str]]:
+    """Yield (row, reason) of each row of a service whose request or answer is malformed."""
+    rows = service_rows(frame)
+    for number, row in zip(rows.tolist(), frame.dicts(rows), strict=True):
+        reason = service_problem(row)
+        if reason is not None:
+            yield number, reason
+
+
+def plain(frame: Frame, settled: Settled) -> Frame:
+    """Return the rows that stand for these rows (`plain_rows`), with those replaced that are settled.
+
+    The rows are well-formed. A frame without rows of services, and without settled rows, is returned as it is.
+    """
+    replaced = _of_services(frame) | _among(frame, settled)
+    if not replaced.any():
+        return frame
+    made: list[Row] = []
+    for row in frame.dicts(np.flatnonzero(replaced)):
+        made += settled_rows(row, settled.get(row["run_id"], {}))
+    rest = frame.table.take(np.flatnonzero(~replaced))
+    return Frame(joined([rest, conform(pa.Table.from_pylist(made, schema=schema(names_coded=False)))]))
+
+
+def _of_services(frame: Frame) -> Bools:
+    op = frame.codes("op")
+    return op.among(*SERVICE_OPS) | (op.among(*OPTION_OPS) & ~frame.null("request"))
+
+
+def _among(frame: Frame, settled: Settled) -> Bools:
+    found = np.zeros(frame.rows, np.bool_)
+    for run_id, by_id in settled.items():
+        wanted = np.array(sorted(by_id), np.int64)
+        found |= frame.codes("run_id").among(run_id) & np.isin(frame.numbers("op_id", -1), wanted)
+    return found

@@ -1,0 +1,314 @@
+"""Puts one fault into a sound history with watches, leases, locks or reads at a revision, to test that it is found.
+
+Values are assumed to be unique, as those of generated and recorded histories are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+Row = dict[str, Any]
+_Message = list[Any]  # [return_ns, revision, events]
+_REVISION, _KIND, _KEY, _VALUE, _CREATE, _VERSION, _LEASE, _PREVIOUS = range(8)
+
+
+class _Watch:
+    """A row of a watch, whose messages may be changed."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.request = json.loads(row["request"])
+        self._answer = json.loads(row["output"]["answer"])
+        self.messages: list[_Message] = self._answer["messages"]
+
+    def events(self) -> Iterator[tuple[int, int, list[Any]]]:
+        """Yield (message, place in it, event)."""
+        for number, message in enumerate(self.messages):
+            for place, event in enumerate(message[2]):
+                yield number, place, event
+
+    def last(self) -> int:
+        """The last revision that the row tells of."""
+        return max((message[1] for message in self.messages), default=0)
+
+    def write(self) -> Row:
+        self.row["request"] = _canonical(self.request)
+        self.row["output"] = {**self.row["output"], "answer": _canonical(self._answer)}
+        return self.row
+
+
+class _History:
+    """The rows of one run, and its watches in an order drawn at random."""
+
+    def __init__(self, rows: list[Row], random: Random) -> None:
+        self.rows, self.random = rows, random
+        answered = [row for row in rows if row["op"] == "watch" and row["status"] == "ok"]
+        self.watches = [_Watch(row) for row in random.sample(answered, len(answered))]
+
+    def of(self, op: str) -> list[Row]:
+        """The acknowledged rows of this operation, in an order drawn at random."""
+        mine = [row for row in self.rows if row["op"] == op and row["status"] == "ok"]
+        return self.random.sample(mine, len(mine))
+
+
+def inject_service(rows: Iterable[Row], fault: str, seed: int) -> tuple[list[Row], Row]:
+    """Return a copy of the rows of a run with one fault in it, and a row that shows the fault.
+
+    `fault`: one of SERVICE_FAULTS. Raises ValueError if the history has no place for this fault.
+    """
+    copied = [{**row, "output": row["output"] and dict(row["output"])} for row in rows]
+    shown = _MADE[fault](_History(copied, Random(seed)))
+    if shown is None:
+        raise ValueError(f"no row of this history can be given the fault {fault!r}")
+    return copied, shown
+
+
+def _dropped_event(history: _History) -> Row | None:
+    """A watch leaves out an event of an acknowledged put."""
+    known = {row["revision"] for row in history.of("put")}
+    for watch in history.watches:
+        for number, place, event in watch.events():
+            if event[_REVISION] in known and event[_REVISION] < watch.last() and len(watch.messages[number][2]) > 1:
+                return _without(watch, number, place)
+    return None
+
+
+def _merged_changes(history: _History) -> Row | None:
+    """A watch delivers an acknowledged put and a later one of the same key as one event, the later one."""
+    known = {row["revision"] for row in history.of("put")}
+    for watch in history.watches:
+        later = {(event[_KEY], event[_REVISION]) for _, _, event in watch.events() if event[_KIND] == "put"}
+        for number, place, event in watch.events():
+            behind = any(key == event[_KEY] and at > event[_REVISION] for key, at in later)
+            if event[_REVISION] in known and behind:
+                return _without(watch, number, place)
+    return None
+
+
+def _without(watch: _Watch, number: int, place: int) -> Row:
+    message = watch.messages[number]
+    message[2] = message[2][:place] + message[2][place + 1 :]
+    if message[2]:
+        message[1] = message[2][-1][_REVISION]
+    else:
+        watch.messages.pop(number)
+    return watch.write()
+
+
+def _repeated_event(history: _History) -> Row | None:
+    """A watch delivers an event twice."""
+    for watch in history.watches:
+        for number, _, event in watch.events():
+            message = watch.messages[number]
+            watch.messages.insert(number + 1, [message[0], event[_REVISION], [event]])
+            return watch.write()
+    return None
+
+
+def _swapped_events(history: _History) -> Row | None:
+    """A watch delivers two events of different revisions in the wrong order."""
+    for watch in history.watches:
+        every = [(message, place) for message in watch.messages for place in range(len(message[2]))]
+        for (one, first), (other, second) in pairwise(every):
+            if one[2][first][_REVISION] < other[2][second][_REVISION]:
+                one[2][first], other[2][second] = other[2][second], one[2][first]
+                return watch.write()
+    return None
+
+
+def _split_revision(history: _History) -> Row | None:
+    """A watch delivers the events of one revision in two messages."""
+    for watch in history.watches:
+        for number, place, event in watch.events():
+            when, _, events = watch.messages[number]
+            if place and events[place - 1][_REVISION] == event[_REVISION]:
+                first = [when, event[_REVISION], events[:place]]
+                watch.messages[number : number + 1] = [first, [when, events[-1][_REVISION], events[place:]]]
+                return watch.write()
+    return None
+
+
+def _early_bookmark(history: _History) -> Row | None:
+    """A watch tells a revision as delivered before it delivers an event of this revision."""
+    for watch in history.watches:
+        for number, _, event in watch.events():
+            watch.messages.insert(number, [watch.messages[number][0], event[_REVISION], []])
+            return watch.write()
+    return None
+
+
+def _wrong_previous(history: _History) -> Row | None:
+    """A watch delivers an event with another record as the one before."""
+    for watch in history.watches:
+        told = {(event[_KEY], event[_REVISION]) for _, _, event in watch.events()}
+        for _, _, event in watch.events():
+            before = event[_PREVIOUS]
+            if before is not None and (event[_KEY], before[2]) in told:
+                before[0] += "-never"
+                return watch.write()
+    return None
+
+
+def _phantom_event(history: _History) -> Row | None:
+    """A watch delivers a change that no operation made."""
+    for watch in history.watches:
+        for number, place, event in watch.events():
+            if event[_KIND] == "put":
+                events = watch.messages[number][2]
+                made_up = [event[_REVISION], "put", f"{event[_KEY]}\0", "never", event[_REVISION], 1, 0, None]
+                if watch.request.get("start") is None or not watch.request.get("end"):
+                    events.insert(place + 1, made_up)
+                    return watch.write()
+    return None
+
+
+def _wrong_event(history: _History) -> Row | None:
+    """A watch delivers a put with another value."""
+    for watch in history.watches:
+        for _, _, event in watch.events():
+            if event[_KIND] == "put":
+                event[_VALUE] += "-never"
+                return watch.write()
+    return None
+
+
+def _resumed_late(history: _History) -> Row | None:
+    """A watch goes on one revision after the one where it should."""
+    for watch in history.watches:
+        if watch.request.get("resumes") is None:
+            continue
+        watch.request["from_revision"] += 1
+        first = watch.request["from_revision"]
+        for message in watch.messages:
+            message[2] = [event for event in message[2] if event[_REVISION] >= first]
+        watch.messages[:] = [message for message in watch.messages if message[1] >= first]
+        return watch.write()
+    return None
+
+
+def _expired_early(history: _History) -> Row | None:
+    """A lease ends long before its time to live is over: a renewal was answered with a much longer one."""
+    revoked = {_request(row)["lease_id"] for row in history.rows if row["op"] == "lease_revoke"}
+    attached = {
+        (row["key"], row["revision"]): _request(row)["lease_id"]
+        for row in history.rows
+        if row["op"] == "put" and row["request"] and row["status"] == "ok"
+    }
+    deleted = {row["revision"] for row in history.rows if row["op"] in ("delete", "delete_range")}
+    open_ = {row["key"] for row in history.rows if row["op"] == "delete" and row["status"] == "unknown"}
+    for watch in history.watches:
+        for _, _, event in watch.events():
+            before = event[_PREVIOUS]
+            if event[_KIND] != "delete" or before is None or event[_KEY] in open_ or event[_REVISION] in deleted:
+                continue
+            lease_id = attached.get((event[_KEY], before[2]))
+            if lease_id is not None and lease_id not in revoked:
+                return _promise(history, lease_id)
+    return None
+
+
+def _promise(history: _History, lease_id: int) -> Row | None:
+    for row in history.of("lease_grant"):
+        answer = json.loads(row["output"]["answer"])
+        if answer["lease_id"] == lease_id:
+            row["output"]["answer"] = _canonical({**answer, "ttl_ns": 3_600 * 10**9})
+            return row
+    return None
+
+
+def _renewed_after_end(history: _History) -> Row | None:
+    """A renewal succeeds although an earlier one was told that there is no such lease, or a revocation had returned."""
+    ended = {_request(row)["lease_id"]: row for row in history.of("lease_revoke")}
+    for row in history.of("lease_renew"):
+        end = ended.get(_request(row)["lease_id"])
+        if end is not None:
+            late = 1 + end["return_ns"]
+            later = {**row, "op_id": max(row["op_id"] for row in history.rows) + 1, "client": "late"}
+            later |= {"call_ns": late, "return_ns": late + 1, "output": {"answer": _canonical({"ttl_ns": 10**6})}}
+            history.rows.append(later)
+            return later
+    return None
+
+
+def _repeated_fence(history: _History) -> Row | None:
+    """A lock is obtained with the fence of an earlier owner."""
+    locks = history.of("lock")
+    for one in locks:
+        for other in locks:
+            same = _request(one)["name"] == _request(other)["name"]
+            if same and one["return_ns"] < other["call_ns"]:
+                fence = json.loads(one["output"]["answer"])["fence"]
+                answer = json.loads(other["output"]["answer"])
+                other["output"]["answer"] = _canonical({**answer, "fence": fence})
+                return other
+    return None
+
+
+def _wrong_historic_read(history: _History) -> Row | None:
+    """A read at a revision returns a value that was never written."""
+    for row in history.of("get"):
+        if row["request"] and row["output"]["found"]:
+            row["output"]["value"] += "-never"
+            return row
+    return None
+
+
+def _missed_historic_read(history: _History) -> Row | None:
+    """A read at a revision returns a later record."""
+    for row in history.of("get"):
+        if row["request"] and row["output"]["found"] and row["output"]["mod_revision"] > 2:
+            row["request"] = _canonical({"revision": row["output"]["mod_revision"] - 1})
+            return row
+    return None
+
+
+_MADE: dict[str, Callable[[_History], Row | None]] = {
+    "dropped_event": _dropped_event,
+    "merged_changes": _merged_changes,
+    "repeated_event": _repeated_event,
+    "swapped_events": _swapped_events,
+    "split_revision": _split_revision,
+    "early_bookmark": _early_bookmark,
+    "wrong_previous": _wrong_previous,
+    "phantom_event": _phantom_event,
+    "wrong_event": _wrong_event,
+    "resumed_late": _resumed_late,
+    "expired_early": _expired_early,
+    "renewed_after_end": _renewed_after_end,
+    "repeated_fence": _repeated_fence,
+    "wrong_historic_read": _wrong_historic_read,
+    "missed_historic_read": _missed_historic_read,
+}
+SERVICE_FAULTS = tuple(_MADE)
+
+FAULT_PROPERTIES = {
+    "dropped_event": "watch_gap",
+    "merged_changes": "watch_gap",
+    "repeated_event": "watch_once",
+    "swapped_events": "watch_once",
+    "split_revision": "watch_once",
+    "early_bookmark": "watch_bookmark",
+    "wrong_previous": "watch_previous",
+    "phantom_event": "watch_source",
+    "wrong_event": "watch_source",
+    "resumed_late": "watch_resume",
+    "expired_early": "leases",
+    "renewed_after_end": "leases",
+    "repeated_fence": "locks",
+    "wrong_historic_read": "historic",
+    "missed_historic_read": "historic",
+}
+"""The property that each fault violates."""
+
+
+def _request(row: Row) -> Row:
+    made: Row = json.loads(row["request"])
+    return made
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
