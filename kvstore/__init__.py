@@ -12,12 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvstore.cli.standard_streams import end_with_true_exit_code
-from kvstore.client.calls import CallEnded, ClientEffects, ClientLimits
+from kvstore.client.calls import CallEnded, ClientEffects
 from kvstore.client.client import Client
+from kvstore.client.client_limits import ClientLimits
 from kvstore.client.core import ClientStateMachine
 from kvstore.client.feature_level import raise_feature_level
 from kvstore.client.membership import MemberCalls
-from kvstore.client.watch import Watch
+from kvstore.client.watches.watch import Watch
 from kvstore.errors import (
     Busy,
     ChangeRefused,

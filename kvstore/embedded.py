@@ -19,7 +19,7 @@ import trio
 from kvstore.client.client import DEADLINE_SECONDS_DEFAULT, Client
 from kvstore.client.loop_binding import check_in_trio
 from kvstore.client.pump import dial_tcp
-from kvstore.limits import ServiceLimits
+from kvstore.limits import FEATURE_LEVEL_MAX, ServiceLimits
 from kvstore.member.config import MemberConfig
 from kvstore.member.joining import join_config_of
 from kvstore.member.member import STOP_SECONDS_MAX, RunningMember, run_member
@@ -74,8 +74,10 @@ class open_node:  # noqa: N801 (used like a function)
     """Run a member in this program during the block `async with open_node(...) as store`.
 
     `members`: all members of the cluster, the same list for each of them. It is None for a folder that exists (the
-    folder contains the list), or for a new store of one node. `bootstrap`: make the folder if there is no member in it.
+    folder contains the list), or for a new store of one node. `bootstrap`: make a new member if the folder has none.
     Without `bootstrap`, a missing folder is an error, because a member that lost its disk must not come back empty.
+    `feature_level`: the level at which a new cluster begins, the same for all its first members (by default the highest
+    one that this build knows); it changes nothing in a folder that exists.
     `join`: client addresses of members of a running cluster; if there is no member in the folder, a new member of that
     cluster is made there. In this case `members` has only this member, and it must also be added to the cluster
     (`Client.add_member`), before or after this call. `listen_client`: `host:port` to serve other programs, too. A store
@@ -96,6 +98,7 @@ class open_node:  # noqa: N801 (used like a function)
         members: Sequence[Member] | None = None,
         bootstrap: bool = False,
         cluster_token: str = "",
+        feature_level: int = FEATURE_LEVEL_MAX,
         join: Sequence[str] = (),
         listen_peer: str | None = None,
         listen_client: str | None = None,
@@ -114,6 +117,7 @@ class open_node:  # noqa: N801 (used like a function)
             joining=joining,
             cluster_token=cluster_token,
             bootstrap=bootstrap,
+            feature_level=feature_level,
             listen_peer=listen_peer,
             listen_client=listen_client,
             listen_when_alone=listen_client is not None or joining is not None,

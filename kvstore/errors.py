@@ -279,13 +279,13 @@ class LockLost(OperationFailed):
 
 
 class LeadershipLost(LockLost):
-    """A transaction of an elected leader was not carried out, because it is not the leader any more."""
+    """An elected leader does not lead any more: its transaction was not carried out, or `Leadership.term` has ended."""
 
 
 class LeaseLost(StoreError):
     """The block of a lease was cancelled, because its lease has ended or may have ended.
 
-    What the block did before took effect. The store removes the keys of the lease, or has removed them.
+    Everything that the block did before has its effect. The store removes the keys of the lease, or has removed them.
     """
 
     def __init__(self, lease_id: int, reason: str) -> None:
@@ -519,7 +519,7 @@ class RequestClosed(KvError):
 
 
 class RevisionCompacted(KvError):
-    """A page was requested at a revision that can no longer be read. Start the listing again."""
+    """A read, a watch or a compaction named a revision that is no longer kept. A listing has to start again."""
 
     code = ResultCode.REVISION_COMPACTED
 
@@ -535,7 +535,7 @@ class RevisionCompacted(KvError):
 
 
 class RevisionAhead(KvError):
-    """A page was requested at a revision that this member has not reached. Ask another member, or ask later."""
+    """A read or a compaction named a revision that this member has not reached. Ask another member, or ask later."""
 
     code = ResultCode.REVISION_AHEAD
 
@@ -574,7 +574,7 @@ class LeaseNotFound(KvError):
 
 
 class LeaseExists(KvError):
-    """A lease was granted under an id that another lease has."""
+    """No lease was granted, because another lease has the requested id."""
 
     code = ResultCode.LEASE_EXISTS
 
@@ -587,7 +587,7 @@ class LeaseExists(KvError):
 
 
 class NotANumber(KvError):
-    """An add to a value that is no decimal integer of 64 bits, or whose sum would not be one."""
+    """An add was refused: the value is no decimal integer of 64 bits, or the sum would not be one."""
 
     code = ResultCode.NOT_A_NUMBER
 

@@ -33,8 +33,8 @@ snapshots. The level in force is replicated state, which `raise_feature_level` c
 FEATURE_LEVELS = LevelRange(FEATURE_LEVEL_MIN, FEATURE_LEVEL_MAX)
 
 FEATURE_LEVEL_INITIAL = 1
-"""The level at which every new store begins. It must not depend on the builds of the first members: their builds may
-differ, but their first states must be equal. This constant never changes."""
+"""The level of a machine that no state was given. This constant never changes. A new cluster begins at a level that its
+founders agree on, by default the highest one that their builds know (`kvstore.member.folder`)."""
 
 RECORD_OVERHEAD_BYTES = 64
 """The bytes that a record counts towards the quota, in addition to its key and value."""
@@ -87,7 +87,7 @@ class StoreLimits:
     history_bytes_max: int = 64 * MIB  # Of keys and old values, and 64 for each event.
     history_events_max: int = 1_000_000
     leases_max: int = 100_000
-    lease_grace_ns: int = 3 * SECOND_NS  # After an election no lease expires for so long.
+    lease_grace_ns: int = 3 * SECOND_NS  # After an election no lease expires for this time.
 
     def __post_init__(self) -> None:
         for name in self.names():
@@ -120,7 +120,7 @@ HISTORY_LIMITS = ("history_bytes_max", "history_events_max")
 
 
 def limit_min(name: str) -> int:
-    """The least value of a replicated limit. Those of the history may be 0, which switches it off."""
+    """The least value of a replicated limit. A 0 as a limit of the history switches the history off."""
     return 0 if name in (*HISTORY_LIMITS, "lease_grace_ns") else 1
 
 
@@ -164,7 +164,7 @@ class ServiceLimits:
 
     connections_max: int = 1_000  # Fewer if the limit on open files is lower (`resources.descriptor_budget`).
     operator_connections_max: int = 8  # Beyond `connections_max`, for `hwm status` (`resources.connection_places`).
-    closing_connections_max: int = 32  # Refused connections that stay open for a moment, to read the reason.
+    closing_connections_max: int = 32  # Refused connections, open for a moment so that clients can read the reason.
     in_flight_max: int = 4_096  # Unanswered requests per connection; further requests wait in the socket.
     unsent_bytes_max: int = 8 * MIB  # Unread responses of a connection; at the bound, no further ones are made.
     incomplete_bytes_total_max: int = 128 * MIB  # Incomplete frames of all connections: 32 frames of the greatest size.
@@ -174,5 +174,6 @@ class ServiceLimits:
     watches_max: int = 100_000
     watches_per_connection_max: int = 10_000
     watch_ranges_max: int = 10_000  # Distinct watched ranges of keys.
+    history_age_ns_max: int = 0  # The leader compacts what is older; 0: nothing (`resources.history_age`).
     log_bytes_max: int = 8 * 1024  # Entries of a `read_log` response (1 ms of work), unless the first is larger.
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)

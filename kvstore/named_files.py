@@ -92,7 +92,7 @@ def open_in_place(path: Path) -> int:
 def open_regular(path: Path) -> int:
     """Return a descriptor to read the file `path`. Raises OSError for a pipe or device, which could block for ever.
 
-    The name of an open descriptor is accepted for any kind but a folder: a program that passes a pipe writes to it.
+    The name of an open descriptor is accepted for any file but a folder: a program that passes a pipe writes to it.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode

@@ -209,7 +209,7 @@ class AtomicFile:
         self._aside: Path | None = None  # The temporary name; None: written in place.
         self._file: BinaryIO | None = None
         self._is_copying = False
-        self._folder: int | None = None  # Opened early: a failure after the rename could not be undone.
+        self._folder: int | None = None  # Opened before the rename, which could not be undone if this failed.
 
     def __enter__(self) -> Self:
         with self._says():

@@ -55,7 +55,7 @@ class SavedSnapshot:
     @property
     def open_entries(self) -> int:
         """The number of entries in the log of the member that it had not applied. They are not in the file, but may
-        have been acknowledged. This includes entries that the member knew to be committed.
+        have been acknowledged. The number includes entries that the member knew to be committed.
         """
         if self.member is None:
             return 0
@@ -77,7 +77,7 @@ async def save_snapshot(
 
     If `path` is None, the file is standard output, which gets all bytes at the end, after they are verified. `member`:
     a node id or address; None means the leader. `existing`: save the state that this member itself has applied. This is
-    for a cluster that has lost its majority, and does not give the guarantee above. If the member cannot build such a
+    for a cluster that has lost its majority, and lacks the guarantee of this module. If the member cannot build such a
     snapshot within `wait_seconds`, its newest snapshot is saved instead (`SavedSnapshot.is_older`). `force`: replace an
     existing file. `wait_seconds`: how long the member may take to build a snapshot. The client's deadline applies to
     each request. If the member gives up a build, `tell` is called with a line for people, once for each reason, and the
@@ -128,8 +128,8 @@ async def _address(client: Client, member: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _SnapshotSource:
-    """A member that has to send a snapshot of `revision` or later. With `may_be_older`, any snapshot is accepted in the
-    end."""
+    """A member that has to send a snapshot of `revision` or later. With `may_be_older`, any snapshot is accepted once
+    `wait_seconds` are over."""
 
     client: Client
     address: str

@@ -93,7 +93,7 @@ class Failure(click.ClickException):
 def failure_of(error: StoreError) -> Failure:
     """The Failure for an error of the store, with its exit code."""
     match error:
-        case OutcomeUnknown() | LeaseLost():  # What was done before the loss took effect.
+        case OutcomeUnknown() | LeaseLost():  # What was done before the loss has its effect.
             code = ExitCode.UNKNOWN
         case Unavailable():
             code = ExitCode.UNAVAILABLE

@@ -22,11 +22,14 @@ from kvstore.protocol.commands import CompareAndSet, Delete, DeleteRange, Get, P
 from kvstore.protocol.messages import Consistency
 from kvstore.protocol.read_modes import STALENESS_MS_MAX, asked_for
 from kvstore.protocol.results import (
+    AddResult,
+    AppendResult,
     CompareAndSetResult,
     DeleteRangeResult,
     DeleteResult,
     GetResult,
     KeyRecord,
+    PutResult,
     RangeResult,
     Record,
     Result,
@@ -89,7 +92,12 @@ def result_json(result: Result) -> dict[str, Any]:
         case DeleteResult():
             return {"op": "delete", "found": result.found}
         case DeleteRangeResult():
-            return {"op": "delete_range", "count": result.count}
+            removed = {"previous": [record_json(each) for each in result.previous]} if result.previous else {}
+            return {"op": "delete_range", "count": result.count, **removed}
+        case AppendResult():
+            return {"op": "append", "key": result.key}
+        case AddResult():
+            return {"op": "add", "number": result.number}
         case RangeResult():
             items = [record_json(item) for item in result.items]
             return {"op": "range", "items": items, "more": result.more, "count": result.count}
@@ -102,6 +110,8 @@ def result_json(result: Result) -> dict[str, Any]:
                 "succeeded": result.succeeded,
                 "results": [result_json(each) for each in result.results],
             }
+        case PutResult(previous=Record() as previous):
+            return {"op": "put", "previous": record_json(previous)}
         case _:
             return {"op": "put"}
 
@@ -320,7 +330,15 @@ def txn(document: str, endpoints: str, deadline_seconds: float, as_json: bool) -
      "failure":  [{"op": "range", "prefix": "a"}, {"op": "delete", "key": "b"}]}
 
     \b
-    target: version, create_revision, mod_revision, value      op: =, !=, <, >
+    target: version, create_revision, mod_revision, lease, value      op: =, !=, <, >
+    A comparison with "end" or "prefix" must hold for every key of the range.
+    put: "lease_id", "previous", "keep_value", "keep_lease"; get, range: "revision"
+    also: {"op": "delete_range", "prefix": "a", "previous": true}
+          {"op": "append", "prefix": "log/", "value": "1"}
+          {"op": "add", "key": "n", "delta": 1}
+          {"op": "txn", "compares": [...], "success": [...], "failure": [...]}
+
+    \b
     Exit code 1 if a comparison is false and the `failure` branch ran.
     """
     try:

@@ -13,7 +13,13 @@ from kvstore.cli.common import ExitCode, Failure, FunctionT, MemberType
 from kvstore.cli.output import OPERATION, say
 from kvstore.cli.process import failure_of_member, serve
 from kvstore.errors import InvalidAddress
-from kvstore.limits import SECOND_NS, AdmissionLimits, ServiceLimits
+from kvstore.limits import (
+    FEATURE_LEVEL_MAX,
+    FEATURE_LEVEL_MIN,
+    SECOND_NS,
+    AdmissionLimits,
+    ServiceLimits,
+)
 from kvstore.member.config import MemberConfig
 from kvstore.member.folder import initialize_folder
 from kvstore.member.joining import JoinConfig, join_config_of, make_joining_folder
@@ -23,6 +29,10 @@ from raft import PRIORITY_MAX, InvalidConfiguration, Member, RaftConfig
 from storage import StorageLimits
 
 MILLISECOND_NS = 1_000_000
+MINUTE_NS = 60 * SECOND_NS
+
+HISTORY_MINUTES_MAX = 525_600
+"""A year."""
 
 if TYPE_CHECKING:
     DialParamType = click.ParamType[tuple[str, str]]
@@ -70,6 +80,17 @@ def folder_options(function: FunctionT) -> FunctionT:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def level_option(function: FunctionT) -> FunctionT:
+    """Add the option `--feature-level`."""
+    return click.option(
+        "--feature-level",
+        type=click.IntRange(FEATURE_LEVEL_MIN, FEATURE_LEVEL_MAX),
+        metavar="N",
+        help="The level at which a new cluster begins, the same for all its first members. A lower one if some of them "
+        f"have an older build.  [default: {FEATURE_LEVEL_MAX}]",
+    )(function)
 
 
 class Endpoints(EndpointsParamType):
@@ -136,12 +157,21 @@ def join_options(function: FunctionT) -> FunctionT:
 
 
 def joining_from(
-    join: Sequence[str], cluster_id: bytes | None, node_id: str | None, members: Sequence[Member], cluster_token: str
+    join: Sequence[str],
+    cluster_id: bytes | None,
+    node_id: str | None,
+    members: Sequence[Member],
+    cluster_token: str,
+    feature_level: int | None,
 ) -> JoinConfig | None:
     """Convert the options about joining; None if neither `--join` nor `--cluster-id` is given. Raises
     InvalidConfiguration."""
     if not join and cluster_id is None:
         return None
+    if feature_level is not None:
+        raise InvalidConfiguration(
+            "--feature-level is for founders; a member that joins takes the level of the cluster"
+        )
     if cluster_token:
         raise InvalidConfiguration(
             "--cluster-token is for founders; a member that joins takes the cluster's id from it"
@@ -155,12 +185,14 @@ def joining_from(
 
 @click.command()
 @folder_options
+@level_option
 @join_options
 def init(
     folder: Path,
     node_id: str | None,
     members: tuple[Member, ...],
     cluster_token: str,
+    feature_level: int | None,
     join: tuple[str, ...],
     cluster_id: bytes | None,
 ) -> None:
@@ -169,9 +201,15 @@ def init(
     With --join, --member is this member itself.
     """
     try:
-        joining = joining_from(join, cluster_id, node_id, members, cluster_token)
+        joining = joining_from(join, cluster_id, node_id, members, cluster_token, feature_level)
         if joining is None:
-            config = MemberConfig(folder=folder, node_id=node_id, members=members or None, cluster_token=cluster_token)
+            config = MemberConfig(
+                folder=folder,
+                node_id=node_id,
+                members=members or None,
+                cluster_token=cluster_token,
+                feature_level=feature_level or FEATURE_LEVEL_MAX,
+            )
             identity = initialize_folder(config)
         else:
             identity = trio.run(make_joining_folder, folder, joining)
@@ -183,6 +221,7 @@ def init(
 
 @click.command("serve")
 @folder_options
+@level_option
 @join_options
 @click.option("--bootstrap", is_flag=True, help="Make DIR first if no member is in it. Never after a lost disk.")
 @click.option("--listen-peer", metavar="HOST:PORT", help="Where peers connect, if not at the advertised address.")
@@ -234,6 +273,13 @@ def init(
     help="The longest time-to-live that a client's session may have.",
 )
 @click.option(
+    "--history-minutes",
+    type=click.IntRange(1, HISTORY_MINUTES_MAX),
+    metavar="N",
+    help="Forget the history that is older, as far as it is kept; the same for all members. Without it, only "
+    "`history_bytes_max` and `history_events_max` bound it.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
@@ -252,6 +298,7 @@ def serve_command(
     node_id: str | None,
     members: tuple[Member, ...],
     cluster_token: str,
+    feature_level: int | None,
     join: tuple[str, ...],
     cluster_id: bytes | None,
     bootstrap: bool,
@@ -271,6 +318,7 @@ def serve_command(
     retention_bytes: int | None,
     segment_bytes: int | None,
     session_ttl_seconds_max: int,
+    history_minutes: int | None,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -285,13 +333,14 @@ def serve_command(
     """
     start_logging(log_level, as_json=log_format == "json")
     try:
-        joining = joining_from(join, cluster_id, node_id, members, cluster_token)
+        joining = joining_from(join, cluster_id, node_id, members, cluster_token, feature_level)
         config = MemberConfig(
             folder=folder,
             node_id=node_id,
             members=members or None if joining is None else None,
             cluster_token=cluster_token,
             bootstrap=bootstrap,
+            feature_level=feature_level or FEATURE_LEVEL_MAX,
             joining=joining,
             listen_peer=listen_peer,
             listen_client=listen_client,
@@ -309,7 +358,10 @@ def serve_command(
                 retention_bytes_max=retention_bytes,
             ),
             storage=StorageLimits() if segment_bytes is None else StorageLimits(segment_bytes_max=segment_bytes),
-            service=ServiceLimits(admission=AdmissionLimits(session_ttl_ns_max=session_ttl_seconds_max * SECOND_NS)),
+            service=ServiceLimits(
+                admission=AdmissionLimits(session_ttl_ns_max=session_ttl_seconds_max * SECOND_NS),
+                history_age_ns_max=(history_minutes or 0) * MINUTE_NS,
+            ),
         )
     except (InvalidConfiguration, InvalidAddress) as error:
         raise Failure(str(error), ExitCode.USAGE, "see `hwm serve --help`") from error

@@ -28,10 +28,14 @@ COLUMNS = (
 )
 
 
+SERVICES_COLUMNS = ("member", "watches", "leases", "revision", "history\nfrom", "kept\nchanges", "kept\nbytes")
+
+
 @click.command()
+@click.option("--services", is_flag=True, help="Watches, leases and the history of each member instead of its log.")
 @click.option("--state-hash", is_flag=True, help="Also a hash of each member's state.")
 @client_options
-def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
+def status(services: bool, state_hash: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Show each member: role or `learner`, term, log, marks, and how far it lags behind the high-water mark.
 
     Exit code 5 if no member answers; 1 if some do not.
@@ -44,6 +48,8 @@ def status(state_hash: bool, endpoints: str, deadline_seconds: float, as_json: b
     mark = max((found.commit_index for found in members.values() if isinstance(found, MemberStatus)), default=0)
     if as_json:
         print_json([_as_json(node_id, found, mark) for node_id, found in members.items()])
+    elif services:
+        print_table(SERVICES_COLUMNS, [_services_row(node_id, found) for node_id, found in members.items()])
     else:
         columns = [*COLUMNS, "state\nhash"] if state_hash else COLUMNS
         print_table(columns, [_row(node_id, found, mark, state_hash) for node_id, found in members.items()])
@@ -154,6 +160,13 @@ def _row(node_id: str, found: MemberStatus | StoreError, mark: int, state_hash: 
         f"{found.feature_level} ({found.feature_level_max})",
         *([found.state_hash.hex()[:16]] if state_hash else []),
     ]
+
+
+def _services_row(node_id: str, found: MemberStatus | StoreError) -> list[object]:
+    if isinstance(found, StoreError):
+        return [node_id, "unreachable", *["-"] * (len(SERVICES_COLUMNS) - 2)]
+    history = found.first_revision, found.history_events, found.history_bytes
+    return [node_id, found.watches, found.leases, found.revision, *history]
 
 
 def _as_json(node_id: str, found: MemberStatus | StoreError, mark: int) -> dict[str, object]:

@@ -11,7 +11,7 @@ from kvstore.cli.common import Data, client_options, print_json, run_with_client
 from kvstore.cli.data import record_json
 from kvstore.cli.output import say, show
 from kvstore.client.client import Client
-from kvstore.client.watch import Watch
+from kvstore.client.watches.watch import Watch
 from kvstore.protocol.text import to_shown_text
 from kvstore.protocol.watches import Change
 

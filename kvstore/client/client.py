@@ -20,11 +20,11 @@ from typing import Literal, Self, cast
 from kvstore.client.bulk import BulkCall, Item
 from kvstore.client.core import SESSION_TTL_NS_DEFAULT
 from kvstore.client.leadership_transfer import hand_over
-from kvstore.client.lease_calls import LeaseCalls
+from kvstore.client.leases.lease_calls import LeaseCalls
+from kvstore.client.leases.renewals import Renewals
 from kvstore.client.membership import MemberCalls
 from kvstore.client.pump import ClientPump, Dialer
-from kvstore.client.renewals import Renewals
-from kvstore.client.watch import Watch
+from kvstore.client.watches.watch import Watch
 from kvstore.errors import (
     InvalidAddress,
     InvalidRequest,
@@ -115,7 +115,7 @@ from kvstore.protocol.session_requests import (
 from kvstore.protocol.status import MemberStatus, status_from_map
 from kvstore.protocol.text import Text
 from kvstore.protocol.text import as_bytes as _bytes
-from kvstore.protocol.validation import validate_body
+from kvstore.protocol.validation import only_reads, validate_body
 from kvstore.protocol.watches import NO_FLAGS, WatchFlag, WatchSpec
 from kvstore.recipes.election import ELECTION_TTL_SECONDS_DEFAULT, Election
 from kvstore.recipes.lease import Lease, kept_lease
@@ -291,7 +291,10 @@ class Client(MemberCalls, LeaseCalls):
         *,
         deadline_seconds: float | None = None,
     ) -> TxnResult:
-        """Carry out `success` if all comparisons hold, else `failure`. The operations run in order, as one change."""
+        """Carry out `success` if all comparisons hold, else `failure`. The operations run in order, as one change.
+
+        A transaction whose branches have only gets and ranges is a linearizable read: nothing is written to the log.
+        """
         command = Txn(tuple(compares), tuple(success), tuple(failure))
         return await self._write(command, TxnResult, deadline_seconds)
 
@@ -301,8 +304,8 @@ class Client(MemberCalls, LeaseCalls):
         *,
         attempts_max: int = ATTEMPTS_MAX_DEFAULT,
     ) -> ResultT:
-        """Read, compute and write as one step: call `work` with a transaction until its reads still hold when its
-        writes are carried out. Returns what the last call of `work` returned.
+        """Read, compute and write as one step. `work` is called again, each time with a new transaction, until nothing
+        that it has read changes before its writes are carried out. Returns what the last call of `work` returned.
 
             async def move(tx):
                 left = int(await tx.get("a", b"0")) - 1
@@ -317,9 +320,9 @@ class Client(MemberCalls, LeaseCalls):
         return await transact(self, work, attempts_max)
 
     async def compact(self, revision: int, *, deadline_seconds: float | None = None) -> None:
-        """Forget the history below `revision`: reads and watches from it on still work. Needs feature level 2.
+        """Forget the history below `revision`. Reads and watches from `revision` on still work. Needs feature level 2.
 
-        Raises RevisionCompacted if that is done already, RevisionAhead.
+        Raises RevisionCompacted if this history is forgotten already, RevisionAhead.
         """
         await self.execute(Compact(revision), deadline_seconds=deadline_seconds)
 
@@ -431,7 +434,7 @@ class Client(MemberCalls, LeaseCalls):
 
     @property
     def renewals(self) -> Renewals:
-        """The renewals of leases that wait, which are sent together."""
+        """The renewals of this client's leases; those that wait are sent together."""
         return self._renewals
 
     def lease(self, ttl_seconds: float) -> AbstractAsyncContextManager[Lease]:
@@ -452,7 +455,8 @@ class Client(MemberCalls, LeaseCalls):
             async with client.lock("report") as lock:
                 await lock.guarded().put("report", "...").commit()
 
-        Only `guarded` transactions, and services that compare `lock.fence`, are certainly carried out under the lock.
+        Only `guarded` transactions, and requests to services that compare `lock.fence`, are certainly carried out under
+        the lock.
         Raises LockTimeout after `wait_seconds`. If the lock is lost, the block is cancelled, and LeaseLost is raised.
         Needs feature level 2.
         """
@@ -511,8 +515,8 @@ class Client(MemberCalls, LeaseCalls):
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> Answer[Result]:
-        """Carry out any command. Gets and ranges do not go through the log. The options `consistency`,
-        `max_staleness_ms` and `member` are for them only.
+        """Carry out any command. Gets, ranges, and transactions that have only such operations do not go through the
+        log. The options `consistency`, `max_staleness_ms` and `member` are for them only.
 
         The client manages its session itself: commands about sessions are refused with Unsupported.
         """
@@ -527,14 +531,20 @@ class Client(MemberCalls, LeaseCalls):
             ) from error
         if flaw is not None:
             raise InvalidRequest(flaw)
-        if isinstance(command, Get | Range):
+        if isinstance(command, Get | Range | Txn) and only_reads(body):
             address = None if member is None else await self._address_of(member)
             wanted = asked_for(consistency, max_staleness_ms)
             request = read_request(command, wanted, address, max_staleness_ms=max_staleness_ms or 0)
         else:
             request = command_request(command)
         try:
-            response, session_id = await self._pump.ask(request, self._seconds(deadline_seconds))
+            try:
+                response, session_id = await self._pump.ask(request, self._seconds(deadline_seconds))
+            except Unsupported:
+                if not isinstance(command, Txn) or request.items[:1] != (_LINEARIZABLE,):
+                    raise
+                request = command_request(command)  # A member of an older build reads no transactions.
+                response, session_id = await self._pump.ask(request, self._seconds(deadline_seconds))
         except InvalidRequest as error:
             if error.reason in _BELOW_LEVEL and validate_body(body, FEATURE_LEVEL_INITIAL) is not None:
                 raise LevelTooLow(HISTORY_LEVEL) from error
@@ -622,7 +632,7 @@ class Client(MemberCalls, LeaseCalls):
         """Close the session of any client. Returns False if the session does not exist, or if it was used and
         `only_unused` is set.
 
-        The client of the closed session registers another session when it needs one. If this client has an open command
+        The client of the closed session registers another session when it needs one. If that client has an open command
         and an attempt of this command was lost, the outcome of the command becomes unknown. `close_session` can be
         repeated.
         """

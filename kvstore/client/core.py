@@ -17,7 +17,8 @@ from random import Random
 from typing import Final
 
 from kvstore.client.address_book import AddressBook
-from kvstore.client.calls import MILLISECOND_NS, Call, CallEnded, CallQueues, ClientEffects, ClientLimits, DeadlineQueue
+from kvstore.client.calls import Call, CallEnded, CallQueues, ClientEffects, DeadlineQueue
+from kvstore.client.client_limits import MILLISECOND_NS, ClientLimits
 from kvstore.client.leader_search import LeaderSearch
 from kvstore.client.member_connection import ConnectionState, MemberConnection
 from kvstore.client.response_classifier import (
@@ -30,8 +31,8 @@ from kvstore.client.response_classifier import (
     classify,
 )
 from kvstore.client.session import Admission, SessionKeeper
-from kvstore.client.watch_keeper import WatchKeeper
-from kvstore.client.watch_stream import WatchStream
+from kvstore.client.watches.watch_keeper import WatchKeeper
+from kvstore.client.watches.watch_stream import WatchStream
 from kvstore.errors import Busy, ClientClosed, OperationFailed, OutcomeUnknown, RequestTooLarge, TooStale, Unavailable
 from kvstore.protocol.commands import CloseSession, KeepAlive, RegisterSession
 from kvstore.protocol.messages import (
@@ -89,7 +90,7 @@ class ClientStateMachine:
         self._cluster_id = b""
         self._members: MembersView | None = None
         self._effects = ClientEffects()
-        self._watches = WatchKeeper(limits, random, self._next_request_id)
+        self._watches = WatchKeeper[MemberConnection](limits, random, self._next_request_id)
 
     # Calls of the application.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from kvstore.client.address_book import AddressBook
-from kvstore.client.calls import ClientLimits
+from kvstore.client.client_limits import ClientLimits
 from kvstore.client.member_connection import MemberConnection
 
 

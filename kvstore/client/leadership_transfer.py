@@ -20,10 +20,10 @@ async def hand_over(
 ) -> str:
     """Request the transfer, and return the id of the new leader: `to`, or, if None, any member but the present leader.
 
-    Raises TransferRefused if the transfer took too long.
+    Raises TransferRefused if the leader refuses, or the transfer takes too long.
 
-    The request is sent once, because a second request could undo the first. If the request is lost, the transfer ends
-    with `too_late`.
+    The request is sent once, because a second request could undo the first. If the connection is lost before the
+    response, raises Unavailable, although the leadership may still be transferred.
     """
     first: MembersView | None = None
     is_asked = False

@@ -7,7 +7,7 @@ import enum
 import cbor2
 
 from kvstore.client.calls import Call, CallQueue
-from kvstore.client.watch_stream import WatchStream
+from kvstore.client.watches.watch_stream import WatchStream
 from kvstore.fast_paths import FAST_PATHS
 from kvstore.protocol.messages import Response, decode_greeting, decode_response, encode_client_hello
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, ProtocolError, frame
@@ -69,6 +69,11 @@ class MemberConnection:
         self._reader = ResponseReader("")
         self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self._out: list[bytes] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """True once the hello of the member was received."""
+        return self.state is ConnectionState.READY
 
     def greet(self, now: int) -> None:
         """Send the hello of the client, after the connection was established."""

@@ -65,7 +65,7 @@ class MemberCalls:
         return found
 
     async def change_members(self, change: MembershipChange, *, deadline_seconds: float | None = None) -> int:
-        """Change the members, all at once; returns the index of the change's last entry once that entry is committed.
+        """Carry out all parts of a change at once; return the index of its last entry once that entry is committed.
 
         Raises ChangeRefused if nothing has changed. Raises OutcomeUnknown if the response is lost: `membership` then
         shows the outcome.

@@ -22,7 +22,7 @@ from kvstore.client.bulk import BulkCall
 from kvstore.client.calls import CallEnded
 from kvstore.client.core import ClientStateMachine
 from kvstore.client.loop_binding import LoopBinding
-from kvstore.client.watch_stream import WatchBatch, WatchStream
+from kvstore.client.watches.watch_stream import WatchBatch, WatchStream
 from kvstore.errors import ClientClosed, InvalidAddress
 from kvstore.protocol.addresses import parse_address
 from kvstore.protocol.messages import MembersView, Request, Response
@@ -226,7 +226,7 @@ class ClientPump:
         self._binding.check()
         batch = stream.take()
         if batch is not None:
-            self._flush_soon()  # Window may have to be given back.
+            self._flush_soon()  # The client may have to report the taken bytes to the member.
         return batch
 
     async def wait_for_news(self, stream: WatchStream) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 
-from kvstore.client.calls import Call, ClientLimits, RequestSequence
+from kvstore.client.calls import Call, RequestSequence
+from kvstore.client.client_limits import ClientLimits
 
 
 class Admission(enum.Enum):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvstore.errors import StoreError
-from kvstore.limits import ServiceLimits
+from kvstore.limits import FEATURE_LEVEL_MAX, FEATURE_LEVELS, ServiceLimits
 from kvstore.member.joining import JoinConfig
 from kvstore.protocol.addresses import parse_address
 from raft import Configuration, InvalidConfiguration, Member, RaftConfig
@@ -35,9 +35,10 @@ class MemberConfig:
 
     `members`: the first members of the cluster, the same list for all of them. If it is None, the configuration comes
     from the folder; a new folder is made for a store of one member. `bootstrap`: make the folder if it holds no member
-    yet. `joining`: if the folder holds no member yet, make it the folder of a new member of a running cluster;
-    `members` must then be None. `listen_*`: `host:port`, or None for this member's own advertised address. `dial`: the
-    addresses of peers by node id, where they differ from the advertised addresses.
+    yet. `feature_level`: the level at which a new cluster begins, the same for all its first members. `joining`: if the
+    folder holds no member yet, make it the folder of a new member of a running cluster; `members` must then be None.
+    `listen_*`: `host:port`, or None for this member's own advertised address. `dial`: the addresses of peers by node
+    id, where they differ from the advertised addresses.
     """
 
     folder: Path
@@ -45,6 +46,7 @@ class MemberConfig:
     members: tuple[Member, ...] | None = None
     cluster_token: str = ""
     bootstrap: bool = False
+    feature_level: int = FEATURE_LEVEL_MAX
     joining: JoinConfig | None = None
     listen_peer: str | None = None
     listen_client: str | None = None
@@ -61,6 +63,10 @@ class MemberConfig:
         if self.joining is not None and (self.bootstrap or self.members is not None or self.cluster_token):
             raise InvalidConfiguration(
                 "a member that joins a cluster is not one of its founders: no bootstrap, no token"
+            )
+        if self.feature_level not in FEATURE_LEVELS:
+            raise InvalidConfiguration(
+                f"a new cluster cannot begin at feature level {self.feature_level}; this build knows {FEATURE_LEVELS}"
             )
         for address in (self.listen_peer, self.listen_client, self.metrics, *self.dial.values()):
             if address is not None:

@@ -1,15 +1,24 @@
 """Makes the data folder of a member of a new cluster, or opens an existing folder and checks it by the
-configuration."""
+configuration.
+
+A new cluster begins at a feature level, which is part of its first state. So all founders must begin at the same one:
+the cluster id covers the level, and founders that begin at different levels refuse each other.
+
+See docs/reference/specification.md#11-ids.
+"""
 
 from __future__ import annotations
 
 import os
 import uuid
 
+from kvstore.limits import FEATURE_LEVEL_MAX, FEATURE_LEVEL_MIN, StoreLimits
 from kvstore.member.config import MemberConfig
-from kvstore.store.machine import initial_header
+from kvstore.store.map import KeyValueMap
+from kvstore.store.sessions import Sessions
+from kvstore.store.snapshot_codec import header_of
 from raft import Configuration, Identity, InvalidConfiguration, Member, derive_cluster_id
-from storage import DataFolder, NotInitialized, create_data_folder, open_data_folder
+from storage import DataFolder, NotInitialized, WrongCluster, create_data_folder, open_data_folder
 
 
 def initialize_folder(config: MemberConfig) -> Identity:
@@ -23,24 +32,47 @@ def initialize_folder(config: MemberConfig) -> Identity:
     elif config.node_id is None:
         raise InvalidConfiguration("a member of a cluster is started with its own node id")
     identity = Identity(
-        cluster_id=derive_cluster_id(token, configuration),
+        cluster_id=_cluster_id(token, configuration, config.feature_level),
         group_id=0,
         node_id=node_id,
         incarnation_id=os.urandom(16),
     )
-    create_data_folder(config.folder, identity=identity, configuration=configuration, machine_header=initial_header())
+    first_state = header_of(KeyValueMap(), Sessions(), StoreLimits(), 0, config.feature_level)
+    create_data_folder(config.folder, identity=identity, configuration=configuration, machine_header=first_state)
     return identity
 
 
 def open_or_bootstrap(config: MemberConfig) -> DataFolder:
     """Open the folder, which must belong to this cluster and node. With `bootstrap`, make the folder first if it holds
     no member."""
-    configuration = config.configuration
-    expected = None if configuration is None else derive_cluster_id(config.cluster_token, configuration)
     try:
-        return open_data_folder(config.folder, expect_cluster_id=expected, expect_node_id=config.node_id)
+        return _open(config)
     except NotInitialized:
         if not config.bootstrap:
             raise
     initialize_folder(config)
+    return _open(config)
+
+
+def _open(config: MemberConfig) -> DataFolder:
+    """Open the folder. Its cluster may have begun at any level: the level of the configuration is for new folders."""
+    configuration, expected = config.configuration, None
+    if configuration is not None:
+        expected = _cluster_id(config.cluster_token, configuration, config.feature_level)
+    try:
+        return open_data_folder(config.folder, expect_cluster_id=expected, expect_node_id=config.node_id)
+    except WrongCluster as error:
+        levels = range(FEATURE_LEVEL_MIN, FEATURE_LEVEL_MAX + 1)
+        if configuration is None or all(
+            error.found != _cluster_id(config.cluster_token, configuration, level) for level in levels
+        ):
+            raise
+        expected = error.found
     return open_data_folder(config.folder, expect_cluster_id=expected, expect_node_id=config.node_id)
+
+
+def _cluster_id(token: str | bytes, configuration: Configuration, level: int) -> bytes:
+    """The id of a cluster that begins at a feature level. A level above 1 is put before the token. No token from a
+    command line can look like that, because it has no zero byte."""
+    raw = token.encode() if isinstance(token, str) else token
+    return derive_cluster_id(raw if level == FEATURE_LEVEL_MIN else b"\0level %d\0" % level + raw, configuration)

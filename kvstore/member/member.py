@@ -120,7 +120,8 @@ async def _run(
         torn = "of a write that was under way when it last ended were cut off the log; nothing of it was promised"
         logger.info("%s: %d bytes %s", identity.node_id, storage.torn_bytes, torn)
     random = Random(SystemRandom().getrandbits(64))
-    machine = KvMachine(on_applied=note_allocations)
+    metrics = None if config.metrics is None else _metrics_server(config, files, identity)
+    machine = (metrics.machine if metrics else KvMachine)(on_applied=note_allocations)
     node = Node(
         identity=identity,
         config=config.raft,
@@ -139,7 +140,6 @@ async def _run(
     own = configuration.member(identity.node_id)
     is_configured, own = own is not None, own or joins_as
     has_peers = not is_configured or len(configuration.members) > 1 or bool(config.listen_peer or own.peer_address)
-    metrics = None if config.metrics is None else _metrics_server(config, files, identity)
     listeners = await open_listeners(config, own, has_peers=has_peers)
     transport = (
         Transport(
@@ -219,6 +219,6 @@ async def _serve(
         task_status.started(member)
     if failure is not None:
         cause = failure.__cause__
-        raise cause if isinstance(cause, NewerBuildNeeded) else failure  # This error has a better hint.
+        raise cause if isinstance(cause, NewerBuildNeeded) else failure  # The cause has the better hint.
     if member.node.is_removed and not member.is_stopping:
         raise MemberRemoved(member.node_id)

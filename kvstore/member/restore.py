@@ -7,8 +7,8 @@ The cluster id is new. It is derived from the token, the member list and the res
 cluster refuse members of the new one, and members that were restored from different files refuse each other. A member
 with a folder made by `hwm init`, which lacks the restored keys, can never join the cluster.
 
-Sessions and their kept results are dropped, and their ids are not used again. Neither is the history restored. Leases
-are, with the time that each had left: see docs/operations/guide.md.
+Sessions and their kept results are dropped, and their ids are not used again. The history is not restored. Leases are
+restored, each with the time that it had left: see docs/operations/guide.md.
 """
 
 from __future__ import annotations

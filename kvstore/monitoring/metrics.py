@@ -14,7 +14,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from kvstore.monitoring.metrics_counts import EVENTS, REASONS, CountingService, Counts
+from kvstore.monitoring.metrics_counts import (
+    EVENTS,
+    LEASE_EVENTS,
+    LEASES_EXPIRED,
+    REASONS,
+    WATCH_ENDS,
+    CountingService,
+    Counts,
+)
 from kvstore.store.machine import KvMachine
 from raft import Node, NodeStatus, RaftConfig, Role
 from raft.runtime import HELLO_REFUSALS, OUTBOUND_BYTES_MAX, Histogram, MeasuredDriver, Transport
@@ -39,6 +47,15 @@ EVENT_TEXTS = {
     "log_compactions": "Times the log was cut at its beginning, behind a snapshot",
     "disk_hangs": "Times an append to the log took longer than two election time-outs",
 }
+
+
+LEASE_TEXTS = {
+    "leases_granted": "Leases granted",
+    "leases_revoked": "Leases revoked",
+    "leases_expired": "Leases that ended because nobody renewed them",
+    "lease_renewals": "Renewals of leases that were still there",
+}
+"""They count what this member has applied, from any client."""
 
 
 class MemberCollector(Collector):
@@ -66,6 +83,8 @@ class MemberCollector(Collector):
         yield from self._buffers(status)
         yield from self._disk(status)
         yield from self._store()
+        yield from self._history_and_leases()
+        yield from self._watches()
         yield from self._network()
         yield from _counted(self._service.counts)
         yield _counter("request_errors", "Unexpected errors while requests of clients were judged",
@@ -140,6 +159,31 @@ class MemberCollector(Collector):
         yield _gauge(
             "feature_level_known", "The highest feature level that this build knows", self._node.levels.highest
         )
+
+    def _history_and_leases(self) -> Iterator[Metric]:
+        history, limits = self._machine.history, self._machine.limits
+        first_revision = history.first_revision if history.is_on else self._machine.revision + 1
+        yield _gauge("history_events", "Changes whose old records are kept", len(history))
+        yield _gauge("history_events_limit", "Their bound; 0: no history is kept", limits.history_events_max)
+        yield _gauge("history_bytes", "Keys, old values and 64 bytes for each kept change", history.size_bytes)
+        yield _gauge("history_limit_bytes", "The bound of history_bytes", limits.history_bytes_max)
+        yield _gauge("history_first_revision", "Every change from this revision on is kept", first_revision)
+        yield _gauge("leases", "Leases that have not ended", len(self._machine.leases.by_id))
+        yield _gauge("leases_limit", "Their bound", limits.leases_max)
+        for name in (*LEASE_EVENTS.values(), LEASES_EXPIRED):
+            yield _counter(name, LEASE_TEXTS[name], self._service.counts.leases[name])
+
+    def _watches(self) -> Iterator[Metric]:
+        service = self._service
+        yield _gauge("watches", "Watches that stand on this member", len(service.watches))
+        yield _gauge("watches_limit", "Their bound", service.limits.watches_max)
+        yield _gauge("watch_unsent_bytes", "What waits to be sent to clients with watches",
+                     service.watch_unsent_bytes())  # fmt: skip
+        yield _counter("watch_events_sent", "Events sent to watches", service.counts.watch_events_sent)
+        metric = CounterMetricFamily(f"{PREFIX}watches_ended", "Watches that have ended", labels=["cause"])
+        for cause in WATCH_ENDS:
+            metric.add_metric([cause], service.counts.watch_ends[cause])
+        yield metric
 
     def _network(self) -> Iterator[Metric]:
         if self._transport is None:

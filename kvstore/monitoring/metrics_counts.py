@@ -13,10 +13,14 @@ from typing import Any
 import trio
 
 from kvstore.errors import KvError, ResultCode, StoreBusy, refusal_of
+from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Code
 from kvstore.protocol.read_modes import age_ms
+from kvstore.protocol.results import ResultItem
+from kvstore.protocol.watches import CancelReason, MessageKind, summarize_frame
 from kvstore.server.connections import Connection
 from kvstore.server.service import Service
+from kvstore.store.machine import KvMachine
 from raft import (
     AppliedBatch,
     Busy,
@@ -85,6 +89,18 @@ SAID_BY_THE_SERVICE = {
 }
 """The value of the label `reason` for each response code that the service sends without an exception."""
 
+DISCONNECTED = "disconnected"
+WATCH_ENDS = (*(each.value for each in CancelReason), DISCONNECTED)
+"""All values of the label `cause` of a watch that has ended: what the member said, or that the connection ended."""
+
+LEASE_EVENTS = {
+    CommandKind.LEASE_GRANT: "leases_granted",
+    CommandKind.LEASE_REVOKE: "leases_revoked",
+    CommandKind.LEASE_RENEW: "lease_renewals",
+}
+"""The counter for each command about leases."""
+LEASES_EXPIRED = "leases_expired"
+
 LAG_LOOK_SECONDS = 0.1
 """How often the lag of the event loop is measured."""
 
@@ -134,6 +150,9 @@ class Counts:
         self.refusals: Counter[str] = Counter()  # By reason.
         self.commands_applied = 0  # Commands of this member's own clients.
         self.reads_served = 0
+        self.watch_events_sent = 0
+        self.watch_ends: Counter[str] = Counter()  # By cause (a value of `WATCH_ENDS`).
+        self.leases: Counter[str] = Counter()  # By counter name; of the whole store, as far as it was applied here.
         self.log_sync = Histogram()
         self.loop_lag = Histogram()
 
@@ -169,8 +188,27 @@ class CountingApplication:
         self._application.complete(completions, events)
 
 
+class CountingMachine(KvMachine):
+    """A state machine that counts what happens to leases. The counts are no part of the state."""
+
+    counts: Counts
+
+    def _lease_or_compact(self, body: Sequence[Any]) -> ResultItem:
+        result = super()._lease_or_compact(body)
+        if result[0] == ResultCode.OK and (name := LEASE_EVENTS.get(body[0])) is not None:
+            is_renewal = body[0] == CommandKind.LEASE_RENEW
+            self.counts.leases[name] += sum(map(bool, result[2][1:])) if is_renewal else 1
+        return result
+
+    def _expire(self) -> None:
+        before = len(self.leases.by_id)
+        super()._expire()
+        self.counts.leases[LEASES_EXPIRED] += before - len(self.leases.by_id)
+
+
 class CountingService(Service):
-    """A service that counts its refusals. Successful requests take the same path as in `Service`."""
+    """A service that counts its refusals, and what its watches are sent. Successful requests take the same path as in
+    `Service`."""
 
     counts: Counts
 
@@ -187,6 +225,24 @@ class CountingService(Service):
         O(connections)."""
         unsent = [connection.unsent_bytes for connection in self._connections.values()]
         return sum(unsent), max(unsent, default=0)
+
+    def watch_unsent_bytes(self) -> int:
+        """Unsent bytes of all connections with watches together. Cost: O(connections)."""
+        connections = self._connections.items()
+        return sum([each.unsent_bytes for connection_id, each in connections if self.watches.count_of(connection_id)])
+
+    def send_of_watch(self, connection_id: int, data: bytes) -> None:
+        """Count a message of a watch, and send it."""
+        told = summarize_frame(data)
+        if told.kind is MessageKind.EVENTS:
+            self.counts.watch_events_sent += told.event_count
+        elif told.kind is MessageKind.CANCELLED:
+            self.counts.watch_ends[told.reason] += 1
+        super().send_of_watch(connection_id, data)
+
+    def _end_watches(self, connection_id: int) -> None:
+        self.counts.watch_ends[DISCONNECTED] += self.watches.count_of(connection_id)
+        super()._end_watches(connection_id)
 
     def _refuse_request(self, connection: Connection, request_id: int, error: RaftError | KvError) -> None:
         self.counts.refusals[reason_of(error)] += 1

@@ -18,7 +18,7 @@ import trio
 from kvstore.errors import StoreError
 from kvstore.limits import ServiceLimits
 from kvstore.monitoring.health import liveness_problem, readiness_problem
-from kvstore.monitoring.metrics_counts import CountingApplication, CountingService, Counts
+from kvstore.monitoring.metrics_counts import CountingApplication, CountingMachine, CountingService, Counts
 from kvstore.store.machine import KvMachine
 from raft import Node, RaftConfig
 from raft.runtime import Acceptor, Application, MeasuredDriver, Transport
@@ -96,7 +96,7 @@ class Exchange:
         # h11 refuses a head above its bound. With a bound below `room_bytes`, h11 also refuses an unfinished head that
         # fills the room.
         self._connection = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX - 1)
-        self._tail = b""  # The last received bytes: a CR LF or the end of the head may continue them.
+        self._tail = b""  # The last two received bytes: a CR LF or the end of the head may begin in them.
         self._is_head_only = False
         self.room_bytes = HEAD_BYTES_MAX  # How many more bytes may be fed; 0 once there is an outcome.
         self.request: tuple[str, str] | None = None  # Method and path without query, once received.
@@ -241,7 +241,7 @@ class MetricsNotInstalled(StoreError):
 
 
 class MetricsServer:
-    """Makes the parts of a member that count, and serves the pages. Call `service`, then `driver`, then `serve`.
+    """Makes the parts of a member that count, and serves the pages. Call `machine`, `service`, `driver`, then `serve`.
 
     Raises MetricsNotInstalled.
     """
@@ -253,13 +253,19 @@ class MetricsServer:
         self._counts = Counts()
         files.measure_log_syncs(group_id, self._counts.log_sync.observe)
         self._service: CountingService | None = None
-        self._machine: KvMachine | None = None
+        self._machine: CountingMachine | None = None
         self._driver: MeasuredDriver | None = None
         self._transport: Transport | None = None
 
+    def machine(self, *, on_applied: Callable[[int], None]) -> CountingMachine:
+        """Make the member's `KvMachine`, with counters."""
+        self._machine = CountingMachine(on_applied=on_applied)
+        self._machine.counts = self._counts
+        return self._machine
+
     def service(self, node: Node, machine: KvMachine, limits: ServiceLimits) -> CountingService:
         """Make the member's `Service`, with counters."""
-        self._machine, self._service = machine, CountingService(node, machine, limits)
+        self._service = CountingService(node, machine, limits)
         self._service.counts = self._counts
         return self._service
 

@@ -291,14 +291,14 @@ class LeaseRevoke:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenew:
-    """Keep leases alive: each expires at the earliest after its whole time to live. Needs feature level 2."""
+    """Keep leases alive: from now on, each lives for at least its whole time to live. Needs feature level 2."""
 
     lease_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """Forget the history below `revision`. Reads and watches from it on still work. Needs feature level 2."""
+    """Forget the history below `revision`. Reads and watches from `revision` on still work. Needs feature level 2."""
 
     revision: int
 

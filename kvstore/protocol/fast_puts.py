@@ -1,10 +1,10 @@
 """The fast path of log payloads: puts as rows of plain values for the state machine, without the CBOR decoder.
 
 Consecutive commands mostly come from one client, whose keys, values and numbers rarely change in size. Such commands
-have the same length, and the same bytes at the same positions except for the contents of these fields: one layout. To
-check for one layout, each of these positions is compared in all commands at once, by a slice. Then one `struct` reads
-all commands, in half the time of the decoder. Any other payload is decoded by the general path; a test compares the two
-paths.
+have one *layout*: they have the same length, and they differ only in the contents of their keys, values and numbers. To
+check for one layout, each position outside these contents is compared in all commands at once, by a slice. Then one
+`struct` reads all commands, in half the time of the decoder. Any other payload is decoded by the general path; a test
+compares the two paths.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ requests; it need not wait for a response before the next request. The member an
     request   [request_id, kind, ...]          request_id: 1 or more, the client's choice
       members   [id, 1]
       command   [id, 2, [session_id, request_no, acknowledged_up_to, *body]]      body: kvstore.protocol.commands
-      read      [id, 3, consistency, body]     body of a get or range; a bounded read ends with max_staleness_ms,
-                                               and its answer with the greatest possible age of the state in ms
+      read      [id, 3, consistency, body]     body of a get or range, or of a txn that has only such operations; a
+                                               bounded read ends with max_staleness_ms, and its answer with the
+                                               greatest possible age of the state in ms
       status    [id, 4, with_hash]
       read_log  [id, 5, from_index, bytes_max]
       transfer  [id, 6, to]                           transfer the leadership to a node id, or (null) to the fittest
@@ -54,8 +55,8 @@ requests; it need not wait for a response before the next request. The member an
 
 New items may be added only at the end of an array. Receivers ignore extra items of a request or response; an unknown
 kind is an error. Every response has the store's revision at its point in the order of commands, the consistency of a
-read (0 for other requests), and the id of the member that answered. These numbers are in use already: new ones may be
-added, but none may change.
+read (0 for other requests), and the id of the member that answered. The numbers of kinds and codes are in use already:
+new numbers may be added, but none may change.
 
 See docs/reference/specification.md#710-client-requests.
 """
@@ -69,7 +70,7 @@ from typing import Any, NamedTuple
 
 from kvstore.errors import Unsupported
 from kvstore.protocol.cbor_heads import bytes_head, uint_head
-from kvstore.protocol.commands import Command, Get, Range, command_body, encode_command
+from kvstore.protocol.commands import Command, Get, Range, Txn, command_body, encode_command
 from raft import (
     INT64_MAX,
     Hello,
@@ -201,9 +202,9 @@ def command_request(command: Command) -> Request:
 
 
 def read_request(
-    operation: Get | Range, consistency: Consistency, address: str | None = None, *, max_staleness_ms: int = 0
+    operation: Get | Range | Txn, consistency: Consistency, address: str | None = None, *, max_staleness_ms: int = 0
 ) -> Request:
-    """Read without a log entry. `max_staleness_ms` is for a bounded read."""
+    """Read without a log entry. A transaction must have reads only. `max_staleness_ms` is for a bounded read."""
     items: tuple[Any, ...] = (int(consistency), command_body(operation))
     if consistency is Consistency.BOUNDED:
         items = (*items, max_staleness_ms)

@@ -190,7 +190,8 @@ class SessionRegistered:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The result of a command that returns nothing: close_session, keep_alive, change_limits, raise_feature_level."""
+    """The result of a command that returns nothing: close_session, keep_alive, change_limits, raise_feature_level or
+    compact."""
 
     revision: int
     kind: CommandKind

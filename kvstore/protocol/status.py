@@ -73,6 +73,11 @@ class MemberStatus:
     low_watermark_held_by: tuple[str, ...] = ()  # On the leader: members that have applied no entry above it.
     duplicate_members: tuple[str, ...] = ()  # Ids under which two processes connected within a minute.
     log_held_by: str = ""  # What prevents compaction up to a later index: `own_snapshot` or `low_watermark`.
+    watches: int = 0  # That stand on this member.
+    leases: int = 0
+    history_events: int = 0
+    history_bytes: int = 0
+    first_revision: int = 0  # Every event from it on is kept. Above `revision`: no event is. 0: not reported.
 
     @property
     def lag(self) -> int:

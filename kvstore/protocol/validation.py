@@ -244,7 +244,7 @@ def _validate_level_2_compare(compare: object) -> Reason | None:
     end = compare[4] if len(compare) == 5 else b""
     if not (end is None or type(end) is bytes):
         return Reason.MALFORMED
-    if compare[0] == Target.LEASE and type(compare[0]) is int:  # A number, as the others.
+    if compare[0] == Target.LEASE and type(compare[0]) is int:  # Its operand is a number, as that of VERSION.
         return _validate_compare((int(Target.VERSION), *compare[1:4]))
     return _validate_compare(compare[:4])
 
@@ -408,6 +408,17 @@ level here."""
 _NEWEST_VALIDATORS = _VALIDATORS[max(_VALIDATORS)]
 
 
+def only_reads(body: Sequence[Any]) -> bool:
+    """True if a valid body writes nothing, whatever the state: a get, a range, or a transaction that has only such
+    operations in all its branches. So it needs no entry in the log.
+
+    Cost: O(operations).
+    """
+    if body[0] == CommandKind.TXN:
+        return all(map(only_reads, (*body[2], *body[3])))
+    return body[0] in (CommandKind.GET, CommandKind.RANGE)
+
+
 def admit_command(item: object, limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
     """Admit a decoded command `[session_id, request_no, acknowledged_up_to, kind, ...]`.
 
@@ -459,7 +470,7 @@ def _bound_operation(body: Sequence[Any], limits: AdmissionLimits) -> int:
     size = _bound(body[1], limits.key_bytes_max + is_range, Reason.KEY_TOO_LONG)
     if is_range:  # One byte longer than a key, to start right after a key.
         return size + (_bound(body[2], limits.key_bytes_max + 1, Reason.KEY_TOO_LONG) if body[2] is not None else 0)
-    if body[0] == CommandKind.APPEND:  # The key that it makes.
+    if body[0] == CommandKind.APPEND:  # The bound is for the key that the append makes.
         size += _bound(body[1] + bytes(APPENDED_BYTES), limits.key_bytes_max, Reason.KEY_TOO_LONG) - len(body[1])
     for value in body[2:]:  # put: the value; compare_and_set: also the expected value.
         if type(value) is bytes:

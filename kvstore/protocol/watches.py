@@ -33,7 +33,15 @@ from typing import Any, Literal, NamedTuple
 from kvstore.errors import InvalidRequest, Reason
 from kvstore.limits import AdmissionLimits
 from kvstore.protocol.cbor_heads import array_head, uint_head
-from kvstore.protocol.messages import Code, Request, RequestKind, Response, encode_request, encode_response
+from kvstore.protocol.messages import (
+    Code,
+    Request,
+    RequestKind,
+    Response,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 from kvstore.protocol.results import Record
 from kvstore.protocol.validation import is_count
 from raft import INT64_MAX, ProtocolError, encode_item, frame
@@ -125,7 +133,7 @@ def window_body(watch_id: int, byte_count: int) -> bytes:
 
 
 def progress_body(watch_id: int) -> bytes:
-    """The body of the request for a progress message, as soon as there is nothing else to send."""
+    """The body of the request for a progress message. The member sends it once there is nothing else to send."""
     return encode_request(watch_id, Request(RequestKind.WATCH_PROGRESS))
 
 
@@ -188,6 +196,42 @@ def events_frame(watch_id: int, tail: bytes) -> bytes:
 def message_frame(watch_id: int, revision: int, node_id: str, kind: MessageKind, *fields: Any) -> bytes:
     """The frame of a message without events."""
     return frame(encode_response(watch_id, Code.OK, revision, 0, node_id, (int(kind), *fields)))
+
+
+class FrameSummary(NamedTuple):
+    """What a frame about a watch says, for those who count. `event_count`: of an events message. `reason`: of a
+    cancelled message."""
+
+    kind: MessageKind
+    event_count: int = 0
+    reason: str = ""
+
+
+def summarize_frame(data: bytes) -> FrameSummary:
+    """Summarize what `events_frame` or `message_frame` has made. The events are not decoded, so the cost does not
+    depend on their number."""
+    if data[4] != _EVENTS_HEAD:
+        fields = decode_response(data[4:]).fields
+        kind = MessageKind(fields[0])
+        return FrameSummary(kind, reason=fields[1]) if kind is MessageKind.CANCELLED else FrameSummary(kind)
+    place = 5
+    for skips_content in (False, False, False, False, True, False, False, False):  # Up to the array of events.
+        number, place = _read_head(data, place)
+        place += number if skips_content else 0
+    return FrameSummary(MessageKind.EVENTS, _read_head(data, place)[0])
+
+
+_EVENTS_HEAD = 0x89
+"""The head of the array of an events message, the only one with nine items."""
+
+
+def _read_head(data: bytes, place: int) -> tuple[int, int]:
+    """The number in the head of the CBOR item at `place`, and the place after the head."""
+    low = data[place] & 0x1F
+    if low < 24:
+        return low, place + 1
+    size = 1 << (low - 24)
+    return int.from_bytes(data[place + 1 : place + 1 + size], "big"), place + 1 + size
 
 
 class Created(NamedTuple):

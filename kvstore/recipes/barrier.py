@@ -10,7 +10,7 @@ from kvstore.recipes.store import KeyStore
 
 
 class Barrier:
-    """A barrier is down as long as its key is there. Waiting for it is one watch."""
+    """A barrier is down as long as its key is there. A program that waits for it has one watch."""
 
     def __init__(self, store: KeyStore, name: Text) -> None:
         self.key = as_bytes(name)
@@ -21,7 +21,7 @@ class Barrier:
         await self._store.txn(success=(Put(self.key, b"", lease.id if lease is not None else 0),))
 
     async def lift(self) -> None:
-        """Let everybody go on. A barrier that is lifted already stays so."""
+        """Let everybody go on. A barrier that is lifted already stays lifted."""
         await self._store.txn(success=(Delete(self.key),))
 
     async def wait(self) -> None:

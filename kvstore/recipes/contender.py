@@ -5,10 +5,11 @@ name stand in line in the order of the create revisions of their keys. The first
 and an election have one place). The create revision of an owner's key is its *fence*: it only rises from owner to
 owner, so whoever has seen a fence can refuse an older one.
 
-A contender joins with one transaction, which may be repeated: the key is created if it is absent, else read. It then
-watches those before it, from the revision of the answer on. When one of them is gone, one transaction looks at both:
-is its own key still there, and who stands before it. Its lease may have ended while it waited, so neither is certain
-without the other. No later contender can come in front, because create revisions only rise.
+A contender joins with one transaction, which may be repeated: the key is created if it is absent, else read. The
+contender then watches keys before its own, from the revision of the answer on. When one of these keys is gone, one
+transaction reads two things: whether the contender's own key is still there, and who stands in front. The lease may
+have ended during the wait, so "nobody stands in front" alone would not be enough. No later contender can come in front,
+because create revisions only rise.
 
 See docs/concepts/locks.md#how-a-lock-works.
 """
@@ -54,22 +55,22 @@ class Contender:
         self.before: tuple[bytes, ...] = ()
 
     def join(self) -> Txn:
-        """The transaction that creates the own key, or reads it if it is there, and reads the line."""
+        """The transaction that creates this contender's key, or reads it if it is there, and reads the line."""
         is_absent = Compare(self.key, Target.CREATE_REVISION, Comparison.EQUAL, 0)
         return Txn(
             (is_absent,), (Put(self.key, self.value, self.lease_id), self._line()), (Get(self.key), self._line())
         )
 
     def look(self) -> Txn:
-        """The transaction that reads the line, if the own key is still in it."""
+        """The transaction that reads the line, if this contender's key is still in it."""
         return Txn((self.guard(),), (self._line(),))
 
     def guard(self) -> Compare:
-        """The comparison that holds while the own key is in the line."""
+        """The comparison that holds while this contender's key is in the line."""
         return Compare(self.key, Target.CREATE_REVISION, Comparison.EQUAL, self.fence)
 
     def leave(self) -> Txn:
-        """The transaction that removes the own key, unless it is gone already."""
+        """The transaction that removes this contender's key, unless it is gone already."""
         return Txn((self.guard(),), (Delete(self.key),))
 
     def joined(self, result: TxnResult) -> RangeResult:
@@ -84,7 +85,8 @@ class Contender:
         return line
 
     def looked(self, result: TxnResult) -> RangeResult:
-        """Read the result of `look`; returns the first page of the line. Raises LockLost if the own key is gone."""
+        """Read the result of `look`; returns the first page of the line. Raises LockLost if this contender's key is
+        gone."""
         if not result.succeeded:
             raise LockLost(self.key, self.fence)
         (line,) = result.results
@@ -92,7 +94,7 @@ class Contender:
         return line
 
     def stand(self, items: Sequence[KeyRecord]) -> bool:
-        """Take the place in the whole line that `items` show; True if this contender is an owner.
+        """Note this contender's place in the line; `items` are the whole line. True if this contender is an owner.
 
         Otherwise `before` has the keys of those before it, first of the line first.
         """
@@ -101,7 +103,7 @@ class Contender:
         return len(self.before) < self.places
 
     def gone(self, key: bytes) -> bool:
-        """Note that a key before the own one was removed; True if it is time to `look`."""
+        """Note that a key before this contender's key was removed; True if it is time to `look`."""
         self.before = tuple(each for each in self.before if each != key)
         return len(self.before) < self.places
 

@@ -29,8 +29,8 @@ class Counter:
 class RateLimiter:
     """Allows `rate` uses in a window of `per_seconds` (at least 1), for each of any number of subjects.
 
-    The window of a subject begins with its first use, and ends with a lease. So no clock of a program counts, and the
-    keys of subjects that are not used go away by themselves.
+    The window of a subject begins with a use, and ends when its lease expires. So no clock of a program matters, and
+    the keys of subjects without uses go away by themselves.
     """
 
     def __init__(self, store: KeyStore, name: Text, rate: int, per_seconds: float) -> None:

@@ -6,29 +6,41 @@ import math
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self, overload
 
 import trio
 
-from kvstore.errors import LeadershipLost, LockLost, StoreError, WrongContext
+from kvstore.errors import (
+    Busy,
+    LeadershipLost,
+    LockLost,
+    RevisionCompacted,
+    StoreError,
+    Unavailable,
+    WrongContext,
+)
 from kvstore.protocol.commands import Put
 from kvstore.protocol.results import KeyRecord
 from kvstore.protocol.text import Text, as_bytes
 from kvstore.recipes.contender import Contender, line_of, line_range
 from kvstore.recipes.guarded_transaction import GuardedTransaction
 from kvstore.recipes.lease import Lease
-from kvstore.recipes.local_copy import LocalCopy, local_copy, read_range
+from kvstore.recipes.local_copy import PAUSE_SECONDS, LocalCopy, local_copy, read_range
 from kvstore.recipes.store import KeyStore
 from kvstore.recipes.waiting_line import obtain
 
 ELECTION_TTL_SECONDS_DEFAULT = 10.0
 LEAVE_SECONDS_MAX = 1.0
-"""How long a candidate that gives up waits for the store to remove its key. Otherwise the key goes with the lease."""
+"""How long a candidate that gives up waits for the store to remove its key. If this takes longer, the end of the
+lease removes the key."""
 
 
 class Leadership:
     """The leadership of an election. `key`: the leader's key; `fence`: its create revision, which rises from leader to
-    leader."""
+    leader.
+
+    It ends when the leader resigns, when its lease ends, or when anybody removes its key.
+    """
 
     def __init__(self, store: KeyStore, contender: Contender, lease: Lease) -> None:
         self.key, self.fence, self.lease = contender.key, contender.fence, lease
@@ -38,13 +50,70 @@ class Leadership:
         """Raise LeaseLost if the leadership is lost, or may be lost."""
         self.lease.check()
 
+    async def wait_until_lost(self) -> None:
+        """Wait until the store shows that the leadership has ended. Its lease may be known to be lost before that."""
+        revision = self.fence
+        while True:
+            try:
+                async with self._store.watch(self.key, from_revision=revision + 1) as changes:
+                    async for change in changes:
+                        if change.kind == "delete":
+                            return
+            except RevisionCompacted:  # What happened meanwhile is not kept any more: the key is read instead.
+                found = await self._present()
+                if found is None:
+                    return
+                revision = found
+            except (Unavailable, Busy):
+                await trio.sleep(PAUSE_SECONDS)
+
+    @asynccontextmanager
+    async def term(self) -> AsyncIterator[Self]:
+        """Cancel a block as soon as the store shows that the leadership has ended. Then LeadershipLost is raised.
+
+        async with leadership.term():
+            await work_forever()
+        """
+        block, failure, is_lost = trio.CancelScope(), None, False
+
+        async def watch() -> None:
+            nonlocal is_lost
+            await self.wait_until_lost()
+            is_lost = True
+            block.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            try:
+                with block:
+                    yield self
+            except Exception as error:  # It leaves as it is, not in a group.
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if is_lost:
+            raise LeadershipLost(self.key, self.fence)
+
+    async def _present(self) -> int | None:
+        """The revision at which the leadership was seen to last; None if it has ended."""
+        while True:
+            try:
+                found = await self._store.get(self.key)
+            except (Unavailable, Busy):
+                await trio.sleep(PAUSE_SECONDS)
+                continue
+            is_present = found.record is not None and found.record.create_revision == self.fence
+            return found.revision if is_present else None
+
     def guarded(self) -> GuardedTransaction:
         """Begin a transaction that is carried out only by the leader. Its commit raises LeadershipLost otherwise."""
         return GuardedTransaction(self._store, self.key, self.fence, LeadershipLost)
 
 
 class Election:
-    """One election. Anybody may read and observe it. A candidate enters it, which keeps a lease during the block:
+    """One election. Anybody may read and observe it. A candidate enters the election, and has a lease during
+    the block:
 
         async with client.election("reports") as election:
             leadership = await election.campaign("host-1")
@@ -81,8 +150,8 @@ class Election:
         return await kept.__aexit__(kind, error, traceback)
 
     async def campaign(self, value: Text = b"", *, wait_seconds: float = math.inf) -> Leadership:
-        """Stand for election with a value, and wait until elected. Raises LockTimeout, then the candidate has left the
-        line; LeaseLost."""
+        """Stand for election with a value, and wait until elected. Raises LeaseLost; or LockTimeout: then the candidate
+        has left the line."""
         if self._lease is None:
             raise WrongContext("a candidate needs a lease: enter the election first (`async with`)")
         if self.leadership is not None:
@@ -115,16 +184,28 @@ class Election:
         items, _ = await read_range(self._store, self.start, self.end)
         return next(iter(line_of(self.name, items)), None)
 
-    @asynccontextmanager
-    async def observe(self) -> AsyncIterator[AsyncIterator[KeyRecord]]:
+    @overload
+    def observe(self) -> AbstractAsyncContextManager[AsyncIterator[KeyRecord]]: ...
+
+    @overload
+    def observe(self, *, vacancies: Literal[True]) -> AbstractAsyncContextManager[AsyncIterator[KeyRecord | None]]: ...
+
+    def observe(self, *, vacancies: bool = False) -> AbstractAsyncContextManager[AsyncIterator[KeyRecord | None]]:
         """Observe who leads: an iterator of the leader's record, first as it is now, then after each change of the
         leader or of its value. If the history of the changes is compacted meanwhile, leaders in between are left out.
 
             async with election.observe() as leaders:
                 async for leader in leaders:
                     print(leader.value, leader.create_revision)
+
+        With `vacancies`, the iterator also gives None whenever nobody leads.
         """
-        async with local_copy(self._store, self.start) as copy, aclosing(_leaders(self.name, copy)) as leaders:
+        return self._observe(vacancies)
+
+    @asynccontextmanager
+    async def _observe(self, vacancies: bool) -> AsyncIterator[AsyncIterator[KeyRecord | None]]:
+        copying = local_copy(self._store, self.start)
+        async with copying as copy, aclosing(_leaders(self.name, copy, vacancies)) as leaders:
             yield leaders
 
     def _led(self) -> Leadership:
@@ -140,13 +221,13 @@ class Election:
                 await self._store.txn(leave.compares, leave.success, deadline_seconds=LEAVE_SECONDS_MAX)
 
 
-async def _leaders(name: bytes, copy: LocalCopy) -> AsyncGenerator[KeyRecord, None]:
+async def _leaders(name: bytes, copy: LocalCopy, vacancies: bool) -> AsyncGenerator[KeyRecord | None, None]:
     last = _first_of(name, copy)
-    if last is not None:
+    if last is not None or vacancies:
         yield last
     async for _ in copy:
         leader = _first_of(name, copy)
-        if leader is not None and leader != last:
+        if leader != last and (leader is not None or vacancies):
             yield leader
         last = leader
 

@@ -49,7 +49,7 @@ class GuardedTransaction:
         return self.then(Delete(as_bytes(key)))
 
     async def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
-        """Carry the transaction out. Raises LockLost if the key is not ours any more: then nothing was done.
+        """Carry the transaction out. Raises LockLost if the caller no longer owns the key: then nothing was done.
 
         The result is that of the inner transaction: `succeeded` tells about the comparisons of `when`.
         """

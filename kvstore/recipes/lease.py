@@ -14,7 +14,8 @@ from kvstore.protocol.results import LeaseGranted, LeaseRevoked
 from kvstore.recipes.lease_term import LeaseTerm
 
 REVOKE_SECONDS_MAX = 1.0
-"""How long the end of a block waits for the store to revoke its lease. Otherwise the lease expires later."""
+"""How long the end of a block waits for the store to revoke its lease. If this takes longer, the lease expires by
+itself."""
 
 
 class LeaseStore(Protocol):
@@ -51,9 +52,9 @@ class Lease:
 
     @property
     def expires_at(self) -> float:
-        """Until when the lease certainly lives, on the clock of this program (`trio.current_time()`).
+        """The time until which the lease certainly lives, on the clock of this program (`trio.current_time()`).
 
-        It counts from when the last renewal that was answered was sent, less the drift of the clocks.
+        It is the time to live, less the drift of the clocks, after the last answered renewal was sent.
         """
         return self._term.expires_at
 
@@ -99,7 +100,7 @@ async def kept_lease(
 ) -> AsyncIterator[Lease]:
     """Keep a lease during a block. `start` runs a function in the background, outside of the block.
 
-    Raises LeaseLost after the block if the lease was lost. The block is cancelled at that moment.
+    If the lease is lost, the block is cancelled at once, and LeaseLost is raised after the block.
     """
     sent_at = trio.current_time()
     granted = await store.lease_grant(ttl_seconds)

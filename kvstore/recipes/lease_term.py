@@ -1,10 +1,10 @@
-"""For how long the owner of a lease may believe in it: arithmetic on the owner's clock, without I/O."""
+"""For how long the owner of a lease can rely on it: arithmetic on the owner's clock, without I/O."""
 
 from __future__ import annotations
 
 DRIFT_SHARE_MAX = 0.02
 """By how much the owner's clock may be slower than the leader's: each of them drifts by 1 % at most
-(`RaftConfig.clock_drift_ppm_max`). The owner counts so much less than the time to live."""
+(`RaftConfig.clock_drift_ppm_max`). The owner subtracts this share from the time to live."""
 
 RENEWALS_PER_TERM = 3
 """A lease is renewed after a third of its time to live, so that one lost renewal does no harm."""
@@ -13,7 +13,7 @@ RENEWALS_PER_TERM = 3
 class LeaseTerm:
     """The term of one lease. All times are seconds on the owner's monotonic clock.
 
-    `sent_at`: when the request was sent that the store has answered with this time to live. The lease began or was
+    `sent_at`: when the answered grant or renewal was sent. The lease began or was
     renewed after this time, so it lives at least until `expires_at`.
     """
 
@@ -25,7 +25,7 @@ class LeaseTerm:
         self.renew_at = sent_at + ttl_seconds / RENEWALS_PER_TERM
 
     def renewed(self, ttl_seconds: float, sent_at: float) -> None:
-        """Note that a renewal was answered, which was sent at `sent_at`. The end of the term never goes back."""
+        """Note that the renewal that was sent at `sent_at` was answered. The end of the term never goes back."""
         term = LeaseTerm(ttl_seconds, sent_at)
         self.ttl_seconds = ttl_seconds
         self.expires_at, self.renew_at = max(self.expires_at, term.expires_at), max(self.renew_at, term.renew_at)

@@ -1,4 +1,4 @@
-"""A live copy of all keys with a prefix in the memory of a program."""
+"""A copy, in the memory of a program, of all records with a prefix. It follows the changes of the store."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ PAUSE_SECONDS = 0.1
 
 
 class LocalCopy:
-    """The records with a prefix, as of `revision`. Iterating waits for each next change, and carries it out first:
+    """The records with a prefix, as of `revision`. Iteration waits for the next change, applies it to
+    `records`, and returns it:
 
         async with local_copy(client, "settings/") as settings:
             async for change in settings:
                 use(settings.records)
 
     If the history of the changes is compacted meanwhile, the range is read again, and the differences are given as
-    changes at the revision of that reading.
+    changes: deletions at the revision of that read, puts at the revision of the record.
     """
 
     def __init__(self, store: KeyStore, prefix: bytes) -> None:

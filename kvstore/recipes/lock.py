@@ -1,4 +1,4 @@
-"""A lock that has an order, a fence, and tells its loss."""
+"""A lock: its waiters are served in order, its owners have rising fences, and its loss ends the owner's block."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Lock:
 async def held_lock(
     store: KeyStore, name: Text, *, ttl_seconds: float, wait_seconds: float, value: Text = b"", places: int = 1
 ) -> AsyncIterator[Lock]:
-    """Hold a lock during a block. With more than one place, so many blocks may hold it at once.
+    """Hold a lock during a block. `places`: how many blocks may hold the lock at once.
 
     Raises LockTimeout if the lock was not obtained. If it is lost, the block is cancelled, and LeaseLost is raised.
     """

@@ -1,4 +1,4 @@
-"""Read, compute, write: a transaction that is repeated until what it has read still holds when it writes."""
+"""Read, compute, write: a transaction that is tried again until nothing that it has read changes before it writes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kvstore.recipes.store import KeyStore
 
 ATTEMPTS_MAX_DEFAULT = 32
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.001, 0.1
-"""The longest pause after the first conflict, and after any. A random part of it is waited, so that writers that met
-once do not meet again."""
+"""The greatest pause after the first conflict, and after any conflict. Each pause is a random part of the greatest, so
+that writers that met once do not meet again."""
 
 FIRST_KEY = b"\0"
 """The first key that there may be."""
@@ -61,8 +61,8 @@ class OptimisticTransaction:
     async def range(self, prefix: Text) -> list[KeyRecord]:
         """All records with a prefix, as they were before this transaction.
 
-        The transaction then also depends on the keys that are not there. Each record counts as one comparison. Needs
-        feature level 2.
+        The transaction then also depends on the absence of all other keys with the prefix. Each record counts as one
+        comparison. Needs feature level 2.
         """
         start, end = prefix_range(as_bytes(prefix))
         start = start or FIRST_KEY
@@ -107,7 +107,7 @@ class OptimisticTransaction:
 async def transact(
     store: KeyStore, work: Callable[[OptimisticTransaction], Awaitable[ResultT]], attempts_max: int
 ) -> ResultT:
-    """Call `work` with a new transaction until its reads still hold when its writes are carried out.
+    """Call `work`, each time with a new transaction, until nothing that it has read changes before its writes.
 
     Returns what the last call of `work` returned. If `work` raises, nothing is written. Raises TransactionConflict
     after `attempts_max` attempts, with nothing written.

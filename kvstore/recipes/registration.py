@@ -41,5 +41,5 @@ class ServiceRegistry:
         return {item.key.removeprefix(self.prefix): item.value or b"" for item in items}
 
     def live(self) -> AbstractAsyncContextManager[LocalCopy]:
-        """A live copy of the instances during a block. The keys of its records have the name of the service."""
+        """A live copy of the instances during a block. The keys of its records begin with the name of the service."""
         return local_copy(self._store, self.prefix)

@@ -20,7 +20,7 @@ from kvstore.recipes.contender import Contender
 from kvstore.recipes.store import KeyStore
 
 PAUSE_SECONDS = 0.1
-"""The pause before a transaction is repeated that got no answer in its deadline. The lease bounds how often."""
+"""The pause after a transaction got no answer in its deadline, before the next try. The tries end with the lease."""
 
 
 async def obtain(store: KeyStore, contender: Contender, wait_seconds: float) -> None:
@@ -60,7 +60,9 @@ async def _carry_out(store: KeyStore, contender: Contender, txn: Txn) -> TxnResu
 
 
 async def _stands_first(store: KeyStore, contender: Contender, page: RangeResult, revision: int) -> bool:
-    """Take the place in the line, whose first page is `page`. Further pages are read as of the same revision."""
+    """Note the contender's place in the line, whose first page is `page`; True if it is an owner.
+
+    Further pages are read as of the same revision."""
     return contender.stand(await whole_line(store, page, contender.end, revision))
 
 

@@ -103,7 +103,7 @@ class WorkQueue:
         return self._claims + item_key.removeprefix(self._items)
 
     async def _look(self) -> tuple[list[KeyRecord], set[bytes], int]:
-        """The first items, all claims, and the revision of both. With one item more than claims, one is free."""
+        """The first items, all claims, and the revision of both. With one item more than claims, one is unclaimed."""
         claims, revision = await read_range(self._store, *prefix_range(self._claims))
         start, end = prefix_range(self._items)
         try:
@@ -113,7 +113,7 @@ class WorkQueue:
         return list(page.items), {claim.key for claim in claims}, revision
 
     async def _claim(self, item: KeyRecord, lease: Lease) -> WorkItem | None:
-        """Claim an item; None if it is gone, or another worker has it. May be repeated: a claim has its lease."""
+        """Claim an item; None if it is gone, or another worker has it. A repetition knows its claim by the lease."""
         claim = self._claim_of(item.key)
         compares = (
             Compare(item.key, Target.CREATE_REVISION, Comparison.EQUAL, item.create_revision),
@@ -133,7 +133,7 @@ class WorkQueue:
         assert isinstance(seen, GetResult), seen
         if seen.record is None or seen.record.lease_id != lease.id:
             return None
-        return WorkItem(self._store, item, claim, seen.record.create_revision, lease)  # By an attempt before.
+        return WorkItem(self._store, item, claim, seen.record.create_revision, lease)  # An earlier attempt claimed it.
 
     async def _until_changed(self, revision: int) -> None:
         """Wait for a new item, or for the end of a claim."""

@@ -3,9 +3,9 @@
 If the kept results have reached `results_bytes_max`, apply refuses every new request of every session. So 32 sessions
 that acknowledge nothing would lock out all clients for as long as they are kept alive. The leader checks the kept
 results once a second. If they were close to the bound in two consecutive checks, it closes the sessions that hold most.
-Then, for a while, it admits only a few commands at a time that may leave a large result, so that these results cannot
-reach the bound again. Plain puts continue, because their results are small. A client that fills the room again after
-each such time locks out the other clients for 2 of every 12 seconds.
+Then, for a while, it restricts commands that may leave a large result: only a few of them may be open at a time, so
+that their results cannot reach the bound again. Plain puts continue, because their results are small. A client that
+fills the room again whenever the restriction ends locks out the other clients for 2 of every 12 seconds.
 
 As in `session_reaper`, this happens only before a command is proposed, or by a proposed `close_session`. Apply has no
 rules for it.

@@ -80,8 +80,8 @@ class SessionReaper:
     def expire_more(self) -> bool:
         """If the last empty transaction was applied and leases are still due, propose the next one at once.
 
-        One entry expires at most EXPIRED_KEYS_PER_ENTRY keys and leases. True if it was proposed. If no time has passed
-        since then, it is left to the next call of `expire_due`.
+        One entry expires at most EXPIRED_KEYS_PER_ENTRY keys and leases. True if it was proposed. If no leader
+        time has passed since the last one was proposed, the next one is left to `expire_due`.
         """
         if not self._expiry_ticket or self._expiry_ticket in self._open.by_ticket:
             return False
@@ -91,12 +91,15 @@ class SessionReaper:
     def ns_to_expiry(self) -> int | None:
         """How long it is on this leader until the next session or lease is due to expire, 0 or less if one is due.
 
-        None if there is none, or if this member does not lead. Amortized cost: constant.
+        If none is due, the result is only a lower bound. None if there is none, or if this member does not lead.
+        Amortized cost: constant.
         """
         core = self._node.core
-        if core.leading_term is None or (deadline := self._machine.next_deadline) is None:
+        if core.leading_term is None:
             return None
-        return deadline - core.leader_time_now()
+        now = core.leader_time_now()
+        deadline = self._machine.next_deadline_by(now)
+        return None if deadline is None else deadline - now
 
     def make_room(self, connection_id: int) -> None:
         """Make room for a session. The caller proposes its registration next. Raises StoreBusy if there is no place for
@@ -120,7 +123,7 @@ class SessionReaper:
         self._registering.append(self._open.next_ticket)
 
     def _close_oldest(self, now: int, sessions_max: int) -> None:
-        due = self._machine.sessions.next_deadline()
+        due = self._machine.sessions.next_deadline(now)
         if due is not None and due <= now:
             return  # A session expires before this registration, in the same entry.
         session_id = self._oldest_unused(now)

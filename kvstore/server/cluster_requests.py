@@ -38,7 +38,8 @@ class ClusterRequests:
         self._node, self._machine, self._log_bytes_max = node, machine, log_bytes_max
         self.snapshots = SnapshotPages(node)
         self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # Their number and bound.
-        self._limits_at, self._limits_told = -1, tuple[Any, ...]()  # The last answer, and last_applied then.
+        self.watches: Callable[[], int] = lambda: 0  # Their number.
+        self._limits_at, self._limits_told = -1, tuple[Any, ...]()  # last_applied at the last answer, and this answer.
         self.duplicate_members: Callable[[], tuple[str, ...]] = tuple  # Ids of members that run twice.
         self.own_address = ""
         self.own_peer_address = ""
@@ -77,6 +78,7 @@ class ClusterRequests:
             client_connections=count,
             client_connections_max=bound,
             duplicate_members=self.duplicate_members(),
+            watches=self.watches(),
         )
 
     def closing(self, items: Sequence[Any]) -> int | None:
@@ -105,7 +107,7 @@ class ClusterRequests:
         return self._limits_told
 
     def client_address(self, node_id: str | None) -> str | None:
-        """The address at which clients reach this member; None if it is not known."""
+        """The address at which clients reach the member `node_id`; None if it is not known."""
         member = self._node.core.configuration.member(node_id) if node_id else None
         return self._address_of(member) or None if member else None
 

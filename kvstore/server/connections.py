@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from kvstore.limits import ServiceLimits
 from raft import FRAME_BYTES_MAX_CLIENT, Completion, FrameSplitter
 
-_HEADER_BYTES = 4  # The length before each frame.
-
 OpenRow = tuple[int, int, int, int, Any]
 """(connection_id, request_id, session_id, maximum age in ms of a bounded read, body of a read or None)"""
 
@@ -57,24 +55,6 @@ class Connection:
             and not self.splitter.rest
             and self.unsent_bytes < limits.unsent_bytes_max
         )
-
-    def lone_request(self, data: bytes, limits: ServiceLimits) -> bytes | None:
-        """Return the body if `data` is exactly one request, no other request waits, and there is room; else None.
-
-        A client with one request at a time sends such data. Splitting, queueing and counting such a request would cost
-        more than serving it.
-        """
-        length = len(data) - _HEADER_BYTES
-        is_alone = (
-            self.is_client
-            and not self.backlog
-            and self.in_flight < limits.in_flight_max
-            and self.unsent_bytes < limits.unsent_bytes_max
-            and 0 < length <= FRAME_BYTES_MAX_CLIENT
-            and int.from_bytes(data[:_HEADER_BYTES], "big") == length
-            and not self.splitter.rest
-        )
-        return data[_HEADER_BYTES:] if is_alone else None
 
     def take_out(self) -> bytes:
         """Take the bytes to be sent. They count as unsent until the host reports that they were sent."""

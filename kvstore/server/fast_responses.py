@@ -134,8 +134,8 @@ class ResponseBatcher:
         connection, body = self._connections.get(opened[0]), opened[4]
         if connection is None:
             return  # The client is gone.
-        (record,) = machine.records_of((body[1],))
-        if record is not None and body[0] == 2 == len(body) and connection.unsent_bytes < unsent_bytes_max:
+        record = machine.records_of((body[1],))[0] if body[0] == 2 == len(body) else None
+        if record is not None and connection.unsent_bytes < unsent_bytes_max:
             connection.in_flight -= 1
             self._put(connection, self._encoder.get(opened[1], machine.revision, record))
         else:

@@ -13,7 +13,7 @@ from kvstore.limits import HISTORY_LEVEL, AdmissionLimits
 from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Code, Consistency, DecodedRequest, RequestKind, check_client_hello
 from kvstore.protocol.read_modes import WAYS, staleness_ms
-from kvstore.protocol.validation import HEADER_ITEMS, admit_body, admit_command
+from kvstore.protocol.validation import HEADER_ITEMS, admit_body, admit_command, only_reads
 from kvstore.protocol.watches import HISTORY_IS_OFF, WatchSpec, admit_watch, read_window
 from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.server.cluster_requests import ClusterRequests
@@ -124,6 +124,8 @@ Decision = (
 )
 
 
+WHAT_A_READ_IS = "a read is a get, a range, or a transaction that has only such operations"
+
 FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.MEMBERSHIP})
 
 
@@ -214,9 +216,11 @@ class RequestJudge:
         if len(items) < 2 or type(items[1]) is not list:
             raise ProtocolError("a read request is [request_id, 3, consistency, [kind, ...]]")
         consistency, body = items[0], items[1]
-        if body and body[0] not in (CommandKind.GET, CommandKind.RANGE):
-            return Reply(Code.UNSUPPORTED, ("a read is a get or a range",))
+        if body and body[0] not in (CommandKind.GET, CommandKind.RANGE, CommandKind.TXN):
+            return Reply(Code.UNSUPPORTED, (WHAT_A_READ_IS,))
         admit_body(body, self._limits, self._machine.feature_level)
+        if not only_reads(body):
+            return Reply(Code.UNSUPPORTED, (WHAT_A_READ_IS,))
         if type(consistency) is not int:  # The client may have sent any item, even an unhashable one.
             return Reply(Code.UNSUPPORTED, (f"a consistency of type {type(consistency).__name__}",))
         if consistency == Consistency.LOCAL:

@@ -25,8 +25,10 @@ from kvstore.protocol.commands import CloseSession, CommandKind, encode_command
 from kvstore.protocol.error_codes import error_fields
 from kvstore.protocol.messages import Code, Consistency, decode_request, encode_response, request_id_of
 from kvstore.protocol.read_modes import LABELS, MILLISECOND_NS, age_ms
+from kvstore.protocol.results import ResultItem
 from kvstore.protocol.status import MemberStatus, status_to_map
 from kvstore.protocol.watches import WatchSpec
+from kvstore.resources.history_age import HistoryAge
 from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.resources.session_reaper import SessionReaper
 from kvstore.server.cluster_requests import ClusterRequests
@@ -55,6 +57,7 @@ from kvstore.server.request_judge import (
 from kvstore.server.state_hashes import StateHashes, WaitingRequest
 from kvstore.server.work_budget import FEW_REQUESTS, REQUESTS_PER_TURN, WorkBudget, is_costly
 from kvstore.store.machine import KvMachine
+from kvstore.store.transactions import txn
 from kvstore.watch.hub import IDLE_STEP_UNITS, STEP_UNITS, WatchHub
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
@@ -81,7 +84,8 @@ from raft import (
     frame,
 )
 
-_RANGE = int(CommandKind.RANGE)
+_TXN = int(CommandKind.TXN)
+_LONG = (int(CommandKind.RANGE), _TXN)  # The reads whose responses may be long.
 
 LARGE_BYTES = 16 * 1024
 """Responses of at least this size are reported to `held` when they are made. Smaller responses are reported only if a
@@ -121,7 +125,7 @@ class Service:
         self._closed: list[int] = []
         self._grown_bytes = 0  # Bytes reported to `held` since the sums were last computed.
         self._budget = WorkBudget()
-        self._deferring: dict[int, Connection] = {}  # Connections with ranges that wait for a later turn.
+        self._deferring: dict[int, Connection] = {}  # Connections with long reads that wait for a later turn.
         self.work_wanted: Callable[[], None] = _nobody  # Asks the host to call `work` next turn.
         self.cluster.client_connections = lambda: (len(self._connections), self.limits.connections_max)
         self._open = OpenRequests()
@@ -129,9 +133,11 @@ class Service:
         self._hashes = StateHashes(node, machine, self.cluster.status, self._hash_is_there)
         self._reaper = SessionReaper(node, machine, self._open)
         self._results = ResultsPressure(node, machine, self._open)
+        self._history_age = HistoryAge(node, machine, self._open, limits.history_age_ns_max)
         self._judge = RequestJudge(node, machine, self.cluster, self._results, self.limits.admission)
         self._leading_term = node.core.leading_term
         self.watches = WatchHub(machine, _WatchOutput(self), self._node_id, limits)
+        self.cluster.watches = lambda: len(self.watches)
         machine.has_changed = self._follow_soon
         self._backlogged: dict[int, Connection] = {}  # With frames that wait for room, or for the next turn.
         self._flooding: dict[int, Connection] = {}  # With frames that wait for a slice that serves floods.
@@ -166,11 +172,6 @@ class Service:
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed:
             return
-        if FAST_PATHS and (body := connection.lone_request(data, self.limits)) is not None:
-            if not self._serve_run(connection, (body,), 1):
-                connection.backlog.append(body)
-                self._postpone(connection)
-            return
         if FAST_PATHS and connection.may_skip_the_line(self.limits):
             data = data[self._serve_alike(connection, data) :]
         try:
@@ -192,7 +193,7 @@ class Service:
         self._flooding.pop(connection_id, None)
         self._deferring.pop(connection_id, None)
         self._hashes.forget(connection_id)
-        self.watches.gone(connection_id)
+        self._end_watches(connection_id)
 
     def sent(self, connection_id: int, byte_count: int) -> bool:
         """Note that `byte_count` bytes were sent. True if waiting requests were taken up: the host then wakes the
@@ -319,10 +320,11 @@ class Service:
             assert connection.in_flight == count, (connection_id, connection.in_flight, count)
 
     def expire_sessions(self) -> None:
-        """Expire sessions and leases on an idle leader, and check the kept results. The host calls this about every
-        second, and then wakes the driver."""
+        """Expire sessions and leases on an idle leader, check the kept results, and bound the age of the history. The
+        host calls this about every second, and then wakes the driver."""
         self._reaper.expire_due()
         self._results.look()
+        self._history_age.look()
         self.watches.tick()
         self._follow_soon()
 
@@ -369,7 +371,7 @@ class Service:
         return connection is not None and connection.unsent_bytes < self.limits.unsent_bytes_max // WATCHES_SHARE
 
     def send_of_watch(self, connection_id: int, data: bytes) -> None:
-        """Send a message of a watch. The connection is not closed."""
+        """Send a message of a watch, unless the connection is closed."""
         connection = self._connections.get(connection_id)
         if connection is not None and not connection.closed:
             self._put_frames(connection, data)
@@ -438,7 +440,7 @@ class Service:
     def _give_up(self, connection: Connection) -> None:
         """Close the connection of a client that does not read. The reason cannot be sent to such a client."""
         connection.closed = True
-        self.watches.gone(connection.connection_id)
+        self._end_watches(connection.connection_id)
         connection.out.clear()
         connection.deferred_responses.clear()
         connection.backlog.clear()
@@ -613,7 +615,7 @@ class Service:
                 self._budget.charge(connection.unsent_bytes - unsent_bytes)
                 return True
             if isinstance(decision, LocalRead):
-                result = self._machine.read(decision.body)
+                result = self._read_state(decision.body)
                 self._respond_result(connection, request_id, result, decision.consistency)
                 if costly:
                     self._budget.charge(connection.unsent_bytes - unsent_bytes)
@@ -695,6 +697,10 @@ class Service:
         self.watches.watch(connection.connection_id, request_id, spec)
         self._follow_soon()
 
+    def _end_watches(self, connection_id: int) -> None:
+        """Forget the watches of a connection that has ended."""
+        self.watches.gone(connection_id)
+
     def _follow_soon(self) -> None:
         """Let the hub of watches work in the next turn, if it has work. The machine calls this after each change."""
         if self.watches.has_work:
@@ -757,7 +763,7 @@ class Service:
         body = opened[4]
         if connection.deferred_responses:
             connection.deferred_responses.append((opened, completion))
-        elif connection.unsent_bytes < self.limits.unsent_bytes_max and (body is None or body[0] != _RANGE):
+        elif connection.unsent_bytes < self.limits.unsent_bytes_max and (body is None or body[0] not in _LONG):
             self._answer_now(connection, opened, completion)
         else:
             connection.deferred_responses.append((opened, completion))
@@ -768,7 +774,7 @@ class Service:
         deferred_responses = connection.deferred_responses
         while deferred_responses and connection.unsent_bytes < self.limits.unsent_bytes_max:
             body = deferred_responses[0][0][4]
-            if body is None or body[0] != _RANGE:
+            if body is None or body[0] not in _LONG:
                 self._answer_now(connection, *deferred_responses.popleft())
             elif self._budget.admits(len(deferred_responses), is_costly=True):
                 unsent_bytes = connection.unsent_bytes
@@ -792,11 +798,16 @@ class Service:
             case ReadReady(mode=ReadMode.BOUNDED_STALENESS):
                 self._respond_aged(connection, request_id, body, bound_ms)
             case ReadReady():
-                self._respond_result(connection, request_id, self._machine.read(body), LABELS[completion.mode])
+                self._respond_result(connection, request_id, self._read_state(body), LABELS[completion.mode])
             case Refused():
                 self._respond(connection, request_id, *error_fields(completion.error, self.cluster.client_address))
             case Unknown():
                 self._respond(connection, request_id, Code.UNKNOWN, (completion.reason,))
+
+    def _read_state(self, body: Sequence[Any]) -> ResultItem:
+        """The result of a get, a range, or a transaction that has only such operations, on the state of this member."""
+        machine = self._machine
+        return txn(machine._store, body, machine.limits) if body[0] == _TXN else machine.read(body)
 
     def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
         code, revision, *fields = result
@@ -808,7 +819,7 @@ class Service:
         if age is None or age > bound_ms:
             self._respond(connection, request_id, Code.TOO_STALE, (age, bound_ms))
         else:
-            result = (*self._machine.read(body), age)
+            result = (*self._read_state(body), age)
             self._respond_result(connection, request_id, result, Consistency.BOUNDED)
 
     def _respond(self, connection: Connection, request_id: int, code: int, fields: Sequence[Any] = ()) -> None:
@@ -844,7 +855,7 @@ class Service:
 
     def _close(self, connection: Connection) -> None:
         connection.closed = True
-        self.watches.gone(connection.connection_id)
+        self._end_watches(connection.connection_id)
         connection.backlog.clear()
         connection.splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
         self._closed.append(connection.connection_id)

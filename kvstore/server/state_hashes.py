@@ -46,7 +46,7 @@ class StateHashes:
         self._hashing: StateHashing | None = None
         self._status: MemberStatus | None = None  # The status when `_hashing` began.
         self._served: list[WaitingRequest] = []  # These wait for `_hashing`.
-        self._next: list[WaitingRequest] = []  # The state has changed since: they wait for the next hash.
+        self._next: list[WaitingRequest] = []  # For the next hash: the state has changed since `_hashing` began.
         self._index, self._hash = -1, b""  # The last hash, and the index of its state.
 
     @property

@@ -64,6 +64,10 @@ def status_of(node: Node, machine: KvMachine) -> MemberStatus:
         feature_level=state.feature_level,
         feature_level_min=node.levels.lowest,
         feature_level_max=node.levels.highest,
+        leases=len(machine.leases.by_id),
+        history_events=len(machine.history),
+        history_bytes=machine.history.size_bytes,
+        first_revision=machine.history.first_revision if machine.history.is_on else state.revision + 1,
     )
 
 

@@ -28,8 +28,8 @@ FEW_REQUESTS = 8
 """A connection floods if more than this number of its requests wait."""
 
 REQUESTS_PER_TURN = 128
-"""Requests per turn without a fast path, for all connections that flood together: about 3 ms. Requests of other
-connections are not counted."""
+"""How many requests without a fast path one turn serves, for all flooding connections together: about 3 ms. Requests of
+other connections are not counted."""
 
 _CHEAP = frozenset(
     {
@@ -50,13 +50,13 @@ def is_costly(asked: DecodedRequest) -> bool:
     record."""
     if asked.kind == RequestKind.READ:
         is_local = asked.items[:1] == [Consistency.LOCAL]
-        return is_local and len(asked.items) > 1 and _is_range(asked.items[1])
+        return is_local and len(asked.items) > 1 and _may_be_long(asked.items[1])
     return asked.kind not in _CHEAP
 
 
-def _is_range(body: object) -> bool:
-    """True if `body` is that of a range. It may be any CBOR item, because it is not validated yet."""
-    return type(body) is list and body[:1] == [CommandKind.RANGE]
+def _may_be_long(body: object) -> bool:
+    """True if `body` is that of a range or a transaction. It may be any CBOR item, because it is not validated yet."""
+    return type(body) is list and body[:1] in ([CommandKind.RANGE], [CommandKind.TXN])
 
 
 class WorkBudget:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
-from kvstore import Client, raise_feature_level
+from kvstore import Client
 from kvstore.cli.common import ExitCode
 from kvstore.recipes.lease_term import LeaseTerm
 from tests.process.servers import ServerCluster, hwm, running_cluster
@@ -21,18 +19,6 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(100)]
 
 PATIENCE_SECONDS = 60.0
 """A test fails, and does not hang, if something does not happen within this time."""
-
-
-@contextmanager
-def upgraded_cluster(folder: Path, size: int) -> Iterator[ServerCluster]:
-    with running_cluster(folder, size) as cluster:
-
-        async def upgrade() -> None:
-            async with cluster.client() as client:
-                await raise_feature_level(client, 2)
-
-        trio.run(upgrade)
-        yield cluster
 
 
 class Holder:
@@ -106,7 +92,7 @@ def test_a_lock_of_a_killed_process_goes_to_the_one_who_waits(tmp_path: Path) ->
             finally:
                 holder.kill(pid)
 
-    with upgraded_cluster(tmp_path, 1) as cluster:
+    with running_cluster(tmp_path, 1) as cluster:
         trio.run(main)
 
 
@@ -127,7 +113,7 @@ def test_the_command_under_a_lock_ends_when_the_lock_is_lost(tmp_path: Path) -> 
             finally:
                 holder.kill(pid)
 
-    with upgraded_cluster(tmp_path, 1) as cluster:
+    with running_cluster(tmp_path, 1) as cluster:
         trio.run(main)
 
 
@@ -151,7 +137,7 @@ def test_the_exit_code_is_that_of_the_command_and_a_signal_ends_it(tmp_path: Pat
             finally:
                 holder.kill(pid)
 
-    with upgraded_cluster(tmp_path, 1) as cluster:
+    with running_cluster(tmp_path, 1) as cluster:
         trio.run(main)
 
 
@@ -173,13 +159,13 @@ def test_a_lease_outlives_its_leader_and_its_owner_keeps_it(tmp_path: Path) -> N
                 lock.check()
                 await lock.guarded().put("a", leader_id).commit()
                 cluster.servers[leader_id].start()
-                assert cluster.servers[leader_id].wait_ready()
+                assert await trio.to_thread.run_sync(cluster.servers[leader_id].wait_ready)
             await trio.sleep(3)
             lock.check()
         async with cluster.client() as client:
             assert (await client.range(prefix="x/")).count == 0
 
-    with upgraded_cluster(tmp_path, 3) as cluster:
+    with running_cluster(tmp_path, 3) as cluster:
         trio.run(main)
 
 
@@ -202,9 +188,9 @@ def test_a_lease_never_ends_before_its_owner_may_believe_it_across_a_leader_kill
                     assert change.kind == "delete"
                     assert trio.current_time() >= term.expires_at
                 cluster.servers[leader_id].start()
-                assert cluster.servers[leader_id].wait_ready()
+                assert await trio.to_thread.run_sync(cluster.servers[leader_id].wait_ready)
 
-    with upgraded_cluster(tmp_path, 3) as cluster:
+    with running_cluster(tmp_path, 3) as cluster:
         trio.run(main)
 
 
@@ -223,7 +209,7 @@ def test_candidates_of_an_election_lead_one_after_the_other(tmp_path: Path) -> N
         assert process.stdout is not None
         return process.stdout.readline().rstrip("\n").split("\t")
 
-    with upgraded_cluster(tmp_path, 1) as cluster:
+    with running_cluster(tmp_path, 1) as cluster:
         processes: list[subprocess.Popen[str]] = []
         try:
             listener, first = start("--listen"), start("a")

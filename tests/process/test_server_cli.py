@@ -193,6 +193,8 @@ def test_status_shows_marks_and_lag(run: Run) -> None:
     lines = run("status").stdout.splitlines()
     assert len(lines) == 1
     assert lines[0].split("\t")[:2] == ["s1", "leader"]
+    (services,) = run("status", "--services").stdout.splitlines()
+    assert services.split("\t")[:3] == ["s1", "0", "0"]  # No watches, no leases.
     (shown,) = json.loads(run("status", "--json", "--state-hash").stdout)
     assert {"role", "term", "last_index", "commit_index", "last_applied", "low_watermark", "lag"} <= set(shown)
     assert (shown["lag"], shown["reachable"], len(shown["state_hash"])) == (0, True, 64)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kvstore import Client, raise_feature_level
+from kvstore import Client
 from kvstore.protocol.watches import Change
 from tests.process.servers import hwm, running_cluster
 from tests.process.test_server_kills import Ledger, leader_of
@@ -37,7 +37,6 @@ async def test_watches_go_on_without_gap_or_repeat_while_leaders_are_killed(tmp_
     plain, listing = list[list[Change]]([[], []]), list[list[Change]]([[], []])
     with running_cluster(tmp_path, 3) as cluster, trio.fail_after(80):
         async with cluster.client() as client, cluster.client() as other:
-            await raise_feature_level(client, 2)
             await client.put("first", "1")
             async with trio.open_nursery() as nursery:
                 for place, watcher in enumerate((client, other)):

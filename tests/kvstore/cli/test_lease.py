@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 from click.testing import CliRunner, Result
 
-from kvstore import open_node, raise_feature_level
+from kvstore import open_node
 from kvstore.cli.common import ExitCode
 from kvstore.cli.main import cli
 
@@ -22,8 +22,8 @@ def run(folder: Path, *commands: str, level: int = 2) -> list[Result]:
     results: list[Result] = []
 
     async def main() -> None:
-        async with open_node(folder / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
-            await raise_feature_level(store, level)
+        node = open_node(folder / "data", bootstrap=True, feature_level=level, listen_client="127.0.0.1:0")
+        async with node as store:
             results.extend(await trio.to_thread.run_sync(work, store.client_address))
 
     trio.run(main)

@@ -41,6 +41,7 @@ from kvstore import (
     run_member,
 )
 from kvstore.client.pump import dial_tcp
+from kvstore.limits import FEATURE_LEVEL_MAX
 from kvstore.member.member import RunningMember
 from raft import EntryKind, Member
 
@@ -48,10 +49,12 @@ pytestmark = [pytest.mark.timeout(60)]
 
 
 @asynccontextmanager
-async def a_store_of_one(folder: Path) -> AsyncIterator[str]:
+async def a_store_of_one(folder: Path, feature_level: int = FEATURE_LEVEL_MAX) -> AsyncIterator[str]:
     """One member in this process; yields its client address."""
     async with trio.open_nursery() as nursery:
-        config = MemberConfig(folder=folder / "s1", bootstrap=True, listen_client="127.0.0.1:0")
+        config = MemberConfig(
+            folder=folder / "s1", bootstrap=True, feature_level=feature_level, listen_client="127.0.0.1:0"
+        )
         member: RunningMember = await nursery.start(run_member, config)
         yield member.client_address
         nursery.cancel_scope.cancel()
@@ -152,8 +155,8 @@ async def test_values_of_a_mebibyte_fit_and_listings_of_them_come_in_pages(tmp_p
 
 
 async def test_pages_of_one_revision_end_when_the_store_has_moved_on(tmp_path: Path) -> None:
-    """No history is kept yet: the caller begins again, instead of seeing a mixture."""
-    async with a_store_of_one(tmp_path) as address, Client([address]) as client:
+    """At level 1 no history is kept: the caller begins again, instead of seeing a mixture."""
+    async with a_store_of_one(tmp_path, feature_level=1) as address, Client([address]) as client:
         for number in range(4):
             await client.put(f"k{number}", "v")
         pages = client.pages(page_limit=2, one_revision=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.client.calls import MILLISECOND_NS, ClientLimits
+from kvstore.client.client_limits import MILLISECOND_NS, ClientLimits
 from kvstore.client.response_classifier import Retryable, classify
 from kvstore.errors import Busy, ClientClosed, OutcomeUnknown, QuotaExceeded, RequestTooLarge, ResultCode, Unavailable
 from kvstore.protocol.commands import CommandKind, Put

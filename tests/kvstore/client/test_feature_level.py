@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.timeout(60)]
 
 
 async def test_a_level_that_no_build_knows_is_refused_and_the_highest_known_is_in_force(tmp_path: Path) -> None:
-    async with a_store_of_one(tmp_path) as address, Client([address]) as client:
+    async with a_store_of_one(tmp_path, feature_level=1) as address, Client([address]) as client:
         assert await raise_feature_level(client) == 2
         with pytest.raises(LevelRefused, match="s1 knows 1 to 2, not 3; upgrade every member first") as refused:
             await raise_feature_level(client, 3)
@@ -34,7 +34,7 @@ async def test_a_level_that_no_build_knows_is_refused_and_the_highest_known_is_i
 
 async def test_the_command_prints_the_level_or_why_not(tmp_path: Path) -> None:
     """And ends with a code that says that nothing has changed."""
-    async with a_store_of_one(tmp_path) as address:
+    async with a_store_of_one(tmp_path, feature_level=1) as address:
 
         def upgrade(*options: str) -> Result:
             return CliRunner().invoke(cli, ["upgrade", "--endpoints", address, *options])

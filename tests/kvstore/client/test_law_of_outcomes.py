@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from kvstore.client.calls import ClientLimits
+from kvstore.client.client_limits import ClientLimits
 from kvstore.errors import Busy, OutcomeUnknown
 from kvstore.protocol.commands import Put, Range
 from kvstore.protocol.messages import command_request

@@ -51,7 +51,7 @@ CALLS_OF_LEVEL_2: dict[str, Callable[[Client], Awaitable[object]]] = {
 
 async def test_level_1_says_what_to_do(tmp_path: Path) -> None:
     """Nothing is written, and the same calls say something else after the upgrade."""
-    async with open_node(tmp_path / "data", bootstrap=True) as store:
+    async with open_node(tmp_path / "data", bootstrap=True, feature_level=1) as store:
         for name, call in CALLS_OF_LEVEL_2.items():
             with pytest.raises(LevelTooLow, match="needs feature level 2") as refused:
                 await call(store)
@@ -66,7 +66,7 @@ async def test_level_1_says_what_to_do(tmp_path: Path) -> None:
 
 
 async def test_puts_with_options(tmp_path: Path) -> None:
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
         lease = await store.lease_grant(60)
         assert (await store.put("a", "1", lease=lease.lease_id, previous=True)).previous is None
         old = (await store.put("a", "2", keep_lease=True, previous=True)).previous
@@ -89,7 +89,7 @@ async def test_puts_with_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 20])
 async def test_reads_at_a_revision(tmp_path: Path, count: int) -> None:
     """One at a time, and many in one turn, which a member answers on another path."""
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
         revisions = [(await store.put("a", str(number))).revision for number in range(count)]
         await store.delete("a")
         await store.put("a", "new")
@@ -115,7 +115,7 @@ async def test_reads_at_a_revision(tmp_path: Path, count: int) -> None:
 
 
 async def test_pages_of_one_revision_are_read_while_the_store_changes(tmp_path: Path) -> None:
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
         await store.put_many([(f"k/{number:03}", "old") for number in range(50)])
         before = (await store.range(Range(count_only=True))).revision
         values, revisions = list[bytes | None](), set[int]()
@@ -132,7 +132,7 @@ async def test_pages_of_one_revision_are_read_while_the_store_changes(tmp_path: 
 
 
 async def test_ranges_are_deleted_as_one_change(tmp_path: Path) -> None:
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
         await store.put_many([(key, key) for key in ("a", "b/1", "b/2", "b0", "c")])
         done = await store.delete_range(prefix="b/", previous=True)
         assert (done.count, [item.key for item in done.previous]) == (2, [b"b/1", b"b/2"])
@@ -148,7 +148,7 @@ async def test_ranges_are_deleted_as_one_change(tmp_path: Path) -> None:
 
 
 async def test_appends_are_ordered_and_adds_count(tmp_path: Path) -> None:
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
         first, second = await store.append("q/", "x"), await store.append("q/", "y")
         assert first.key == b"q/" + first.revision.to_bytes(8, "big") < second.key
         assert [item.value async for item in store.items(prefix="q/")] == [b"x", b"y"]
@@ -160,7 +160,7 @@ async def test_appends_are_ordered_and_adds_count(tmp_path: Path) -> None:
 
 
 async def test_compare_and_delete(tmp_path: Path) -> None:
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
         revision = (await store.put("a", "1")).revision
         refused = await store.compare_and_delete("a", "2")
         assert not refused.succeeded
@@ -173,7 +173,7 @@ async def test_compare_and_delete(tmp_path: Path) -> None:
 
 
 async def test_leases_are_granted_renewed_shown_and_revoked(tmp_path: Path) -> None:
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
         lease = await store.lease_grant(60, lease_id=7)
         assert (lease.lease_id, lease.ttl_ns) == (7, 60 * 10**9)
         with pytest.raises(LeaseExists):
@@ -197,7 +197,7 @@ async def test_leases_are_granted_renewed_shown_and_revoked(tmp_path: Path) -> N
 
 async def test_a_transaction_is_repeated_until_its_reads_hold(tmp_path: Path) -> None:
     """30 tasks add 1 to one number, and none is lost."""
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
         calls = 0
 
         async def increment(tx: OptimisticTransaction) -> int:
@@ -221,7 +221,7 @@ async def test_a_transaction_is_repeated_until_its_reads_hold(tmp_path: Path) ->
 
 
 async def test_a_transaction_reads_one_revision_and_its_own_writes(tmp_path: Path) -> None:
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
         await store.put_many({"a": "1", "b": "1"})
         attempts = 0
 
@@ -244,7 +244,7 @@ async def test_a_transaction_reads_one_revision_and_its_own_writes(tmp_path: Pat
 
 
 async def test_a_transaction_that_only_reads_writes_nothing(tmp_path: Path) -> None:
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
         await store.put("a", "1")
         last_index = store._member.node.core.last_index
 
@@ -258,7 +258,7 @@ async def test_a_transaction_that_only_reads_writes_nothing(tmp_path: Path) -> N
 @pytest.mark.parametrize("change", ["new", "changed", "deleted"])
 async def test_a_range_that_was_read_must_hold_too(tmp_path: Path, change: str) -> None:
     """A key that comes, one that changes, and one that goes: each makes the transaction begin anew."""
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
         await store.put_many({"k/1": "1", "k/2": "1"})
         changes = {"new": Put(b"k/3", b"1"), "changed": Put(b"k/1", b"2")}
         seen: list[int] = []
@@ -277,7 +277,7 @@ async def test_a_range_that_was_read_must_hold_too(tmp_path: Path, change: str) 
 
 
 async def test_a_transaction_gives_up_after_its_attempts_and_has_written_nothing(tmp_path: Path) -> None:
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
 
         async def work(tx: OptimisticTransaction) -> None:
             await tx.get("a")
@@ -291,7 +291,7 @@ async def test_a_transaction_gives_up_after_its_attempts_and_has_written_nothing
 
 
 async def test_an_error_of_the_work_writes_nothing(tmp_path: Path) -> None:
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
 
         async def work(tx: OptimisticTransaction) -> None:
             tx.put("a", "1")
@@ -303,7 +303,7 @@ async def test_an_error_of_the_work_writes_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_get_in_a_transaction_takes_a_revision(tmp_path: Path) -> None:
-    async with upgraded_store(tmp_path) as store:
+    async with a_store(tmp_path) as store:
         revision = (await store.put("a", "1")).revision
         await store.put("a", "2")
         result = await store.txn(success=[Get(b"a", revision), Get(b"a")])
@@ -312,7 +312,7 @@ async def test_a_get_in_a_transaction_takes_a_revision(tmp_path: Path) -> None:
 
 async def test_transact_and_compare_and_delete_need_no_level(tmp_path: Path) -> None:
     """At level 1 a second read at the revision of the first one fails if the store has changed; then it begins anew."""
-    async with open_node(tmp_path / "data", bootstrap=True) as store:
+    async with open_node(tmp_path / "data", bootstrap=True, feature_level=1) as store:
         await store.put_many({"a": "1", "b": "1"}, atomic=True)
         attempts = 0
 
@@ -330,16 +330,14 @@ async def test_transact_and_compare_and_delete_need_no_level(tmp_path: Path) -> 
         assert (await store.compare_and_delete("c", "11")).succeeded
 
 
-class upgraded_store:  # noqa: N801 - Used like a function.
+class a_store:  # noqa: N801 - Used like a function.
     """A store of one at level 2, during a block."""
 
     def __init__(self, folder: Path) -> None:
         self._node = open_node(folder / "data", bootstrap=True)
 
     async def __aenter__(self) -> EmbeddedStore:
-        store = await self._node.__aenter__()
-        await raise_feature_level(store)
-        return store
+        return await self._node.__aenter__()
 
     async def __aexit__(self, *error: object) -> bool:
         return await self._node.__aexit__(*error)  # type: ignore[arg-type]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
-from kvstore import Client, open_node, raise_feature_level
+from kvstore import Client, NotCommitted, open_node
 from kvstore.errors import ClientClosed, LeaseLost, LockTimeout, StoreError
 from kvstore.protocol.commands import CommandKind, decode_payload
 from raft import EntryKind
@@ -15,43 +17,63 @@ from raft import EntryKind
 pytestmark = [pytest.mark.timeout(60)]
 
 
+WAITERS = 50
+RENEWALS = 3
+
+
 async def test_fifty_idle_waiters_write_only_renewals_which_are_sent_together(tmp_path: Path) -> None:
-    """All of one program: about one entry per second, for 50 leases of 3 s."""
+    """All of one program: 50 leases, each renewed three times, cost fewer commands than there are leases."""
     async with open_node(tmp_path / "data", bootstrap=True) as store, trio.open_nursery() as nursery:
-        await raise_feature_level(store)
 
         async def wait() -> None:
             async with store.lock("x", ttl_seconds=3):
                 await trio.sleep_forever()
 
-        for _ in range(50):
+        for _ in range(WAITERS):
             nursery.start_soon(wait)
-        await until_waiting(store, "x/", 50)
-        await trio.sleep(1)
-        first = (await store.status()).last_index + 1
-        await trio.sleep(4)
-        last = (await store.status()).last_index
+        await until_waiting(store, "x/", WAITERS)
+        await until_watching(store, WAITERS - 1)  # All but the holder: from now on they only wait.
+        commands = await commands_until_all_are_renewed(store, (await store.status()).last_index + 1)
+        nursery.cancel_scope.cancel()
 
-        kinds: list[int] = []
-        sizes: list[int] = []
-        index = first
-        while index <= last:
-            page = await store.read_log(index)
+    kinds = [command[3] for command in commands]
+    assert set(kinds) <= {CommandKind.LEASE_RENEW, CommandKind.KEEP_ALIVE}
+    assert max(len(command) - 4 for command in commands) > 10  # Together; their renewals come at almost the same time.
+    assert len(kinds) < WAITERS
+
+
+async def until_watching(store: Client, count: int) -> None:
+    """Wait until so many watches stand."""
+    with trio.fail_after(30):
+        while True:
+            if (await store.status()).watches >= count:
+                return
+            await trio.sleep(0.01)
+
+
+async def commands_until_all_are_renewed(store: Client, index: int) -> list[tuple[Any, ...]]:
+    """The commands in the log from an index on, up to the entry with which each lease was renewed often enough."""
+    commands: list[tuple[Any, ...]] = []
+    renewals: Counter[int] = Counter()
+    with trio.fail_after(30):
+        while len(renewals) < WAITERS or min(renewals.values()) < RENEWALS:
+            try:
+                page = await store.read_log(index)
+            except NotCommitted:
+                await trio.sleep(0.01)
+                continue
             for entry in page.entries:
                 assert entry.kind is EntryKind.COMMANDS
                 for command in decode_payload(entry.payload)[1][1:]:
-                    kinds.append(command[3])
-                    sizes.append(len(command) - 4)
+                    commands.append(tuple(command))
+                    if command[3] == CommandKind.LEASE_RENEW:
+                        renewals.update(command[4:])
             index = page.entries[-1].index + 1
-        assert set(kinds) <= {CommandKind.LEASE_RENEW, CommandKind.KEEP_ALIVE}
-        assert max(sizes) > 10  # Together; their renewals come at almost the same time.
-        assert len(kinds) < 50
-        nursery.cancel_scope.cancel()
+    return commands
 
 
 async def test_waiters_of_several_clients_get_the_lock_in_order(tmp_path: Path) -> None:
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
-        await raise_feature_level(store)
         order: list[int] = []
 
         async def hold(number: int, client: Client) -> None:
@@ -91,7 +113,6 @@ async def until_waiting(store: Client, prefix: str, count: int) -> None:
 async def test_a_closed_client_loses_its_lease_at_once(tmp_path: Path) -> None:
     """It could not renew it any more."""
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
-        await raise_feature_level(store)
         held = trio.Event()
         lost: list[LeaseLost] = []
 
@@ -114,7 +135,6 @@ async def test_a_closed_client_loses_its_lease_at_once(tmp_path: Path) -> None:
 
 async def test_renewals_end_when_their_client_is_closed(tmp_path: Path) -> None:
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
-        await raise_feature_level(store)
         ends: list[BaseException] = []
         renewed = trio.Event()
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from kvstore.client.renewals import RENEWALS_MAX, RenewalBatches, Renewals
+from kvstore.client.leases.renewals import RENEWALS_MAX, RenewalBatches, Renewals
 from kvstore.errors import ClientClosed, LeaseNotFound, OutcomeUnknown
 from kvstore.limits import AdmissionLimits
 

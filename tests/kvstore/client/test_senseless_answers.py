@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.client.calls import MILLISECOND_NS
+from kvstore.client.client_limits import MILLISECOND_NS
 from kvstore.errors import OutcomeUnknown, Unavailable
 from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Code, Response

@@ -20,9 +20,8 @@ from kvstore import (
     Unavailable,
     Unsupported,
     open_node,
-    raise_feature_level,
 )
-from kvstore.client.watch import INITIAL_PAGE_KEYS, Watch
+from kvstore.client.watches.watch import INITIAL_PAGE_KEYS, Watch
 from kvstore.protocol.watches import Change
 
 pytestmark = [pytest.mark.timeout(60)]
@@ -33,7 +32,6 @@ async def opened(folder: Path) -> AsyncIterator[EmbeddedStore]:
     """A store of one at feature level 2."""
     with trio.fail_after(30):
         async with open_node(folder / "data", bootstrap=True) as store:
-            await raise_feature_level(store, 2)
             yield store
 
 
@@ -156,7 +154,7 @@ async def test_what_was_lost_to_compaction_is_raised_by_the_iterator(tmp_path: P
 
 
 async def test_a_watch_is_refused_before_feature_level_2(tmp_path: Path) -> None:
-    async with open_node(tmp_path / "data", bootstrap=True) as store:
+    async with open_node(tmp_path / "data", bootstrap=True, feature_level=1) as store:
         with pytest.raises(Unsupported, match="feature level"):
             async with store.watch("a"):
                 pass

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.client.watch_stream import StreamState, WatchStream
+from kvstore.client.watches.watch_stream import StreamState, WatchStream
 from kvstore.errors import Busy, InvalidRequest, OperationFailed, RevisionCompacted, Unsupported
 from kvstore.limits import ServiceLimits
 from kvstore.protocol.commands import ChangeLimits, Compact, Delete, Put, RaiseFeatureLevel, Txn

@@ -20,6 +20,7 @@ from kvstore.monitoring.metrics_counts import (
     BOUNDS,
     EVENTS,
     REASONS,
+    WATCH_ENDS,
     CountingApplication,
     CountingService,
     Counts,
@@ -86,6 +87,7 @@ def test_no_label_has_values_without_end(quick_folder: Path) -> None:
 
     assert values.pop("reason") == REASONS
     assert values.pop("peer") < set(cluster.hosts)
+    assert values.pop("cause") == {*WATCH_ENDS}
     assert set(values) == {"node_id", "cluster_id", "version", "buffer", "what", "le"}
     assert counts.refusals == {"other_bound": 50}
     assert not counts.events

@@ -168,3 +168,110 @@ async def test_an_observer_that_was_overtaken_by_a_compaction_goes_on_with_the_p
         nursery.cancel_scope.cancel()
     assert seen[0] == b"first"
     assert seen[-1] == b"third"
+
+
+async def test_a_leader_whose_key_was_removed_ends_its_term_though_its_lease_lives(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with SimulatedStore() as store, store.client().election("boss") as election:
+        leadership = await election.campaign("x")
+        began, ended = trio.current_time(), False
+
+        async def lead() -> None:
+            nonlocal ended
+            async with leadership.term() as term:
+                assert term is leadership
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    ended = True
+
+        async def remove() -> None:
+            await trio.sleep(5)
+            await store.client().delete(leadership.key)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(remove)
+            with pytest.raises(LeadershipLost):
+                await lead()
+        assert ended
+        assert trio.current_time() - began < 5.1
+        leadership.lease.check()  # It is the key that is gone.
+
+
+async def test_a_term_that_is_not_lost_ends_as_its_block_does(autojump_clock: trio.testing.MockClock) -> None:
+    """An error leaves it as it is, and a cancellation from outside is none of its own."""
+    async with SimulatedStore() as store, store.client().election("boss") as election:
+        leadership = await election.campaign("x")
+        async with leadership.term():
+            await trio.sleep(1)
+        with pytest.raises(KeyError, match="mine"):
+            async with leadership.term():
+                raise KeyError("mine")
+        with trio.move_on_after(1) as scope:
+            async with leadership.term():
+                await trio.sleep_forever()
+        assert scope.cancelled_caught
+        await election.proclaim("still leads")
+
+
+async def test_a_term_ends_by_its_lease_when_the_store_is_not_heard(autojump_clock: trio.testing.MockClock) -> None:
+    async with SimulatedStore() as store:
+
+        async def lead() -> None:
+            client = store.client()
+            async with client.election("boss", ttl_seconds=3) as election:
+                leadership = await election.campaign("x")
+                client.pause(100)
+                async with leadership.term():
+                    await trio.sleep_forever()
+
+        with pytest.raises(LeaseLost):
+            await lead()
+        assert trio.current_time() < 4
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+async def test_a_term_survives_a_compaction_and_not_a_removal_that_it_has_hidden(
+    is_removed: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The watch of the key has lost its place. So the key itself is read."""
+    async with SimulatedStore() as store, trio.open_nursery() as nursery:
+        client = store.client()
+        async with client.election("boss", ttl_seconds=60) as election:
+            leadership, lost = await election.campaign("x"), trio.Event()
+
+            async def wait() -> None:
+                await leadership.wait_until_lost()
+                lost.set()
+
+            await store.client().put("other", "1")
+            if is_removed:
+                await store.client().delete(leadership.key)
+            store.carry_out(Compact(store.machine.revision))
+            nursery.start_soon(wait)
+            await trio.sleep(10)
+            assert lost.is_set() == is_removed
+            await store.client().delete(leadership.key)
+            await lost.wait()
+
+
+async def test_observers_are_told_of_vacancies_if_they_ask_for_them(autojump_clock: trio.testing.MockClock) -> None:
+    async with SimulatedStore() as store, trio.open_nursery() as nursery:
+        seen: list[bytes | None] = []
+
+        async def observe() -> None:
+            async with store.client().election("boss").observe(vacancies=True) as leaders:
+                async for leader in leaders:
+                    seen.append(leader.value if leader is not None else None)
+
+        nursery.start_soon(observe)
+        await trio.sleep(1)
+        for name in ("a", "b"):
+            async with store.client().election("boss") as election:
+                await election.campaign(name)
+                await trio.sleep(1)
+            await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+
+    assert seen == [None, b"a", None, b"b", None]

@@ -242,7 +242,7 @@ async def test_fifty_idle_waiters_write_nothing_but_renewals(autojump_clock: tri
 
 
 async def test_a_release_wakes_one_waiter(autojump_clock: trio.testing.MockClock) -> None:
-    """One transaction joins, one looks, and one revokes: no herd."""
+    """One transaction joins, one looks, and one command revokes: no herd."""
     async with SimulatedStore() as store, trio.open_nursery() as nursery:
         done: list[int] = []
 
@@ -254,10 +254,11 @@ async def test_a_release_wakes_one_waiter(autojump_clock: trio.testing.MockClock
             for number in range(30):
                 nursery.start_soon(hold, number)
                 await trio.sleep(0.1)
-            begin = len(store.commands)
+            begin, reads = len(store.commands), store.reads
         await trio.sleep(100)
         assert done == list(range(30))
-        assert len(store.commands) - begin == 1 + 2 * 30  # Each of them looks once, and revokes its lease.
+        assert len(store.commands) - begin == 1 + 30  # Each of them revokes its lease.
+        assert store.reads - reads == 30  # And looks once, which writes nothing.
 
 
 async def test_a_line_longer_than_a_page_is_read_whole(autojump_clock: trio.testing.MockClock) -> None:

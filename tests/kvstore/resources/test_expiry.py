@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kvstore import EmbeddedStore, open_node, raise_feature_level
+from kvstore import EmbeddedStore, open_node
 from kvstore.protocol.commands import LeaseGrant, LeaseRenew, Put, RaiseFeatureLevel, Txn
 from kvstore.protocol.results import LeaseGranted, LeasesRenewed
 from kvstore.server.client_listener import EXPIRY_LATE_SECONDS_MAX
@@ -158,7 +158,6 @@ def test_no_lease_ends_in_the_grace_of_a_new_leader_and_its_owner_can_renew_it(q
 async def test_an_idle_member_ends_a_lease_in_time_by_its_own_clock(tmp_path: Path) -> None:
     """With its real timer: never early, and a quarter of a second late at most, apart from the load of this machine."""
     async with open_node(tmp_path / "data", bootstrap=True) as store:
-        await raise_feature_level(store)
         sent_at = trio.current_time()
         lease = await store.lease_grant(1)
         await store.put("a", "1", lease=lease.lease_id)

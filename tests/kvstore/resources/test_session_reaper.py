@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from kvstore.cli.serve import serve_command
-from kvstore.client.calls import ClientLimits
+from kvstore.client.client_limits import ClientLimits
 from kvstore.errors import Busy, InvalidRequest
 from kvstore.member.config import MemberConfig
 from kvstore.protocol.commands import ChangeLimits, Get, KeepAlive, Put, RegisterSession, command_body, encode_command

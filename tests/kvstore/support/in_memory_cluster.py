@@ -15,7 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar
 
-from kvstore.client.calls import MILLISECOND_NS, CallEnded, ClientLimits
+from kvstore.client.calls import CallEnded
+from kvstore.client.client_limits import MILLISECOND_NS, ClientLimits
 from kvstore.client.core import ClientStateMachine
 from kvstore.limits import FEATURE_LEVELS, ServiceLimits
 from kvstore.protocol.commands import Command, Get, Range

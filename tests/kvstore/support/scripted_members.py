@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from kvstore.client.calls import MILLISECOND_NS, CallEnded, ClientLimits
+from kvstore.client.calls import CallEnded
+from kvstore.client.client_limits import MILLISECOND_NS, ClientLimits
 from kvstore.client.core import ClientStateMachine
 from kvstore.protocol.commands import Command, CommandKind, Get, Put
 from kvstore.protocol.messages import (

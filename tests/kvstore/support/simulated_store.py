@@ -14,15 +14,13 @@ from typing import Any, Self
 import trio
 
 from kvstore import Client
-from kvstore.client.renewals import Renewals
+from kvstore.client.leases.renewals import Renewals
 from kvstore.errors import OutcomeUnknown, RevisionCompacted, Unavailable, refusal_of
 from kvstore.limits import HISTORY_LEVEL
 from kvstore.protocol.commands import (
     Command,
-    Get,
     LeaseRenew,
     RaiseFeatureLevel,
-    Range,
     Txn,
     command_of,
     encode_command,
@@ -31,9 +29,11 @@ from kvstore.protocol.commands import (
 from kvstore.protocol.messages import Request, RequestKind, Response
 from kvstore.protocol.results import Record, ResultItem
 from kvstore.protocol.text import Text, as_bytes
+from kvstore.protocol.validation import only_reads
 from kvstore.protocol.watches import Change
 from kvstore.server.lease_responses import lease_fields, leases_fields
 from kvstore.store.machine import KvMachine
+from kvstore.store.transactions import txn
 from raft import Entry, EntryKind, encode_batch
 
 SECOND_NS = 1_000_000_000
@@ -50,7 +50,7 @@ class SimulatedStore:
         self.delay_seconds, self.lost_share = delay_seconds, lost_share
         self.machine = KvMachine()
         self.commands: list[Command] = []
-        self.entries = 0
+        self.entries = self.reads = 0
         self.changed = trio.Event()
         self.nursery: trio.Nursery
         self._manager = trio.open_nursery()
@@ -168,8 +168,11 @@ class SimulatedPump:
             assert request.command is not None
             item = self._store.carry_out(request.command)
         elif request.kind is RequestKind.READ:
-            assert isinstance(command_of(request.items[1]), Get | Range)
-            item = machine.read(request.items[1])
+            self._store.reads += 1
+            body = request.items[1]
+            assert only_reads(body), body
+            is_txn = isinstance(command_of(body), Txn)
+            item = txn(machine._store, body, machine.limits) if is_txn else machine.read(body)
         else:
             answer = {RequestKind.LEASE: lease_fields, RequestKind.LEASES: leases_fields}[request.kind]
             item = (0, machine.revision, *answer(machine.leases, self._store.leader_time(), request.items))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from kvstore import Client, open_node, raise_feature_level
+from kvstore import Client, open_node
 from kvstore.cli.common import ExitCode
 from kvstore.cli.serve import serve_command
 
@@ -45,6 +46,15 @@ def test_the_replicated_example_does_each_job_once(tmp_path: Path) -> None:
     assert out.splitlines()[-1] == "every job was done exactly once"
 
 
+def test_no_connection_of_the_replicated_example_can_be_given_the_port_of_a_member() -> None:
+    """A member dials those that do not listen yet. Its own end of that connection must not be their port."""
+    find = runpy.run_path(str(ROOT / "examples" / "replicated_service.py"))["free_addresses"]
+    ports = [int(address.rpartition(":")[2]) for address in find(200)]
+
+    assert len(set(ports)) == 200
+    assert max(ports) < 32_768
+
+
 async def test_the_transfer_example_keeps_the_sum(tmp_path: Path) -> None:
     """examples/transfer.py, beside a store."""
     async with open_node(tmp_path / "data", bootstrap=True, listen_client="127.0.0.1:0") as store:
@@ -65,7 +75,6 @@ def test_the_code_of_the_guide_runs(tmp_path: Path) -> None:
 
     async def with_store() -> None:
         async with open_node(tmp_path / "data", listen_client="127.0.0.1:0") as store:
-            await raise_feature_level(store)
             for block, output in (
                 (client_code, b"b'hello' 3\n"),
                 (lock_code, b"written\n"),

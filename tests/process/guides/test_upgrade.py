@@ -155,9 +155,8 @@ def test_a_cluster_is_upgraded_member_by_member_under_writes(tmp_path: Path) -> 
                     nursery.cancel_scope.cancel()
                 await ledger.check(client)
 
-    with running_cluster(
-        tmp_path, 3, builds={"s1": build}
-    ) as cluster:  # It has been the new build from its first start.
+    # Founders of two builds, which agree on a level. One has been the new build from its first start.
+    with running_cluster(tmp_path, 3, "--feature-level=1", builds={"s1": build}) as cluster:
         trio.run(main, cluster)
 
 

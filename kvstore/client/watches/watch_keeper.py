@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from typing import Generic, TypeVar
 
-from kvstore.client.calls import MILLISECOND_NS, ClientLimits
-from kvstore.client.member_connection import ConnectionState, MemberConnection
+from kvstore.client.client_limits import MILLISECOND_NS, ClientLimits
 from kvstore.client.response_classifier import Failed, Retryable, classify
-from kvstore.client.watch_stream import StreamState, WatchStream
+from kvstore.client.watches.watch_stream import StreamState, WatchCarrier, WatchStream
 from kvstore.errors import Busy, ClientClosed, OperationFailed, RevisionCompacted, Unavailable, Unsupported
 from kvstore.protocol.messages import Code, Response, encode_request
 from kvstore.protocol.watches import (
@@ -34,15 +34,18 @@ PING_NS = 3_000 * MILLISECOND_NS
 elsewhere. They also do if it knows no leader while the client knows one."""
 
 
-class WatchKeeper:
+CarrierT = TypeVar("CarrierT", bound=WatchCarrier)
+
+
+class WatchKeeper(Generic[CarrierT]):
     """All watches of a client. `news`: streams that have something new for their readers, until it is fetched."""
 
     def __init__(self, limits: ClientLimits, random: Random, next_request_id: Callable[[], int]) -> None:
         self._limits, self._random, self._next_request_id = limits, random, next_request_id
         self._streams: dict[WatchStream, None] = {}
         self._waiting: dict[WatchStream, None] = {}
-        self._cut_off: dict[MemberConnection, None] = {}  # Their members know no leader.
-        self._pinged: dict[MemberConnection, int] = {}  # When they were last asked who leads.
+        self._cut_off: dict[CarrierT, None] = {}  # Their members know no leader.
+        self._pinged: dict[CarrierT, int] = {}  # When they were last asked who leads.
         self.news: list[WatchStream] = []
 
     # Of the application.
@@ -74,13 +77,13 @@ class WatchKeeper:
         """True if some watch waits for a member, or stands on a member without a leader."""
         return bool(self._waiting or self._cut_off)
 
-    def next_moment(self, now: int, connections: Iterable[MemberConnection]) -> int | None:
+    def next_moment(self, now: int, connections: Iterable[CarrierT]) -> int | None:
         """When `due_pings` or `assign` has something to do; None if that depends on others."""
         moments = [stream.not_before for stream in self._waiting if stream.not_before > now]
         moments += [self._ping_moment(connection) for connection in connections if connection.watches]
         return min(moments, default=None)
 
-    def due_pings(self, now: int, connections: Iterable[MemberConnection]) -> list[MemberConnection]:
+    def due_pings(self, now: int, connections: Iterable[CarrierT]) -> list[CarrierT]:
         """The connections whose members have to be asked now who leads."""
         watching = [connection for connection in connections if connection.watches]
         due = [connection for connection in watching if self._ping_moment(connection) <= now]
@@ -88,9 +91,9 @@ class WatchKeeper:
             self._pinged[connection] = now
         return due
 
-    def assign(self, now: int, leader: MemberConnection | None, ready: Sequence[MemberConnection]) -> None:
+    def assign(self, now: int, leader: CarrierT | None, ready: Sequence[CarrierT]) -> None:
         """Send the requests of waiting watches: to the leader, if it is connected, else to any member."""
-        if leader is not None and leader.state is ConnectionState.READY:
+        if leader is not None and leader.is_ready:
             for connection in [each for each in self._cut_off if each is not leader]:
                 self._leave_all(connection)
                 for watch_id in connection.watches:
@@ -106,7 +109,7 @@ class WatchKeeper:
             connection.watches[stream.watch_id] = stream
             connection.send_body(encode_request(stream.watch_id, watch_request(stream.request_spec())))
 
-    def receive(self, connection: MemberConnection, response: Response, now: int) -> None:
+    def receive(self, connection: CarrierT, response: Response, now: int) -> None:
         """Process a message about a watch of the connection. Raises ProtocolError."""
         stream = connection.watches[response.request_id]
         is_old = stream.watch_id != response.request_id or stream.connection is not connection
@@ -138,14 +141,14 @@ class WatchKeeper:
             stream.receive_progress(message.revision)
             self.news.append(stream)
 
-    def heard_leader(self, connection: MemberConnection, leader_id: str | None) -> None:
+    def heard_leader(self, connection: CarrierT, leader_id: str | None) -> None:
         """Note which leader a member knows."""
         if leader_id is None and connection.watches:
             self._cut_off[connection] = None
         else:
             self._cut_off.pop(connection, None)
 
-    def lost(self, connection: MemberConnection) -> None:
+    def lost(self, connection: CarrierT) -> None:
         """The connection has ended."""
         self._leave_all(connection)
         self._pinged.pop(connection, None)
@@ -177,7 +180,7 @@ class WatchKeeper:
         stream.not_before = now + pause // 2 + self._random.randrange(pause // 2 + 1)
         self._waiting[stream] = None
 
-    def _leave_all(self, connection: MemberConnection) -> None:
+    def _leave_all(self, connection: CarrierT) -> None:
         """Let the watches of a connection go on elsewhere."""
         self._cut_off.pop(connection, None)
         for watch_id, stream in connection.watches.items():
@@ -196,5 +199,5 @@ class WatchKeeper:
         self._waiting.pop(stream, None)
         self.news.append(stream)
 
-    def _ping_moment(self, connection: MemberConnection) -> int:
+    def _ping_moment(self, connection: CarrierT) -> int:
         return max(connection.heard_at, self._pinged.get(connection, 0)) + PING_NS

@@ -17,9 +17,15 @@ from raft import ProtocolError
 
 
 class WatchCarrier(Protocol):
-    """The connection on which a watch stands."""
+    """The connection on which a watch stands. `watches`: by request id; also streams that have left this connection.
+    `heard_at`: when its member was last heard, in monotonic ns."""
 
     watches: dict[int, WatchStream]
+    heard_at: int
+
+    @property
+    def is_ready(self) -> bool:
+        """True once requests can be sent."""
 
     def send_body(self, body: bytes) -> None:
         """Send a request."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from kvstore.client.renewals import Renewals
+from kvstore.client.leases.renewals import Renewals
 from kvstore.errors import LeaseNotFound
 from kvstore.limits import SECOND_NS
 from kvstore.protocol.commands import Command, LeaseGrant, LeaseRenew, LeaseRevoke

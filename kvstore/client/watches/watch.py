@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 import trio
 
-from kvstore.client.watch_stream import WatchBatch, WatchStream
+from kvstore.client.watches.watch_stream import WatchBatch, WatchStream
 from kvstore.errors import ClientClosed, RevisionCompacted, Unavailable
 from kvstore.protocol.commands import Range
 from kvstore.protocol.results import RangeResult, Record
