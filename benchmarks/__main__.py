@@ -28,7 +28,7 @@ FALLBACK_FOLDER = Path(__file__).resolve().parent.parent / "build"
 @click.command()
 @click.option("--quick", "plan_name", flag_value="quick", help="Puts and reads at three levels, about two minutes.")
 @click.option("--smoke", "plan_name", flag_value="smoke", help="Does everything work? Tiny; for no comparison.")
-@click.option("--full", "plan_name", flag_value="full", default=True, help="Everything (default): about an hour.")
+@click.option("--full", "plan_name", flag_value="full", default=True, help="Everything (default): about half an hour.")
 @click.option("--only", "works", multiple=True, type=click.Choice(["put", "get", "mixed"]), help="This work.")
 @click.option("--system", "systems", multiple=True, type=click.Choice([each.name for each in CONTENDERS]))
 @click.option("--in-flight", multiple=True, type=click.IntRange(1, 4096), help="This level of a closed loop.")

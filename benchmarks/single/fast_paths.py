@@ -74,20 +74,6 @@ SERVICE, MACHINE = "kvstore/server/service.py", "kvstore/store/machine.py"
 FAST_PATHS: tuple[FastPath, ...] = (
     FastPath("all", "", "", "", (("put", 1), ("get", 1), ("put", 64), ("get", 64), ("put", 1024), ("log", 1))),
     FastPath(
-        "decode_fast",
-        "raft/runtime/fast_paths.py",
-        "decode_peer_body = decode_message if FAST_PATHS else decode_message_general",
-        "decode_peer_body = decode_message_general",
-        (("put", 1), ("put", 64)),
-    ),
-    FastPath(
-        "Connection.lone_request",
-        SERVICE,
-        "if FAST_PATHS and (body := connection.lone_request",
-        "if False and (body := connection.lone_request",
-        (("put", 1), ("get", 1)),
-    ),
-    FastPath(
         "parse_uniform_puts",
         SERVICE,
         "if FAST_PATHS and connection.may_skip_the_line",

@@ -55,10 +55,6 @@ overhead."""
 _ENTRY_KINDS = {int(kind): kind for kind in EntryKind}
 _NEWEST = max(_ENTRY_KINDS)
 
-# The key is array head and kind; the value counts the numbers after them.
-_NUMBERS_OF_FAST = {b"\x86\x06": 5, b"\x89\x05": 7}
-_ONE_ENTRY = b"\x81\x83"  # The head of an array with one entry, then that of the entry.
-
 
 _Other = (
     PreVoteRequest
@@ -88,11 +84,6 @@ def encode_message(group_id: int, message: Message) -> bytes:
 
 def decode_message(body: bytes) -> tuple[int, Message]:
     """Return (group_id, message). Raises ProtocolError for bytes that no version of `encode_message` writes."""
-    return decode_fast(body) or decode_message_general(body)
-
-
-def decode_message_general(body: bytes) -> tuple[int, Message]:
-    """Decode any message as `decode_message` does, without its fast path."""
     item = decode_item(body)
     if type(item) is not list or len(item) < 3:
         raise ProtocolError("a peer message is an array of kind, group_id, term and more")
@@ -103,78 +94,6 @@ def decode_message_general(body: bytes) -> tuple[int, Message]:
     reader = _Fields(item)
     group_id, term = reader.numbers(2)
     return group_id, decode(term, reader)
-
-
-def decode_fast(body: bytes) -> tuple[int, Message] | None:
-    """Decode the messages of a lone put, in a fifth of the calls of `decode_message_general`.
-
-    These are an acknowledgement, and an append request with one short entry of the sender's term. Returns None for
-    everything else, and if any byte differs from what is expected: `decode_message_general` then finds the error.
-    """
-    count = _NUMBERS_OF_FAST.get(body[:2])
-    if count is None:
-        return None
-    numbers, places, at = [], [], 2
-    try:
-        for _ in range(count):
-            places.append(at)
-            number = body[at]
-            if number < 24:
-                at += 1
-            elif number == 24:
-                number, at = body[at + 1], at + 2
-            elif number == 25:
-                number, at = body[at + 1] << 8 | body[at + 2], at + 3
-            elif number <= 27:
-                start, at = at + 1, at + (5 if number == 26 else 9)
-                number = int.from_bytes(body[start:at], "big")  # If the body is cut short, `at` is beyond its end.
-                if number > INT64_MAX:
-                    return None
-            else:
-                return None
-            numbers.append(number)
-        if body[1] == 5:
-            return _fast_append(body, at, numbers, body[places[1] : places[2]])
-    except IndexError:
-        return None
-    if at != len(body):
-        return None
-    group_id, term, match_index, last_applied, read_counter = numbers
-    return group_id, AppendAccepted(
-        term=term, match_index=match_index, last_applied=last_applied, read_counter=read_counter
-    )
-
-
-def _fast_append(body: bytes, at: int, numbers: list[int], term_bytes: bytes) -> tuple[int, Message] | None:
-    """Decode an append request with one short entry; None for any other.
-
-    `at`: where the entries begin. `term_bytes`: the encoded term of the sender, which must also be the entry's term.
-    """
-    group_id, term, prev_index, prev_term, commit_index, low_watermark, read_counter = numbers
-    start = _ONE_ENTRY + term_bytes
-    if body[at : at + len(start)] != start or not 1 <= term >= prev_term or prev_index == INT64_MAX:
-        return None
-    at += len(start)
-    kind, length = _ENTRY_KINDS.get(body[at]), body[at + 1] - BYTES
-    if length < 24:
-        at += 2
-    elif length == 24:
-        length, at = body[at + 2], at + 3
-    elif length == 25:
-        length, at = body[at + 2] << 8 | body[at + 3], at + 4
-    else:
-        return None
-    if kind is None or length < 0 or at + length != len(body):
-        return None
-    return group_id, AppendEntries(
-        term=term,
-        prev_index=prev_index,
-        prev_term=prev_term,
-        entries=(Entry(prev_index + 1, term, kind, body[at:]),),
-        commit_index=commit_index,
-        low_watermark=low_watermark,
-        read_counter=read_counter,
-    )
 
 
 @lru_cache(maxsize=256)  # The same terms, group ids and indexes recur in the messages to all peers.

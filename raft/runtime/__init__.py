@@ -11,7 +11,7 @@ from raft.runtime.completions import CompletionQueue
 from raft.runtime.connection_log import HELLO_REFUSALS
 from raft.runtime.driver import Application, Driver, now_ns
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress, InvalidAddress
-from raft.runtime.fast_paths import FAST_PATHS, decode_peer_body
+from raft.runtime.fast_paths import FAST_PATHS
 from raft.runtime.inbound_places import CONNECTIONS_MAX
 from raft.runtime.metrics import Histogram, MeasuredDriver
 from raft.runtime.outbound import OUTBOUND_BYTES_MAX
@@ -37,7 +37,6 @@ __all__ = [
     "PeerConnections",
     "PeerEvents",
     "Transport",
-    "decode_peer_body",
     "descriptor_limit",
     "is_loopback",
     "now_ns",

@@ -11,10 +11,6 @@ import os
 from typing import Final
 
 from raft.config import fast_paths_wanted
-from raft.protocol.codec import decode_message, decode_message_general
 
 FAST_PATHS: Final[bool] = fast_paths_wanted(os.environ)
 """Read once, when the process starts."""
-
-decode_peer_body = decode_message if FAST_PATHS else decode_message_general
-"""The function that decodes a frame's body to (group_id, message). Raises ProtocolError."""

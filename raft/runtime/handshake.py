@@ -100,7 +100,7 @@ def _validated(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHel
             name,
             "wrong_cluster",
             f"it belongs to cluster {hello.cluster_id.hex()}, this member to {identity.cluster_id.hex()}. "
-            "Check its address, the initial member list and the token",
+            "Check its address, and with what its folder was made: the initial members, the token, the feature level",
         )
     if hello.group_id != identity.group_id:
         raise PeerRefused(name, "wrong_group", f"it speaks for group {hello.group_id}, not {identity.group_id}")

@@ -22,7 +22,7 @@ from raft.errors import ProtocolError, ValidationFault
 from raft.membership.configuration import Configuration, Identity, Member
 from raft.node.feature_levels import INITIAL_LEVELS, LevelRange
 from raft.node.peer_identity import PeerRefused
-from raft.protocol.codec import encode_message
+from raft.protocol.codec import decode_message, encode_message
 from raft.protocol.hello import PROCESS_ID_BYTES
 from raft.protocol.messages import AppendEntries, Message
 from raft.runtime.accepting import Acceptor
@@ -30,7 +30,6 @@ from raft.runtime.addresses import is_dialable, is_loopback
 from raft.runtime.connection_log import ConnectionLog
 from raft.runtime.duplicate_members import DuplicateMembers
 from raft.runtime.errors import CannotListen, ConnectionRefusedByPeer, InsecureAddress
-from raft.runtime.fast_paths import decode_peer_body
 from raft.runtime.handshake import (
     HANDSHAKE_SECONDS_MAX,
     PeerHello,
@@ -409,7 +408,7 @@ def decode_peer_message(body: bytes, group_id: int) -> Message:
     ValidationFault if decoding fails by a mistake in this build. It changes nothing.
     """
     try:
-        peer_group_id, message = decode_peer_body(body)
+        peer_group_id, message = decode_message(body)
     except ProtocolError as error:
         raise refusal_in(body) or error from None
     except Exception as error:

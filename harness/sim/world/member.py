@@ -28,9 +28,9 @@ from raft import (
     LogPosition,
     Node,
     ProtocolError,
+    decode_message,
     encode_message,
 )
-from raft.runtime import decode_peer_body
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage, initialize, open_storage
 
 EXPIRY_NS = 1_000_000_000
@@ -76,7 +76,7 @@ class SimMember:
         )
         self.applied_max = 0  # The highest index that any process of this machine has applied.
         self.is_damaged = False  # True if a bit has rotted or the disk has lied (faults/damage_budget.py).
-        self.has_read_damage = False  # In the present process.
+        self.has_read_damage = False  # True if the present process has read rotten bytes.
         # True if the machine stays down: it refused to start, cannot know its losses, or is removed.
         self.is_lost = False
         self.is_blank = False  # True if the present process began with an empty log.
@@ -280,7 +280,7 @@ class SimMember:
     # -- events
 
     def now(self) -> int:
-        """This machine's monotonic clock."""
+        """The time that this machine's monotonic clock shows, in ns."""
         return self.clock.now()
 
     def clock_changed(self) -> None:
@@ -307,7 +307,7 @@ class SimMember:
         if not self.connections.take(self.world.members[sender]):
             return
         try:
-            _, message = decode_peer_body(frame)
+            _, message = decode_message(frame)
         except ProtocolError as error:
             raise Violation("peers understand each other", f"{sender} → {self.node_id}: {error}") from error
         self._tick()
@@ -340,7 +340,7 @@ class SimMember:
             self._stops_by = self.checker.now + self.world.plan.raft.outcome_wait_ns
 
     def call(self, what: str, action: Callable[[Node], None]) -> None:
-        """Run a client's action on the node, then carry out the effects."""
+        """Run an action of a client, an operator or a fault on the node, then carry out the effects."""
         assert self.node is not None
         if self.scheduler.postpones(self.call, what, action):
             return

@@ -18,9 +18,8 @@ from raft.core.quorum import Quorum, majority_index
 from raft.core.ready import Ready
 from raft.encoding.cbor import ARRAY, BYTES, INT64_MAX, UNSIGNED, encode_head, encode_item
 from raft.errors import ProtocolError
-from raft.protocol.codec import _Fields, decode_fast, decode_message, decode_message_general, encode_message
-from raft.protocol.messages import AppendAccepted, AppendEntries, Message
-from raft.types import Entry, EntryKind
+from raft.protocol.codec import _Fields, decode_message, encode_message
+from raft.protocol.messages import AppendAccepted
 from tests.raft.support.core_fixture import a_leader_with_commits, accepted
 
 NUMBERS = st.one_of(
@@ -132,65 +131,3 @@ def test_no_deadline_of_a_leader_is_over_before_it_is_due(steps: list[tuple[str,
         bench.advance(0)
         if bench.core.leading_term is None:
             break
-
-
-def usual_messages() -> st.SearchStrategy[Message]:
-    """What a lone put is made of, terms and indexes of every length."""
-    accepted = st.builds(
-        AppendAccepted,
-        term=NUMBERS,
-        match_index=NUMBERS,
-        last_applied=NUMBERS,
-        read_counter=NUMBERS,
-        priority=st.sampled_from([0, 0, 7]),
-    )
-    return st.one_of(accepted, st.builds(_an_append, NUMBERS, NUMBERS, st.tuples(*[NUMBERS] * 4), ENTRIES))
-
-
-ENTRIES = st.lists(
-    st.tuples(st.booleans(), NUMBERS, st.sampled_from(EntryKind), st.sampled_from([0, 1, 23, 24, 255, 256, 70_000])),
-    max_size=2,
-)
-
-
-def _an_append(
-    term: int, prev_index: int, others: tuple[int, ...], entries: list[tuple[bool, int, EntryKind, int]]
-) -> Message:
-    made = [
-        Entry(prev_index + place, term if is_of_sender else other_term, kind, bytes(length))
-        for place, (is_of_sender, other_term, kind, length) in enumerate(entries, 1)
-    ]
-    prev_term, commit_index, low_watermark, read_counter = others
-    return AppendEntries(
-        term=term,
-        prev_index=prev_index,
-        prev_term=prev_term,
-        entries=tuple(made),
-        commit_index=commit_index,
-        low_watermark=low_watermark,
-        read_counter=read_counter,
-    )
-
-
-def test_the_messages_of_a_lone_put_are_usual() -> None:
-    acknowledgement = AppendAccepted(term=3, match_index=70_000, last_applied=69_999, read_counter=0)
-    append = _an_append(3, 70_000, (3, 69_999, 69_998, 5), [(True, 0, EntryKind.COMMANDS, 200)])
-    for message in (acknowledgement, append):
-        assert decode_fast(encode_message(0, message)) == (0, message)
-
-
-@given(NUMBERS, usual_messages(), st.data())
-def test_what_is_decoded_by_hand_is_decoded_as_by_the_library(
-    group_id: int, message: Message, data: st.DataObject
-) -> None:
-    """Whatever comes instead, cut short, longer, or with any byte changed: the same message, or it is left to that."""
-    body = bytearray(encode_message(group_id, message))
-    for _ in range(data.draw(st.integers(0, 2))):
-        body[data.draw(st.integers(0, min(len(body) - 1, 90)))] = data.draw(st.integers(0, 255))
-    end = data.draw(st.one_of(st.just(len(body)), st.integers(0, len(body))))
-    changed = bytes(body[:end]) + data.draw(st.sampled_from([b"", b"", b"\x00"]))
-
-    by_hand = decode_fast(changed)
-
-    if by_hand is not None:
-        assert by_hand == decode_message_general(changed)

@@ -73,7 +73,7 @@ async def test_a_forged_term_costs_the_connection_and_nothing_is_persisted(caplo
     assert broken["reason"].startswith("term 9223372036854775807, where this member is in term ")
 
 
-@pytest.mark.parametrize("what", ["decode_hello", "decode_peer_body"])
+@pytest.mark.parametrize("what", ["decode_hello", "decode_message"])
 async def test_a_mistake_in_judging_input_costs_one_connection_and_is_logged_once_with_its_traceback(
     what: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +91,7 @@ async def test_a_mistake_in_judging_input_costs_one_connection_and_is_logged_onc
         for count in (1, 2):
             async with await trio.open_tcp_stream("127.0.0.1", s1.transport.port) as stream:
                 await stream.send_all(peer_hello("s2" if what == "decode_hello" else "s3"))
-                if what == "decode_peer_body":
+                if what == "decode_message":
                     assert await stream.receive_some()
                     await says(stream, heartbeat(7))
                 assert await is_closed(stream)
