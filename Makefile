@@ -51,7 +51,7 @@ check: lint
 # By their own tests alone, in one process: what servers and simulations reach besides is not counted.
 COVERED := tests/raft tests/storage tests/kvstore tests/conformance
 coverage: $(READY)
-	@$(BIN)/python -m coverage run -m pytest -q $(COVERED)
+	@$(BIN)/python -m coverage run -m pytest -q --timeout=600 $(COVERED)
 	@$(BIN)/python -m coverage report
 
 test: lint

@@ -17,7 +17,7 @@ from raft import Entry
 StateKey = Hashable
 
 LEFT_OUT: dict[str, frozenset[str]] = {
-    "CoreHost": frozenset({"now", "sent", "events", "applied", "reads_ready", "reads_failed"}),  # Reset after each event.
+    "CoreHost": frozenset({"now", "sent", "events", "applied", "reads_ready", "reads_failed"}),  # Reset by each event.
     "CoreState": frozenset(
         {
             "config", "random",  # These never change and are the same for all, as are the fields about the members:

@@ -25,7 +25,6 @@ from kvstore.protocol.commands import CloseSession, CommandKind, encode_command
 from kvstore.protocol.error_codes import error_fields
 from kvstore.protocol.messages import Code, Consistency, decode_request, encode_response, request_id_of
 from kvstore.protocol.read_modes import LABELS, MILLISECOND_NS, age_ms
-from kvstore.protocol.results import ResultItem
 from kvstore.protocol.status import MemberStatus, status_to_map
 from kvstore.protocol.watches import WatchSpec
 from kvstore.resources.history_age import HistoryAge
@@ -57,7 +56,6 @@ from kvstore.server.request_judge import (
 from kvstore.server.state_hashes import StateHashes, WaitingRequest
 from kvstore.server.work_budget import FEW_REQUESTS, REQUESTS_PER_TURN, WorkBudget, is_costly
 from kvstore.store.machine import KvMachine
-from kvstore.store.transactions import txn
 from kvstore.watch.hub import IDLE_STEP_UNITS, STEP_UNITS, WatchHub
 from raft import (
     FRAME_BYTES_MAX_CLIENT,
@@ -615,7 +613,7 @@ class Service:
                 self._budget.charge(connection.unsent_bytes - unsent_bytes)
                 return True
             if isinstance(decision, LocalRead):
-                result = self._read_state(decision.body)
+                result = self._machine.read(decision.body)
                 self._respond_result(connection, request_id, result, decision.consistency)
                 if costly:
                     self._budget.charge(connection.unsent_bytes - unsent_bytes)
@@ -798,16 +796,11 @@ class Service:
             case ReadReady(mode=ReadMode.BOUNDED_STALENESS):
                 self._respond_aged(connection, request_id, body, bound_ms)
             case ReadReady():
-                self._respond_result(connection, request_id, self._read_state(body), LABELS[completion.mode])
+                self._respond_result(connection, request_id, self._machine.read(body), LABELS[completion.mode])
             case Refused():
                 self._respond(connection, request_id, *error_fields(completion.error, self.cluster.client_address))
             case Unknown():
                 self._respond(connection, request_id, Code.UNKNOWN, (completion.reason,))
-
-    def _read_state(self, body: Sequence[Any]) -> ResultItem:
-        """The result of a get, a range, or a transaction that has only such operations, on the state of this member."""
-        machine = self._machine
-        return txn(machine._store, body, machine.limits) if body[0] == _TXN else machine.read(body)
 
     def _respond_result(self, connection: Connection, request_id: int, result: Sequence[Any], consistency: int) -> None:
         code, revision, *fields = result
@@ -819,7 +812,7 @@ class Service:
         if age is None or age > bound_ms:
             self._respond(connection, request_id, Code.TOO_STALE, (age, bound_ms))
         else:
-            result = (*self._read_state(body), age)
+            result = (*self._machine.read(body), age)
             self._respond_result(connection, request_id, result, Consistency.BOUNDED)
 
     def _respond(self, connection: Connection, request_id: int, code: int, fields: Sequence[Any] = ()) -> None:

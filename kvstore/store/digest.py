@@ -23,9 +23,9 @@ from kvstore.store.copy_on_write import (
     StoreSnapshotView,
     lease_rows,
 )
-from kvstore.store.history import MaybeRecord
 from kvstore.store.map import KeyValueMap
 from kvstore.store.records import RecordItem
+from kvstore.store.sealed_block import MaybeRecord
 from kvstore.store.sessions import Session, Sessions
 
 _BATCH_PARTS = 1024  # Parts that are joined before they are hashed, so that one call hashes many.
@@ -53,8 +53,9 @@ def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, le
     by_id = sessions.by_id
     whole_sessions = (_whole(by_id[session_id]) for session_id in sorted(by_id))
     head = _head(store, sessions, limits, leader_time, level)
+    deletions = ((key, place[0]) for key, place in store.deletions.items())
     events, leases = HistorySnapshotView(store.history).newest_first(), lease_rows(store.leases)
-    for part in _parts(head, rows, store.deletions.items(), whole_sessions, events, leases):
+    for part in _parts(head, rows, deletions, whole_sessions, events, leases):
         gathered.append(part)
         if len(gathered) >= _BATCH_PARTS:
             digest.update(b"".join(gathered))

@@ -40,7 +40,8 @@ def suspended() -> Iterator[None]:
 
 
 def freeze_state() -> None:
-    """Freeze all current objects: the collector ignores them. Freeze again after any collection longer than 5 ms.
+    """Freeze all current objects: the collector ignores them. From now on, another freeze follows each collection
+    that takes more than 5 ms.
 
     Cost: O(1). Frozen objects that later become cyclic garbage are never freed. They are few, because objects are
     frozen again only after the state has grown a lot or was replaced.

@@ -2,8 +2,9 @@
 
 A lease expires when an entry is applied whose leader time is at or above the lease's deadline, before the commands of
 that entry. Renewals go through the log too, so a renewal that arrives after the expiry is answered with 0. No clock but
-leader time counts. It stands still while nobody leads and never runs faster than true time, so a lease never ends
-earlier than its owner may believe, who counts from when the last answered renewal was sent.
+leader time counts. It stands still while nobody leads and never runs faster than true time. An owner believes in its
+lease for one time to live from the moment at which it sent the last renewal that was answered. So a lease never ends
+while its owner believes in it.
 
 After an election no lease expires until a grace has passed (`hold_until`), so that owners can reach the new leader.
 
@@ -12,15 +13,21 @@ See docs/reference/specification.md#815-leases.
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Sequence
+
+from kvstore.store.deadline_heap import NEVER, DeadlineHeap
 
 FIRST_LEASE_ID = 1
 """Lease id 0 means "no lease"."""
 
 EXPIRED_KEYS_PER_ENTRY = 512
-"""A constant of the protocol: after this many keys and leases, an entry expires no further lease. Removing one key
-takes about 7 µs, so this takes about 4 ms, unless a single lease has more keys. The other leases expire with the next
-entry, which the leader proposes at once."""
+"""A constant of the protocol: after this many keys and leases, an entry expires no further lease. Ending a lease with
+one key takes 9 µs, so this takes 2.5 ms, unless a single lease has more keys, which take 2 µs each. The other leases
+expire with the next entry, which the leader proposes at once."""
+
+CORRECTIONS_PART = 2
+"""A command that renews leases corrects half as many entries of the heap. A client renews a lease at a third of its
+time to live, so an entry has been corrected before its time comes."""
 
 
 class GrantedLease:
@@ -36,15 +43,15 @@ class GrantedLease:
 
 
 class Leases:
-    """All leases by id, with their deadlines in a heap that is corrected lazily, like that of `Sessions`."""
+    """All leases by id, with their deadlines."""
 
-    __slots__ = ("_heap", "by_id", "hold_until", "next_id")
+    __slots__ = ("by_id", "deadlines", "hold_until", "next_id")
 
     def __init__(self) -> None:
         self.by_id: dict[int, GrantedLease] = {}
+        self.deadlines = DeadlineHeap(self.by_id)
         self.next_id = FIRST_LEASE_ID
         self.hold_until = 0  # In ns of leader time: no lease expires earlier.
-        self._heap: list[tuple[int, int]] = []
 
     def grant(self, lease_id: int, ttl_ns: int, leader_time: int) -> GrantedLease:
         """Add a lease. `lease_id` 0: the next free id. The caller has checked that the id is free, and the bound."""
@@ -54,65 +61,58 @@ class Leases:
             lease_id = self.next_id
             self.next_id += 1
         lease = self.by_id[lease_id] = GrantedLease(lease_id, ttl_ns, leader_time + ttl_ns)
-        heapq.heappush(self._heap, (lease.deadline, lease_id))
+        self.deadlines.add(lease_id, lease.deadline)
         return lease
 
-    def renew(self, lease_id: int, leader_time: int) -> int:
-        """Postpone the deadline; returns the time to live in ns, or 0 if there is no such lease. Cost: O(1)."""
-        lease = self.by_id.get(lease_id)
-        if lease is None:
-            return 0
-        lease.deadline = leader_time + lease.ttl_ns  # Leader time never goes back.
-        return lease.ttl_ns
+    def renew_all(self, lease_ids: Sequence[int], leader_time: int) -> list[int]:
+        """Postpone deadlines; returns the time to live of each lease in ns, or 0 if there is no such lease.
+
+        Cost: about 1 µs for each. Part of it corrects deadlines that were postponed before, so that these corrections
+        are not all due at the same time.
+        """
+        by_id, found = self.by_id, list[int]()
+        for lease_id in lease_ids:
+            lease = by_id.get(lease_id)
+            if lease is None:
+                found.append(0)
+            else:
+                lease.deadline = leader_time + lease.ttl_ns  # Leader time never goes back.
+                found.append(lease.ttl_ns)
+        self.deadlines.first(leader_time, len(found) // CORRECTIONS_PART)
+        return found
 
     def remove(self, lease: GrantedLease) -> None:
         """Forget a lease that has no keys any more."""
         assert not lease.keys, lease.lease_id
         del self.by_id[lease.lease_id]
-        if len(self._heap) > 2 * len(self.by_id) + 64:
-            self.rebuild_heap()
+        self.deadlines.removed()
 
     def move_key(self, key: bytes, old_id: int, new_id: int) -> None:
-        """A record of `key` was written or removed: it was attached to the lease `old_id`, and is now to `new_id`."""
+        """Move a key, whose record was written or removed, from lease `old_id` to lease `new_id`. 0: no lease."""
         if old_id:
             self.by_id[old_id].keys.discard(key)
         if new_id:
             self.by_id[new_id].keys.add(key)
 
-    def next_deadline(self) -> int | None:
-        """When the next lease expires unless it is renewed, in ns of leader time; None if there is none."""
-        heap = self._heap
-        while heap:
-            deadline, lease_id = heap[0]
-            lease = self.by_id.get(lease_id)
-            if lease is None:
-                heapq.heappop(heap)
-            elif lease.deadline > deadline:
-                heapq.heapreplace(heap, (lease.deadline, lease_id))
-            else:
-                return max(deadline, self.hold_until)
-        return None
+    def next_deadline(self, time: int = NEVER) -> int | None:
+        """When the next lease expires unless it is renewed, in ns of leader time; None if there is none.
+
+        If none expires by `time`, the result is only a bound, which is after `time`.
+        """
+        if time < self.hold_until:
+            return self.hold_until if self.by_id else None
+        first = self.deadlines.first(time)
+        return None if first is None else max(first[0], self.hold_until)
 
     def due(self, leader_time: int) -> GrantedLease | None:
         """The lease that is first to expire at `leader_time`, ordered by (deadline, id); None if none is due."""
-        deadline = self.next_deadline()
-        if deadline is None or deadline > leader_time:
+        if leader_time < self.hold_until or (first := self.deadlines.first(leader_time)) is None:
             return None
-        return self.by_id[self._heap[0][1]]
-
-    def rebuild_heap(self) -> None:
-        """Rebuild the heap from the leases. Cost: O(n)."""
-        self._heap = [(lease.deadline, lease.lease_id) for lease in self.by_id.values()]
-        heapq.heapify(self._heap)
+        return self.by_id[first[1]] if first[0] <= leader_time else None
 
     def check(self, attached: dict[bytes, int]) -> None:
         """Verify every internal invariant; `attached`: the lease of each record that has one. Cost: O(n)."""
         assert attached == {key: lease.lease_id for lease in self.by_id.values() for key in lease.keys}
         for lease_id, lease in self.by_id.items():
             assert FIRST_LEASE_ID <= lease_id == lease.lease_id, lease_id
-        entries = [(lease_id, deadline) for deadline, lease_id in self._heap if lease_id in self.by_id]
-        assert {lease_id for lease_id, _ in entries} == self.by_id.keys()
-        assert all(
-            min(deadline for each, deadline in entries if each == lease_id) <= lease.deadline
-            for lease_id, lease in self.by_id.items()
-        )
+        self.deadlines.check()

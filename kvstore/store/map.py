@@ -8,25 +8,28 @@ See docs/reference/specification.md#81-records-and-revisions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, Protocol
 
-from sortedcontainers import SortedList
-
 from kvstore.limits import ITEM_OVERHEAD_BYTES, PAGE_BYTES_MAX, RECORD_OVERHEAD_BYTES
-from kvstore.store.history import History, MaybeRecord
-from kvstore.store.key_order import KeyOrder
+from kvstore.store.events_since import EventsSince
+from kvstore.store.history import History
+from kvstore.store.key_order import DeletionPlace, KeyOrder
 from kvstore.store.leases import Leases
-from kvstore.store.records import RecordItem, Records
+from kvstore.store.records import SLOTS, RecordItem, Records
+from kvstore.store.sealed_block import MaybeRecord
 
 RangeItem = tuple[bytes, bytes | None, int, int, int, int]
-DeletionPlace = tuple[int, int, bytes]
-"""(deleted_revision, number of the deletion within that revision, key). Sorted places are in the order of deletion."""
-
 FIRST_REVISION = 1
 """The revision of the empty store; the first change makes it 2."""
+
+CHECKED_READS = 256
+"""About how many old records `check` reads."""
+
+PAST_RECORDS_MIN = 128
+"""How many records of a page at an old revision are looked up at first; the next portions are twice as large each."""
 
 
 class MapView(Protocol):
@@ -46,10 +49,10 @@ class MapView(Protocol):
 class KeyValueMap:
     """Keys in byte order, with their records. Sessions, quotas and errors are handled by other modules.
 
-    `deletions` maps a key to the revision of its remembered deletion, oldest first, all above `deletion_floor`; no key
-    is in both `records` and `deletions`. `deletion_order` has the places of the deletions: unlike a dict, it can be
-    read from any place and shortened at its front. Changes by `place` and `take_out` must be followed by a `seal` with
-    the keys written. Before any other change of `records`, the open `views` must save the old records.
+    `deletions` maps a key to the place of its remembered deletion, oldest first, all revisions above `deletion_floor`;
+    no key is in both `records` and `deletions`. `deletion_order` has the same places: unlike a dict, it can be read
+    from any place and shortened at its front. Changes by `place`, `take_out` and `take_out_all` must be followed by a
+    `seal` with the keys written. Before any other change of `records`, the open `views` must save the old records.
     """
 
     __slots__ = (
@@ -67,9 +70,9 @@ class KeyValueMap:
 
     def __init__(self) -> None:
         self.records = Records()
-        self.keys = KeyOrder()
-        self.deletions: dict[bytes, int] = {}
-        self.deletion_order: SortedList[DeletionPlace] = SortedList()
+        self.keys: KeyOrder[bytes] = KeyOrder()
+        self.deletions: dict[bytes, DeletionPlace] = {}
+        self.deletion_order: KeyOrder[DeletionPlace] = KeyOrder()
         self.history = History()
         self.leases = Leases()
         self.views: list[MapView] = []  # The open views.
@@ -89,9 +92,9 @@ class KeyValueMap:
 
     def deletion_of(self, key: bytes) -> tuple[int, bool]:
         """(deleted_revision, exact) of an absent key; (0, True) means that the key was never there. Cost: O(1)."""
-        revision = self.deletions.get(key)
-        if revision is not None:
-            return revision, True
+        place = self.deletions.get(key)
+        if place is not None:
+            return place[0], True
         return self.deletion_floor, self.deletion_floor == 0
 
     def place(self, key: bytes, value: bytes, revision: int, lease_id: int = 0) -> RecordItem | None:
@@ -119,6 +122,19 @@ class KeyValueMap:
             self.stored_bytes -= len(key) + len(old[0]) + RECORD_OVERHEAD_BYTES
         return old
 
+    def take_out_all(self, keys: Sequence[bytes]) -> dict[bytes, RecordItem | None]:
+        """Remove the records of these keys, which are there and ascend. Returns them. Cost: 0.5 µs for each key."""
+        slots, old = self.records.slots, dict[bytes, RecordItem | None]()
+        size_bytes = len(keys) * RECORD_OVERHEAD_BYTES
+        for key in keys:
+            record = old[key] = slots[hash(key) % SLOTS].pop(key)
+            size_bytes += len(key) + len(record[0])
+            for view in self.views:
+                view.save_removed(key, record)
+        self.keys.remove_all(keys)
+        self.stored_bytes -= size_bytes
+        return old
+
     def put_back(self, key: bytes, old: RecordItem | None) -> None:
         """Undo one `place` or `take_out`, which returned `old`."""
         self.take_out(key)
@@ -131,33 +147,36 @@ class KeyValueMap:
         """Complete the change that `place` and `take_out` made at `revision`. `written`: each changed key with its old
         record."""
         assert revision == self.revision + 1, (revision, self.revision)
-        history = self.history
-        for key, old in written.items():
-            record = self.records.get(key)
+        slots, deletions, places = self.records.slots, self.deletions, list[DeletionPlace]()
+        afters = [slots[hash(key) % SLOTS].get(key) for key in written]
+        for (key, old), record in zip(written.items(), afters, strict=True):
             if record is None:
-                self.remember_deletion(key, revision)
-            elif old is None and key in self.deletions:
+                place = deletions[key] = (revision, len(places), key)
+                places.append(place)
+                if old and old[4]:
+                    self.leases.move_key(key, old[4], 0)
+                continue
+            if old is None and key in deletions:
                 self.undelete(key)
-            old_lease, new_lease = old[4] if old else 0, record[4] if record else 0
-            if old_lease != new_lease:
-                self.leases.move_key(key, old_lease, new_lease)
-            if history.is_on:
-                history.append(revision, key, old, record)
+            old_lease = old[4] if old else 0
+            if old_lease != record[4]:
+                self.leases.move_key(key, old_lease, record[4])
+        if self.history.is_on:
+            self.history.extend(revision, written, afters)
         self.revision = revision
-        self.forget_deletions(deletions_max)
+        if places:
+            self.deletion_order.extend(places)
+            self.forget_deletions(deletions_max)
 
     def remember_deletion(self, key: bytes, revision: int) -> None:
-        """Add the newest deletion. No deletion of this key is remembered yet. Cost: O(log n)."""
-        order, number = self.deletion_order, 0
-        if order and order[-1][0] == revision:
-            number = order[-1][1] + 1
-        self.deletions[key] = revision
-        order.add((revision, number, key))
+        """Add the newest deletion, while a state is loaded. No deletion of this key is remembered yet."""
+        newest = next(reversed(self.deletions.values()), (0, 0, b""))
+        place = self.deletions[key] = (revision, newest[1] + 1 if newest[0] == revision else 0, key)
+        self.deletion_order.extend((place,))
 
     def undelete(self, key: bytes) -> None:
-        """Forget the deletion of a key that is written again. Cost: O(log n + deletions of its revision)."""
-        places = self.deletion_order.irange((self.deletions.pop(key), 0, b""))
-        place = next(place for place in places if place[2] == key)
+        """Forget the deletion of a key that is written again. Cost: O(log n)."""
+        place = self.deletions.pop(key)
         self.deletion_order.remove(place)
         for view in self.views:
             view.save_deletion(place)
@@ -165,12 +184,17 @@ class KeyValueMap:
     def forget_deletions(self, deletions_max: int) -> None:
         """Forget the oldest deletions until at most `deletions_max` are left, and raise the deletion floor. Deletions
         of one revision are forgotten together."""
-        order = self.deletion_order
-        if len(order) <= deletions_max:
+        excess = len(self.deletions) - deletions_max
+        if excess <= 0:
             return
-        while len(order) > deletions_max or (order and order[0][0] == self.deletion_floor):
-            place = order.pop(0)
+        gone: list[DeletionPlace] = []
+        for place in self.deletion_order:
+            if len(gone) >= excess and place[0] != self.deletion_floor:
+                break
+            gone.append(place)
             self.deletion_floor = place[0]
+        self.deletion_order.drop_first(len(gone))
+        for place in gone:
             del self.deletions[place[2]]
             for view in self.views:
                 view.save_deletion(place)
@@ -220,35 +244,53 @@ class KeyValueMap:
     ) -> tuple[tuple[RangeItem, ...], bool, int]:
         """Like `select`, as of the revision that the body names. `written`: as in `record_at`.
 
-        Cost: that of `select` and of `History.changed_since`.
+        Cost: that of `select`, 2 µs for each block of events since then, and 0.4 µs for each key created since then
+        that the page has to skip; and for the keys on the page that have changed, that of `EventsSince.befores`.
         """
         _, start, end, limit, reverse, keys_only, count_only, revision, bytes_max = body
-        then = self.history.changed_since(revision, start, end)
-        for key, old in written.items():
-            if key >= start and (end is None or key < end):
-                then.setdefault(key, old)
-        keys, records = self.keys, self.records
-        low, high = keys.place_of(start), keys.end() if end is None else keys.place_of(end)
-        gone = [key for key, record in then.items() if record is not None and key not in records]
-        gone.sort(reverse=reverse)
-        new = sum([record is None and key in records for key, record in then.items()])
-        count = max(0, keys.count(low, high)) + len(gone) - new
+        since, keys, records = self.history.since(revision), self.keys, self.records
+        unsealed = [(key, old) for key, old in written.items() if key >= start and (end is None or key < end)]
+        count = self.count_of(start, end) - since.count_growth(start, end)
+        count -= sum([(key in records) - (old is not None) for key, old in unsealed])
         if count_only or count == 0:
             return (), False, count
+        low, high = keys.place_of(start), keys.end() if end is None else keys.place_of(end)
+        walk = keys.walk_back(low, high) if reverse else keys.walk(low, high)
+        kept = (key for key in walk if records[key][1] <= revision)
+        gone = [key for key, old in unsealed if key not in records and old is not None and old[1] <= revision]
+        gone.sort(reverse=reverse)
+        found = merge(kept, since.deleted(start, end, reverse=reverse), gone, reverse=reverse)
         budget = min(bytes_max or PAGE_BYTES_MAX, PAGE_BYTES_MAX)
         items: list[RangeItem] = []
-        walk = keys.walk_back(low, high) if reverse else keys.walk(low, high)
-        for key in merge(walk, gone, reverse=reverse):
-            record = then[key] if key in then else records[key]
-            if record is None:
-                continue
+        items_max = min(limit or count, count)
+        for key, record in self._as_they_were(islice(found, items_max), since, written):
             budget -= ITEM_OVERHEAD_BYTES + len(key) + (0 if keys_only else len(record[0]))
             if budget < 0 and items:
                 break
             items.append((key, None, *record[1:]) if keys_only else (key, *record))
-            if len(items) == limit:
-                break
         return tuple(items), len(items) < count, count
+
+    def _as_they_were(
+        self, keys: Iterator[bytes], since: EventsSince, written: Mapping[bytes, MaybeRecord]
+    ) -> Iterator[tuple[bytes, RecordItem]]:
+        """The records of keys that existed at the revision of `since`, as they were then.
+
+        They are looked up in portions, because the bytes of a page are known only when its records are.
+        """
+        portion = PAST_RECORDS_MIN
+        while batch := list(islice(keys, portion)):
+            portion *= 2
+            sealed = [written[key] if key in written else self.records.get(key) for key in batch]
+            changed = {
+                key: record[2] if record and record[1] <= since.revision else 0
+                for key, record in zip(batch, sealed, strict=True)
+                if record is None or record[2] > since.revision
+            }
+            befores = since.befores(changed)
+            for key, record in zip(batch, sealed, strict=True):
+                then = befores[key] if key in changed else record
+                assert then is not None, key
+                yield key, then
 
     def check(self) -> None:
         """Verify every internal invariant; AssertionError if one is broken. Cost: O(n)."""
@@ -259,14 +301,20 @@ class KeyValueMap:
             assert FIRST_REVISION < create_revision <= mod_revision <= self.revision, key
             assert 1 <= version <= mod_revision - create_revision + 1, key
             assert lease_id == 0 or lease_id in self.leases.by_id, key
-        assert [(key, revision) for revision, _, key in self.deletion_order] == list(self.deletions.items())
-        revisions = list(self.deletions.values())
+        self.deletion_order.check()
+        assert [(place[2], place) for place in self.deletion_order] == list(self.deletions.items())
+        revisions = [place[0] for place in self.deletions.values()]
         assert revisions == sorted(revisions)
         assert all(self.deletion_floor < revision <= self.revision for revision in revisions)
         assert 0 <= self.deletion_floor <= self.revision
         assert not any(key in self.records for key in self.deletions)
         self.history.check(self.revision)
-        for event in self.history.events(self.history.first_number, len(self.history)):
+        events = list(self.history.events(self.history.first_number, len(self.history)))
+        later: dict[bytes, MaybeRecord] = {}  # Key → its record before the next event.
+        for event in reversed(events):
+            assert event.after == (later[event.key] if event.key in later else self.records.get(event.key)), event
+            later[event.key] = event.before
+        for event in events[:: 1 + len(events) // CHECKED_READS]:
             newest = self.history.record_at(event.key, event.revision, self.records.get(event.key))
             assert newest == event.after, event
         self.leases.check({key: record[4] for key, record in self.records.items() if record[4]})

@@ -4,7 +4,7 @@ Copying a single dict takes 30, 70 and 120 ms when it passes 0.35, 0.7 and 1.4 m
 busy processes. Python cannot reserve the size of a dict in advance. A part is copied in 0.5 ms, or in 5 ms if the
 system provides memory slowly. The parts have unequal shares of all keys, so they grow at different times.
 
-The part of a key differs from process to process, so the order of keys here is never visible outside.
+The part of a key differs from process to process, so the order of keys here must never be visible outside.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ See docs/reference/specification.md#9-sessions-and-outcomes.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 from kvstore.errors import RequestClosed, SessionExpired, StoreBusy
 from kvstore.limits import ITEM_OVERHEAD_BYTES, StoreLimits
 from kvstore.protocol.results import PUT_DONE, ResultItem, refusal_item
+from kvstore.store.deadline_heap import NEVER, DeadlineHeap
 
 FIRST_SESSION_ID = 1
 """Session id 0 means "no session"."""
@@ -69,28 +69,23 @@ class SessionsView(Protocol):
 
 
 class Sessions:
-    """All sessions, by id, with their deadlines in order.
+    """All sessions, by id, with their deadlines."""
 
-    The heap has one entry per open session, with a time at or before its deadline. The time is corrected only when the
-    entry reaches the top, so a request postpones the expiry of its session by a single assignment. Entries of closed
-    sessions are dropped when they reach the top, or when they outnumber the open sessions.
-    """
-
-    __slots__ = ("_heap", "by_id", "next_id", "results_bytes", "views")
+    __slots__ = ("by_id", "deadlines", "next_id", "results_bytes", "views")
 
     def __init__(self) -> None:
         self.by_id: dict[int, Session] = {}
+        self.deadlines = DeadlineHeap(self.by_id)
         self.next_id = FIRST_SESSION_ID
         self.results_bytes = 0
         self.views: list[SessionsView] = []  # The open views, which save a session before it changes.
-        self._heap: list[tuple[int, int]] = []
 
     def register(self, ttl_ns: int, leader_time: int) -> Session:
         """Open the next session. The caller has checked `sessions_max`."""
         session = Session(self.next_id, ttl_ns, leader_time + ttl_ns)
         self.next_id += 1
         self.by_id[session.session_id] = session
-        heapq.heappush(self._heap, (session.deadline, session.session_id))
+        self.deadlines.add(session.session_id, session.deadline)
         return session
 
     def enter(self, item: tuple[Any, ...], leader_time: int, revision: int) -> Session | ResultItem:
@@ -134,36 +129,23 @@ class Sessions:
             view.save(session, is_over=True)
         del self.by_id[session.session_id]
         self.results_bytes -= session.results_bytes
-        if len(self._heap) > 2 * len(self.by_id) + 64:
-            self.rebuild_heap()
+        self.deadlines.removed()
 
     def expire(self, leader_time: int) -> list[int]:
         """Close the sessions whose deadline has passed, ordered by (deadline, id); return their ids."""
         expired = []
-        while (deadline := self.next_deadline()) is not None and deadline <= leader_time:
-            _, session_id = heapq.heappop(self._heap)
-            self.close(self.by_id[session_id])
-            expired.append(session_id)
+        while (first := self.deadlines.first(leader_time)) is not None and first[0] <= leader_time:
+            self.close(self.by_id[first[1]])
+            expired.append(first[1])
         return expired
 
-    def next_deadline(self) -> int | None:
-        """When the next session expires if no request arrives, in ns of leader time; None if no session is open."""
-        heap = self._heap
-        while heap:
-            deadline, session_id = heap[0]
-            session = self.by_id.get(session_id)
-            if session is None:
-                heapq.heappop(heap)
-            elif session.deadline > deadline:
-                heapq.heapreplace(heap, (session.deadline, session_id))
-            else:
-                return deadline
-        return None
+    def next_deadline(self, time: int = NEVER) -> int | None:
+        """When the next session expires if no request arrives, in ns of leader time; None if no session is open.
 
-    def rebuild_heap(self) -> None:
-        """Rebuild the heap from the open sessions. Cost: O(n)."""
-        self._heap = [(session.deadline, session.session_id) for session in self.by_id.values()]
-        heapq.heapify(self._heap)
+        If none expires by `time`, the result is only a bound, which is after `time`.
+        """
+        first = self.deadlines.first(time)
+        return None if first is None else first[0]
 
     def acknowledge(self, session: Session, acknowledged_up_to: int) -> None:
         """Raise the floor to `acknowledged_up_to`, which is greater, and forget the results at or below the new floor.
@@ -193,7 +175,4 @@ class Sessions:
             assert session.results_bytes == sum(map(result_bytes, session.results.values())), session_id
             total += session.results_bytes
         assert total == self.results_bytes
-        open_entries = [(session_id, deadline) for deadline, session_id in self._heap if session_id in self.by_id]
-        assert sorted(session_id for session_id, _ in open_entries) == sorted(self.by_id)
-        assert all(deadline <= self.by_id[session_id].deadline for session_id, deadline in open_entries)
-        assert len(self._heap) <= 2 * len(self.by_id) + 64
+        self.deadlines.check()

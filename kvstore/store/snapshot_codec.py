@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
+from operator import ge, le, lt, sub
 from struct import Struct
 from typing import Any
 
@@ -52,10 +53,10 @@ from kvstore.store.copy_on_write import (
     StoreSnapshotView,
     lease_rows,
 )
-from kvstore.store.history import BLOCK_EVENTS, MaybeRecord
 from kvstore.store.leases import FIRST_LEASE_ID, GrantedLease
 from kvstore.store.map import FIRST_REVISION, KeyValueMap
-from kvstore.store.records import SLOTS
+from kvstore.store.records import SLOTS, Records
+from kvstore.store.sealed_block import ABSENT, BLOCK_EVENTS, Columns, MaybeRecord
 from kvstore.store.sessions import FIRST_SESSION_ID, PUT_RESULT_BYTES, Session, Sessions, result_bytes
 from raft import INT64_MAX, INT64_MIN, LevelRange, ProtocolError, StateSnapshot, decode_stored
 
@@ -247,7 +248,7 @@ def read_header(header: Mapping[str, Any], levels: LevelRange = FEATURE_LEVELS) 
         raise InvalidSnapshot(f"its format is {numbers['format']!r}; this build knows {FORMAT}")
     level = numbers["feature_level"]
     _require(is_count(level) and level >= FEATURE_LEVEL_INITIAL, f"feature_level is {level!r}")
-    if header["feature_level"] not in levels:  # It is refused first, because such a header may have other fields.
+    if header["feature_level"] not in levels:  # Checked first: the header of an unknown level may have other fields.
         raise UnsupportedFeatureLevel(header["feature_level"], levels)
     for name, number in numbers.items():
         _require(is_count(number), f"{name} is {number!r}")
@@ -297,7 +298,8 @@ class StateReader:
         self.store, self.sessions = KeyValueMap(), Sessions()
         self.store.revision, self.store.deletion_floor = header["revision"], header["deletion_floor"]
         self._has_history = header["feature_level"] >= HISTORY_LEVEL
-        self._attached: dict[bytes, int] = {}  # Key → lease.
+        self._first_revision = header["first_revision"] if self._has_history else header["revision"] + 1
+        self._attached: dict[int, set[bytes]] = {}  # Lease → its keys, until the row of the lease is read.
         self._history = HistoryReader(self.store, header) if self._has_history else None
         self._rows: Iterator[Any] = iter(())
         self._last_key = b""
@@ -334,6 +336,11 @@ class StateReader:
             is_empty = False
         return not is_empty
 
+    @property
+    def leftovers(self) -> Records:
+        """What this reader needs no longer after `finish`. It may be large: free it in slices."""
+        return self._history.older if self._history is not None else Records()
+
     def finish(self) -> tuple[KeyValueMap, Sessions]:
         """Return the state after all chunks were taken, if the totals in the header are right. Cost: O(sessions)."""
         store, sessions, header = self.store, self.sessions, self._header
@@ -349,7 +356,6 @@ class StateReader:
         }
         for name, number in found.items():
             _require(number == header[name], f"{name}: {number} found, {header[name]} announced")
-        sessions.rebuild_heap()
         return store, sessions
 
     def _finish_level_2(self, history: HistoryReader) -> None:
@@ -360,10 +366,8 @@ class StateReader:
         leases = store.leases
         leases.next_id, leases.hold_until = header["next_lease_id"], header["lease_hold_until"]
         _require(len(leases.by_id) == header["leases"], f"{len(leases.by_id)} leases, {header['leases']} announced")
-        for key, lease_id in self._attached.items():
-            _require(lease_id in leases.by_id, f"a key has lease {lease_id}, which is not there")
-            leases.by_id[lease_id].keys.add(key)
-        leases.rebuild_heap()
+        for lease_id in self._attached:
+            raise InvalidSnapshot(f"a key has lease {lease_id}, which is not there")
 
     def _taker(self, section: int) -> Callable[[tuple[Any, ...]], bool]:
         return {
@@ -379,8 +383,9 @@ class StateReader:
         Validation in line takes 1.1 µs per record, decoding included; with a call per record it took 3.2 µs. If the two
         revisions of a record are equal, they become one int object, to save memory.
         """
-        store, last_key, size_bytes = self.store, self._last_key, 0
+        store, last_key, size_bytes, recent = self.store, self._last_key, 0, 0
         slots, revision, has_leases = store.records.slots, store.revision, self._has_history
+        first_revision = self._first_revision
         keys: list[bytes] = []
         for row in rows:
             if type(row) is not tuple or len(row) != 6:
@@ -400,7 +405,9 @@ class StateReader:
             ):
                 raise _unsound(RECORDS, row)
             if lease_id:
-                self._attached[key] = lease_id
+                self._attached.setdefault(lease_id, set()).add(key)
+            if mod_revision >= first_revision:
+                recent += 1
             created = mod_revision if create_revision == mod_revision else create_revision
             slots[hash(key) % SLOTS][key] = (value, created, mod_revision, version, lease_id)
             keys.append(key)
@@ -409,6 +416,8 @@ class StateReader:
         store.keys.extend(keys)
         store.stored_bytes += size_bytes + len(keys) * RECORD_OVERHEAD_BYTES
         self._last_key = last_key
+        if self._history is not None:
+            self._history.missing += recent
         return bool(keys)
 
     def _take_deletion(self, row: tuple[Any, ...]) -> bool:
@@ -434,6 +443,7 @@ class StateReader:
         if not leader_time < deadline <= leader_time + ttl_ns:
             return False
         self.sessions.by_id[session_id] = Session(session_id, ttl_ns, deadline, floor)
+        self.sessions.deadlines.add(session_id, deadline)
         self._last = (session_id,)
         return True
 
@@ -459,13 +469,15 @@ class StateReader:
             return False
         if deadline > self._header["leader_time"] + ttl_ns:
             return False
-        self.store.leases.by_id[lease_id] = GrantedLease(lease_id, ttl_ns, deadline)
+        lease = self.store.leases.by_id[lease_id] = GrantedLease(lease_id, ttl_ns, deadline)
+        lease.keys = self._attached.pop(lease_id, lease.keys)
+        self.store.leases.deadlines.add(lease_id, deadline)
         self._last = (lease_id,)
         return True
 
 
 class HistoryReader:
-    """Builds the history of `store` from its rows, newest first. The records are there already."""
+    """Builds the history of `store` from the rows of events, newest first. `store` has all its records already."""
 
     def __init__(self, store: KeyValueMap, header: Mapping[str, Any]) -> None:
         self._store, self._history = store, store.history
@@ -477,59 +489,107 @@ class HistoryReader:
         self._left = header["events"]
         history.reset(self._left, header["events_bytes"])
         self._revision = header["revision"]
-        self._after: dict[bytes, MaybeRecord] = {}  # Key → its record before the last event that was read.
-        self._events: list[tuple[int, bytes, MaybeRecord, MaybeRecord]] = []  # Newest first, less than a block.
+        self.missing = 0  # Records that events have made, according to their revisions, and that no event has made yet.
+        self.older = Records()  # Of each key with events: its record before the last one that was read, or ABSENT.
+        self._columns: tuple[list[Any], ...] = tuple([] for _ in Columns._fields)  # The next block, newest first.
 
     def take(self, rows: Iterable[Any]) -> bool:
         """Add the events before those that were added so far; False if there were no rows. Raises InvalidSnapshot.
 
-        Like records, events are validated in line, because a store may have a million of them.
+        The events are validated by column, because a store may have a million of them: in 0.7 µs each instead of 1 µs.
         """
-        slots, older, first = self._store.records.slots, self._after, self._history.first_revision
-        events, newest, left = self._events, self._revision, self._left
-        for row in rows:
-            if type(row) is not tuple or len(row) != 3:
-                raise _unsound(HISTORY, row)
-            revision, key, before = row
-            if not (type(revision) is int and type(key) is bytes and first <= revision <= newest and key and left > 0):
-                raise _unsound(HISTORY, row)
-            after = older[key] if key in older else slots[hash(key) % SLOTS].get(key)
-            if before is None:
-                is_sound = after is not None and after[1] == after[2] == revision and after[3] == 1
-            elif type(before) is tuple and len(before) == 5:
-                value, created, modified, version, lease_id = before
-                is_sound = (
-                    type(value) is bytes
-                    and type(created) is type(modified) is type(version) is type(lease_id) is int
-                    and FIRST_REVISION < created <= modified < revision
-                    and 1 <= version <= modified - created + 1
-                    and 0 <= lease_id <= INT64_MAX
-                    and (after is None or (after[1] == created and after[2] == revision and after[3] == version + 1))
-                )
+        together = list(rows)
+        if together and not self._add(together):
+            for row in together:  # One of them is not sound.
+                if not self._add([row]):
+                    raise _unsound(HISTORY, row)
+        return bool(together)
+
+    def _add(self, rows: list[Any]) -> bool:
+        """Add events. False if one of them is not sound by itself or beside its neighbours; then nothing has changed.
+
+        Raises InvalidSnapshot if one of them did not make the record that it should have made.
+        """
+        columns = self._sound_columns(rows)
+        if columns is None:
+            return False
+        revisions, keys, records, created, modified, versions = columns[:6]
+        slots, older_slots, missing = self._store.records.slots, self.older.slots, self.missing
+        first, afters = self._history.first_revision, list[MaybeRecord]()
+        for revision, key, record, create_revision, version in zip(
+            revisions, keys, records, created, versions, strict=True
+        ):
+            slot = hash(key) % SLOTS
+            older = older_slots[slot]
+            after = older.get(key) or slots[slot].get(key)
+            if after is None or after is ABSENT:
+                after = None
+                is_made = record is not ABSENT
             else:
-                is_sound = False
-            if not is_sound:
-                raise _unsound(HISTORY, row)
-            older[key] = before
-            newest = revision
-            events.append((revision, key, before, after))
-            left -= 1
-            if len(events) == BLOCK_EVENTS:
-                self._seal()
-        is_empty = left == self._left
-        self._revision, self._left = newest, left
-        return not is_empty
+                missing -= 1
+                is_made = after[2] == revision and after[3] == version + 1 and after[1] == (create_revision or revision)
+            if not is_made:
+                raise _unsound(HISTORY, (revision, key, None if record is ABSENT else record))
+            older[key] = record
+            afters.append(after)
+        self.missing = missing + len([None for each in modified if each >= first])
+        self._revision = revisions[-1]
+        self._left -= len(rows)
+        values, leases = columns[6:]
+        new_values = [after[0] if after else None for after in afters]
+        new_leases = [after[4] if after else 0 for after in afters]
+        added = Columns(revisions, keys, values, created, modified, versions, leases, new_values, new_leases)
+        for column, more in zip(self._columns, added, strict=True):
+            column += more
+        while len(self._columns[0]) >= BLOCK_EVENTS:
+            self._seal()
+        return True
+
+    def _sound_columns(self, rows: list[Any]) -> tuple[Any, ...] | None:
+        """The columns revision, key, record before or ABSENT, and its create revision, revision, version, value, lease.
+
+        None if a row is not sound.
+        """
+        if len(rows) > self._left or {*map(type, rows)} != {tuple} or {*map(len, rows)} != {3}:
+            return None
+        revisions, keys, befores = zip(*rows, strict=True)
+        records = [ABSENT if before is None else before for before in befores]
+        if {*map(type, revisions)} != {int} or {*map(type, keys)} != {bytes} or {*map(type, records)} != {tuple}:
+            return None
+        if {*map(len, records)} != {5} or not all(keys):
+            return None
+        values, created, modified, versions, leases = zip(*records, strict=True)
+        if {*map(type, values)} != {bytes} or {*map(type, chain(created, modified, versions, leases))} != {int}:
+            return None
+        known = [record for record in records if record is not ABSENT]
+        is_sound = (
+            self._history.first_revision <= revisions[-1]
+            and revisions[0] <= self._revision
+            and all(map(ge, revisions, revisions[1:]))
+            and all(map(lt, modified, revisions))
+            and all(map(le, created, modified))
+            and all(map(lt, versions, map(sub, modified, [revision - 2 for revision in created])))
+            and min([record[1] for record in known], default=FIRST_REVISION + 1) > FIRST_REVISION
+            and min([record[3] for record in known], default=1) >= 1
+            and min(leases) >= 0
+            and max(leases) <= INT64_MAX
+        )
+        if not is_sound:
+            return None
+        return revisions, keys, records, created, modified, versions, values, leases
 
     def finish(self) -> None:
         """Complete the history. Raises InvalidSnapshot."""
-        if self._events:
+        if self._columns[0]:
             self._seal()
         _require(self._left == 0, f"{self._left} events are missing")
+        _require(self.missing == 0, "its events do not make its records")
         _require(self._history.is_on or not len(self._history), "it has events, but keeps no history")
 
     def _seal(self) -> None:
-        self._history.prepend(*zip(*reversed(self._events), strict=True))
-        self._events.clear()
+        self._history.prepend(Columns(*[column[BLOCK_EVENTS - 1 :: -1] for column in self._columns]))
+        for column in self._columns:
+            del column[:BLOCK_EVENTS]
 
 
 def _is_result(item: object, revision: int) -> bool:

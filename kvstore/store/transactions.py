@@ -94,7 +94,7 @@ def choose(store: KeyValueMap, body: Sequence[Any]) -> Path:
 
 
 class _Choice:
-    """Comparisons being evaluated, and how many keys their ranges may still have."""
+    """Comparisons being evaluated, and how many keys their ranges have had so far."""
 
     def __init__(self, store: KeyValueMap) -> None:
         self._store = store
@@ -118,7 +118,7 @@ class _Choice:
 
 
 def operation(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
-    """Carry out one put, get, delete or range."""
+    """Carry out a single operation, as one change."""
     try:
         (result,) = run(store, (body,), limits)
     except KvError as error:
@@ -127,7 +127,7 @@ def operation(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> R
 
 
 def holds(record: RecordItem | None, compare: Sequence[Any]) -> bool:
-    """Evaluate a comparison for one key. If it is absent, its numbers are 0, and no comparison with its value holds."""
+    """Evaluate a comparison for one key. The numbers of an absent key are 0, and no comparison with its value holds."""
     target, comparison, operand = compare[0], compare[1], compare[3]
     if target == Target.VALUE:
         if record is None:
@@ -175,7 +175,7 @@ class _Branch:
         self.revision = store.revision + 1
         self.written: dict[bytes, RecordItem | None] = {}  # Key → its old record. No key is written twice.
         self._budget = RESPONSE_BYTES_MAX
-        self._range_keys = 0  # How many keys ranges have deleted.
+        self._range_keys = 0  # How many keys the deletions of ranges have removed.
 
     def carry_out_all(self, operations: Sequence[Sequence[Any] | Path]) -> tuple[ResultItem, ...]:
         """Carry out operations and inner transactions in order; returns the bodies of their results."""
@@ -223,7 +223,7 @@ class _Branch:
         return (None, *self.store.deletion_of(key))
 
     def _write(self, key: bytes, value: bytes, lease_id: int) -> None:
-        """Write a record. Validation has found all other writes of this key, but not those of an append."""
+        """Write a record. Only an append can be a second write of a key; validation has refused all others."""
         if key in self.written:
             raise InvalidRequest(Reason.KEY_WRITTEN_TWICE)
         self.written[key] = self.store.place(key, value, self.revision, lease_id)
@@ -267,7 +267,7 @@ class _Branch:
         return (10, number)
 
     def _check_lease(self, lease_id: int, key: bytes) -> None:
-        """Check that `key` can be attached to this lease; 0: to none. The bound may be exceeded by one transaction."""
+        """Check that `key` can be attached to this lease; 0: to none. One transaction may exceed the bound on keys."""
         if not lease_id:
             return
         lease = self.store.leases.by_id.get(lease_id)
@@ -280,7 +280,7 @@ class _Branch:
         is_written = key in self.written
         if key not in self.store.records:
             return (3, False, *((self.revision, True) if is_written else self.store.deletion_of(key)))
-        if is_written:  # By an append.
+        if is_written:  # An append has written the key.
             raise InvalidRequest(Reason.KEY_WRITTEN_TWICE)
         self.written[key] = self.store.take_out(key)
         return _DELETED
@@ -295,12 +295,12 @@ class _Branch:
             raise InvalidRequest(Reason.KEY_WRITTEN_TWICE)
         items: list[tuple[Any, ...]] = []
         self._spend(0)
-        for key in keys:
-            old = self.store.records[key]
-            if returns_old:
+        if returns_old:
+            for key in keys:
+                old = self.store.records[key]
                 self._spend(len(key) + len(old[0]))
                 items.append((key, *old))
-            self.written[key] = self.store.take_out(key)
+        self.written |= self.store.take_out_all(keys)
         return (7, len(keys), tuple(items)) if returns_old else (7, len(keys))
 
     def _seen_at(self, key: bytes, revision: int) -> tuple[Any, ...]:

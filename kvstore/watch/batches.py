@@ -53,7 +53,8 @@ class Batch(NamedTuple):
 
 
 class _RecentBytes(Generic[KeyT, ValueT]):
-    """A dict of recent values with at most KEPT_BYTES_MAX bytes: the values of the last halves."""
+    """A dict of recent values with about KEPT_BYTES_MAX bytes at most, in two halves. When the young half is full, it
+    becomes the old half, and the values of the former old half are forgotten."""
 
     def __init__(self) -> None:
         self._young: dict[KeyT, ValueT] = {}
@@ -84,6 +85,7 @@ class BatchMaker:
         self._node_id = node_id  # As an encoded item.
         self._events: _RecentBytes[tuple[int, bool], bytes] = _RecentBytes()
         self._batches: _RecentBytes[tuple[object, int, int, EventFilter], Batch] = _RecentBytes()
+        self.message_bytes_max = MESSAGE_BYTES_MAX
         self.encoded = self.made = 0
 
     def forget(self) -> None:
@@ -109,12 +111,12 @@ class BatchMaker:
         place: int,
         stop: int,
         wanted: EventFilter,
-        bytes_max: int = MESSAGE_BYTES_MAX,
+        cost_max: int | None = None,
     ) -> Batch:
         """Make a message of the events among `numbers` from `place` on, below `stop`, which is the end of a revision.
 
-        The message ends with a whole revision and has at most `bytes_max` bytes, unless its first revision alone has
-        more. A revision of more than MESSAGE_BYTES_MAX is split.
+        The message ends with a whole revision. It has at most `message_bytes_max` bytes of events, and costs at most
+        `cost_max`, unless its first revision alone has more. A revision of more than `message_bytes_max` is split.
         """
         self.made += 1
         events: list[bytes] = []
@@ -127,10 +129,12 @@ class BatchMaker:
             if events and event.revision != revision:
                 whole = (len(events), size, numbers[at], revision, revisions)
             data = self._encode(numbers[at], event, with_previous=wanted.with_previous)
-            if whole[0] and size + len(data) > bytes_max:
+            is_full = size + len(data) > self.message_bytes_max
+            is_too_dear = cost_max is not None and _cost(size + len(data), len(events) + 1) > cost_max
+            if whole[0] and (is_full or is_too_dear):
                 count, size, next_number, revision, revisions = whole
                 return self._batch(events[:count], size, next_number, revision, is_whole=True, is_one=revisions == 1)
-            if events and not whole[0] and size + len(data) > MESSAGE_BYTES_MAX:
+            if events and not whole[0] and is_full:
                 return self._batch(events, size, numbers[at], revision, is_whole=False, is_one=True)
             revisions += event.revision != revision
             events.append(data)
@@ -142,7 +146,7 @@ class BatchMaker:
     ) -> Batch:
         if not events:
             return Batch(0, b"", 0, next_number, revision, is_whole=True, is_one=True)
-        cost = size + EVENT_OVERHEAD_BYTES * len(events)
+        cost = _cost(size, len(events))
         tail = events_tail(revision, self._node_id, cost, events, is_whole=is_whole)
         return Batch(len(events), tail, cost, next_number, revision, is_whole, is_one)
 
@@ -154,3 +158,8 @@ class BatchMaker:
             self.encoded += 1
             self._events.add(key, data, len(data) + _BATCH_OVERHEAD_BYTES)
         return data
+
+
+def _cost(size_bytes: int, event_count: int) -> int:
+    """What a message takes from the window of its watch."""
+    return size_bytes + EVENT_OVERHEAD_BYTES * event_count

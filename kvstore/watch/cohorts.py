@@ -56,7 +56,7 @@ class CohortQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Cohort]] = []
-        self._fresh: dict[int, Cohort] = {}  # Cohorts that nothing was matched for since they came to their number.
+        self._fresh: dict[int, Cohort] = {}  # By number: cohorts for which nothing was matched at this number yet.
         self._serial = 0
 
     def __bool__(self) -> bool:

@@ -27,9 +27,10 @@ from kvstore.limits import ServiceLimits
 from kvstore.protocol.watches import CancelReason, MessageKind, WatchSpec, events_frame, message_frame
 from kvstore.store.history import History
 from kvstore.watch.batches import BatchMaker
+from kvstore.watch.bounds import USUAL_BOUNDS, HubBounds
 from kvstore.watch.cohorts import Cohort, CohortQueue
 from kvstore.watch.ranges import KeyRange, RangeIndex
-from kvstore.watch.watcher import GROUP_EVENTS_MAX, Group, Watcher, WatcherState
+from kvstore.watch.watcher import Group, Watcher, WatcherState
 from raft import Busy, encode_item
 
 STEP_UNITS = 1_000
@@ -38,21 +39,8 @@ STEP_UNITS = 1_000
 IDLE_STEP_UNITS = 4_000
 """The units of one step while the member has nothing else to do."""
 
-FOLLOW_EVENTS = 64
-"""How many events are matched before the units are counted again."""
-
-CATCH_UP_EVENTS = 256
-"""How many events a cohort reads before the units are counted again."""
-
-SERVE_WATCHERS = 64
-"""How many watchers of one group are served before another group has its turn."""
-
-HUB_EVENTS_MAX = 1 << 20
-"""How many event numbers all groups together keep: 8 MiB. At this bound, a group with one more number forgets its own.
-"""
-
 PROGRESS_TICKS = 10
-"""After so many ticks (seconds), watchers that want it are told the progress, if it is more than they know."""
+"""At this interval in ticks (seconds), watchers with the flag PROGRESS are told the progress that they do not know."""
 
 
 class WatchSource(Protocol):
@@ -92,13 +80,14 @@ class WatchHub:
     def __init__(self, source: WatchSource, output: WatchOutput, node_id: str, limits: ServiceLimits) -> None:
         self._source, self._output, self._node_id, self._limits = source, output, node_id, limits
         self._batches = BatchMaker(encode_item(node_id))
+        self._bounds = USUAL_BOUNDS
         self._connections: dict[int, _Watching] = {}
         self._index: RangeIndex[Group] = RangeIndex()
         self._count = 0  # Watches.
         self._history = History()  # While there are no watches, the hub holds on to nothing.
         self._number = 0  # The next event to match.
         self._whole_number = 0  # The events below this number are matched, and end with a whole revision.
-        self._revision = 0  # This revision.
+        self._revision = 0  # Everything up to this revision is matched.
         self._oldest = 0  # No watcher needs an event below this number.
         self._kept = 0  # Event numbers in all groups.
         self._due_groups: deque[Group] = deque()
@@ -107,9 +96,21 @@ class WatchHub:
         self._serial = 0
         self._roomy: deque[_Watching] = deque()
         self._asked: dict[Watcher, None] = {}  # Watchers that wait for a progress message.
-        self._looks_at_asked = False  # Some of them may have become ready outside of a step.
+        self._looks_at_asked = False  # Some watchers in `_asked` may have become ready outside of a step.
         self._reports: deque[Watcher] = deque()  # Watchers that are told their progress if they are idle.
         self._ticks = 0
+
+    @property
+    def bounds(self) -> HubBounds:
+        """The bounds of work and memory."""
+        return self._bounds
+
+    @bounds.setter
+    def bounds(self, bounds: HubBounds) -> None:
+        """Use other bounds. There are no watches yet."""
+        assert not self._count
+        self._bounds = bounds
+        self._batches.message_bytes_max = bounds.message_bytes_max
 
     # Requests.
 
@@ -229,6 +230,7 @@ class WatchHub:
         """Follow the history, and send what is due, for about so many units."""
         if not self._count:
             return
+        units = min(units, self._bounds.step_units_max)
         self._look()
         self._take_up_roomy()
         while units > 0 and self._count:
@@ -240,7 +242,7 @@ class WatchHub:
             units -= used
         self._looks_at_asked = False
         self._tell_progress()
-        for _ in range(min(SERVE_WATCHERS, len(self._reports))):
+        for _ in range(min(self._bounds.serve_watchers, len(self._reports))):
             watcher = self._reports.popleft()
             if self._wants_report(watcher) and self._output.has_room(watcher.connection_id):
                 self._report(watcher)
@@ -264,10 +266,10 @@ class WatchHub:
                 end = history.number_from(self._ahead[0][0])
             if self._number == end or used >= units:
                 return used
-            stop = min(end, self._number + FOLLOW_EVENTS)
+            stop = min(end, self._number + self._bounds.follow_events)
             if stop < end:  # Stop at the end of a revision, if it is near.
                 whole = history.number_from(history.revision_of(stop - 1) + 1)
-                stop = whole if whole <= min(end, stop + CATCH_UP_EVENTS) else stop
+                stop = whole if whole <= min(end, stop + self._bounds.catch_up_events) else stop
             used += self._match(stop)
             self._number = stop
 
@@ -294,10 +296,15 @@ class WatchHub:
                         self._kept += 1
                         if group.idle:
                             self._make_due(group)
-                        if len(group.numbers) > GROUP_EVENTS_MAX or self._kept > HUB_EVENTS_MAX:
+                        if self._is_too_many(group):
                             self._overflow(group)
                 number += 1
         return units
+
+    def _is_too_many(self, group: Group) -> bool:
+        """True if the group keeps more numbers than it may, or all groups together do."""
+        bounds = self._bounds
+        return len(group.numbers) > bounds.group_events_max or self._kept > bounds.hub_events_max
 
     def _make_due(self, group: Group) -> None:
         for watcher in group.idle:
@@ -332,7 +339,7 @@ class WatchHub:
             group = self._due_groups.popleft()
             group.is_queued = False
             stop = bisect_left(group.numbers, self._whole_number)
-            for _ in range(min(SERVE_WATCHERS, len(group.due))):
+            for _ in range(min(self._bounds.serve_watchers, len(group.due))):
                 watcher = group.due.popleft()
                 if watcher.state is WatcherState.DUE:
                     used += self._serve_due(group, watcher, stop)
@@ -369,8 +376,7 @@ class WatchHub:
         made = self._batches.made
         batch = self._batches.shared(watcher.group, self._history, numbers, place, stop, watcher.filter)
         if batch.cost > watcher.window_bytes and not (batch.is_one or watcher.is_within):
-            window_bytes = watcher.window_bytes
-            batch = self._batches.make(self._history, numbers, place, stop, watcher.filter, window_bytes)
+            batch = self._batches.make(self._history, numbers, place, stop, watcher.filter, watcher.window_bytes)
         watcher.number = batch.next_number
         if batch.event_count:
             watcher.window_bytes -= batch.cost
@@ -401,9 +407,9 @@ class WatchHub:
         return used
 
     def _read_on(self, cohort: Cohort) -> int:
-        """Match further events for the first cohort, and queue its watchers for those of whole revisions."""
+        """Match further events for the first cohort, and queue its watchers for the events of whole revisions."""
         history, first = self._history, cohort.reached
-        stop = min(self._whole_number, first + CATCH_UP_EVENTS)
+        stop = min(self._whole_number, first + self._bounds.catch_up_events)
         next_number = self._cohorts.next_number()
         if next_number is not None and first < next_number < stop:
             stop = next_number
@@ -431,7 +437,7 @@ class WatchHub:
     def _serve_cohort(self, cohort: Cohort) -> int:
         """Send messages to the watchers of a cohort, up to some bound. Returns the units that were used."""
         used = 0
-        for _ in range(min(SERVE_WATCHERS, len(cohort.queue))):
+        for _ in range(min(self._bounds.serve_watchers, len(cohort.queue))):
             watcher = cohort.queue.popleft()
             if watcher.state is not WatcherState.BEHIND:
                 continue
@@ -468,14 +474,14 @@ class WatchHub:
         return used
 
     def _be_idle(self, watcher: Watcher) -> None:
-        """Put a watcher in step, which was sent everything that the hub has matched."""
+        """Let a watcher be in step: it was sent everything that the hub has matched."""
         assert self._number == self._whole_number
         watcher.number = self._number
         watcher.state = WatcherState.IDLE
         watcher.group.idle[watcher] = None
 
     def _join_ahead(self) -> None:
-        """Put the watchers in step whose first revision is the next one."""
+        """Let those watchers be in step whose first revision is the next one."""
         while self._ahead and self._ahead[0][0] <= self._revision + 1:
             watcher = heapq.heappop(self._ahead)[2]
             if watcher.state is WatcherState.AHEAD:
@@ -501,7 +507,7 @@ class WatchHub:
         for _ in range(len(self._roomy)):
             watching = self._roomy.popleft()
             watching.is_queued = False
-            for _ in range(min(SERVE_WATCHERS, len(watching.waits_for_room))):
+            for _ in range(min(self._bounds.serve_watchers, len(watching.waits_for_room))):
                 watcher = watching.waits_for_room[0]
                 if watcher.state is WatcherState.STALLED and not self._output.has_room(watcher.connection_id):
                     break
@@ -540,7 +546,7 @@ class WatchHub:
     # Changes of the history.
 
     def _look(self) -> None:
-        """Take note of what happened to the history: a snapshot was installed, it was switched off, or compacted."""
+        """Take note of what happened to the history: replaced by that of a snapshot, switched off, or compacted."""
         if self._source.history is not self._history:
             self._adopt(self._source.history)
         history = self._history
@@ -566,7 +572,7 @@ class WatchHub:
             if lost:
                 self._cancel(watcher, CancelReason.COMPACTED)
         self._oldest = oldest
-        if any(cohort.number < first_number for cohort in self._cohorts):  # Who is left in them was sent more.
+        if any(cohort.number < first_number for cohort in self._cohorts):  # The watchers left in them were sent more.
             places = {watcher: number for watcher, number in self._cursors() if watcher.state is WatcherState.BEHIND}
             self._cohorts.clear()
             for watcher, number in places.items():

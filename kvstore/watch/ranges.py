@@ -105,8 +105,8 @@ class RangeIndex(Generic[ValueT]):
     def find(self, key: bytes) -> Sequence[ValueT]:
         """The values of all ranges that contain `key`.
 
-        Cost: 0.2 µs, 0.1 µs for each length of a prefix, and up to 3 µs for each block of other ranges that reaches so
-        far.
+        Cost: 0.2 µs, 0.1 µs for each length of a prefix, and up to 3 µs for each block of other ranges that may
+        contain the key.
         """
         value = self._keys.get(key)
         if not self._prefixes and not self._blocks:

@@ -11,7 +11,7 @@ from kvstore.watch.batches import EventFilter
 from kvstore.watch.ranges import KeyRange
 
 GROUP_EVENTS_MAX = 4_096
-"""How many event numbers a group keeps for watchers that are not served. Those that are further behind read the history
+"""How many event numbers a group keeps for watchers that wait to be served. Watchers further behind read the history
 itself."""
 
 
@@ -29,8 +29,8 @@ class WatcherState(enum.Enum):
 class Watcher:
     """One watch. `number` is the cursor: every due event below this number was sent.
 
-    `next_revision`: what the client knows. The client was sent all events below this revision, and knows this. It only
-    rises. `is_within`: a part of revision `next_revision` was sent.
+    `next_revision`: the client was sent all events below this revision, and was told so. It only rises.
+    `is_within`: a part of revision `next_revision` was sent.
     """
 
     __slots__ = (

@@ -1,6 +1,7 @@
 """Renewals of leases in batches: all renewals of a client that wait become one command.
 
-One command of 1,000 ids costs a member 0.3 ms at apply, and the client one request, however many leases it keeps alive.
+One command of 1,000 ids costs a member about 1 ms at apply. The client sends one request, however many leases it keeps
+alive.
 `RenewalBatches` decides, without I/O, which ids are in which command. `Renewals` sends the commands: one at a time.
 """
 

@@ -58,7 +58,7 @@ def _eager_rows(machine: KvMachine) -> Iterator[tuple[int, tuple[Any, ...], int]
     store, by_id = machine._store, machine._sessions.by_id
     for key, record in sorted(store.records.items()):
         yield 1, (key, *record), len(key) + len(record[0])
-    for key, revision in store.deletions.items():
+    for key, (revision, _, _) in store.deletions.items():
         yield 2, (key, revision), len(key)
     for session_id, session in sorted(by_id.items()):
         yield 3, (session_id, session.ttl_ns, session.deadline, session.floor), 0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import random
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -23,8 +26,10 @@ from kvstore.protocol.commands import (
     encode_command,
 )
 from kvstore.protocol.results import Acknowledged, GetResult, RangeResult, Record, TxnResult, read_result
-from kvstore.store.history import BLOCK_EVENTS, Event, History, SealedBlock
+from kvstore.store.events_since import EventsSince
+from kvstore.store.history import Event, History
 from kvstore.store.machine import KvMachine
+from kvstore.store.sealed_block import BLOCK_EVENTS, SealedBlock
 from raft import Entry, EntryKind, encode_batch
 from tests.kvstore.support.machine_fixture import Fed, restored
 
@@ -377,6 +382,103 @@ def test_reads_at_every_revision_are_right_across_blocks_compactions_and_snapsho
         fed.do(Compact(compact + BLOCK_EVENTS + 77))  # In the middle of a block.
 
 
+def test_pages_of_every_kind_at_old_revisions_are_those_of_then() -> None:
+    """Keys that come and go, in ranges with either end open, both directions, and with all bounds of a page."""
+    rng = random.Random(6)
+    names = [b"%02d" % number for number in range(60)]
+    fed = Fed(level=2, history_events_max=3 * BLOCK_EVENTS)
+    machine, present, past = fed.machine, dict[bytes, bytes](), dict[int, dict[bytes, bytes]]()
+    for index in range(4 * BLOCK_EVENTS):
+        key, value = rng.choice(names), b"%d" % index * rng.randrange(9)
+        command: DeleteRange | Delete | Put | Txn
+        if rng.random() < 0.2:  # Some of these revisions are in two blocks.
+            chosen = rng.sample(names, 5)
+            command = Txn((), tuple(Put(each, value) for each in chosen))
+            present |= dict.fromkeys(chosen, value)
+        elif rng.random() < 0.02:
+            last = rng.choice(names)
+            command = DeleteRange(key, last)
+            present = {each: old for each, old in present.items() if not key <= each < last}
+        elif rng.random() < 0.45:
+            command = Delete(key)
+            present.pop(key, None)
+        else:
+            command = Put(key, value)
+            present[key] = value
+        machine.apply(Entry(index + 9, 1, EntryKind.COMMANDS, encode_batch(0, [encode_command(command)])))
+        past[machine.revision] = present.copy()
+    machine.check()
+    assert len(machine.history.blocks) in (3, 4)
+
+    others = [b"05", b"05x", b"6", b""]
+    for _ in range(600):
+        revision = rng.randrange(fed.machine.compact_revision, fed.machine.revision + 1)
+        start, end = rng.choice(names + others), rng.choice([*names, *others, None])
+        reverse, keys_only, limit, bytes_max = rng.random() < 0.5, rng.random() < 0.3, rng.choice([0, 1, 7]), 0
+        if rng.random() < 0.3:
+            bytes_max = rng.randrange(1, 2_000)
+        page = fed.machine.range(
+            Range(start, end, limit=limit, reverse=reverse, keys_only=keys_only, revision=revision, bytes_max=bytes_max)
+        )
+
+        wanted = [key for key in sorted(past[revision]) if key >= start and (end is None or key < end)]
+        found = [item.key for item in page.items]
+        ordered = wanted[::-1] if reverse else wanted
+        assert (page.count, page.more, found) == (len(wanted), len(found) < len(wanted), ordered[: len(found)])
+        assert [item.value for item in page.items] == [None if keys_only else past[revision][key] for key in found]
+        sizes = [64 + len(key) + (0 if keys_only else len(past[revision][key])) for key in ordered]
+        fitting = [place for place in range(1, len(ordered) + 1) if not bytes_max or sum(sizes[:place]) <= bytes_max]
+        most = max(fitting, default=min(1, len(ordered)))
+        assert len(found) == (min(most, limit) if limit else most)
+        counted = fed.machine.range(Range(start, end, revision=revision, count_only=True))
+        assert (counted.count, counted.items) == (len(wanted), ())
+
+
+def test_a_page_at_an_old_revision_looks_up_the_events_of_its_own_keys_only() -> None:
+    """So its cost does not grow with the events of other keys."""
+    fed = Fed(level=2)
+    for value in (b"1", b"2"):
+        fed.feed([encode_command(Put(b"%05d" % number, value)) for number in range(2 * BLOCK_EVENTS)])
+    looked_up: list[int] = []
+    whole = EventsSince.befores
+
+    def counted(since: EventsSince, present: Mapping[bytes, int]) -> dict[bytes, Any]:
+        looked_up.append(len(present))
+        return whole(since, present)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EventsSince, "befores", counted)
+        page = fed.machine.range(Range(b"00100", None, limit=10, revision=2 * BLOCK_EVENTS + 1))
+        assert [item.value for item in page.items] == [b"1"] * 10
+        fed.machine.range(Range(revision=2 * BLOCK_EVENTS + 1, count_only=True))
+
+    assert looked_up == [10]
+    assert page.count == 2 * BLOCK_EVENTS - 100
+
+
+def test_records_at_old_revisions_are_found_wherever_their_events_are() -> None:
+    """Keys with none, few and many events since then, in sealed blocks, across their bounds, and in the open one."""
+    fed = Fed(level=2)
+    names = [b"%02d" % number for number in range(40)]
+    fed.feed([encode_command(Put(key, b"old")) for key in names])
+    revision = fed.machine.revision
+    for number in range(12):
+        few = [Put(key, b"new") for key in names[number * 2 : number * 2 + 30 - number]]
+        many = [encode_command(Put(b"hot", b"%d" % other)) for other in range(BLOCK_EVENTS - 50 + number)]
+        fed.feed([encode_command(Txn((), tuple(few))), *many])
+
+    page = fed.machine.range(Range(revision=revision))
+
+    assert len(fed.machine.history.blocks) == 11
+    straddling = [
+        before.revisions[-1]
+        for before, after in pairwise(fed.machine.history.blocks)
+        if before.revisions[-1] == after.revisions[0]
+    ]
+    assert straddling
+    assert [(item.key, item.value) for item in page.items] == [(key, b"old") for key in names]
+
+
 def test_the_history_of_a_restored_member_goes_on_like_that_of_the_others() -> None:
     """Its blocks begin elsewhere; what it keeps does not."""
     fed = overwritten(BLOCK_EVENTS + 50, history_events_max=BLOCK_EVENTS + 20)
@@ -425,7 +527,7 @@ def test_compacted_blocks_are_freed_one_at_a_time() -> None:
     history.set_bounds(1, 10**9, 10**9)
     for revision in range(2, 2 + 4 * BLOCK_EVENTS):
         history.append(revision, b"k", None, (b"", revision, revision, 1, 0))
-    history.settle()
+        history.settle()
     history.compact(2 + 4 * BLOCK_EVENTS - 1)
 
     counts = []
@@ -435,6 +537,18 @@ def test_compacted_blocks_are_freed_one_at_a_time() -> None:
 
     assert counts == [3, 2, 1, 0, 0]
     assert len(history) == 1
+
+
+def test_compacted_blocks_do_not_pile_up_however_many_events_come_at_a_time() -> None:
+    """One entry may have several blocks of puts."""
+    history = History()
+    history.set_bounds(1, 10**9, 2 * BLOCK_EVENTS)
+    for revision in range(2, 2 + 30 * BLOCK_EVENTS):
+        history.append(revision, b"k", None, (b"", revision, revision, 1, 0))
+        if revision % (3 * BLOCK_EVENTS) == 0:
+            history.settle()
+    history.settle()
+    assert len(history._dropped) <= 4
 
 
 def test_numbers_of_events_follow_each_other_and_are_never_used_again() -> None:

@@ -14,7 +14,7 @@ from kvstore.store.key_order import KeyOrder
 
 names = st.binary(min_size=1, max_size=2)
 looks = st.tuples(st.just("page"), names, names) | st.tuples(st.just("after"), names, names)
-changes = st.tuples(st.sampled_from(["add"] * 3 + ["remove"]), names, names)
+changes = st.tuples(st.sampled_from(["add"] * 3 + ["remove", "remove all", "remove some", "drop"]), names, names)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ class Sorted:
     def __init__(self, keys: list[bytes]) -> None:
         self.keys = keys
 
-    def toggle(self, keys: KeyOrder, key: bytes, wanted: str) -> None:
+    def toggle(self, keys: KeyOrder[bytes], key: bytes, wanted: str) -> None:
         """Add or remove the key in both, or its neighbour: only what is there can be removed."""
         at = bisect_left(self.keys, key)
         is_there = self.keys[at : at + 1] == [key]
@@ -58,6 +58,14 @@ def test_every_look_finds_the_keys_of_a_list_that_is_always_sorted(
             assert keys.count(start, keys.end()) == len(slow.keys) - low
         elif what == "after":
             assert list(keys.after(key)) == slow.keys[bisect_right(slow.keys, key) :]
+        elif what in ("remove all", "remove some"):
+            part = slice(bisect_left(slow.keys, key), bisect_left(slow.keys, other), 1 if what == "remove all" else 2)
+            keys.remove_all(slow.keys[part])
+            del slow.keys[part]
+        elif what == "drop":
+            count = min(ord(key[:1]) % 9, len(slow.keys))
+            keys.drop_first(count)
+            del slow.keys[:count]
         else:
             slow.toggle(keys, key, what)
         keys.check()
@@ -70,7 +78,7 @@ def test_blocks_stay_between_their_bounds_while_a_store_fills_and_empties(ascend
     order = names[:: ascending or 1]
     if not ascending:
         random.Random(7).shuffle(order)
-    keys = KeyOrder()
+    keys: KeyOrder[bytes] = KeyOrder()
     for name in order:
         keys.add(name)
     keys.check()
@@ -102,3 +110,19 @@ def test_a_key_that_is_not_there_cannot_be_removed() -> None:
     with pytest.raises(AssertionError):
         keys.remove(b"b")
     assert list(keys) == [b"a", b"c"]
+    with pytest.raises(AssertionError):
+        keys.remove_all([b"a", b"b"])
+
+
+def test_removing_whole_blocks_leaves_no_empty_ones() -> None:
+    names = [b"%05d" % number for number in range(10_000)]
+    keys = KeyOrder(names)
+    keys.remove_all(names[500:9_500])
+    keys.check()
+    assert len(keys._blocks) <= 2
+    assert list(keys) == names[:500] + names[9_500:]
+    keys.drop_first(1_000)
+    keys.check()
+    assert (list(keys), len(keys._blocks)) == ([], 1)
+    keys.add(b"again")
+    assert list(keys) == [b"again"]

@@ -65,7 +65,7 @@ def read_so_far(restoring: Restoring) -> int:
 
 def held(store: KeyValueMap) -> tuple[int, ...]:
     """How much of each sort."""
-    return len(store.records), sum(map(len, store.keys._blocks)), len(store.deletions), len(store.deletion_order)
+    return len(store.records), sum(map(len, store.keys._blocks)), len(store.deletions), len(list(store.deletion_order))
 
 
 def test_a_large_chunk_of_tiny_records_is_taken_in_slices() -> None:

@@ -305,7 +305,7 @@ def test_touching_and_closing_sessions_leaves_no_trace_that_grows() -> None:
         session = fed.register(1_000_000)
         fed.do(KeepAlive(), session)
         fed.do(CloseSession(), session)
-    assert len(fed.machine._sessions._heap) <= 64
+    assert len(fed.machine._sessions.deadlines._entries) <= 64
 
 
 def test_what_a_kept_result_counts_for_is_over_its_fields() -> None:

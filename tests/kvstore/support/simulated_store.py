@@ -22,7 +22,6 @@ from kvstore.protocol.commands import (
     LeaseRenew,
     RaiseFeatureLevel,
     Txn,
-    command_of,
     encode_command,
     prefix_range,
 )
@@ -33,7 +32,6 @@ from kvstore.protocol.validation import only_reads
 from kvstore.protocol.watches import Change
 from kvstore.server.lease_responses import lease_fields, leases_fields
 from kvstore.store.machine import KvMachine
-from kvstore.store.transactions import txn
 from raft import Entry, EntryKind, encode_batch
 
 SECOND_NS = 1_000_000_000
@@ -171,8 +169,7 @@ class SimulatedPump:
             self._store.reads += 1
             body = request.items[1]
             assert only_reads(body), body
-            is_txn = isinstance(command_of(body), Txn)
-            item = txn(machine._store, body, machine.limits) if is_txn else machine.read(body)
+            item = machine.read(body)
         else:
             answer = {RequestKind.LEASE: lease_fields, RequestKind.LEASES: leases_fields}[request.kind]
             item = (0, machine.revision, *answer(machine.leases, self._store.leader_time(), request.items))

@@ -8,7 +8,17 @@ from kvstore.errors import RevisionCompacted
 from kvstore.limits import ServiceLimits
 from kvstore.protocol.commands import ChangeLimits, Compact, Delete, DeleteRange, Put
 from kvstore.protocol.results import Record
-from kvstore.protocol.watches import MESSAGE_BYTES_MAX, Cancelled, Change, Created, Events, Progress, WatchFlag
+from kvstore.protocol.watches import (
+    EVENT_OVERHEAD_BYTES,
+    MESSAGE_BYTES_MAX,
+    Cancelled,
+    Change,
+    Created,
+    Events,
+    Progress,
+    WatchFlag,
+)
+from kvstore.watch.bounds import HubBounds
 from kvstore.watch.watcher import GROUP_EVENTS_MAX, WatcherState
 from raft import Busy
 from tests.kvstore.support.machine_fixture import restored
@@ -134,6 +144,34 @@ def test_a_message_has_a_mebibyte_at_most_and_ends_with_a_whole_revision() -> No
     events = [each for each in seen.messages if isinstance(each, Events)]
     assert [len(each.changes) for each in events] == [10, 10]
     assert all(each.is_whole and each.cost < MESSAGE_BYTES_MAX + 1_000 for each in events)
+
+
+def test_many_small_changes_exceed_neither_a_message_nor_the_window() -> None:
+    """A change costs more of the window than it has bytes. Neither bound stands for the other."""
+    watching = Watching()
+    watching.hub.bounds = HubBounds(message_bytes_max=1_000)
+    window = 3_000  # More than a message has bytes, less than such a message costs.
+    seen = watching.watch(window=window)
+    watching.put(*[b"%03d" % number for number in range(200)])
+    watching.run()
+
+    first = next(each for each in seen.messages if isinstance(each, Events))
+    assert 1_000 < first.cost <= window
+    while len(seen.changes) < 200:
+        watching.hub.add_window(1, 1, window)
+        watching.run()
+    events = [each for each in seen.messages if isinstance(each, Events)]
+    assert all(each.cost - EVENT_OVERHEAD_BYTES * len(each.changes) <= 1_000 for each in events)
+
+
+def test_the_bounds_of_a_hub_are_set_before_its_first_watch() -> None:
+    watching = Watching()
+    watching.watch()
+
+    with pytest.raises(AssertionError):
+        watching.hub.bounds = HubBounds()
+    with pytest.raises(AssertionError, match="follow_events"):
+        HubBounds(follow_events=0)
 
 
 # From a revision on.

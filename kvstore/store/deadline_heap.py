@@ -1,0 +1,83 @@
+"""The deadlines of sessions and of leases, in a heap that is corrected lazily.
+
+An item may postpone its deadline by a single assignment: the heap learns of it when the old time comes. No deadline is
+ever brought forward.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import Protocol
+
+NEVER = 2**63
+"""Later than any deadline."""
+
+EARLY_CORRECTIONS_MAX = 256
+"""How many entries `first` corrects before their time comes, so that the next ones are due later: 256 take 0.3 ms. If
+10⁵ leases are renewed, correcting all of them at once would take 0.1 s."""
+
+STALE_ENTRIES_MAX = 64
+"""The entries of removed items may outnumber the items by so many before the heap is rebuilt."""
+
+
+class HasDeadline(Protocol):
+    """A session or a lease."""
+
+    deadline: int
+
+
+class DeadlineHeap:
+    """The ids of `by_id`, which the owner changes, by deadline.
+
+    Each item has an entry with a time at or before its deadline. The order of equal deadlines is that of the ids. What
+    a caller sees does not depend on which entries were corrected earlier.
+    """
+
+    __slots__ = ("_by_id", "_entries")
+
+    def __init__(self, by_id: Mapping[int, HasDeadline]) -> None:
+        self._by_id = by_id
+        self._entries: list[tuple[int, int]] = []
+
+    def add(self, item_id: int, deadline: int) -> None:
+        """Note an item that was added to `by_id`. Cost: O(log n)."""
+        heapq.heappush(self._entries, (deadline, item_id))
+
+    def removed(self) -> None:
+        """Note that an item was removed from `by_id`. Amortized cost: constant; once for n items 0.2 µs * n."""
+        if len(self._entries) > 2 * len(self._by_id) + STALE_ENTRIES_MAX:
+            self._entries = [(item.deadline, item_id) for item_id, item in self._by_id.items()]
+            heapq.heapify(self._entries)
+
+    def first(self, time: int = NEVER, early: int = EARLY_CORRECTIONS_MAX) -> tuple[int, int] | None:
+        """The earliest deadline with its id, if it is at or before `time`; None if there are no items.
+
+        If no deadline is so early, the result is only a bound: all deadlines are at or after it, and it is after
+        `time`. Cost: 1 µs for each deadline that was postponed, if its old time is at or before `time`, and for up to
+        `early` others.
+        """
+        entries, by_id = self._entries, self._by_id
+        while entries:
+            noted, item_id = entries[0]
+            item = by_id.get(item_id)
+            if item is None:
+                heapq.heappop(entries)
+            elif item.deadline > noted and (noted <= time or early):
+                if noted > time:
+                    early -= 1
+                heapq.heapreplace(entries, (item.deadline, item_id))
+            else:
+                return entries[0]
+        return None
+
+    def check(self) -> None:
+        """Verify every internal invariant; AssertionError if one is broken. Cost: O(n)."""
+        entries, by_id = self._entries, self._by_id
+        assert all(entries[(place - 1) // 2] <= entries[place] for place in range(1, len(entries)))
+        noted: dict[int, int] = {}
+        for time, item_id in sorted(entries, reverse=True):
+            noted[item_id] = time
+        assert by_id.keys() <= noted.keys()
+        assert all(noted[item_id] <= item.deadline for item_id, item in by_id.items())
+        assert len(entries) <= 2 * len(by_id) + STALE_ENTRIES_MAX

@@ -1,0 +1,47 @@
+"""The bounds of the work and the memory of a hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvstore.protocol.watches import MESSAGE_BYTES_MAX
+from kvstore.watch.watcher import GROUP_EVENTS_MAX
+
+STEP_UNITS_MAX = 1 << 20
+"""No host asks for a longer step: about a second."""
+
+FOLLOW_EVENTS = 64
+"""How many events are matched before the units are counted again."""
+
+CATCH_UP_EVENTS = 256
+"""How many events a cohort reads before the units are counted again."""
+
+SERVE_WATCHERS = 64
+"""How many watchers of one group are served before another group has its turn."""
+
+HUB_EVENTS_MAX = 1 << 20
+"""How many event numbers all groups together keep: 8 MiB. At this bound, a group with one more number forgets its own.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubBounds:
+    """The bounds of one hub. The simulator draws smaller ones, so that a few events reach them.
+
+    `step_units_max`: the most units of one step, whatever the host asks for.
+    """
+
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    follow_events: int = FOLLOW_EVENTS
+    catch_up_events: int = CATCH_UP_EVENTS
+    serve_watchers: int = SERVE_WATCHERS
+    group_events_max: int = GROUP_EVENTS_MAX
+    hub_events_max: int = HUB_EVENTS_MAX
+    step_units_max: int = STEP_UNITS_MAX
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            assert getattr(self, name) > 0, name
+
+
+USUAL_BOUNDS = HubBounds()
