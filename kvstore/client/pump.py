@@ -289,7 +289,9 @@ class ClientPump:
             if (closing := self._connections.get(connection_id)) is not None:
                 closing.scope.cancel()
         for ended in effects.ended:
-            waiter = self._waiters.pop(ended.ticket)
+            waiter = self._waiters.pop(ended.ticket, None)
+            if waiter is None:
+                continue  # The caller was cancelled after its call had ended.
             if isinstance(waiter, BulkCall):
                 waiter.ended(ended)
             else:

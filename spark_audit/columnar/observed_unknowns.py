@@ -42,7 +42,8 @@ def with_observed(draft: Draft) -> Proposal:
 def _finds(draft: Draft, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Return `finds` of all rows, `finds` of all places, and the reported revision of each token.
 
-    In both `finds`, an expected revision is replaced by its token. The last array has for each token its reported
+    In both `finds`, a compare-and-set that expects a revision finds the token that was written at this revision, or
+    NOTHING if that token is not known. The last array has for each token its reported
     revision, or -1. Only tokens of unknown writes (`owner`) are looked up, because every other write carries its
     revision itself.
     """

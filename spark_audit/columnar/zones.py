@@ -9,9 +9,9 @@ rules, proven in docs/internals/audit-proofs.md:
 - block: a chain, or a cluster in no chain; F = least f, S = greatest s. Two blocks of a key conflict iff F(A) < S(B)
   and F(B) < S(A). If no two blocks conflict, all blocks in the order of min(F, S) are a linearization.
 
-If a response of a key does not identify the write that it read from (`vague`), a violation that is found is still real.
-If no violation is found, an order is proposed and verified: the key is OK if the order holds, otherwise NEEDS_SEARCH.
-Nothing is guessed.
+A key is `vague` if one of its responses does not identify the write that it read from. A violation that is found for
+such a key is still real. If none is found for it, an order is proposed and verified: the key is OK if the order holds,
+otherwise NEEDS_SEARCH. Nothing is guessed.
 """
 
 from __future__ import annotations

@@ -180,9 +180,10 @@ def values_found(operations: Sequence[Operation]) -> set[str | None]:
 def with_earliest_calls(
     order: Sequence[tuple[Operation, int | None]], operations: Sequence[Operation]
 ) -> tuple[tuple[Operation, int | None], ...]:
-    """Replace the unknown puts that no operation can have seen by the earliest-called such puts.
+    """Exchange the unknown puts of the order that no operation can have seen.
 
-    The new puts are placed in the order of their calls. Deletions of unknown outcome are treated in the same way.
+    Among all such puts of the key, those that were called first take their places, in the order of their calls.
+    Deletions of unknown outcome are treated in the same way.
     `operations`: all operations of the key.
     """
     found = values_found([op for op, _ in order])

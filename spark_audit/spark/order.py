@@ -42,8 +42,8 @@ def check_order(
     """Record two kinds of violations in `verdict`: breaks of the store-wide order, and revisions that several
     acknowledged writes carry.
 
-    `blocks`: the blocks of all runs. `again` summarizes some of the blocks once more, each from a carry. `rows` gives
-    all rows.
+    `blocks`: the blocks of all runs. `again` summarizes some of the blocks once more, each
+    starting from its carry: the greatest call of the earlier blocks, by clock. `rows` gives all rows.
     """
     by_run: dict[str, list[BlockSummary]] = {}
     for block in sorted(blocks, key=lambda block: (block.run_id, block.number)):

@@ -58,7 +58,8 @@ class WatchStream:
         self.spec = spec
         self.state = StreamState.WAITING
         self.next_revision = spec.from_revision
-        self.begins_at = 0  # The revision from which it counts, once some member has accepted it.
+        # The first revision whose changes this watch gives, as the first member that accepted it said; 0 until then.
+        self.begins_at = 0
         self.error: OperationFailed | None = None
         self.last_refusal: OperationFailed | None = None  # Of an attempt that is repeated.
         self.connection: WatchCarrier | None = None

@@ -9,6 +9,7 @@ import trio.testing
 from kvstore import Client, Unavailable
 from kvstore.protocol.messages import MembersView, RequestKind, decode_request, encode_response, members_fields
 from raft import FRAME_BYTES_MAX_CLIENT, FrameSplitter, Hello, HelloRole, frame
+from raft.runtime import now_ns
 
 ADDRESS = "s1:1"
 HELLO = Hello(cluster_id=b"c" * 16, group_id=0, node_id="s1", incarnation_id=b"i" * 16, role=HelloRole.PEER).encode()
@@ -149,3 +150,33 @@ async def test_a_client_that_was_idle_gives_a_named_member_its_time(autojump_clo
         with pytest.raises(Unavailable):
             await client.status("s1:1", deadline_seconds=4)
         assert trio.current_time() - began > 0.1, "given up before it was dialed"
+
+
+async def test_a_caller_that_is_cancelled_right_after_its_call_has_ended_breaks_no_client(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A call with a named member sets the time, and so may end other calls. Their callers learn of it in the next
+    flush, and may be cancelled before that."""
+
+    async def dial(address: str) -> trio.abc.Stream:
+        await trio.sleep_forever()
+        raise AssertionError(address)
+
+    gone = trio.CancelScope()
+
+    async def call_and_go(client: Client) -> None:
+        with gone:
+            await client.get("a", deadline_seconds=1.0)
+
+    async with Client([ADDRESS], session=False, dialer=dial) as client, trio.open_nursery() as callers:
+        callers.start_soon(call_and_go, client)
+        await trio.testing.wait_all_tasks_blocked()
+        core = client._pump._core
+        assert core is not None
+        autojump_clock.jump(2.0)
+        core.tick(now_ns())
+        gone.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(Unavailable):
+            await client.get("b", deadline_seconds=1.0)
+    assert gone.cancelled_caught
