@@ -66,7 +66,10 @@ def mutants(
 
 
 def choose(catalogue: Sequence[Mutant], only: Sequence[str]) -> list[Mutant]:
-    """Return the mutants with one of the texts in their name; all if `only` is empty. Raises BadInput for no match."""
+    """Return the mutants whose names contain one of the texts in `only`; all mutants if `only` is empty.
+
+    Raises BadInput if a text is in no name.
+    """
     for text in only:
         if not any(text in mutant.name for mutant in catalogue):
             names = [mutant.name for mutant in catalogue]

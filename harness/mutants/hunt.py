@@ -82,7 +82,7 @@ class Hunt:
         return {search.mutant.name: search.seeds_run for search in self._searches}
 
     def run(self) -> Iterator[HuntResult | None]:
-        """Search for all mutants. Yields each result, and None at intervals in which there is no result.
+        """Search for all mutants. Yields each result, and None after each chunk that has not ended a search.
 
         Raises CleanCodeFails, WorkerFailed if the code without a mutant does not pass.
         """
@@ -137,7 +137,7 @@ class Hunt:
         if seed not in self._clean:
             for outcome in self._workers.run_seeds(self._copies.clean, seed, 1, hash_seed=_HASH_SEEDS[0]):
                 self._clean[seed] = outcome
-        if seed in self._clean:  # The search was stopped, so there is no outcome.
+        if seed in self._clean:  # Without an outcome, the search was stopped.
             _require_clean(self._clean[seed])
 
     def _next_search(self) -> _Search | None:

@@ -9,7 +9,7 @@ ESCAPED = "no exception leaves a node"
 """The rule name under which the simulator reports an exception of the production code."""
 
 REPLAYED = "one seed is one run"
-"""Two processes that hash strings differently ran a seed differently."""
+"""The rule that is broken if two processes that hash strings differently run the same seed differently."""
 
 HANGS = "a run comes to an end"
 
@@ -68,7 +68,7 @@ class HuntResult:
     def to_json(self) -> dict[str, Any]:
         """Return the result for programs.
 
-        `seed` is the one that killed the mutant, and `seconds` the work of all processes up to then.
+        `seed` is the seed that killed the mutant. `seconds` is the processor time of all seeds that ran on the mutant.
         """
         caught = self.caught
         return {

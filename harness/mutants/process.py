@@ -20,7 +20,7 @@ _TAIL_CHARACTERS = 600
 
 
 class Workers:
-    """The processes of one search. `stop` ends those that are under way, from any thread."""
+    """The worker processes of one `Hunt`. `stop` ends those that are under way; any thread may call it."""
 
     def __init__(self, seed_seconds_max: float = SEED_SECONDS_MAX) -> None:
         self._seed_seconds_max = seed_seconds_max

@@ -19,7 +19,7 @@ def source_root() -> Path:
 
 
 class Copies:
-    """All copies of one search, below `folder`. Edits in the checkout during the search do not affect them."""
+    """All copies of one `Hunt`, below `folder`. Edits in the checkout during the hunt do not affect them."""
 
     def __init__(self, folder: Path, source: Path | None = None) -> None:
         self._folder = folder

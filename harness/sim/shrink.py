@@ -161,7 +161,7 @@ class Shrinker:
     # -- what is tried
 
     def _end_early(self) -> None:
-        """Drop everything after the failure, because it cannot have caused it."""
+        """Drop everything after the failure, because nothing of that can have caused the failure."""
         failed_ns = self.result.simulated_ns
         faults = tuple(fault for fault in self.plan.faults if fault.at_ns <= failed_ns)
         self._take(replace(self.plan, faults=faults))

@@ -17,6 +17,7 @@ from harness.sim.engine.event_queue import EventQueue
 from harness.sim.engine.trace import Trace
 from harness.sim.faults.disk_loss import DiskLoss
 from harness.sim.faults.disks import DiskFaults
+from harness.sim.faults.expiry import ExpiryFaults
 from harness.sim.faults.former_folders import FormerFolders
 from harness.sim.faults.healing import CALM_ELECTION_TIMEOUTS, Healing
 from harness.sim.faults.injector import Injector
@@ -86,6 +87,8 @@ class Simulation:
         self.disk_loss = DiskLoss(self, self.processes, self.upgrades, self.membership)
         self.disks = DiskFaults(self, self.processes, self.disk_loss)
         self.injector = Injector(self, self.processes, self.disks)
+        if isinstance(self.load, ServiceLoad) and self.load.coordination is not None:
+            self.load.coordination.expiry_is_near = ExpiryFaults(self).expiry_is_near
         self.refusals = Refusals(self, self.processes, self.disk_loss)
         self.former_folders = FormerFolders(self, self.upgrades)
         self.healing = Healing(self, self.injector, self.processes, self.former_folders)
@@ -169,7 +172,7 @@ class Simulation:
         require(len(set(hashes.values())) == 1, "state machine agreement", hashes)
 
     def _bring_back(self) -> None:
-        """Bring the dead members back. A quorum that worked without them is not disturbed, and they reach its state."""
+        """Bring the dead members back. Check that they disturb no working quorum, and that they reach its state."""
         quiet_ns = CALM_ELECTION_TIMEOUTS * self.plan.election_timeout_max_ns
         before = self.healing.leadership()
         self._run_until(self.queue.now + quiet_ns, lambda: False)
@@ -218,7 +221,7 @@ class Simulation:
         done = self.load.is_finished or self._run_until(
             self.queue.now + self._limit_ns(), lambda: self.load.is_finished
         )
-        require(done, "a healed cluster answers reads")
+        require(done, "a healed cluster answers reads", self.load.unfinished_words())
         self.load.check_history()
 
     def _limit_ns(self) -> int:

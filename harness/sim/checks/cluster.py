@@ -57,7 +57,7 @@ class SafetyChecker:
         return known is not None and known[1:] == (int(entry.kind), entry.payload)
 
     def leads(self, node_id: str, life: int, term: int) -> bool:
-        """Check election safety (Raft §5.2): a term has at most one leader, in one of its lives.
+        """Check election safety (Raft §5.2): a term has at most one leader, which leads in one life only.
 
         Returns True if the leader is new.
         """
@@ -90,7 +90,7 @@ class SafetyChecker:
         require(known == candidate, "one vote per term", f"{voter} voted for {known} and {candidate} in term {term}")
 
     def committed(self, node_id: str, index: int, term: int, leader_term: int) -> None:
-        """Record that the next entry is committed, in `leader_term`. The caller has checked its majority."""
+        """Record that the next entry is committed, in `leader_term`. The caller has checked that a majority has it."""
         assert index == len(self._committed), (node_id, index, self.commit_index)
         require(term >= self._committed[-1], "committed terms never fall", node_id, index, term, self._committed[-1])
         self._committed.append(term)
@@ -135,7 +135,7 @@ class SafetyChecker:
         return False
 
     def _follow_leader_time(self, entry: Entry) -> None:
-        """Check that leader_time never falls. Each committed entry is seen here once, in order.
+        """Check that leader_time never falls. All committed entries but configurations are seen here once, in order.
 
         See docs/reference/specification.md#812-leader-time.
         """

@@ -19,7 +19,7 @@ from harness.sim.world.probes import LONE_PUTS
 from raft import Effects, InstallSnapshot, Node, ReadsReady, TraceEvent
 
 CAMPAIGN_SEEDS_MIN = 1_000
-"""A wanted point that was never hit fails a campaign of this many seeds or more. A smaller one only lists the point."""
+"""A wanted point that was never hit fails a campaign of this many seeds or more. A smaller campaign only lists it."""
 
 OFTEN, SELDOM, RARE = 20, 100, 300
 """Wanted frequencies of coverage points: each number n stands for one hit in n seeds.
@@ -32,6 +32,10 @@ TOLD_BY_REFUSAL = "a removed member was told by a refusal"
 HASTY = "a spare was added as soon as a ghost was refused"
 NAMED = "a new voter was named with its folder"
 PIN_GAVE_WAY = "a pin gave way to the configuration"
+
+INSTALLED = "a snapshot was installed beneath a watch"
+RESTARTED = "a member was restarted while it served watches"
+STRUCK = "the leader was struck as a lease expired"
 
 FIGURE_8 = "figure 8: an entry on a majority, not committed, was overwritten"
 SILENCE = "a leader stepped down: its quorum is silent"
@@ -128,6 +132,27 @@ WANTED: dict[str, int] = {
     "answered revision_ahead": SELDOM,
     "a client closed its session": SELDOM,
     "a client left its session open": SELDOM,
+    "the coordination load began": SELDOM,
+    "a lease expired": SELDOM,
+    "a lease was revoked": SELDOM,
+    "a lease expired by clocks that keep to their bound": SELDOM,
+    "a renewal came after the end of its lease": SELDOM,
+    "a put named a lease that has ended": RARE,
+    "a lock was obtained": SELDOM,
+    "a lock passed on": SELDOM,
+    "a contender lost its lease in the line": RARE,
+    "a guarded write was refused": RARE,
+    "a guarded write was refused after its lease had expired": RARE,
+    "a watch went on at another member": SELDOM,
+    "a watch was cancelled by a compaction": SELDOM,
+    "a watch that was not read went on": SELDOM,
+    "a watch began ahead of its member": SELDOM,
+    "a large revision came in parts": RARE,
+    INSTALLED: RARE,
+    RESTARTED: SELDOM,
+    STRUCK: SELDOM,
+    "a member was read at an old revision": SELDOM,
+    "a client read an old revision": SELDOM,
 }
 """The wanted coverage points, each with a number n: one of n seeds should hit the point."""
 

@@ -53,7 +53,8 @@ class LeaderChecker:
         self._round = 0
         # The highest round that was answered by majorities of the members at the time of the answers.
         self._confirmed = 0
-        self._promised = 0  # The highest such round if members that may not know their lease promise do not count.
+        # Like `_confirmed`, but the answers of members that may not know their lease promise do not count.
+        self._promised = 0
         # ticket → (commit index when the read was requested, earliest round that can confirm it)
         self._reads: dict[int, tuple[int, int]] = {}
         self._config, self._now = config, 0  # `_now`: the time at the node's last tick in ns, which all checks use.
@@ -97,9 +98,7 @@ class LeaderChecker:
         self.sync_ended()
 
     def received(self, core: RaftCore, peer_id: str, message: Message, now: int) -> None:
-        """Note a message that the node has received. The node was the leader of this term before it received the
-        message.
-        """
+        """Note a message that the node has received. The node leads, or has led earlier in its present term."""
         if isinstance(message, AppendAccepted):
             self._acknowledged(core, peer_id, message)
         if message.term != self._term or core.term != self._term:
@@ -303,7 +302,7 @@ class LeaderChecker:
     def told_a_peer(self, peer_id: str, message: ReadIndexResponse, promise_ns: int) -> None:
         """Check a read index that the leader sends to a peer: the peer must apply the log up to there before it reads.
 
-        A round that began after the peer's request must confirm the index; otherwise a lease must.
+        Either a round that began after the peer's request or a lease must confirm the index.
         """
         question = self._questions.get((peer_id, message.number))
         if question is None or message.term != self._term:

@@ -70,8 +70,10 @@ class LeaderLossChecker:
                 pass
 
     def sent(self, receiver: str, message: Message) -> None:
-        """Check a message that leaves. The time of the pre-vote request counts, because the grant may have waited for
-        the disk.
+        """Check a message that leaves.
+
+        A granted pre-vote is judged by what the member had heard when the request arrived, because the grant may have
+        waited for the disk.
         """
         if not isinstance(message, PreVoteResponse) or not message.granted:
             return

@@ -71,7 +71,7 @@ class ShadowLogs:
             return
         term, own = self.memory.term_at(index), (write.hard_state or self.memory.hard_state).term
         # A member below the term in which the entry was committed was not counted as a holder of the entry. An earlier
-        # leader may still overwrite the entry there (Raft §5.4.2); then it is replicated to the member again.
+        # leader may still overwrite the entry on this member (Raft §5.4.2); then the entry is replicated to it again.
         is_kept = (
             term is not None and self._safety.is_committed(index, term) and own >= self._safety.committed_in(index)
         )
@@ -165,9 +165,9 @@ class ShadowLogs:
             if count >= whole:
                 allowed.append((state.term, state.voted_for))
         if (found.term, found.voted_for) in allowed:
-            # The term may also come from the snapshot: a member that has an entry of a term, even if only in a
-            # snapshot, knows the term.
             return True
+        # The term may also come from the snapshot: a member that has an entry of a term, even if only in a snapshot,
+        # knows the term.
         return found == replace(found, term=snapshot.term, voted_for=None) and allowed[0][0] < snapshot.term
 
     def _check_contents(self, log: LogStore, shadow: ShadowLog, first_index: int = 0) -> None:

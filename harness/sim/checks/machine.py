@@ -45,7 +45,7 @@ class MachineChecker:
         return is_whole(self._world, machine, opened)
 
     def recovered(self, machine: MachineView, opened: OpenedStorage, snapshot: LogPosition) -> None:
-        """Check a start from what recovery found, with the position of the newest snapshot."""
+        """Check what recovery found at a start. `snapshot`: the position of the newest snapshot."""
         found = self.logs.recovered(opened.log, opened.hard_state, snapshot)
         if found:
             self._world.cover(found)

@@ -223,7 +223,7 @@ class MemberChecker:
         )
 
     def told(self, effects: Effects) -> None:
-        """Check the events of the node: rounds of reads, and reads that are over."""
+        """Check what a step of the node has caused: its events, the calls that have ended, and the messages sent."""
         for event in effects.events:
             self._world.cover(event.name)
             self._told_of_elections(event)

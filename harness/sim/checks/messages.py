@@ -61,7 +61,7 @@ def check_promise(world: CheckedWorld, member: MachineView, node: Node, receiver
 
 
 def check_pin(world: CheckedWorld, member: MachineView, receiver: str) -> None:
-    """Check that the pin of a peer is durable before anything of the peer is used, let alone answered.
+    """Check that the pin of a peer is durable before an answer to the peer leaves.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """

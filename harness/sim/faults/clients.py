@@ -23,9 +23,10 @@ class ClientFaults:
     def __init__(self, world: FaultyWorld) -> None:
         self._world = world
         self._clients = [f"c{number}" for number in range(world.plan.load.clients)]
+        self._clients += world.load.more_client_names()
 
     def inject(self, fault: Fault, member: MachineView) -> None:
-        """Begin one fault of CLIENT_KINDS, which ends by itself."""
+        """Begin one fault of CLIENT_KINDS. Cuts end by themselves."""
         world, connections = self._world, self._world.load.connections
         if fault.kind == "cut in two with clients":
             side, clients = minority(fault, member.node_id, world.plan.members, self._clients)
@@ -67,7 +68,10 @@ class ClientFaults:
 
 
 def minority(fault: Fault, target: str, members: Sequence[str], clients: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the target's side of a cut: fewer than half of the members, and at least one client."""
+    """Return the target's side of a cut: fewer than half of the members, and at least one client.
+
+    Of one or two members, the target alone is on this side.
+    """
     random = Random(int(fault.shape * 2**53))
     others = [member for member in members if member != target]
     random.shuffle(others)

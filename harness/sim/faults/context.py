@@ -17,8 +17,11 @@ class FaultyLoad(Protocol):
     def connections(self) -> ClientConnections | None:
         """The connections of its clients; None if its programs share a process with their member."""
 
+    def more_client_names(self) -> list[str]:
+        """The names of its clients besides those that the plan of the load counts."""
+
     def jump(self, whose: float, by_ns: int) -> None:
-        """The clock of one client jumps forwards. `whose` names the client, as a share of all clients in order."""
+        """The clock of one client jumps forwards. `whose`: a position among the clients, as a fraction from 0 to 1."""
 
     def on_down(self, member: MachineView) -> None:
         """A process is gone."""

@@ -2,9 +2,10 @@
 
 The process is started again as before, and refuses to start without files. If its command line has `--bootstrap`, it
 makes a new folder under the old id: another incarnation, which has forgotten its votes. All members that knew the first
-incarnation refuse to hear the second or to talk to it, and the first refusal ends the second one (`refusals.py`). Then
-an operator adds a spare machine. Once the spare has caught up, the operator gives it the place of the lost member in
-one step, as docs/operations/guide.md describes. Other faults go on at the same time.
+incarnation refuse to hear the second or to talk to it. The process of the second incarnation ends at the first such
+refusal that it reads (`refusals.py`). Then an operator adds a spare machine. Once the spare has caught up, the operator
+gives it the place of the lost member in one step, as docs/operations/guide.md describes. Other faults go on at the same
+time.
 
 A member that has never met the first incarnation cannot tell it from the second, which claims to be new because of
 `--bootstrap`. So the simulator makes a second incarnation only once all members, past and present, have met the first.
@@ -120,7 +121,7 @@ class DiskLoss:
         self._world.cover("a member refused to start on an empty disk")
 
     def _is_known_to_all(self, member: MachineView) -> bool:
-        """True if a second incarnation of this founding voter may be made now.
+        """True if a second incarnation of this member, which must be a founding voter, may be made now.
 
         All other members, past and present, that are not lost themselves must have met the first incarnation. No other
         replacement may be under way.
@@ -148,7 +149,7 @@ class DiskLoss:
 
     def _is_noticed(self, member: MachineView) -> None:
         self._end_reborn()
-        # If it is in the list already, a hasty operator has begun the replacement.
+        # If the member is in the list already, a hasty operator has begun the replacement.
         if member.node_id not in self._to_replace:
             self._replace(member)
 

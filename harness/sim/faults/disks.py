@@ -54,7 +54,7 @@ class DiskFaults:
         self._is_healed = False
 
     def inject(self, fault: Fault, member: MachineView) -> None:
-        """Begin one fault of DISK_KINDS, which ends by itself."""
+        """Begin one fault of DISK_KINDS. Damage stays; other faults end by themselves."""
         world = self._world
         match fault.kind:
             case "fail a sync":

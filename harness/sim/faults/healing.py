@@ -1,4 +1,4 @@
-"""The end of the faults: a quorum is healed, some members may stay dead, and some of these come back late.
+"""The end of the faults: a quorum is healed, some members may stay dead, and these may come back late.
 
 Healing every member would hide a system that needs every member. A working quorum must make progress within a limit;
 dead members must only be safe.

@@ -1,8 +1,8 @@
 """Rot in the log of a running member: before a frame is read back, a bit of it changes or another frame replaces it.
 
 A start reads the whole log, so a start finds the rot of a stopped process. A running process reads back only the
-entries that its core no longer has in memory. It reads them for a follower that is behind, and to apply what it had
-when it started.
+entries that its core no longer has in memory. It reads them for a follower that is behind, and to apply the entries
+that were in the log when it started.
 """
 
 from __future__ import annotations

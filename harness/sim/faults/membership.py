@@ -41,14 +41,14 @@ elected, another change ends, or the last member is upgraded."""
 
 
 class Operator:
-    """Sends a request to the current leader, again and again, until a leader accepts it or `is_stopped` is set."""
+    """Sends a request to the current leader until one accepts it, all tries have failed, or `is_stopped` is set."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.is_stopped = False
 
     def ask(self, what: str, label: str, attempt: Callable[[Node], None], tries_left: int = TRIES_MAX) -> None:
-        """Call `attempt` with the leader's node. If the node declines, which is an error of `attempt`, try again later.
+        """Call `attempt` with the leader's node. If `attempt` raises the node's refusal, try again later.
 
         `what` names the request in the coverage point of a refusal, `label` in the trace.
         """
@@ -197,7 +197,7 @@ class MembershipChanges:
         raise AssertionError(step.what)
 
     def on_flush(self, machine: MachineView, effects: Effects) -> None:
-        """Check how changes have ended, and remove these completions from those of the clients."""
+        """Check how changes have ended, and remove their completions, which are of no concern to the clients."""
         ours = [
             each for each in effects.completions if isinstance(each, Applied | Refused | Unknown) and each.ticket < 0
         ]

@@ -128,7 +128,7 @@ class ProcessFaults:
                     delay = self._random.randrange(CONNECTION_LOSS_TOLD_NS_MAX)
                     ends = (
                         other.connections.lose if fault.kind == "kill" else other.lose_connection
-                    )  # After a loss of power, the machine closes no connection, so its peers notice nothing.
+                    )  # A machine without power closes no connection: a peer finds only its own connection broken.
                     world.queue.after(delay, ends, member.node_id)
             world.queue.after(fault.duration_ns * (place + 1), self._bring_up, member)
 

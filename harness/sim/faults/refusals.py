@@ -1,7 +1,7 @@
 """Delivers refusals of hellos to the node of the caller, as the transport does (`raft.runtime.driver`).
 
-Two refusals end a process. A blank member that is known with another data folder has forgotten what it promised, and
-fails. A removed member stops in order; if its supervisor starts it again, it is refused again.
+Two kinds of refusal end the process that called. A blank member that is known with another data folder has forgotten
+what it promised, and fails. A removed member stops in order; if its supervisor starts it again, it is refused again.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -50,7 +50,7 @@ class Refusals:
             process.refused(life, peer_id, code)
 
     def told(self, member: MachineView, node: Node, peer_id: str, code: str) -> None:
-        """Handle that the node of `member` has received a refusal by `peer_id`."""
+        """Handle a refusal by `peer_id` that the node of `member` has received."""
         if code == WRONG_INCARNATION_CODE and member.is_blank and node.core.is_peer(peer_id):
             cause = node.failure.__cause__ if node.failure is not None else None
             require(

@@ -7,7 +7,7 @@ from raft import Role
 
 
 def choose_target(world: World, target: float | None) -> str:
-    """Return the id of a machine. `target` is a share of the members in order, or None for the leader.
+    """Return the id of a machine. `target`: a position among the members, as a fraction from 0 to 1; None: the leader.
 
     For the leader: if several members lead, return the one with the highest term; if none does, return the first
     member.

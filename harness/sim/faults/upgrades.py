@@ -1,4 +1,4 @@
-"""Upgrades: members get other builds one after another, an operator raises the feature level, some go back.
+"""Upgrades: members get newer builds one by one, an operator raises the feature level, some members get an older build.
 
 A build is the range of levels that it knows, `LevelRange(1, highest)`. Here, levels differ by their number only. That
 is enough for the rules: no member may apply an entry of a level that its build does not know, or come to a level that
@@ -59,13 +59,17 @@ class Upgrades:
         members = world.plan.members
         random = stream(world.plan.seed, "upgrades")
         newest = len(world.plan.voters)  # Machines that join later start with a random build.
-        self._next = {name: 1 if place < newest else random.randint(1, LEVEL_MAX) for place, name in enumerate(members)}
+        first = world.plan.first_build
+        self._next = {
+            name: first if place < newest else max(first, random.randint(1, LEVEL_MAX))
+            for place, name in enumerate(members)
+        }
         self.levels = {name: LevelRange(1, highest) for name, highest in self._next.items()}
         self.best = dict(self._next)  # The newest build that each member ever ran.
         forgets = stream(world.plan.seed, "upgrades/forgotten")
         self._forgotten = {name for name in members[newest:] if forgets.random() < LEFT_OUT_SHARE}
         self._haste = stream(world.plan.seed, "upgrades/haste")
-        self._rolled = 1
+        self._rolled = first
         # By member and connected peer: the feature levels that the peer stated.
         self._said: dict[str, dict[str, LevelRange]] = {name: {} for name in members}
         self._asked: list[tuple[int, frozenset[str]]] = []  # (proposed level, members at that time).
@@ -173,7 +177,7 @@ class Upgrades:
         return True
 
     def _take_back(self, level: int) -> None:
-        """Give one member that does not lead a build that lacks `level`, before it has heard of the level."""
+        """Give a build without `level` to a member that is not the leader, before the member has heard of the level."""
         leader_id = choose_target(self._world, None)
         others = [member for member in self._world.members.values() if member.node_id != leader_id]
         if others and level > 1 and not self._operator.is_stopped:

@@ -56,7 +56,7 @@ class SimClient:
         )
 
     def vanish(self) -> None:
-        """End the process without notice; only its connections end. The next process sends no requests."""
+        """End the process without notice: members see only that connections end. The next process has no session."""
         self._waiting.clear()
         self._begin_anew(ttl_ns=0)
 
@@ -83,6 +83,10 @@ class SimClient:
         self._clock.jump(by_ns)
         self._core.tick(self._clock.now())
         self.flush()
+
+    def now(self) -> int:
+        """The clock of the client, in ns."""
+        return self._clock.now()
 
     @property
     def session_id(self) -> int:

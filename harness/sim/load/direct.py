@@ -90,6 +90,10 @@ class DirectLoad:
         """Let no client begin another call."""
         self._stopped = True
 
+    def more_client_names(self) -> list[str]:
+        """There are none."""
+        return []
+
     def jump(self, whose: float, by_ns: int) -> None:
         """Do nothing: such programs use the clock of their member."""
 
@@ -113,6 +117,10 @@ class DirectLoad:
     def is_finished(self) -> bool:
         """Always true: the end of a run waits for nothing but the probe."""
         return True
+
+    def unfinished_words(self) -> str:
+        """Nothing: see `is_finished`."""
+        return ""
 
     def check_history(self) -> None:
         """Do nothing: this load checks everything as it happens."""

@@ -1,7 +1,7 @@
-"""Operations that the usual stream seldom has: transactions that fail half-way, and listings of whole stores.
+"""Operations that the usual load seldom has: transactions that fail half-way, and listings of whole stores.
 
-In the usual stream (`harness.workload`) transactions fail only at a quota, and most reads are of single keys, which the
-service answers on a path of their own. The extra operations are drawn from a stream of their own.
+In the usual load (`harness.workload`) transactions fail only at a quota, and most reads are of single keys, which the
+service answers on a path of their own. The extra operations are drawn from a random stream of their own.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from harness.workload.operation_generator import Planned
 from kvstore import Compare, Comparison, Delete, Operation, Put, Range, Target, Txn
 
 COMPACTED, AHEAD = 1, 2**40
-"""Revisions that no read after a write can use: COMPACTED has been compacted by then, and the store never reaches
-AHEAD.
+"""Revisions that no read after a write can use: the store never reaches AHEAD, and it has compacted COMPACTED by then,
+unless it has kept its history from the very first revision.
 """
 
 

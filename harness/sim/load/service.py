@@ -21,6 +21,7 @@ from harness.sim.engine.rng import stream
 from harness.sim.load.bursts import EACH_EVERY_NS, Burst
 from harness.sim.load.bursts import KEYS as BURST_KEYS
 from harness.sim.load.client import SimClient
+from harness.sim.load.coordination import CoordinationLoad, is_of_coordination, without_own_keys
 from harness.sim.load.direct import AGES_NS, LivenessProbe
 from harness.sim.load.extra_operations import ExtraOperations
 from harness.sim.plan.plan import SECOND_NS
@@ -111,6 +112,9 @@ class ServiceLoad:
         self._was_refused = False  # True if a command was refused since the last flush.
         self._stopped = False
         self._final_reads_open = 0
+        self.coordination: CoordinationLoad | None = None
+        if world.plan.coordination.is_on:
+            self.coordination = CoordinationLoad(world, self.connections)
         clients = [self._add_client(number) for number in range(self._plan.clients)]
         for client in clients if self._plan.burst else ():
             self._add_crowd(client)
@@ -145,6 +149,8 @@ class ServiceLoad:
         if self._plan.stay_ns:
             for client in self._clients():
                 self._stay(client)
+        if self.coordination is not None:
+            self.coordination.start()
 
     def _clients(self) -> list[SimClient]:
         return list({worker.client.name: worker.client for worker in self._workers}.values())
@@ -164,10 +170,18 @@ class ServiceLoad:
         """Let no client begin another operation, and no connection break any more."""
         self._stopped = True
         self.connections.is_calm = True
+        if self.coordination is not None:
+            self.coordination.stop()
+
+    def more_client_names(self) -> list[str]:
+        """The names of the clients of the coordination load."""
+        return self.coordination.client_names() if self.coordination is not None else []
 
     def jump(self, whose: float, by_ns: int) -> None:
-        """The clock of one client jumps forwards. `whose` names the client, as a share of all clients in order."""
+        """The clock of one client jumps forwards. `whose`: a position among the clients, as a fraction from 0 to 1."""
         clients = self._clients()
+        if self.coordination is not None:
+            clients += self.coordination.clients()
         clients[int(whose * len(clients))].jump(by_ns)
 
     def counts(self) -> dict[str, int]:
@@ -184,8 +198,12 @@ class ServiceLoad:
             return
         patience = self._plan.patience_ns // (8 if self._random.random() < 0.2 else 1)
         deadline, extra = self.world.queue.now + patience, worker.extras.next()
+        usual = worker.source.next() if extra is None else extra
+        if self.coordination is not None:
+            usual = without_own_keys(usual)
+            extra = None if extra is None else usual
         if extra is None:
-            self._perform(worker, worker.source.next(), deadline, self._again)
+            self._perform(worker, usual, deadline, self._again)
         else:
             self._perform(worker, extra, deadline, self._again, in_usual_order(extra.command))
 
@@ -299,6 +317,8 @@ class ServiceLoad:
                 service.work()
             check_requests(service)
             self.connections.flushed(member, service)
+            if self.coordination is not None:
+                self.coordination.on_flush(member)
             if self._was_refused and member.machine is not None:
                 self._was_refused = False
                 check_store(member.machine)
@@ -309,12 +329,16 @@ class ServiceLoad:
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:
         """Check the commands of a committed entry. Each entry is handed in once, in order."""
+        if self.coordination is not None:
+            self.coordination.on_first_applied(entry, results)
         if entry.kind is not EntryKind.COMMANDS:
             return
         leader_time, commands = read_commands(entry.index, entry.payload)
         self._sessions.applied(leader_time, commands, results)
         for command, result in zip(commands, results, strict=True):
             self._was_refused |= result[0] != ResultCode.OK
+            if self.coordination is not None and is_of_coordination(command[3:]):
+                continue
             self._history.carried_out(entry.index, command, result)
             if self._probe is not None and self._probe.index is None and command[3] == CommandKind.PUT:
                 self._probe.index = entry.index if command[5].startswith(PROBE_VALUE) else None
@@ -360,14 +384,25 @@ class ServiceLoad:
 
     @property
     def is_finished(self) -> bool:
-        """True when the last reads have ended."""
-        return self._final_reads_open == 0
+        """True when the last reads have ended, and the coordination load, if there is one, is finished."""
+        if self._final_reads_open:
+            return False
+        return self.coordination is None or self.coordination.is_finished
+
+    def unfinished_words(self) -> str:
+        """What the end of a run still waits for."""
+        watches = "" if self.coordination is None else f"; watches {self.coordination.words()}"
+        return f"{self._final_reads_open} reads{watches}"
 
     def check_history(self) -> None:
         """Check the whole history at once."""
         for row in self._history.rows[-len(self._all_keys) :]:
             require(row["status"] == "ok", "a healed cluster answers reads", row)
-        self._history.check()
+        self._history.check(has_gaps=self.coordination is not None)
+        if self.coordination is not None:
+            for client in self._clients():  # An idle leader has to end leases by itself.
+                client.vanish()
+            self.coordination.see_leases_end()
         if 0 < self._plan.session_ttl_ns <= SEEN_TO_EXPIRE_NS_MAX:
             self._see_sessions_expire()
 
@@ -410,7 +445,7 @@ def check_store(machine: KvMachine) -> None:
 
 
 def check_requests(service: Service) -> None:
-    """Check that no request met an unexpected error, and that everything in flight on a connection is open.
+    """Check that no request met an unexpected error, and that every request which counts as in flight is open.
 
     The service survives an unexpected error at the cost of one connection, but the error is a bug all the same. A lost
     answer would take up a place of its connection for ever.

@@ -11,6 +11,7 @@ from dataclasses import replace
 from random import Random
 
 from harness.sim.engine.rng import stream
+from harness.sim.plan.draw_coordination import with_coordination
 from harness.sim.plan.draw_membership import (
     draw_disk,
     with_changes,
@@ -53,8 +54,8 @@ from storage import StorageLimits
 PROBE_ELECTION_TIMEOUTS_MAX = 40
 """How long all members may take to apply a probe write after healing, in multiples of the longest election time-out.
 
-In most seeds, two such time-outs are enough. But frames with up to a second's delay may be in flight, and each may cost
-an election.
+In most seeds, two such time-outs are enough. But frames with a delay of up to two seconds may be in flight, and each
+may cost an election.
 """
 
 COARSE_SHARE = 0.25
@@ -148,7 +149,7 @@ def with_reads(plan: Plan, random: Random) -> Plan:
     plan = replace(plan, load=replace(plan.load, read_modes=True, read_share=max(plan.load.read_share, 0.5)))
     if not has_leases:
         return plan
-    drift_ppm = random.choice((10_000, 300_000))  # The greater drift would expose code that lacks a bound on drift.
+    drift_ppm = random.choice((10_000, 300_000))  # The greater drift exposes code that allows for none.
     return replace(
         plan,
         faults=tuple(fault for fault in plan.faults if fault.kind not in CLOCK_KINDS),
@@ -380,6 +381,7 @@ STAGES: dict[str, Callable[[Plan, Random], Plan]] = {
     "plan/former folders": with_former_folders,
     "plan/log rot": with_log_rot,
     "plan/coarse clocks": with_coarse_clocks,
+    "plan/coordination": with_coordination,
 }
 """The stages that change a drawn and bent plan, in this order. Each has a random stream of its own.
 

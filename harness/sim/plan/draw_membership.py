@@ -164,7 +164,7 @@ def with_upgrades(plan: Plan, random: Random) -> Plan:
 def with_observer(plan: Plan, random: Random) -> Plan:
     """Add a learner that is never promoted, and that a roll-out may leave out, to a plan with upgrades.
 
-    After one roll-out of a newer build, the operator tries to raise the level twice. As in `with_changes`, damage is
+    After one roll-out of a newer build, the operator tries twice to raise the level. As in `with_changes`, damage is
     left out and all members are healed.
     """
     founders = len(plan.members)
@@ -263,7 +263,7 @@ def with_last_voter_removal(plan: Plan, random: Random) -> Plan:
 
 
 def _dies(at_ns: int, target: float, random: Random) -> list[Fault]:
-    """Let the voter before `target` lead, and crash `target`, at best during the sync that makes it the only voter.
+    """Let the voter before `target` lead, and crash `target`, if possible during the sync that makes it the only voter.
 
     The crashed member starts again before any promise is over. The leader's name always sorts before the name of the
     other voter, because the change removes the first voter.

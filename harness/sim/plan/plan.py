@@ -195,6 +195,43 @@ NO_EXTRAS = ExtraPlan()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinationPlan:
+    """Load of feature level 2, next to the ordinary load: leases, locks, watches, and old revisions.
+
+    Numbers of `clients` and of the programs on them: `owners` of leases, `contenders` for locks, `writers`; and of
+    `watchers`, which are clients of their own. The limits of the store are those of the same names. `window_bytes`: of
+    each watch. `stay_ns`: how long a process lives on average; 0: for ever. `death_share`: among the leases that
+    their owners leave, the share at whose end something happens to the leader. `put_share`: among the operations of
+    writers, the share of plain puts of keys that leases are attached to, in quick succession. `hub`: bounds of the
+    hubs, by name; those that are missing are as in production.
+    """
+
+    clients: int = 0
+    owners: int = 0
+    contenders: int = 0
+    writers: int = 0
+    watchers: int = 0
+    think_ns: int = 50 * MILLISECOND_NS
+    lease_ttl_ns: int = SECOND_NS
+    lease_grace_ns: int = 300 * MILLISECOND_NS
+    history_bytes_max: int = 1_000_000
+    history_events_max: int = 1_000
+    window_bytes: int = 100_000
+    stay_ns: int = 0
+    death_share: float = 0.0
+    put_share: float = 0.0
+    hub: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_on(self) -> bool:
+        """True if there is any such load."""
+        return self.clients > 0
+
+
+NO_COORDINATION = CoordinationPlan()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """The behaviour of clients. Each of their workers waits `think_ns` on average between its operations.
 
@@ -231,7 +268,7 @@ be lost), running but cut off, or paused.
 class Dead:
     """A member that is left dead. `kind`: one of DEAD_KINDS.
 
-    `target` is a share of the members in order, or None for the leader.
+    `target`: a position among the members, as a fraction from 0 to 1, or None for the leader.
     """
 
     kind: str
@@ -308,7 +345,7 @@ class Plan:
     """
 
     seed: int
-    profile: str  # The name of one of `profiles.PROFILES`.
+    profile: str  # The name of one of `profiles.PROFILES`, followed by that of the coincidence, if any.
     members: tuple[str, ...]
     until_ns: int
     raft: RaftConfig
@@ -332,6 +369,8 @@ class Plan:
     changes: tuple[ChangeStep, ...] = ()
     upgrades: tuple[UpgradeStep, ...] = ()
     former_folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    coordination: CoordinationPlan = NO_COORDINATION  # With service.
+    first_build: int = 1  # The highest feature level that the first builds know.
 
     @property
     def trusts_clocks(self) -> bool:
@@ -370,4 +409,5 @@ class Plan:
         seconds = self.until_ns / SECOND_NS
         words = f"seed {self.seed}, {self.profile}: {len(self.voters)} members, {seconds:.1f} s, {faults}"
         words += f", {len(self.changes)} changes of the members" if self.changes else ""
+        words += f", coordination by {self.coordination.clients} clients" if self.coordination.is_on else ""
         return f"{words}, {len(self.upgrades)} steps of upgrades" if self.upgrades else words

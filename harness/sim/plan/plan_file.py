@@ -161,7 +161,7 @@ class PlanReader:
         return BadInput(f"{self._path}: {key} = {value!r} cannot be played", hint)
 
     def value(self, kind: Any, tree: Any, key: str) -> Any:
-        """Return the subtree at `key` as a value of type `kind`. Raises BadInput."""
+        """Return `tree` as a value of type `kind`. `key`: its place in the file, for errors. Raises BadInput."""
         if is_dataclass(kind):
             return self._dataclass(kind, tree, key)
         origin, parts = get_origin(kind), get_args(kind)

@@ -5,8 +5,9 @@ consensus need such a coincidence. A profile is a few traits, applied one after 
 and leaves the rest of the plan as the seed drew it. Runs with a profile are shorter, because more happens in them.
 
 Seeds without a profile may get a coincidence instead: a trait about one corner of the disk, of sessions, of leases or
-of the membership. Each of these has a random stream of its own, so that adding one leaves all other seeds as they were.
-The names of the streams are older than the names here; renaming one would change what every seed stands for.
+of the membership. Coincidences draw from random streams of their own, so that a new one leaves all seeds without
+coincidences as they were. The names of the streams are older than the names here; renaming one would change what every
+seed stands for.
 """
 
 from __future__ import annotations
@@ -344,8 +345,8 @@ def production_limits(plan: Plan, _: Random) -> Plan:
 def lease_faults(plan: Plan, random: Random) -> Plan:
     """A leader reads by lease, on clocks as bad as its settings allow, under faults that would expose a wrong lease.
 
-    Frames and syncs take a few milliseconds, and promises last many times as long. So another member may come to lead
-    while a lease goes on.
+    Frames and syncs take a few milliseconds, and promises last many times as long. So if a lease is too long, there
+    is time for another member to lead before the lease ends.
     """
     promise_ns = random.choice((80, 120)) * MILLISECOND_NS
     drift_ppm = random.choice((10_000, 450_000))
@@ -519,7 +520,7 @@ def _with_leader_after_snapshot(plan: Plan, random: Random) -> Plan:
 
 
 def hung_disk_during_partition(plan: Plan, random: Random) -> Plan:
-    """The leader's disk hangs while the leader is cut off, and still hangs when it hears of its successor.
+    """The leader's disk hangs while the leader is cut off, and still hangs when the leader hears of its successor.
 
     So the entries that the old leader was writing are cut from its log and replaced before the disk reports them as
     written.
@@ -537,7 +538,7 @@ def hung_disk_during_partition(plan: Plan, random: Random) -> Plan:
 
 
 def disks_full(plan: Plan, random: Random) -> Plan:
-    """Several disks without ballast are full to the last byte at once, and get room again while their members run."""
+    """Several disks, half of the time without ballast, are full at once, and get room again while their members run."""
     until_ns = 3 * SECOND_NS
     faults = [
         replace(

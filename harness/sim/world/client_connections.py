@@ -1,6 +1,6 @@
 """Connections between simulated clients and members: ordered bytes that may stop without notice, as with TCP.
 
-When a connection breaks, each end may or may not notice (half-open), and the bytes in flight are lost. Bytes arrive in
+When a connection breaks, each end may or may not notice (half-open), and bytes in flight may be lost. Bytes arrive in
 pieces of any size. While a direction is cut, its bytes wait in order, because TCP retransmits them. When the cut is
 mended they arrive, unless the connection was given up before. Members use `network` among themselves; its partitions do
 not cut clients off.

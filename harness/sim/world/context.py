@@ -186,7 +186,7 @@ class MachineView(Protocol):
         """Role, term and indexes in one aligned line."""
 
     def now(self) -> int:
-        """Its monotonic clock."""
+        """The time that its monotonic clock shows, in ns."""
 
     def initialize(self) -> None:
         """Make the data folder."""

@@ -76,8 +76,7 @@ class SimFiles:
 
         Files of `accepted` do not count. Some are leftovers of an earlier process, and no process needs these. Others
         are leftovers of operations that found no room. After an operation that found no room, the result is False until
-        the folder takes something again. By then the process has repeated the operation, if it reports the data as
-        written.
+        the folder takes something again. A process that reports the data as written has repeated the operation by then.
         """
         start = f"{folder}/"
         waiting = any(adds_to(operation, start) for operations, _ in self._queue for operation in operations)

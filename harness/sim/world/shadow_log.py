@@ -30,7 +30,7 @@ class ShadowLog:
         return self.base.term if place == 0 else None
 
     def carry_out(self, write: LogWrite) -> None:
-        """Take one step of the write stream."""
+        """Carry out one write of the node to its log."""
         if write.hard_state is not None:
             self.hard_state = write.hard_state
         if write.reset is not None:

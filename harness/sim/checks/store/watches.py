@@ -1,0 +1,168 @@
+"""A watch is the history: every change of its keys from its first revision on, whole revisions in order, each once.
+
+The messages of each watch are compared with the replay. A watch may begin, and go on, at any member.
+
+See docs/concepts/watches.md#what-a-watch-promises and docs/reference/specification.md#messages-of-a-watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntFlag
+from typing import Any
+
+from harness.sim.checks.store.replay import Event, StoreReplay, in_range
+from harness.sim.engine.errors import broken, require
+
+IS_HISTORY = "a watch is the history of its keys: each change once, in order, and none left out"
+WHOLE = "a message of a watch ends with a whole revision"
+COMMITTED = "a watch tells of nothing that is not committed"
+PROGRESS_IS_TRUE = "a watch is told the progress only after everything before"
+BEGINS_RIGHT = "a watch counts from the revision that was asked for"
+ENDS_RIGHT = "a watch ends only if a change that it needs is not kept any more, and says so"
+COST = "a message of a watch costs its window what it holds"
+
+MESSAGE_BYTES_MAX = 1 << 20
+"""Only a revision of more than this is split."""
+
+EVENT_COST_MIN = 64
+
+
+class Flag(IntFlag):
+    """The options of a watch, as on the wire."""
+
+    PREVIOUS = 1
+    NO_PUTS = 2
+    NO_DELETIONS = 4
+    PROGRESS = 8
+
+
+@dataclass(slots=True)
+class FollowedWatch:
+    """One watch, over all members at which it stood. `next_revision` is the first one that was not received in whole.
+
+    It is 0 before some member has accepted a watch that begins with the next change.
+    """
+
+    name: str
+    start: bytes
+    end: bytes | None
+    flags: Flag
+    next_revision: int
+    window_bytes: int = 0  # What the member may still send, if no revision was begun.
+    part: list[tuple[int, Any]] = field(default_factory=list)  # Received events of a revision without its end.
+
+    def wants(self, event: Event) -> bool:
+        """True if the event is in the range of the watch, and no filter leaves it out."""
+        is_out = Flag.NO_DELETIONS if event.after is None else Flag.NO_PUTS
+        return in_range(event.key, self.start, self.end) and not self.flags & is_out
+
+
+class WatchChecker:
+    """Checks all watches of a run. `cover` is called with coverage points."""
+
+    def __init__(self, replay: StoreReplay, cover: Callable[[str], None]) -> None:
+        self._replay, self._cover = replay, cover
+
+    def created(self, watch: FollowedWatch, present: int, next_revision: int) -> None:
+        """Check the answer to the request of a watch. `present`: the revision of the member."""
+        self._check_committed(watch, present)
+        wanted = watch.next_revision or present + 1
+        require(next_revision == wanted, BEGINS_RIGHT, f"{watch} was to begin at {wanted}, and at {next_revision}")
+        if next_revision > present + 1:
+            self._cover("a watch began ahead of its member")
+        watch.next_revision = next_revision
+
+    def events(self, watch: FollowedWatch, revision: int, cost: int, *, is_whole: bool, items: Sequence[Any]) -> None:
+        """Check a message with events."""
+        self._check_committed(watch, revision)
+        require(watch.next_revision > 0 and bool(items), BEGINS_RIGHT, watch, items)
+        changes = [(_revision_of(item), item) for item in items]
+        require(changes[-1][0] == revision, WHOLE, f"{watch}: the last event of a message of {revision} is {items[-1]}")
+        require(cost >= EVENT_COST_MIN * len(items), COST, watch, cost, len(items))
+        is_one = len({each for each, _ in changes}) == 1
+        if not (is_one or watch.part):
+            size = cost - EVENT_COST_MIN * len(items)
+            require(size <= watch.window_bytes, COST, f"{watch}: {size} bytes of several revisions")
+        require(watch.window_bytes > 0 or bool(watch.part), COST, f"{watch} had no window for {items}")
+        watch.window_bytes -= cost
+        received = [*watch.part, *changes]
+        self._compare(watch, received, revision, is_whole=is_whole)
+        if is_whole:
+            watch.part, watch.next_revision = [], revision + 1
+        else:
+            self._cover("a large revision came in parts")
+            watch.part = received
+
+    def _compare(self, watch: FollowedWatch, received: list[tuple[int, Any]], revision: int, *, is_whole: bool) -> None:
+        wanted = [
+            (at, _item(watch, at, event))
+            for at, event in self._replay.events_in(watch.start, watch.end, watch.next_revision, revision)
+            if watch.wants(event)
+        ]
+        if not is_whole:
+            require(len(received) < len(wanted), WHOLE, f"{watch}: nothing of {revision} is left after {received}")
+            wanted = wanted[: len(received)]
+        if [(at, _plain(item)) for at, item in received] != wanted:
+            broken(IS_HISTORY, f"{watch} received {received} up to {revision}, the replay has {wanted}")
+
+    def progress(self, watch: FollowedWatch, revision: int) -> None:
+        """Check a message of progress: nothing that the watch wants is left out up to this revision."""
+        self._check_committed(watch, revision)
+        require(not watch.part, PROGRESS_IS_TRUE, f"{watch} was told {revision} within a revision")
+        require(revision + 1 >= watch.next_revision, PROGRESS_IS_TRUE, f"{watch} was told {revision}")
+        left = [
+            (at, event)
+            for at, event in self._replay.events_in(watch.start, watch.end, watch.next_revision, revision)
+            if watch.wants(event)
+        ]
+        if left:
+            broken(PROGRESS_IS_TRUE, f"{watch} was told {revision}, and has not received {left}")
+        watch.next_revision = revision + 1
+
+    def compacted(self, watch: FollowedWatch, oldest_revision: int) -> None:
+        """Check the end of a watch, or its refusal, because of a compaction.
+
+        Some revision that it needs is not kept any more. `oldest_revision`: every event from this revision on is kept.
+        """
+        require(
+            watch.next_revision < oldest_revision <= self._replay.first_revision,
+            ENDS_RIGHT,
+            f"{watch} ended because {oldest_revision} is the oldest; the oldest is {self._replay.first_revision}",
+        )
+
+    def moved(self, watch: FollowedWatch, window_bytes: int) -> None:
+        """Note that the watch goes on at another connection, from its first revision that was not received in whole."""
+        watch.part.clear()
+        watch.window_bytes = window_bytes
+
+    def listed(self, watch: FollowedWatch, revision: int, items: Sequence[Any]) -> None:
+        """Check the listing with which a watch begins: all records of its range, as of one revision."""
+        self._check_committed(watch, revision)
+        rows = [[key, *record] for key, record in self._replay.state_at(watch.start, watch.end, revision)]
+        if _plain(items) != rows:
+            broken("a listing shows the state as of its revision", f"{watch}: {items} at {revision}, not {rows}")
+        watch.next_revision = revision + 1
+
+    def _check_committed(self, watch: FollowedWatch, revision: int) -> None:
+        if revision > self._replay.revision:
+            broken(COMMITTED, f"{watch} was told of {revision}, {self._replay.revision} is the newest")
+
+
+def _revision_of(item: Sequence[Any]) -> int:
+    """The revision of an event on the wire."""
+    what = item[1]
+    return int(what if isinstance(what, int) else what[2])
+
+
+def _item(watch: FollowedWatch, revision: int, event: Event) -> list[Any]:
+    """The event as it is to be on the wire."""
+    what = revision if event.after is None else list(event.after)
+    if not watch.flags & Flag.PREVIOUS:
+        return [event.key, what]
+    return [event.key, what, None if event.before is None else list(event.before)]
+
+
+def _plain(item: Any) -> Any:
+    return [_plain(part) for part in item] if isinstance(item, tuple | list) else item

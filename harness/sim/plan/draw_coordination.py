@@ -1,0 +1,128 @@
+"""Draws the coordination load of a seed: leases, locks, watches and old revisions, at feature level 2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from harness.sim.plan.plan import (
+    MILLISECOND_NS,
+    NO_EXTRAS,
+    RAISE,
+    SECOND_NS,
+    CoordinationPlan,
+    Plan,
+    UpgradeStep,
+)
+from kvstore import StoreLimits
+from raft import RaftConfig
+
+COORDINATION_SHARE = 0.12
+"""Share of the seeds with a coordination load, among those whose load has a service."""
+
+LEVEL = 2
+
+RAISE_SHAPE = 0.5
+"""The shape with which an operator raises the level to 2, of 3."""
+
+RAISED_AT_NS = (50 * MILLISECOND_NS, 400 * MILLISECOND_NS, 900 * MILLISECOND_NS, 1_500 * MILLISECOND_NS)
+"""When the operator asks for the level. A cluster whose builds know it takes it as soon as it has a leader."""
+
+THINK_NS_MIN, CLIENTS_MAX = 60 * MILLISECOND_NS, 2
+"""The least pause, and the most clients, of the ordinary load: it leaves time for the other programs."""
+
+CHUNK_BYTES_MIN, LOG_BYTES_MIN = 400, 2_000
+"""The least sizes of a snapshot's chunks, and of the log for a snapshot: the history makes snapshots large."""
+
+RETENTION_BYTES = 500
+"""How much of the log is kept for members that were away, in half of the seeds."""
+
+UNTIL_NS_MIN, UNTIL_NS_MAX = 5 * SECOND_NS, 9 * SECOND_NS
+
+
+def with_coordination(plan: Plan, random: Random) -> Plan:
+    """Add a coordination load to a plan whose seed has any.
+
+    Without upgrades of its own, such a seed begins with builds that know level 2, and an operator raises the level at
+    once. The bounds on entries are those of production, because the transactions of locks do not fit in the smallest.
+    """
+    if random.random() >= COORDINATION_SHARE or not plan.load.with_service:
+        return plan
+    usual = RaftConfig()
+    raft = replace(
+        plan.raft,
+        batch_bytes_max=usual.batch_bytes_max,
+        pending_bytes_max=usual.pending_bytes_max,
+        uncommitted_bytes_max=usual.uncommitted_bytes_max,
+        unapplied_bytes_max=usual.unapplied_bytes_max,
+        proposals_pending_max=usual.proposals_pending_max,
+        snapshot_chunk_bytes=max(plan.raft.snapshot_chunk_bytes, CHUNK_BYTES_MIN),
+        snapshot_log_bytes=max(plan.raft.snapshot_log_bytes, LOG_BYTES_MIN),
+    )
+    if random.random() < 0.5:  # Members that were away get a snapshot.
+        raft = replace(raft, snapshot_log_bytes=LOG_BYTES_MIN, retention_bytes_max=RETENTION_BYTES)
+    load = replace(
+        plan.load,
+        extras=NO_EXTRAS,
+        think_ns=max(plan.load.think_ns, THINK_NS_MIN),
+        clients=min(plan.load.clients, CLIENTS_MAX),
+        workers=1,
+    )
+    asked = [UpgradeStep(at_ns=at_ns, what=RAISE, shape=RAISE_SHAPE) for at_ns in RAISED_AT_NS]
+    is_upgraded = bool(plan.upgrades)
+    if is_upgraded:
+        later = (int(plan.until_ns * share) for share in (0.3, 0.5))
+        asked = [UpgradeStep(at_ns=at_ns, what=RAISE, shape=RAISE_SHAPE) for at_ns in later]
+    until_ns = max(plan.until_ns, int(UNTIL_NS_MIN + (UNTIL_NS_MAX - UNTIL_NS_MIN) * random.random()))
+    return replace(
+        plan,
+        raft=raft,
+        load=load,
+        store=StoreLimits(),
+        until_ns=until_ns,
+        first_build=plan.first_build if is_upgraded else LEVEL,
+        upgrades=tuple(sorted([*plan.upgrades, *asked], key=lambda step: step.at_ns)),
+        coordination=draw_coordination(random),
+    )
+
+
+def draw_coordination(random: Random) -> CoordinationPlan:
+    """Draw the programs and the bounds. Half of the seeds have a short history, and some hubs have tiny bounds."""
+    is_short = random.random() < 0.5
+    return CoordinationPlan(
+        clients=random.randint(1, 3),
+        owners=random.randint(0, 3),
+        contenders=random.randint(0, 4),
+        writers=random.randint(1, 2),
+        watchers=random.randint(2, 8),
+        think_ns=int(10 * MILLISECOND_NS * 10 ** random.random()),
+        lease_ttl_ns=int(SECOND_NS * random.choice((1.0, 1.0, 1.5))),
+        lease_grace_ns=int(SECOND_NS * random.choice((0.0, 0.1, 0.5, 3.0))),
+        history_bytes_max=random.choice((600, 3_000)) if is_short else 1_000_000,
+        history_events_max=random.choice((5, 30, 200)) if random.random() < 0.5 else 100_000,
+        window_bytes=random.choice((1, 300, 2_000, 1 << 20)),
+        stay_ns=int(SECOND_NS * (0.5 + 2 * random.random())) if random.random() < 0.4 else 0,
+        death_share=random.choice((0.0, 0.5, 1.0)),
+        hub=draw_hub(random),
+        put_share=random.choice((0.0, 0.0, 0.9)),
+    )
+
+
+HUB_SIZES = {
+    "message_bytes_max": (80, 400, 2_000),
+    "follow_events": (1, 3, 64),
+    "catch_up_events": (1, 4, 256),
+    "serve_watchers": (1, 64),
+    "group_events_max": (4, 1, 4_096),
+    "hub_events_max": (1 << 20, 3),
+    "step_units_max": (1, 10, 1_000),
+}
+
+
+def draw_hub(random: Random) -> dict[str, int]:
+    """Draw bounds of the hubs: those of production, the smallest ones, or any that a few events reach."""
+    kind = random.random()
+    if kind < 0.25:
+        return {}
+    size = 1 if kind < 0.6 else 3  # How many of the sizes of each bound may be drawn, the smallest first.
+    return {name: random.choice(sizes[:size]) for name, sizes in HUB_SIZES.items()}
