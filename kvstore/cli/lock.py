@@ -45,7 +45,11 @@ ttl_option = click.option(
     help="After this time others may take over, if this command has died.",
 )
 wait_option = click.option(
-    "--wait", "wait_seconds", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to wait; else for ever."
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long to wait. Without this option there is no limit.",
 )
 
 

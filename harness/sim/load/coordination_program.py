@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -75,17 +76,18 @@ class Coordination:
         return self.world.cover
 
 
-class SequentialProgram:
+class SequentialProgram(ABC):
     """One program on a client, which several programs may share. A pause follows each of its operations."""
 
     def __init__(self, parts: Coordination, client: SimClient, number: int, random: Random) -> None:
         self.parts, self.client, self.number, self.random = parts, client, number, random
         self._written = 0
 
+    @abstractmethod
     def act(self) -> None:
-        """Do the next thing."""
-        raise NotImplementedError
+        """Begin the next operation."""
 
+    @abstractmethod
     def restart(self) -> None:
         """Forget everything: the process of the program has ended, and another one has taken its place."""
 

@@ -59,6 +59,9 @@ READ_WAYS = (Consistency.LINEARIZABLE, Consistency.LOCAL, Consistency.FOLLOWER)
 class StoreWriter(SequentialProgram):
     """One such program."""
 
+    def restart(self) -> None:
+        """Go on: a writer knows nothing that another process could not know."""
+
     def act(self) -> None:
         """Do the next thing."""
         if self.parts.plan.put_share and self.random.random() < self.parts.plan.put_share:

@@ -42,6 +42,16 @@ def a_replay() -> StoreReplay:
     return replay
 
 
+class _Idle(SequentialProgram):
+    """A program that begins nothing by itself."""
+
+    def act(self) -> None:
+        """Nothing."""
+
+    def restart(self) -> None:
+        """Nothing."""
+
+
 class Answered:
     """A program whose client answers at once."""
 
@@ -64,7 +74,7 @@ class Answered:
         random: Any = SimpleNamespace(expovariate=lambda _: 1.0)
         self.heard: list[Any] = []
         coordination: Coordination = parts
-        self.program = SequentialProgram(coordination, client, 1, random)
+        self.program = _Idle(coordination, client, 1, random)
 
     def read(self, operation: Get | Range, consistency: Consistency = Consistency.LINEARIZABLE) -> None:
         self.program.read(operation, consistency, lambda *outcome: self.heard.append(outcome))

@@ -144,7 +144,7 @@ class LeaseChecker:
         if self._trusts_clocks:
             for other in others:
                 if other.term.is_believed:
-                    broken(ONE_OWNER, f"{holding} is told that it holds the lock, and {other} believes that it does")
+                    broken(ONE_OWNER, f"{holding} has obtained the lock, and {other} still believes in its own")
         if self._owned.setdefault(holding.name, holding.fence) != holding.fence:
             self._cover("a lock passed on")
         others.append(holding)
