@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from kvstore.errors import InvalidRequest
 from kvstore.limits import HISTORY_LEVEL, AdmissionLimits
 from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Code, Consistency, DecodedRequest, RequestKind, check_client_hello
@@ -18,7 +19,7 @@ from kvstore.protocol.watches import HISTORY_IS_OFF, WatchSpec, admit_watch, rea
 from kvstore.resources.results_pressure import ResultsPressure
 from kvstore.server.cluster_requests import ClusterRequests
 from kvstore.store.machine import KvMachine
-from raft import Hello, HelloRole, MembershipChange, Node, ProtocolError, ReadMode
+from raft import Hello, HelloRole, MembershipChange, Node, NotLeader, ProtocolError, ReadMode
 
 
 class Reply(NamedTuple):
@@ -164,6 +165,19 @@ class RequestJudge:
     def decide(self, asked: DecodedRequest) -> Decision:
         """Decide about a request. Raises ProtocolError if it is malformed, else the RaftError or KvError that refuses
         it."""
+        try:
+            return self._decide(asked)
+        except InvalidRequest:
+            is_judged_by_level = asked.kind in (RequestKind.COMMAND, RequestKind.READ)
+            if not is_judged_by_level or self._machine.feature_level >= self._node.levels.highest:
+                raise
+            self._admit_at_the_highest_level(asked)
+            busy = self._level_is_not_known()
+            if busy is None:
+                raise
+            return busy
+
+    def _decide(self, asked: DecodedRequest) -> Decision:
         match asked.kind:
             case RequestKind.COMMAND:
                 return self._command(asked)
@@ -192,9 +206,33 @@ class RequestJudge:
                     return Reply(Code.UNSUPPORTED, (f"request kind {asked.kind}",))
                 return Reply(Code.OK, fields)
 
+    def _admit_at_the_highest_level(self, asked: DecodedRequest) -> None:
+        """Raise InvalidRequest if a command or read is invalid at every level that this build knows."""
+        highest = self._node.levels.highest
+        if asked.kind == RequestKind.COMMAND:
+            admit_command(asked.items, self._limits, highest)
+        else:
+            admit_body(asked.items[1], self._limits, highest)
+
+    def _level_is_not_known(self) -> Reply | None:
+        """The answer to a request that is valid only at a level above the one that this member has applied. A member
+        that is behind does not know whether such a level is in force; a leader knows it once it has applied an entry of
+        its own term.
+
+        None: the level that this member has applied is in force. Raises NotLeader.
+        """
+        core = self._node.core
+        if core.leading_term is None:
+            raise NotLeader(core.node_id, core.leader_id)
+        if not core.has_applied_in_its_term:
+            return Reply(Code.BUSY, ("this leader has not applied the entries of earlier leaders yet",))
+        return None
+
     def _watch(self, items: Sequence[Any]) -> WatchBegin | Reply:
         spec = admit_watch(items, self._limits)
         if self._machine.feature_level < HISTORY_LEVEL:
+            if self._node.levels.highest >= HISTORY_LEVEL and (busy := self._level_is_not_known()) is not None:
+                return busy
             return Reply(Code.UNSUPPORTED, ("a watch, because the feature level of the cluster is 1 (`hwm upgrade`)",))
         if not self._machine.history.is_on:
             return Reply(Code.UNSUPPORTED, (f"a watch, because {HISTORY_IS_OFF}",))

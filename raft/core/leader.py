@@ -327,6 +327,11 @@ class Leader:
         state.raise_low_watermark(mark)
 
     @property
+    def has_applied_in_its_term(self) -> bool:
+        """True if this leader has applied an entry of its own term, and so all that was committed before its term."""
+        return self._state.last_applied >= self._own_first_index
+
+    @property
     def _has_committed_in_its_term(self) -> bool:
         return self._state.commit_index >= self._own_first_index
 

@@ -364,6 +364,11 @@ class RaftCore:
         return self._state.voted_for
 
     @property
+    def has_applied_in_its_term(self) -> bool:
+        """True if this member leads and has applied an entry of its own term, and so all that was committed before."""
+        return self._leader is not None and self._leader.has_applied_in_its_term
+
+    @property
     def leader_id(self) -> str | None:
         """The leader of the current term, if it is known."""
         return self._state.leader_id

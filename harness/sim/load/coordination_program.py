@@ -44,7 +44,7 @@ SHARED_KEYS = [PREFIX + b"shared/%d" % number for number in range(4)]
 """Keys that several programs write, with leases and without."""
 
 NOT_YET = (Reason.MALFORMED, Reason.UNKNOWN_KIND)
-"""Why a member refuses a command of level 2 as long as it has not applied the entry that raises the level."""
+"""Why a member whose build knows level 1 only refuses a command of level 2. It has not heard yet that it is too old."""
 
 LEVEL_LAGS = "a member had not come to the level in force"
 

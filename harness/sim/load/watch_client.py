@@ -46,8 +46,9 @@ PATIENCE_ASKS = 10
 
 CREATED = 1
 
-NOT_NOW = (Code.BUSY, Code.UNSUPPORTED, Code.STOPPED)
-"""Codes of members that cannot serve a watch now. `UNSUPPORTED`: the feature level in force has no watches."""
+NOT_NOW = (Code.BUSY, Code.NOT_LEADER, Code.UNSUPPORTED, Code.STOPPED)
+"""Codes of members that cannot serve a watch now. `NOT_LEADER`: the member has not applied the level in force.
+`UNSUPPORTED`: its build knows level 1 only, and it has not heard yet that it is too old."""
 
 WATCH_ID, LIST_ID = 7, 8
 

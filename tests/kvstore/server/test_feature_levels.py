@@ -10,12 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from kvstore import LevelRefused, MemberStatus, UnsupportedFeatureLevel
-from kvstore.protocol.commands import ChangeLimits, Put, RaiseFeatureLevel
-from kvstore.protocol.messages import Code, status_request
+from kvstore import InvalidRequest, LevelRefused, MemberStatus, UnsupportedFeatureLevel
+from kvstore.protocol.commands import ChangeLimits, Get, LeaseGrant, Put, RaiseFeatureLevel
+from kvstore.protocol.messages import (
+    Code,
+    Consistency,
+    Request,
+    command_request,
+    decode_request,
+    encode_request,
+    read_request,
+    status_request,
+)
 from kvstore.protocol.results import Acknowledged
 from kvstore.protocol.status import status_from_map, status_to_map
-from raft import LevelRange, LevelRefusal
+from kvstore.protocol.watches import WatchFlag, WatchSpec, watch_request
+from kvstore.server.request_judge import Reply
+from raft import LevelRange, LevelRefusal, NotLeader
 from tests.kvstore.support.in_memory_cluster import Cluster
 
 OLDER, NEWER = LevelRange(1, 1), LevelRange(1, 2)
@@ -120,6 +131,39 @@ def test_an_older_build_stops_where_its_log_says_so_and_the_newer_one_goes_on(cl
     restart(cluster, behind, NEWER)
     assert levels_in_force(cluster) == {2}
     assert len(hashes(cluster)) == 1
+
+
+OF_LEVEL_2: dict[str, Request] = {
+    "a command": command_request(LeaseGrant(0, 5_000_000_000)),
+    "a read": read_request(Get(b"k", revision=1), Consistency.LOCAL),
+    "a watch": watch_request(WatchSpec(b"k", None, 0, WatchFlag(0), 1 << 20)),
+}
+
+
+@pytest.mark.parametrize("request_of_level_2", OF_LEVEL_2.values(), ids=list(OF_LEVEL_2))
+def test_a_member_that_has_not_applied_the_raise_sends_requests_of_the_new_level_to_the_leader(
+    cluster: Cluster, request_of_level_2: Request
+) -> None:
+    """It cannot know whether the level is in force. Where it is not, the leader says so."""
+    upgrade(cluster, "s1", "s2", "s3")
+    leader = cluster.leader()
+    behind = next(node_id for node_id in cluster.hosts if node_id != leader)
+    asked = decode_request(encode_request(1, request_of_level_2))
+    try:
+        answer = cluster.hosts[leader].service._judge.decide(asked)
+    except InvalidRequest:
+        pass
+    else:
+        assert isinstance(answer, Reply)
+        assert answer.code == Code.UNSUPPORTED
+
+    with pytest.raises(NotLeader) as caught:
+        cluster.hosts[behind].service._judge.decide(asked)
+    assert caught.value.leader_id == leader
+
+    cluster.client().do(RaiseFeatureLevel(2))
+    assert levels_in_force(cluster) == {2}
+    assert not isinstance(cluster.hosts[behind].service._judge.decide(asked), Reply)
 
 
 def test_the_status_tells_the_level_in_force_and_what_the_build_knows(cluster: Cluster) -> None:

@@ -147,7 +147,7 @@ def test_an_older_answer_of_any_member_is_no_violation() -> None:
 
 
 def test_a_member_that_has_not_come_to_the_level_may_refuse_its_commands() -> None:
-    """It judges by the level that it has applied."""
+    """Its build may be too old to know the level."""
     program = Answered(failure(InvalidRequest(Reason.UNKNOWN_KIND)))
     program.put()
 
