@@ -170,8 +170,12 @@ def test_an_id_of_an_open_watch_cannot_be_used_for_another_one(cluster: Cluster)
 
 
 def test_a_watch_needs_feature_level_2_and_a_history(quick_folder: Path, cluster: Cluster) -> None:
-    old = RawClient(Cluster(quick_folder / "old", 1))
-    refusal = old.ask(watch_body(7))
+    old_cluster = Cluster(quick_folder / "old", 1)
+    old = RawClient(old_cluster)
+    assert old.ask(watch_body(7)).code == Code.NOT_LEADER  # Nobody leads, so nobody knows the level in force.
+    old_cluster.leader()
+    old_cluster.wait(0.1)
+    refusal = old.ask(watch_body(8))
     assert refusal.code == Code.UNSUPPORTED
     assert "hwm upgrade" in refusal.fields[0]
 
