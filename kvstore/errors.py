@@ -7,9 +7,10 @@ A `KvError` is an `OperationFailed` that the replicated store itself returns. In
 field...)` with the fields in the order of its constructor. Only codes, numbers and stable words are replicated, never
 the text of an error. So two builds with different texts still have the same state.
 
-Eight classes have the name of an error of `raft`. The errors of `raft` are raised inside a member; the classes here
-report them to a client. Each of these classes is an `OperationFailed` with a hint for the user of the store. Its fields
-have the units and the names of the wire, because a newer member may send a reason that this build's enums lack.
+Eight classes have the same names as errors of `raft`. The errors of `raft` are raised inside a member; the classes here
+report such an error to a client. Each of the eight classes is an `OperationFailed` with a hint for the user of the
+store. The fields of these classes have the units of the wire. Reasons are words, not enums, because a newer member may
+send a reason that this build's enums lack.
 
 The fields of an error are its positional arguments. So every error can be pickled, and can be sent as its code and
 fields.
@@ -78,7 +79,7 @@ class Unavailable(OperationFailed):
 
 
 class Busy(OperationFailed):
-    """A bound was reached at every attempt until the deadline."""
+    """Every attempt until the deadline was refused, because a bound was reached."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -93,7 +94,7 @@ class Busy(OperationFailed):
 
 
 ADDRESS_CHARACTERS_SHOWN_MAX = 300
-"""How many characters of a refused address the error text shows. The longest valid address has fewer."""
+"""How many characters of a refused address the error text shows. The longest valid address has fewer characters."""
 
 
 class InvalidAddress(OperationFailed, ValueError):
@@ -125,7 +126,7 @@ class RequestTooLarge(OperationFailed):
 
 
 class Unsupported(OperationFailed):
-    """This member does not know the request, or does not offer it (`lease` reads)."""
+    """This member does not know the request, or does not offer it (as with `lease` reads)."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -150,8 +151,8 @@ class ChangeRefused(OperationFailed):
     """The members were not changed. `reason` is a stable word (the values of `raft.ChangeRefusal`): pending, not_ready,
     last_voter, duplicate, unknown_member, used_id, behind, no_quorum, too_many, nothing, invalid, unreachable.
 
-    `lag`: how many entries a learner lacks, if the reason is `behind`; else None. `remedy`: what to do, if that depends
-    on more than the reason; else empty.
+    `lag`: if the reason is `behind`, how many entries a learner lacks; otherwise None. `remedy`: a hint that fits
+    better than the usual hint for the reason; empty if there is none.
     """
 
     def __init__(self, reason: str, text: str, lag: int | None = None, remedy: str = "") -> None:
@@ -228,7 +229,8 @@ class LevelTooLow(OperationFailed):
 
 
 class TransactionConflict(OperationFailed):
-    """A read-modify-write transaction was not carried out: at each attempt, another client had changed what it read."""
+    """A read-modify-write transaction was not carried out, because at each attempt the data that it had read was
+    changed before it could write."""
 
     def __init__(self, attempts: int) -> None:
         super().__init__(attempts)
@@ -243,7 +245,8 @@ class TransactionConflict(OperationFailed):
 
 
 class LockTimeout(OperationFailed):
-    """A lock or another place was not obtained within `wait_seconds`. The caller holds nothing."""
+    """A lock, a permit, a leadership, or an item of a work queue was not obtained within `wait_seconds`. The caller
+    holds nothing."""
 
     def __init__(self, name: bytes, wait_seconds: float) -> None:
         super().__init__(name, wait_seconds)
@@ -285,7 +288,8 @@ class LeadershipLost(LockLost):
 class LeaseLost(StoreError):
     """The block of a lease was cancelled, because its lease has ended or may have ended.
 
-    Everything that the block did before has its effect. The store removes the keys of the lease, or has removed them.
+    What the block did before its cancellation is not undone. The store removes the keys of the lease, or has removed
+    them already.
     """
 
     def __init__(self, lease_id: int, reason: str) -> None:
@@ -301,9 +305,9 @@ class LeaseLost(StoreError):
 
 
 class InternalError(OperationFailed):
-    """A member met an unexpected error before it carried out the request, and certainly did not carry it out.
+    """An unexpected error occurred in a member before the request was carried out. The request certainly had no effect.
 
-    The request is not sent to other members, because the same error is expected on all of them.
+    The client does not send the request to other members, because the same error is expected on all of them.
     """
 
     def __init__(self, node_id: str, reason: str) -> None:
@@ -335,7 +339,7 @@ class TooStale(OperationFailed):
 
 
 class NotCommitted(OperationFailed):
-    """`read_log` was called for an index above the high-water mark. Entries above it are never shown.
+    """`read_log` was called for an index above the high-water mark. Entries above the mark are never shown.
 
     See docs/reference/specification.md#66-reading-the-log.
     """
@@ -367,9 +371,9 @@ class ClientClosed(OperationFailed):
 
 
 class WrongContext(OperationFailed, RuntimeError):
-    """A client cannot be used outside of its trio loop or in a forked process, or be entered a second time.
+    """A client was used outside of its trio loop or in a forked process, or was entered a second time.
 
-    Nothing was sent. This is a mistake in the program; `reason` states the mistake, and what to do instead.
+    Nothing was sent. This is a mistake in the program; `reason` describes the mistake, and what to do instead.
     """
 
     def __init__(self, reason: str) -> None:
@@ -381,8 +385,8 @@ class WrongContext(OperationFailed, RuntimeError):
 
 
 class ResultCode(enum.IntEnum):
-    """The first item of every result. Snapshots with these numbers exist already: a number may be added, but never
-    changed."""
+    """The first item of every result. Snapshots with these numbers exist already: new numbers may be added, but no
+    number may change."""
 
     OK = 0
     INVALID_REQUEST = 1
@@ -399,7 +403,8 @@ class ResultCode(enum.IntEnum):
 
 
 class Reason(enum.StrEnum):
-    """Why a request is invalid. Snapshots with these texts exist already: a text may be added, but never changed."""
+    """Why a request is invalid. Snapshots with these texts exist already: new texts may be added, but no text may
+    change."""
 
     MALFORMED = "malformed"
     UNKNOWN_KIND = "unknown_kind"
@@ -410,7 +415,7 @@ class Reason(enum.StrEnum):
     KEY_NOT_FOUND = "key_not_found"
     TOO_MANY_KEYS = "too_many_keys"
     NESTED_TOO_DEEP = "nested_too_deep"
-    # The reasons below occur only at admission, from the configured limits of the member that received the request.
+    # The reasons below occur only at admission. Their bounds are configured on the member that received the request.
     KEY_TOO_LONG = "key_too_long"
     VALUE_TOO_LONG = "value_too_long"
     TOO_MANY_OPERATIONS = "too_many_operations"
@@ -425,7 +430,7 @@ _REASON_TEXTS = {
     Reason.OUT_OF_RANGE: "a number in it is out of its range",
     Reason.SESSION_REQUIRED: "only a session can do this; register one first",
     Reason.KEY_NOT_FOUND: "a put that keeps the value or the lease needs a key that exists",
-    Reason.TOO_MANY_KEYS: "the range has too many keys to be deleted at once; delete it in parts",
+    Reason.TOO_MANY_KEYS: "the ranges that it deletes or compares have too many keys together; use narrower ranges",
     Reason.NESTED_TOO_DEEP: "transactions are nested too deep",
     Reason.KEY_TOO_LONG: "a key is too long",
     Reason.VALUE_TOO_LONG: "a value is too long; split it over several keys",
@@ -450,7 +455,7 @@ class InvalidRequest(KvError):
 
     def __init__(self, reason: Reason | str, size: int | None = None, size_max: int | None = None) -> None:
         self.reason, self.size, self.size_max = Reason(reason), size, size_max
-        # Results are made of `args`: plain atoms, and no bound where there is none.
+        # Results are made of `args`, so these are plain atoms. If there is no bound, `args` has only the reason.
         super().__init__(self.reason.value, *(() if size_max is None else (size, size_max)))
 
     def __str__(self) -> str:
@@ -465,7 +470,7 @@ class QuotaExceeded(KvError):
 
     def __init__(self, stored_bytes: int, quota_bytes: int) -> None:
         super().__init__(stored_bytes, quota_bytes)
-        self.stored_bytes, self.quota_bytes = stored_bytes, quota_bytes  # stored_bytes: with this write.
+        self.stored_bytes, self.quota_bytes = stored_bytes, quota_bytes  # `stored_bytes` includes this write.
 
     def __str__(self) -> str:
         return (
@@ -475,7 +480,8 @@ class QuotaExceeded(KvError):
 
 
 class StoreBusy(KvError):
-    """A replicated bound is reached: nothing was executed and nothing recorded. `bound` names the limit."""
+    """A replicated limit is reached. The request was not carried out, and no result is kept for it. `bound`: the name
+    of the limit."""
 
     code = ResultCode.BUSY
 
@@ -548,7 +554,7 @@ class RevisionAhead(KvError):
 
 
 class ResponseTooLarge(KvError):
-    """The reads of a transaction do not fit in one response. Read less at once."""
+    """The results of a transaction or a get do not fit in one response. Read less at once."""
 
     code = ResultCode.RESPONSE_TOO_LARGE
 
@@ -561,7 +567,7 @@ class ResponseTooLarge(KvError):
 
 
 class LeaseNotFound(KvError):
-    """There is no such lease: it has expired, was revoked, or never existed."""
+    """No lease has this id: it has expired, was revoked, or never existed."""
 
     code = ResultCode.LEASE_NOT_FOUND
 

@@ -21,20 +21,20 @@ MIB = 1024 * KIB
 SECOND_NS = 1_000_000_000
 
 TIME_NS_MAX = 2**62
-"""The greatest time, and the greatest time-to-live, in ns. Their sum, a deadline, is then also an int64. The replicated
-clock reaches this time after 146 years of leadership."""
+"""The greatest time, and the greatest time-to-live, in ns. A deadline, which is the sum of two such numbers, still fits
+in an int64. Leader time reaches this number after 146 years of leadership."""
 
 FEATURE_LEVEL_MIN = 1
 FEATURE_LEVEL_MAX = 2
-"""The levels that this build can apply (docs/reference/versions.md). A level fixes the layouts of commands, results and
-snapshots. The level in force is replicated state, which `raise_feature_level` changes.
+"""The lowest and the highest feature level that this build can apply (docs/reference/versions.md). A level fixes the
+layouts of commands, results and snapshots. The level in force is replicated state, which `raise_feature_level` changes.
 """
 
 FEATURE_LEVELS = LevelRange(FEATURE_LEVEL_MIN, FEATURE_LEVEL_MAX)
 
 FEATURE_LEVEL_INITIAL = 1
-"""The level of a machine that no state was given. This constant never changes. A new cluster begins at a level that its
-founders agree on, by default the highest one that their builds know (`kvstore.member.folder`)."""
+"""The feature level of a state machine until a state is restored. This constant must never change. A new cluster begins
+at a level that its founders agree on, by default the highest level that their builds know (`kvstore.member.folder`)."""
 
 RECORD_OVERHEAD_BYTES = 64
 """The bytes that a record counts towards the quota, in addition to its key and value."""
@@ -44,26 +44,23 @@ ITEM_OVERHEAD_BYTES = 64
 and values."""
 
 HISTORY_LEVEL = 2
-"""The feature level that adds history, leases and the operations that need them."""
+"""The feature level that adds the history, leases, and further commands and options."""
 
 RESPONSE_BYTES_MAX = 3 * MIB
-"""A constant of the protocol: the greatest size of the results of one command. A client frame of 4 MiB holds results of
-this size with all their numbers.
+"""A constant of the protocol: the greatest size of the results of one command. Results of this size, with all their
+numbers, fit in a client frame of 4 MiB.
 
 Replicated state depends on this bound (kept results, and transactions that are refused because of it), so it cannot be
 configured.
 """
-
-DELETE_KEYS_MAX = 10_000
-"""A constant of the protocol: how many keys the ranges of one command may delete together, and how many keys a lease
-may have. Removing so many takes a member 15 to 50 ms."""
 
 COMPARE_KEYS_MAX = 10_000
 """A constant of the protocol: how many keys the ranges in the comparisons of one command may have together. Comparing
 so many takes a member about 4 ms."""
 
 TXN_DEPTH_MAX = 4
-"""A constant of the protocol: how deep transactions may be nested; 1 is a transaction without an inner one."""
+"""A constant of the protocol: how deep transactions may be nested. A transaction without inner transactions has the
+depth 1."""
 
 PAGE_BYTES_MAX = MIB
 """A constant of the protocol: the greatest size of the response to one `range`, unless its first item alone is
@@ -72,22 +69,24 @@ larger."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """Replicated bounds. On the wire, these numbers are an array in this order. New limits may be added only at its
-    end."""
+    """The replicated limits. On the wire, they are an array of numbers in this order. New limits may be added only at
+    the end."""
 
     quota_bytes: int = 2 * 1024 * MIB  # All of it is in memory on every member.
     sessions_max: int = 10_000  # Each session costs memory until it expires.
-    results_per_session_max: int = 4_096  # Requests that a client has open, or has not acknowledged.
-    results_bytes_per_session_max: int = 8 * MIB  # So that one client cannot use up `results_bytes_max`.
+    results_per_session_max: int = 4_096  # Kept results of one session, which its client has not acknowledged.
+    results_bytes_per_session_max: int = 8 * MIB  # The same in bytes, so that no client can use up `results_bytes_max`.
     results_bytes_max: int = (
         256 * MIB
-    )  # Kept results of all sessions. Both bounds in bytes may be exceeded, by one result.
+    )  # Kept results of all sessions. One result may exceed this bound, or the bound on the bytes of a session.
     deletions_max: int = 100_000  # Deleted keys whose revision is remembered exactly.
-    # From here on: feature level 2. The history of a store that is not used for watches can be switched off by a 0.
-    history_bytes_max: int = 64 * MIB  # Of keys and old values, and 64 for each event.
+    # The limits from here on need feature level 2. If one of the two limits of the history is 0, no history is kept.
+    history_bytes_max: int = 64 * MIB  # Keys and old values of the events, and 64 for each event.
     history_events_max: int = 1_000_000
     leases_max: int = 100_000
     lease_grace_ns: int = 3 * SECOND_NS  # After an election no lease expires for this time.
+    delete_keys_max: int = 1_024  # Keys that the ranges of one command delete together, and keys of one lease: removing
+    # them is one step of each member, 2 to 5 µs per key, and the member does nothing else meanwhile.
 
     def __post_init__(self) -> None:
         for name in self.names():
@@ -101,7 +100,7 @@ class StoreLimits:
         return _STORE_LIMIT_NAMES if level >= HISTORY_LEVEL else _STORE_LIMIT_NAMES[:LEVEL_1_LIMITS]
 
     def to_map(self, level: int = FEATURE_LEVEL_MAX) -> dict[str, int]:
-        """By name, as in a snapshot's header at this feature level."""
+        """The limits by name, as in the header of a snapshot at this feature level."""
         return {name: getattr(self, name) for name in self.names(level)}
 
     @classmethod
@@ -113,24 +112,28 @@ class StoreLimits:
 _STORE_LIMIT_NAMES = tuple(field.name for field in fields(StoreLimits))
 
 LEVEL_1_LIMITS = 6
-"""How many limits feature level 1 has: the first ones."""
+"""Feature level 1 has only this many limits, the first ones of `StoreLimits`."""
 
 
 HISTORY_LIMITS = ("history_bytes_max", "history_events_max")
 
 
 def limit_min(name: str) -> int:
-    """The least value of a replicated limit. A 0 as a limit of the history switches the history off."""
+    """The least value of a replicated limit. If a limit of the history is 0, the history is switched off."""
     return 0 if name in (*HISTORY_LIMITS, "lease_grace_ns") else 1
 
 
 LEASE_GRACE_NS_MAX = 3_600 * SECOND_NS
 """A constant of the protocol: the longest grace after an election."""
 
+DELETE_KEYS_MAX_MAX = 100_000
+"""A constant of the protocol: the greatest `delete_keys_max`. Removing so many keys takes half a second, in which a
+member does nothing else."""
+
 
 def limit_max(name: str) -> int:
     """The greatest value of a replicated limit."""
-    return LEASE_GRACE_NS_MAX if name == "lease_grace_ns" else INT64_MAX
+    return {"lease_grace_ns": LEASE_GRACE_NS_MAX, "delete_keys_max": DELETE_KEYS_MAX_MAX}.get(name, INT64_MAX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +144,13 @@ class AdmissionLimits:
     value_bytes_max: int = MIB
     txn_operations_max: int = 128  # Comparisons, and operations of both branches, counted together.
     txn_bytes_max: int = 3 * MIB // 2  # Keys, values and operands, counted together.
-    lease_ttl_ns_min: int = SECOND_NS  # With less, a busy owner keeps losing its lease.
+    lease_ttl_ns_min: int = SECOND_NS  # With less, a busy owner would often lose its lease.
     lease_ttl_ns_max: int = 365 * 86_400 * SECOND_NS
     lease_renewals_max: int = 1_000  # In one command: about 1 ms at apply.
     session_ttl_ns_min: int = SECOND_NS  # With less, a client on a busy machine would often lose its session.
-    session_ttl_ns_max: int = 300 * SECOND_NS  # A client that is gone holds its place and its results for
-    # this time: five times the TTL that this package's client requests. `hwm serve --session-ttl-max` changes it.
+    session_ttl_ns_max: int = 300 * SECOND_NS  # The session of a client that is gone keeps its place and its
+    # results for this time: five times the TTL that this package's client requests. `hwm serve --session-ttl-max`
+    # changes this bound.
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -163,7 +167,7 @@ class ServiceLimits:
     """Bounds on the resources that clients may use on one member."""
 
     connections_max: int = 1_000  # Fewer if the limit on open files is lower (`resources.descriptor_budget`).
-    operator_connections_max: int = 8  # Beyond `connections_max`, for `hwm status` (`resources.connection_places`).
+    operator_connections_max: int = 8  # Reserved places, for `hwm status` (`resources.connection_places`).
     closing_connections_max: int = 32  # Refused connections, open for a moment so that clients can read the reason.
     in_flight_max: int = 4_096  # Unanswered requests per connection; further requests wait in the socket.
     unsent_bytes_max: int = 8 * MIB  # Unread responses of a connection; at the bound, no further ones are made.
@@ -174,6 +178,6 @@ class ServiceLimits:
     watches_max: int = 100_000
     watches_per_connection_max: int = 10_000
     watch_ranges_max: int = 10_000  # Distinct watched ranges of keys.
-    history_age_ns_max: int = 0  # The leader compacts what is older; 0: nothing (`resources.history_age`).
+    history_age_ns_max: int = 0  # The leader compacts older history; 0: no bound (`resources.history_age`).
     log_bytes_max: int = 8 * 1024  # Entries of a `read_log` response (1 ms of work), unless the first is larger.
     admission: AdmissionLimits = field(default_factory=AdmissionLimits)

@@ -134,8 +134,9 @@ class Client(MemberCalls, LeaseCalls):
     """A client of one cluster. `endpoints`: client addresses of some members, `host:port`; the client learns the other
     addresses from the members.
 
-    `deadline_seconds` applies to every operation that has no deadline of its own. If `session` is False, commands are
-    not retried, and the first command needs one round trip less. Raises InvalidAddress.
+    `deadline_seconds` applies to every operation that has no deadline of its own. If `session` is False, the client
+    does not send a command again after its response was lost, and the first command needs one round trip less. Raises
+    InvalidAddress.
     """
 
     def __init__(
@@ -176,12 +177,13 @@ class Client(MemberCalls, LeaseCalls):
         keep_lease: bool = False,
         deadline_seconds: float | None = None,
     ) -> PutResult:
-        """Write a value. All options, and None as the value, need feature level 2.
+        """Write a value. `lease`, `previous`, `keep_lease`, and None as the value need feature level 2.
 
-        `value` None: the key keeps the value that it has. `lease`: the store removes the key when this lease ends;
-        without it, the key is attached to no lease any more. `keep_lease`: the key stays attached to the lease that it
-        has. `previous`: the result has the old record. Raises LeaseNotFound; InvalidRequest if there is nothing to
-        keep.
+        If `value` is None, the key keeps its present value. `lease`: the store removes the key when this lease ends.
+        `keep_lease`: the key stays attached to its present lease. Without `lease` and `keep_lease`, the key is attached
+        to no lease afterwards. `previous`: the result has the record that the write replaced.
+
+        Raises LeaseNotFound. Raises InvalidRequest if the key does not exist, and its value or its lease is to be kept.
         """
         if value is not None and lease is None and not (previous or keep_lease):
             request = command_request(Put(_key(key), _bytes(value)))
@@ -200,12 +202,12 @@ class Client(MemberCalls, LeaseCalls):
         """Write many values, pipelined. Returns the result or the error of each write, in the order of `items`. These
         errors are not raised.
 
-        Each write is an operation of its own, and its deadline counts from its submission. The next of `items` is read
-        when there is room for a further open operation. Writes to the same key take effect in the order of `items`. If
-        the call is cancelled, the outcome of each open write is unknown.
+        Each write is an operation of its own, and its deadline counts from its submission. The client takes the next
+        item from `items` only when one more operation may be open. Writes to the same key take effect in the order of
+        `items`. If the call is cancelled, the outcome of each open write is unknown.
 
-        With `atomic`, all writes are one transaction, within the bounds of a transaction. Either all of them take
-        effect, at one revision, or none. If the transaction fails, its error is raised.
+        With `atomic`, all writes are one transaction, and the limits of a transaction apply. Either all writes take
+        effect, at the same revision, or none does. If the transaction fails, its error is raised.
         """
         pairs = items.items() if isinstance(items, Mapping) else items
         if atomic:
@@ -234,10 +236,11 @@ class Client(MemberCalls, LeaseCalls):
         previous: bool = False,
         deadline_seconds: float | None = None,
     ) -> DeleteRangeResult:
-        """Remove all keys with a prefix, or those from `start` to before `end` (None: to the last key), as one change.
+        """Remove, as one change, all keys with a prefix, or all keys in the range from `start` to `end` (exclusive).
 
-        `previous`: the result has the removed records. Needs feature level 2. Raises InvalidRequest if the range has
-        more than 10,000 keys.
+        If `end` is None, the range has no upper bound. `previous`: the result has the removed records. The call needs
+        feature level 2. Raises InvalidRequest if the range has more keys than the replicated limit `delete_keys_max`
+        (1,024 by default).
         """
         if (start is None) == (prefix is None) or (prefix is not None and end is not None):
             raise TypeError("give a prefix, or a start and perhaps an end")
@@ -248,22 +251,22 @@ class Client(MemberCalls, LeaseCalls):
     async def append(
         self, prefix: Text, value: Text, *, lease: Lease | int | None = None, deadline_seconds: float | None = None
     ) -> AppendResult:
-        """Write a value under a new key, which is the prefix and the revision of this write, in 8 bytes. So the keys
-        are in the order of the writes. Needs feature level 2."""
+        """Write a value under a new key: `prefix`, followed by the revision of this write as 8 bytes, big-endian. So
+        the keys with this prefix sort in the order of the writes. Needs feature level 2."""
         command = Append(_bytes(prefix), _bytes(value), _lease_id(lease))
         return await self._write(command, AppendResult, deadline_seconds)
 
     async def add(self, key: Text, delta: int = 1, *, deadline_seconds: float | None = None) -> AddResult:
-        """Add to a decimal integer of 64 bits; an absent key counts as 0. The result has the new number.
+        """Add `delta` to the 64-bit integer that the key holds as decimal text. An absent key counts as 0.
 
-        Needs feature level 2. Raises NotANumber.
+        The result has the new number. Needs feature level 2. Raises NotANumber.
         """
         return await self._write(Add(_bytes(key), delta), AddResult, deadline_seconds)
 
     async def compare_and_delete(
         self, key: Text, expected: Text | int, *, deadline_seconds: float | None = None
     ) -> CompareAndSetResult:
-        """Remove a key if it is as `expected`: it has this value (bytes or str), or this mod_revision (int)."""
+        """Remove a key if it has the value `expected` (bytes or str), or the mod_revision `expected` (int)."""
         name = _key(key)
         target = Target.MOD_REVISION if isinstance(expected, int) else Target.VALUE
         compare = Compare(name, target, Comparison.EQUAL, expected if isinstance(expected, int) else _bytes(expected))
@@ -277,8 +280,8 @@ class Client(MemberCalls, LeaseCalls):
     async def compare_and_set(
         self, key: Text, value: Text, expected: Text | int | None, *, deadline_seconds: float | None = None
     ) -> CompareAndSetResult:
-        """Write `value` if the key is as `expected`: it has this value (bytes or str), it has this mod_revision (int),
-        or it is absent (None)."""
+        """Write `value` if the key has the value `expected` (bytes or str), or the mod_revision `expected` (int). If
+        `expected` is None, write it if the key is absent."""
         wanted = 0 if expected is None else expected if isinstance(expected, int) else _bytes(expected)
         command = CompareAndSet(_bytes(key), _bytes(value), wanted)
         return await self._write(command, CompareAndSetResult, deadline_seconds)
@@ -304,8 +307,10 @@ class Client(MemberCalls, LeaseCalls):
         *,
         attempts_max: int = ATTEMPTS_MAX_DEFAULT,
     ) -> ResultT:
-        """Read, compute and write as one step. `work` is called again, each time with a new transaction, until nothing
-        that it has read changes before its writes are carried out. Returns what the last call of `work` returned.
+        """Read, compute and write as one step. `work` reads and writes through the transaction that it receives.
+
+        After `work` has returned, its writes are carried out if nothing that it has read was changed meanwhile.
+        Otherwise `work` is called again, with a new transaction. Returns what the last call of `work` returned.
 
             async def move(tx):
                 left = int(await tx.get("a", b"0")) - 1
@@ -314,15 +319,16 @@ class Client(MemberCalls, LeaseCalls):
 
             left = await client.transact(move)
 
-        `work` may be called several times, so it should have no other effects. If it raises, nothing is written.
+        `work` may be called several times, so it should have no other effects. If `work` raises, nothing is written.
         Raises TransactionConflict after `attempts_max` attempts, with nothing written.
         """
         return await transact(self, work, attempts_max)
 
     async def compact(self, revision: int, *, deadline_seconds: float | None = None) -> None:
-        """Forget the history below `revision`. Reads and watches from `revision` on still work. Needs feature level 2.
+        """Forget the history below `revision`. Reads and watches at `revision` or a later revision still work.
 
-        Raises RevisionCompacted if this history is forgotten already, RevisionAhead.
+        Needs feature level 2. Raises RevisionCompacted if the history below `revision` is forgotten already, and
+        RevisionAhead if the store has not reached `revision`.
         """
         await self.execute(Compact(revision), deadline_seconds=deadline_seconds)
 
@@ -339,8 +345,8 @@ class Client(MemberCalls, LeaseCalls):
         """Read one key. `member`: the node id or client address of the member that answers; by default the leader.
 
         `at_revision`: read the record as it was at an older revision (feature level 2). Raises RevisionCompacted,
-        RevisionAhead. `max_staleness_ms`: any member may answer if it can prove that its state is at most this old.
-        Raises TooStale if no member can prove this.
+        RevisionAhead. `max_staleness_ms`: any member may answer if it can prove that its state is not older than this
+        many milliseconds. Raises TooStale if no member can prove it.
         """
         is_usual = member is None and max_staleness_ms is None and not at_revision
         if is_usual and consistency is Consistency.LINEARIZABLE:  # Saves 3 µs.
@@ -392,10 +398,13 @@ class Client(MemberCalls, LeaseCalls):
         max_staleness_ms: int | None = None,
         deadline_seconds: float | None = None,
     ) -> AsyncIterator[RangeResult]:
-        """Read page after page. Each page is linearizable by itself. With `one_revision`, all pages have the revision
-        of the first page. RevisionCompacted is raised if this revision can no longer be read: at feature level 1, once
-        the store changes meanwhile; at level 2, once its history is compacted. With `at_revision`, all pages have this
-        older revision. `deadline_seconds` is per page."""
+        """Read page after page. By default each page is a linearizable read of its own, at its own revision.
+
+        With `one_revision`, all pages show the store at the revision of the first page. RevisionCompacted is raised if
+        this revision can no longer be read: at feature level 1, after any change of the store; at level 2, after the
+        history at this revision is compacted. With `at_revision`, all pages show the store at that older revision.
+        `deadline_seconds` applies to each page.
+        """
         whole = _listing(request, prefix)
         start, end, left, revision = whole.start, whole.end, whole.limit, at_revision or whole.revision
         while True:
@@ -434,11 +443,12 @@ class Client(MemberCalls, LeaseCalls):
 
     @property
     def renewals(self) -> Renewals:
-        """The renewals of this client's leases; those that wait are sent together."""
+        """Renews leases for this client, and sends renewals that wait at the same time as one command."""
         return self._renewals
 
     def lease(self, ttl_seconds: float) -> AbstractAsyncContextManager[Lease]:
-        """Keep a lease during a block. It is renewed at a third of its time to live, and revoked at the end.
+        """Keep a lease during a block. The lease is renewed each time that a third of its time to live has passed, and
+        is revoked at the end of the block.
 
             async with client.lease(10) as lease:
                 await client.put("service/web/1", "10.0.0.7:8000", lease=lease)
@@ -450,20 +460,20 @@ class Client(MemberCalls, LeaseCalls):
     def lock(
         self, name: Text, *, ttl_seconds: float = LOCK_TTL_SECONDS_DEFAULT, wait_seconds: float = math.inf
     ) -> AbstractAsyncContextManager[Lock]:
-        """Hold a lock during a block. Those who wait get it in the order in which they came.
+        """Hold a lock during a block. Callers that wait get the lock in the order of their arrival.
 
             async with client.lock("report") as lock:
                 await lock.guarded().put("report", "...").commit()
 
-        Only `guarded` transactions, and requests to services that compare `lock.fence`, are certainly carried out under
-        the lock.
+        A program may have lost the lock and not know it yet. Even then, `guarded` transactions and requests to services
+        that compare `lock.fence` do no harm to the next holder. Other writes can do harm.
         Raises LockTimeout after `wait_seconds`. If the lock is lost, the block is cancelled, and LeaseLost is raised.
         Needs feature level 2.
         """
         return held_lock(self, name, ttl_seconds=ttl_seconds, wait_seconds=wait_seconds)
 
     def election(self, name: Text, *, ttl_seconds: float = ELECTION_TTL_SECONDS_DEFAULT) -> Election:
-        """An election, to observe it, or to stand in it as a candidate. Needs feature level 2."""
+        """An election that the caller can observe, or stand in as a candidate. Needs feature level 2."""
         return Election(self, name, ttl_seconds)
 
     def watch(
@@ -486,13 +496,13 @@ class Client(MemberCalls, LeaseCalls):
                 async for change in watch:
                     print(change.kind, change.key, change.record)
 
-        Each change comes once, in order, from `from_revision` on; 0 means from the next change on. With `initial`, all
-        present records come first, as puts. `previous`: each change has the record before it. `only`: only puts, or
-        only deletions. `window_bytes`: about how many bytes may be received before they are taken from the iterator.
+        Each change comes once, in order, from `from_revision` on; 0 means: from the next change on. With `initial`, all
+        present records come first, as puts. `previous`: each change also has the record that it replaced. `only`: only
+        puts, or only deletions. `window_bytes`: about how many received bytes may wait for the iterator.
 
-        The watch goes on at another member by itself when its member fails. If changes were lost to compaction, the
-        iterator raises RevisionCompacted. Entering the block raises Unsupported before feature level 2, and Unavailable
-        if no member accepts the watch within the deadline. See docs/concepts/watches.md.
+        If the member that serves the watch fails, the client continues the watch at another member. If changes were
+        lost to compaction, the iterator raises RevisionCompacted. Entering the block raises Unsupported below feature
+        level 2, and Unavailable if no member accepts the watch within the deadline. See docs/concepts/watches.md.
         """
         key_range = _watched_range(key, prefix, start, end)
         if from_revision < 0 or window_bytes < 1 or (initial and from_revision):
@@ -515,10 +525,10 @@ class Client(MemberCalls, LeaseCalls):
         member: str | None = None,
         deadline_seconds: float | None = None,
     ) -> Answer[Result]:
-        """Carry out any command. Gets, ranges, and transactions that have only such operations do not go through the
-        log. The options `consistency`, `max_staleness_ms` and `member` are for them only.
+        """Carry out any command. Gets, ranges, and transactions of only gets and ranges are reads: they do not go
+        through the log. `consistency`, `max_staleness_ms` and `member` apply only to reads.
 
-        The client manages its session itself: commands about sessions are refused with Unsupported.
+        Raises Unsupported for a command about sessions, because the client manages its session itself.
         """
         if isinstance(command, RegisterSession | CloseSession | KeepAlive):
             raise Unsupported("commands about sessions: a client keeps its own")
@@ -543,7 +553,7 @@ class Client(MemberCalls, LeaseCalls):
             except Unsupported:
                 if not isinstance(command, Txn) or request.items[:1] != (_LINEARIZABLE,):
                     raise
-                request = command_request(command)  # A member of an older build reads no transactions.
+                request = command_request(command)  # A member of an older build takes no transaction as a read.
                 response, session_id = await self._pump.ask(request, self._seconds(deadline_seconds))
         except InvalidRequest as error:
             if error.reason in _BELOW_LEVEL and validate_body(body, FEATURE_LEVEL_INITIAL) is not None:
@@ -572,7 +582,7 @@ class Client(MemberCalls, LeaseCalls):
     async def cluster_status(
         self, *, state_hash: bool = False, deadline_seconds: float | None = None
     ) -> dict[str, MemberStatus | StoreError]:
-        """The status of each member by node id, or an error if the member did not report its status."""
+        """The status of each member, by node id. A member that did not report its status has an error there."""
         view = await self.members(deadline_seconds=deadline_seconds)
         found: dict[str, MemberStatus | StoreError] = {}
 
@@ -600,10 +610,10 @@ class Client(MemberCalls, LeaseCalls):
     async def read_log(
         self, from_index: int, *, bytes_max: int = 0, member: str | None = None, deadline_seconds: float | None = None
     ) -> LogPage:
-        """Read a page of committed entries from an index on. The page has at least one entry.
+        """Read a page of committed entries, beginning with the entry at `from_index`. The page has at least one entry.
 
-        Raises NotCommitted if the index is above the high-water mark, and Compacted if its entry is no longer in the
-        log.
+        Raises NotCommitted if `from_index` is above the high-water mark, and Compacted if the entry at `from_index` is
+        no longer in the log.
         """
         if from_index < 0 or bytes_max < 0:
             raise InvalidRequest(Reason.OUT_OF_RANGE)
@@ -620,21 +630,21 @@ class Client(MemberCalls, LeaseCalls):
     async def sessions(
         self, *, after_id: int = 0, limit: int = PAGE_SESSIONS_MAX, deadline_seconds: float | None = None
     ) -> SessionPage:
-        """One page of the open sessions with ids above `after_id`, by id; at most 500.
+        """One page of the open sessions with ids above `after_id`, ordered by id. A page has at most 500 sessions.
 
-        Raises Unsupported if the leader's build is older.
+        Raises Unsupported if the leader's build does not know this request.
         """
         return decode_sessions(await self.ask(sessions_request(after_id, limit), deadline_seconds))
 
     async def close_session(
         self, session_id: int, *, only_unused: bool = False, deadline_seconds: float | None = None
     ) -> bool:
-        """Close the session of any client. Returns False if the session does not exist, or if it was used and
-        `only_unused` is set.
+        """Close a session, whichever client it belongs to. Returns False if the session does not exist, or if it was
+        used and `only_unused` is set.
 
         The client of the closed session registers another session when it needs one. If that client has an open command
-        and an attempt of this command was lost, the outcome of the command becomes unknown. `close_session` can be
-        repeated.
+        and an attempt of this command was lost, the outcome of the command becomes unknown. Repeating `close_session`
+        is harmless.
         """
         request = close_session_request(session_id, only_unused=only_unused)
         return decode_closed(await self.ask(request, deadline_seconds))
@@ -642,20 +652,22 @@ class Client(MemberCalls, LeaseCalls):
     async def close_sessions(
         self, session_ids: Iterable[int], *, only_unused: bool = False, deadline_seconds: float | None = None
     ) -> list[bool | OperationFailed | OutcomeUnknown]:
-        """Close many sessions, pipelined. Returns the result or the error of each `close_session`. Errors are not
-        raised."""
+        """Close many sessions, pipelined. Returns, for each session, the result or the error of `close_session`. These
+        errors are not raised."""
         requests = ((None, close_session_request(each, only_unused=only_unused)) for each in session_ids)
         return await self._ask_each(requests, decode_closed, deadline_seconds)
 
     async def limits(self, *, deadline_seconds: float | None = None) -> LimitsView:
-        """The replicated limits, and how much of each is used. Raises Unsupported if the leader's build is older."""
+        """The replicated limits, and how much of each limit is used. Raises Unsupported if the leader's build does not
+        know this request."""
         return decode_limits(await self.ask(limits_request(), deadline_seconds))
 
     async def set_limits(self, *, force: bool = False, deadline_seconds: float | None = None, **limits: int) -> None:
         """Change replicated limits by name; the other limits stay as they are. Needs no session.
 
-        Raises LimitsRefused, with nothing changed, for an invalid name or number. Without `force`, also raises it for a
-        limit below its present use. Raises OutcomeUnknown if the response is lost; the call can be repeated.
+        Raises LimitsRefused, with nothing changed, for an invalid name or number. Without `force`, a limit below its
+        present use is refused in the same way, except for the limits of the history. Raises OutcomeUnknown if the
+        response is lost; the call can then be repeated.
         """
         for name, value in limits.items():
             if name not in StoreLimits.names():
@@ -665,7 +677,7 @@ class Client(MemberCalls, LeaseCalls):
                 raise LimitsRefused(f"{name} must be from {least} to {greatest}, not {value!r}")
         if not force:
             used = (await self.limits(deadline_seconds=deadline_seconds)).used
-            # The history shrinks to a lower bound by itself.
+            # The limits of the history may be set below their use: the store then forgets its oldest history.
             low = [name for name, value in limits.items() if value < used.get(name, 0) and name not in HISTORY_LIMITS]
             if low:
                 words = "; ".join(f"{name} {limits[name]} is below the {used[name]} in use" for name in low)
@@ -675,12 +687,12 @@ class Client(MemberCalls, LeaseCalls):
     # Internal helpers.
 
     async def _renew_all(self, lease_ids: tuple[int, ...]) -> Sequence[int]:
-        """Renew leases by one command. Returns the time to live of each in ns, or 0 if there is no such lease."""
+        """Renew leases by one command. Returns, for each lease, its time to live in ns, or 0 if it does not exist."""
         return (await self._renew(lease_ids)).ttls_ns
 
     async def _write(self, command: Command, kind: type[ResultT], deadline_seconds: float | None) -> ResultT:
         answer = await self.execute(command, deadline_seconds=deadline_seconds)
-        assert isinstance(answer.result, kind), answer  # `_read_any` has checked it.
+        assert isinstance(answer.result, kind), answer  # `_read_any` has checked the kind.
         return answer.result
 
     async def _ask_each(
@@ -713,7 +725,7 @@ class Client(MemberCalls, LeaseCalls):
 
 
 _BELOW_LEVEL = (Reason.MALFORMED, Reason.UNKNOWN_KIND)
-"""Why a member refuses a valid command of a feature level that is not in force yet."""
+"""The reasons that a member gives when it refuses a valid command of a feature level that is not in force yet."""
 
 
 def _lease_id(lease: Lease | int | None) -> int:

@@ -1,7 +1,8 @@
-"""The counters of a member. They are updated once per flush and once per refusal, never once per successful request.
+"""The counters of a member. They are updated for each turn of the node's loop and for each refusal, but not for each
+successful request.
 
-A member without metrics uses none of these classes, and counts nothing. Unlike `metrics`, this module needs no other
-package.
+A member without metrics uses none of these classes, and counts nothing. Unlike `metrics`, this module does not need
+`prometheus-client`.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ BOUNDS = frozenset(
     {
         "pending_bytes_max", "proposals_pending_max", "reads_pending_max",
         "connections_max", "sessions_max", "results_per_session_max", "results_bytes_per_session_max",
-        "results_bytes_max", "leases_max",
+        "results_bytes_max", "leases_max", "delete_keys_max",
     }
 )  # fmt: skip
 REASONS = BOUNDS | frozenset(
@@ -91,7 +92,8 @@ SAID_BY_THE_SERVICE = {
 
 DISCONNECTED = "disconnected"
 WATCH_ENDS = (*(each.value for each in CancelReason), DISCONNECTED)
-"""All values of the label `cause` of a watch that has ended: what the member said, or that the connection ended."""
+"""All values of the label `cause` for watches that have ended: the reasons that members give, and `disconnected` if the
+connection has ended."""
 
 LEASE_EVENTS = {
     CommandKind.LEASE_GRANT: "leases_granted",
@@ -152,7 +154,7 @@ class Counts:
         self.reads_served = 0
         self.watch_events_sent = 0
         self.watch_ends: Counter[str] = Counter()  # By cause (a value of `WATCH_ENDS`).
-        self.leases: Counter[str] = Counter()  # By counter name; of the whole store, as far as it was applied here.
+        self.leases: Counter[str] = Counter()  # By counter name: what this member has applied, from any client.
         self.log_sync = Histogram()
         self.loop_lag = Histogram()
 
@@ -189,7 +191,7 @@ class CountingApplication:
 
 
 class CountingMachine(KvMachine):
-    """A state machine that counts what happens to leases. The counts are no part of the state."""
+    """A state machine that counts what happens to leases. The counts are not part of the replicated state."""
 
     counts: Counts
 
@@ -207,8 +209,8 @@ class CountingMachine(KvMachine):
 
 
 class CountingService(Service):
-    """A service that counts its refusals, and what its watches are sent. Successful requests take the same path as in
-    `Service`."""
+    """A service that counts its refusals, and the events and ends of its watches. Successful requests take the same
+    path as in `Service`."""
 
     counts: Counts
 
@@ -217,22 +219,22 @@ class CountingService(Service):
         return len(self._connections)
 
     def incomplete_bytes(self) -> int:
-        """Bytes of unfinished requests, of all connections together. Cost: O(connections)."""
+        """The bytes of incomplete requests of all connections together. Cost: O(connections)."""
         return sum([connection.incomplete_bytes for connection in self._connections.values()])
 
     def unsent_bytes(self) -> tuple[int, int]:
-        """Unsent bytes of all connections together, and of the connection with the most unsent bytes. Cost:
+        """The unsent bytes of all connections together, and those of the connection that has the most. Cost:
         O(connections)."""
         unsent = [connection.unsent_bytes for connection in self._connections.values()]
         return sum(unsent), max(unsent, default=0)
 
     def watch_unsent_bytes(self) -> int:
-        """Unsent bytes of all connections with watches together. Cost: O(connections)."""
+        """The unsent bytes of all connections with watches, summed up. Cost: O(connections)."""
         connections = self._connections.items()
         return sum([each.unsent_bytes for connection_id, each in connections if self.watches.count_of(connection_id)])
 
     def send_of_watch(self, connection_id: int, data: bytes) -> None:
-        """Count a message of a watch, and send it."""
+        """Count a message about a watch, and send it."""
         told = summarize_frame(data)
         if told.kind is MessageKind.EVENTS:
             self.counts.watch_events_sent += told.event_count
@@ -255,7 +257,7 @@ class CountingService(Service):
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
         age = age_ms(self._node)
-        if age is None or age > bound_ms:  # No error is raised, because the response had waited for room.
+        if age is None or age > bound_ms:  # Counted here, because the refusal raises no error.
             self.counts.refusals["too_stale"] += 1
         super()._respond_aged(connection, request_id, body, bound_ms)
 

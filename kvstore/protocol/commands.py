@@ -26,7 +26,7 @@ Feature level 2 adds these forms. A range whose end is null goes up to the last 
     change_limits [19, ...]                        with all fields of StoreLimits
 
 Logs with these numbers exist already: new kinds may be added, but no number may change. New items may be added only at
-the end of an array, and only with a new feature level. At the present level, a longer array is malformed
+the end of an array, and only with a new feature level. Below that level, the longer array is malformed
 (docs/reference/specification.md#73-growth).
 
 See docs/reference/specification.md#82-commands.
@@ -46,8 +46,8 @@ from kvstore.protocol.cbor_heads import SEPARATOR, bytes_head, uint_head
 from raft import ProtocolError, decode_joined, decode_stored
 
 PAYLOAD_DEPTH_MAX = 64
-"""The greatest depth of nested arrays in a payload. Valid payloads have a depth of at most 10: 4, and 2 for each
-transaction in another one. Admission refuses greater depths."""
+"""The greatest depth of nested arrays in a payload. A valid payload has a depth of at most 10: 4, plus 2 for each inner
+level of nested transactions. Admission refuses commands that are nested deeper."""
 
 
 class CommandKind(enum.IntEnum):
@@ -74,7 +74,8 @@ class CommandKind(enum.IntEnum):
 
 
 class Target(enum.IntEnum):
-    """The field that a comparison reads. For an absent key the numbers are 0, and a comparison with VALUE is false."""
+    """The field that a comparison reads. For an absent key the numbers are 0, and every comparison of VALUE is
+    false."""
 
     VERSION = 1
     CREATE_REVISION = 2
@@ -93,7 +94,7 @@ class Comparison(enum.IntEnum):
 
 
 class PutFlag(enum.IntFlag):
-    """Options of a put in its wire form."""
+    """The options of a put in its wire form."""
 
     PREVIOUS = 1
     KEEP_VALUE = 2
@@ -105,8 +106,9 @@ class Put:
     """Write a value. A put always counts as a change, even if the value is the same.
 
     `lease_id`: the store removes the key when this lease ends; 0 attaches the key to no lease. `previous`: return the
-    old record. `keep_value` (with an empty `value`) and `keep_lease` (with `lease_id` 0) keep what the key has; the key
-    must exist. All fields but the first two need feature level 2.
+    old record. `keep_value` (with an empty `value`): keep the present value of the key. `keep_lease` (with `lease_id`
+    0): keep the present lease of the key. If something is to be kept, the key must exist. All fields except `key` and
+    `value` need feature level 2.
     """
 
     key: bytes
@@ -124,7 +126,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Read one record. `revision` 0: the present one; an older revision needs feature level 2."""
+    """Read one record. `revision` 0 means the present revision; any other number needs feature level 2."""
 
     key: bytes
     revision: int = 0
@@ -139,7 +141,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRange:
-    """Remove the records with start ≤ key < end, as one change. With `end` None, up to the last key.
+    """Remove the records with start ≤ key < end, as one change. If `end` is None, the range ends with the last key.
 
     `previous`: return the removed records. Needs feature level 2.
     """
@@ -153,7 +155,8 @@ class DeleteRange:
 class Append:
     """Write a value under a new key: `prefix` followed by the revision of this write, in 8 bytes, big-endian.
 
-    The keys are in the order of the writes, and no two writes have the same key. Needs feature level 2.
+    The keys of one prefix sort in the order of their writes, and no two appends make the same key. Needs feature level
+    2.
     """
 
     prefix: bytes
@@ -163,7 +166,8 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Add `delta` to a decimal integer of 64 bits, as text; an absent key counts as 0. Needs feature level 2."""
+    """Add `delta` to the 64-bit integer that the key's value shows as decimal text. An absent key counts as 0. Needs
+    feature level 2."""
 
     key: bytes
     delta: int
@@ -171,11 +175,11 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Read the records with start ≤ key < end, in byte order. With `end` None, read up to the last key.
+    """Read the records with start ≤ key < end, in byte order. If `end` is None, the range ends with the last key.
 
-    The defaults of `start` and `end` select all keys. `limit` 0: no limit. `revision` 0 means the present revision; for
-    its later pages, a listing passes the revision of its first page. `bytes_max` 0 means the greatest size of a page;
-    greater values count as this size.
+    The defaults of `start` and `end` select all keys. `limit` 0: no limit. `revision` 0 means the present revision. A
+    listing of several pages passes the revision of the first page with each later page. `bytes_max`: the bound on the
+    size of the page; 0, and every number above PAGE_BYTES_MAX, means PAGE_BYTES_MAX.
 
     See docs/reference/specification.md#88-pages-of-one-revision.
     """
@@ -204,7 +208,7 @@ class CompareAndSet:
 class Compare:
     """One condition of a transaction: the key's `target`, compared with `operand` (bytes for VALUE, else int).
 
-    If `end` is not empty, the condition must hold for every key from `key` up to `end` (None: up to the last key). A
+    If `end` is not empty, the condition must hold for every key from `key` to before `end` (None: to the last key). A
     range without keys is compared like an absent key. Ranges and LEASE need feature level 2.
     """
 
@@ -217,8 +221,8 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Txn:
-    """If all comparisons hold, run `success`, else `failure`. The operations run in order, as one change, all or
-    nothing.
+    """If all comparisons hold, run the operations of `success`, otherwise those of `failure`. They run in order, as one
+    change, all or nothing.
 
     An operation may be a transaction (feature level 2). All comparisons on the chosen path are evaluated before any
     operation runs.
@@ -234,8 +238,8 @@ Operation = Put | Get | Delete | Range | DeleteRange | Append | Add | Txn
 
 @dataclass(frozen=True, slots=True)
 class RegisterSession:
-    """Open a session. It expires if no command is applied for it during `ttl_ns` of leader time. Sent under session
-    0."""
+    """Open a session. The session expires if no command is applied for it during `ttl_ns` of leader time. This command
+    is sent under session 0."""
 
     ttl_ns: int
 
@@ -247,12 +251,14 @@ class CloseSession:
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """Postpone the expiry of the session under which this command is sent. It also acknowledges results."""
+    """Postpone the expiry of the session under which this command is sent. Like other commands, it acknowledges
+    results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeLimits:
-    """Change replicated limits (`StoreLimits`, same names). A limit that is None stays as it is."""
+    """Change replicated limits. The fields have the same names as in `StoreLimits`. A limit that is None here is not
+    changed."""
 
     quota_bytes: int | None = None
     sessions_max: int | None = None
@@ -264,19 +270,20 @@ class ChangeLimits:
     history_events_max: int | None = None
     leases_max: int | None = None
     lease_grace_ns: int | None = None
+    delete_keys_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RaiseFeatureLevel:
-    """Allow everything that a feature level adds, for ever. Accepted only if the build of every member knows the level;
-    a member that runs an older build later stops at this entry."""
+    """Raise the feature level, for ever, and so allow everything that the level adds. A leader accepts this command
+    only if the build of every member knows the level. A member that runs an older build later stops at this entry."""
 
     level: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseGrant:
-    """Grant a lease of `ttl_ns` of leader time. `lease_id` 0: the store picks one. Needs feature level 2."""
+    """Grant a lease of `ttl_ns` of leader time. `lease_id` 0: the store picks the id. Needs feature level 2."""
 
     lease_id: int
     ttl_ns: int
@@ -291,14 +298,15 @@ class LeaseRevoke:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenew:
-    """Keep leases alive: from now on, each lives for at least its whole time to live. Needs feature level 2."""
+    """Renew leases: from now on, each lives for at least its full time to live. Needs feature level 2."""
 
     lease_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """Forget the history below `revision`. Reads and watches from `revision` on still work. Needs feature level 2."""
+    """Forget the history below `revision`. Reads and watches at `revision` or later still work. Needs feature level
+    2."""
 
     revision: int
 
@@ -354,7 +362,8 @@ def prefix_range(prefix: bytes) -> tuple[bytes, bytes | None]:
 
 
 def command_body(command: Command) -> Body:
-    """The wire body `(kind, ...)` of a command, in tuples and atoms, in the form of the lowest level that has it."""
+    """The wire body `(kind, ...)` of a command, as tuples and atoms. If several forms can express the command, the body
+    has the form of the lowest feature level."""
     if isinstance(command, Txn):
         compares = tuple(map(_compare_item, command.compares))
         success, failure = (tuple(map(command_body, branch)) for branch in (command.success, command.failure))
@@ -380,7 +389,7 @@ def _compare_item(compare: Compare) -> tuple[Any, ...]:
 
 
 def command_of(body: Sequence[Any]) -> Command:
-    """Read a body that `admit_body` has passed (`kvstore.protocol.validation`)."""
+    """Make a command from a body that `admit_body` (`kvstore.protocol.validation`) has accepted."""
     if body[0] == CommandKind.TXN:
         compares = tuple(Compare(key, Target(t), Comparison(c), *rest) for t, c, key, *rest in body[1])
         success, failure = (tuple(map(command_of, branch)) for branch in (body[2], body[3]))
@@ -396,7 +405,8 @@ def command_of(body: Sequence[Any]) -> Command:
 
 
 def encode_command(command: Command, *, session_id: int = 0, request_no: int = 0, acknowledged_up_to: int = 0) -> bytes:
-    """Return the CBOR item for `Node.propose`, not validated. Session 0 means "no session": never retried."""
+    """Encode a command as the CBOR item for `Node.propose`, without validating it. Session 0 means "no session"; a
+    command without a session is never retried."""
     # Encoding by hand takes 1.2 µs instead of 4 µs, for the same bytes.
     if type(command) is Put and not command.lease_id and not command.flags:
         key, value = command.key, command.value
@@ -408,7 +418,7 @@ def encode_command(command: Command, *, session_id: int = 0, request_no: int = 0
 
 
 def spell_out(command: Operation | CompareAndSet | Txn) -> Txn:
-    """Return the transaction that means the same as an operation or compare_and_set.
+    """Return the transaction that has the same meaning as an operation or a compare_and_set.
 
     See docs/reference/specification.md#84-transactions.
     """
@@ -422,7 +432,8 @@ def spell_out(command: Operation | CompareAndSet | Txn) -> Txn:
 
 
 class UnreadablePayload(Exception):
-    """A committed entry has a form that this build does not know. The member stops, since its state would diverge."""
+    """A committed entry has a form that this build does not know. The member stops, because otherwise its state would
+    diverge from that of other members."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(index, reason)
@@ -456,7 +467,8 @@ def decode_payload(payload: bytes, index: int = 0) -> tuple[int, tuple[Any, ...]
 def decode_payloads(payloads: Sequence[bytes]) -> list[tuple[Any, ...]] | None:
     """Return the items of each payload, as `decode_payload` does, but decode all payloads in one call.
 
-    None if any payload is unusual, perhaps unreadable: the caller then decodes each of them with `decode_payload`.
+    Return None if any payload is unusual and so may be unreadable. The caller then decodes each payload with
+    `decode_payload`.
     """
     batches, time_max = decode_joined(payloads, SEPARATOR, immutable=True), TIME_NS_MAX
     for items in batches or ():

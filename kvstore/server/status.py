@@ -72,9 +72,9 @@ def status_of(node: Node, machine: KvMachine) -> MemberStatus:
 
 
 def membership_of(node: Node, client_address: Callable[[Member], str], about: str = "") -> Membership:
-    """The membership as known to this node. `client_address`: where clients reach a member.
+    """The membership as known to this node. `client_address` returns the address at which clients reach a member.
 
-    `about`: the node id for `Membership.incarnation_id`, or empty.
+    `about`: the node id whose pinned incarnation the result has as `incarnation_id`, or empty.
     """
     core, status = node.core, node.status()
     progress = {peer.peer_id: peer for peer in status.peers}
@@ -120,7 +120,7 @@ def sessions_fields(machine: KvMachine, leader_time: int, items: Sequence[Any]) 
     """The fields of the response: leader_time, rows, whether there are more. Raises ProtocolError."""
     if len(items) < 2 or not is_count(items[0]) or not is_count(items[1]):
         raise ProtocolError("a sessions request is [request_id, 10, after_id, count_max]")
-    ids = list(machine.sessions.by_id)  # Ascending: new ids only rise, and snapshots keep this order.
+    ids = list(machine.sessions.by_id)  # Ascending: a new id is the greatest so far, and snapshots keep the order.
     begin = bisect_right(ids, items[0])
     end = begin + max(1, min(items[1], PAGE_SESSIONS_MAX))
     rows = []
@@ -145,6 +145,7 @@ def limits_fields(machine: KvMachine) -> tuple[Any, ...]:
         "history_events_max": len(machine.history),
         "leases_max": len(machine.leases.by_id),
         "lease_grace_ns": 0,
+        "delete_keys_max": 0,
     }
     limits = machine.limits.to_map(machine.feature_level)
     return ({name: (limit, used[name]) for name, limit in limits.items()},)

@@ -1,10 +1,10 @@
-"""Leases: keys that are removed unless their owner keeps a lease alive. Replicated state.
+"""Leases, which are replicated state: the keys of a lease are removed unless the lease's owner keeps renewing it.
 
 A lease expires when an entry is applied whose leader time is at or above the lease's deadline, before the commands of
-that entry. Renewals go through the log too, so a renewal that arrives after the expiry is answered with 0. No clock but
-leader time counts. It stands still while nobody leads and never runs faster than true time. An owner believes in its
-lease for one time to live from the moment at which it sent the last renewal that was answered. So a lease never ends
-while its owner believes in it.
+that entry. Renewals go through the log too, so a renewal that arrives after the expiry is answered with 0. Leader time
+is the only clock. It stands still while nobody leads and never runs faster than true time. An owner relies on its lease
+for one time to live after it sent the last renewal that was answered. So a lease never expires while its owner relies
+on it.
 
 After an election no lease expires until a grace has passed (`hold_until`), so that owners can reach the new leader.
 
@@ -20,18 +20,18 @@ from kvstore.store.deadline_heap import NEVER, DeadlineHeap
 FIRST_LEASE_ID = 1
 """Lease id 0 means "no lease"."""
 
-EXPIRED_KEYS_PER_ENTRY = 512
-"""A constant of the protocol: after this many keys and leases, an entry expires no further lease. Ending a lease with
-one key takes 9 µs, so this takes 2.5 ms, unless a single lease has more keys, which take 2 µs each. The other leases
-expire with the next entry, which the leader proposes at once."""
+EXPIRED_KEYS_PER_ENTRY = 256
+"""A constant of the protocol: once an entry has removed this many expired leases and keys, it expires no further lease.
+Ending a lease with one key takes 9 to 17 µs, so an entry takes 2 to 4 ms. It takes longer only if a single lease has
+more keys, at 2 µs each. The other due leases expire with the next entry, which the leader proposes at once."""
 
 CORRECTIONS_PART = 2
-"""A command that renews leases corrects half as many entries of the heap. A client renews a lease at a third of its
-time to live, so an entry has been corrected before its time comes."""
+"""A command that renews n leases corrects up to n / CORRECTIONS_PART early entries of the deadline heap. A client
+renews a lease three times within its time to live, so an entry is corrected before its time comes."""
 
 
 class GrantedLease:
-    """One lease. It expires once leader time reaches `deadline` (ns). `keys`: those attached to it."""
+    """One lease. It expires once leader time reaches `deadline` (ns). `keys`: the keys attached to it."""
 
     __slots__ = ("deadline", "keys", "lease_id", "ttl_ns")
 
@@ -54,7 +54,8 @@ class Leases:
         self.hold_until = 0  # In ns of leader time: no lease expires earlier.
 
     def grant(self, lease_id: int, ttl_ns: int, leader_time: int) -> GrantedLease:
-        """Add a lease. `lease_id` 0: the next free id. The caller has checked that the id is free, and the bound."""
+        """Add a lease. If `lease_id` is 0, the lease gets the next free id. The caller has checked that `lease_id` is
+        free and that `leases_max` is not reached."""
         if lease_id == 0:
             while self.next_id in self.by_id:
                 self.next_id += 1
@@ -65,10 +66,10 @@ class Leases:
         return lease
 
     def renew_all(self, lease_ids: Sequence[int], leader_time: int) -> list[int]:
-        """Postpone deadlines; returns the time to live of each lease in ns, or 0 if there is no such lease.
+        """Postpone the deadlines of leases. Returns for each id the time to live in ns, or 0 if there is no such lease.
 
-        Cost: about 1 µs for each. Part of it corrects deadlines that were postponed before, so that these corrections
-        are not all due at the same time.
+        Cost: about 1 µs for each lease. This includes corrections of the deadline heap for earlier renewals, so that
+        the corrections are not all due at the same time.
         """
         by_id, found = self.by_id, list[int]()
         for lease_id in lease_ids:
@@ -88,16 +89,18 @@ class Leases:
         self.deadlines.removed()
 
     def move_key(self, key: bytes, old_id: int, new_id: int) -> None:
-        """Move a key, whose record was written or removed, from lease `old_id` to lease `new_id`. 0: no lease."""
+        """Move a key, whose record was written or removed, from lease `old_id` to lease `new_id`. An id of 0 stands for
+        no lease."""
         if old_id:
             self.by_id[old_id].keys.discard(key)
         if new_id:
             self.by_id[new_id].keys.add(key)
 
     def next_deadline(self, time: int = NEVER) -> int | None:
-        """When the next lease expires unless it is renewed, in ns of leader time; None if there is none.
+        """When the next lease expires unless it is renewed, in ns of leader time. None if there is no lease.
 
-        If none expires by `time`, the result is only a bound, which is after `time`.
+        If no lease expires at or before `time`, the result is some time that is after `time` and not after the next
+        expiry.
         """
         if time < self.hold_until:
             return self.hold_until if self.by_id else None

@@ -1,8 +1,8 @@
 """Operations and transactions carried out on a store: in order, as one change, all or nothing.
 
-Every function takes a valid body (`protocol/validation.py`) and returns a result item (`protocol/results.py`). Writes
-go straight into the store, where later operations see them; an error undoes them. The remembered deletions and the
-revision change only at the end; no other code reads the store before the end.
+All bodies must be valid (`protocol/validation.py`); results are result items (`protocol/results.py`). Writes go
+straight into the store, where later operations of the same transaction see them, and an error undoes them. The
+remembered deletions and the revision change only at the end. No other code reads the store before the end.
 
 See docs/reference/specification.md#84-transactions.
 """
@@ -24,7 +24,7 @@ from kvstore.errors import (
     RevisionCompacted,
     StoreBusy,
 )
-from kvstore.limits import COMPARE_KEYS_MAX, DELETE_KEYS_MAX, ITEM_OVERHEAD_BYTES, RESPONSE_BYTES_MAX, StoreLimits
+from kvstore.limits import COMPARE_KEYS_MAX, ITEM_OVERHEAD_BYTES, RESPONSE_BYTES_MAX, StoreLimits
 from kvstore.protocol.commands import CommandKind, Comparison, PutFlag, Target
 from kvstore.protocol.results import PUT_DONE, ResultItem, refusal_item
 from kvstore.protocol.validation import APPENDED_BYTES
@@ -59,11 +59,11 @@ def put(store: KeyValueMap, key: bytes, value: bytes, limits: StoreLimits) -> Re
 
 
 def compare_and_set(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> ResultItem:
-    """Write if the key is as expected, else return its present record or deletion."""
+    """Write the value if the key is as expected. Otherwise return its present record or deletion."""
     _, key, value, expected = body
     target = Target.MOD_REVISION if type(expected) is int else Target.VALUE
     if not holds(store.records.get(key), (target, Comparison.EQUAL, key, expected)):
-        return (0, store.revision, (5, False, *_Branch(store).seen(key)))
+        return (0, store.revision, (5, False, *_Branch(store, limits).seen(key)))
     result = put(store, key, value, limits)
     return (0, result[1], _SET) if result[0] == 0 else result
 
@@ -79,7 +79,8 @@ def txn(store: KeyValueMap, body: Sequence[Any], limits: StoreLimits) -> ResultI
 
 
 class Path(NamedTuple):
-    """The path through a transaction that its comparisons have chosen: operations, and paths of inner transactions."""
+    """The path that the comparisons of a transaction have chosen. `operations`: the operations of the chosen branch,
+    with the path of each inner transaction in its place."""
 
     succeeded: bool
     operations: Sequence[Sequence[Any] | Path]
@@ -88,7 +89,7 @@ class Path(NamedTuple):
 def choose(store: KeyValueMap, body: Sequence[Any]) -> Path:
     """Evaluate the comparisons of a transaction, and those of the inner transactions on the chosen path.
 
-    Raises InvalidRequest if their ranges have too many keys.
+    Raises InvalidRequest if the ranges in the comparisons have too many keys.
     """
     return _Choice(store).path_of(body)
 
@@ -148,12 +149,12 @@ _PLACES = {Target.CREATE_REVISION: 1, Target.MOD_REVISION: 2, Target.VERSION: 3,
 
 
 def run(store: KeyValueMap, operations: Sequence[Sequence[Any] | Path], limits: StoreLimits) -> tuple[ResultItem, ...]:
-    """Carry out operations as one change. On any KvError the store is unchanged.
+    """Carry out operations as one change. If this raises a KvError, the store is unchanged.
 
     The revision rises by one if a record was written or removed. Raises QuotaExceeded if the stored bytes have grown
     and are above the quota.
     """
-    branch, bytes_before = _Branch(store), store.stored_bytes
+    branch, bytes_before = _Branch(store, limits), store.stored_bytes
     try:
         results = branch.carry_out_all(operations)
         if bytes_before < store.stored_bytes > limits.quota_bytes:
@@ -169,13 +170,14 @@ def run(store: KeyValueMap, operations: Sequence[Sequence[Any] | Path], limits: 
 class _Branch:
     """Operations being carried out: their writes so far, and how many bytes the remaining results may have."""
 
-    def __init__(self, store: KeyValueMap) -> None:
+    def __init__(self, store: KeyValueMap, limits: StoreLimits) -> None:
         self.store = store
         # The revision of the writes; reads before the first write are at the old revision.
         self.revision = store.revision + 1
         self.written: dict[bytes, RecordItem | None] = {}  # Key → its old record. No key is written twice.
         self._budget = RESPONSE_BYTES_MAX
-        self._range_keys = 0  # How many keys the deletions of ranges have removed.
+        self._delete_keys_max = limits.delete_keys_max
+        self._range_keys = 0  # How many keys the ranges to delete have had so far.
 
     def carry_out_all(self, operations: Sequence[Sequence[Any] | Path]) -> tuple[ResultItem, ...]:
         """Carry out operations and inner transactions in order; returns the bodies of their results."""
@@ -214,7 +216,7 @@ class _Branch:
         return self._add(body)
 
     def seen(self, key: bytes) -> tuple[Any, ...]:
-        """`(record,)`, or `(None, deleted_revision, exact)` of an absent key."""
+        """`(record,)` if the key exists, `(None, deleted_revision, exact)` if it is absent."""
         record = self.store.records.get(key)
         if record is not None:
             return (record,)
@@ -223,7 +225,8 @@ class _Branch:
         return (None, *self.store.deletion_of(key))
 
     def _write(self, key: bytes, value: bytes, lease_id: int) -> None:
-        """Write a record. Only an append can be a second write of a key; validation has refused all others."""
+        """Write a record. A key can be written a second time only if an append makes the same key; validation has
+        refused all other cases."""
         if key in self.written:
             raise InvalidRequest(Reason.KEY_WRITTEN_TWICE)
         self.written[key] = self.store.place(key, value, self.revision, lease_id)
@@ -267,14 +270,15 @@ class _Branch:
         return (10, number)
 
     def _check_lease(self, lease_id: int, key: bytes) -> None:
-        """Check that `key` can be attached to this lease; 0: to none. One transaction may exceed the bound on keys."""
+        """Check that `key` may be attached to the lease; a `lease_id` of 0 stands for no lease. A transaction may
+        exceed the bound, because the keys that it attaches itself are not counted here."""
         if not lease_id:
             return
         lease = self.store.leases.by_id.get(lease_id)
         if lease is None:
             raise LeaseNotFound(lease_id)
-        if len(lease.keys) >= DELETE_KEYS_MAX and key not in lease.keys:
-            raise StoreBusy("lease_keys_max", DELETE_KEYS_MAX)
+        if len(lease.keys) >= self._delete_keys_max and key not in lease.keys:
+            raise StoreBusy("delete_keys_max", self._delete_keys_max)
 
     def _delete(self, key: bytes) -> ResultItem:
         is_written = key in self.written
@@ -288,10 +292,10 @@ class _Branch:
     def _delete_range(self, body: Sequence[Any]) -> ResultItem:
         _, start, end, returns_old = body
         self._range_keys += self.store.count_of(start, end)
-        if self._range_keys > DELETE_KEYS_MAX:
-            raise InvalidRequest(Reason.TOO_MANY_KEYS, self._range_keys, DELETE_KEYS_MAX)
+        if self._range_keys > self._delete_keys_max:
+            raise InvalidRequest(Reason.TOO_MANY_KEYS, self._range_keys, self._delete_keys_max)
         keys = self.store.keys_of(start, end)
-        if not self.written.keys().isdisjoint(keys):  # One of them was written by an append.
+        if not self.written.keys().isdisjoint(keys):  # An append has written one of the keys.
             raise InvalidRequest(Reason.KEY_WRITTEN_TWICE)
         items: list[tuple[Any, ...]] = []
         self._spend(0)
@@ -304,14 +308,14 @@ class _Branch:
         return (7, len(keys), tuple(items)) if returns_old else (7, len(keys))
 
     def _seen_at(self, key: bytes, revision: int) -> tuple[Any, ...]:
-        """`(record,)` as of an older revision, or `(None, revision, False)` of a key that was absent then."""
+        """Read a key as of `revision`. `(None, revision, False)` if the key was absent at that older revision."""
         if not self._is_older(revision):
             return self.seen(key)
         record = self.store.record_at(key, revision, self.written)
         return (record,) if record is not None else (None, revision, False)
 
     def _is_older(self, revision: int) -> bool:
-        """True if the state as of `revision` is not the present one. Raises RevisionAhead, RevisionCompacted."""
+        """True if `revision` is older than the present revision. Raises RevisionAhead, RevisionCompacted."""
         store = self.store
         now = self.revision if self.written else store.revision
         if revision > now:
@@ -336,7 +340,7 @@ class _Branch:
 
 
 def _number_of(key: bytes, value: bytes) -> int:
-    """The number that a value shows as plain decimal text. Raises NotANumber."""
+    """The number that `value` contains as decimal text. Raises NotANumber."""
     if len(value) <= NUMBER_BYTES_MAX and (value[1:] if value[:1] == b"-" else value).isdigit():
         return int(value)
     raise NotANumber(key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore.errors import LeaseExists, LeaseNotFound, StoreBusy
-from kvstore.limits import DELETE_KEYS_MAX, TIME_NS_MAX
+from kvstore.limits import TIME_NS_MAX, StoreLimits
 from kvstore.protocol.commands import (
     Add,
     Append,
@@ -183,15 +183,15 @@ def test_a_transaction_that_is_taken_back_leaves_leases_as_they_were() -> None:
 
 
 def test_the_keys_of_a_lease_are_bounded_and_a_key_that_it_has_can_be_written_again() -> None:
-    fed = leased()
-    raw = [encode_command(Put(b"%d" % number, b"", lease_id=1)) for number in range(DELETE_KEYS_MAX)]
+    fed, most = leased(), StoreLimits().delete_keys_max
+    raw = [encode_command(Put(b"%d" % number, b"", lease_id=1)) for number in range(most)]
     fed.feed(raw)
     with pytest.raises(StoreBusy) as caught:
         fed.do(Put(b"one more", b"", lease_id=1))
-    assert (caught.value.bound, caught.value.limit) == ("lease_keys_max", DELETE_KEYS_MAX)
+    assert (caught.value.bound, caught.value.limit) == ("delete_keys_max", most)
     assert isinstance(fed.do(Put(b"7", b"again", lease_id=1)), PutResult)
     assert isinstance(fed.do(Put(b"8", b"again", keep_lease=True)), PutResult)
-    assert fed.do(LeaseRevoke(1)) == LeaseRevoked(DELETE_KEYS_MAX + 4, DELETE_KEYS_MAX)
+    assert fed.do(LeaseRevoke(1)) == LeaseRevoked(most + 4, most)
 
 
 # Ends.

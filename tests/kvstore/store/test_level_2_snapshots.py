@@ -60,7 +60,8 @@ def test_the_rows_and_fields_of_level_2() -> None:
         "lease_hold_until": 0,
     }
     assert (header["revision"], header["compact_revision"], header["feature_level"]) == (6, 3, 2)
-    assert list(header["limits"])[6:] == ["history_bytes_max", "history_events_max", "leases_max", "lease_grace_ns"]
+    added = ["history_bytes_max", "history_events_max", "leases_max", "lease_grace_ns", "delete_keys_max"]
+    assert list(header["limits"])[6:] == added
     assert chunks[2:] == [
         [
             5,

@@ -14,7 +14,7 @@ from kvstore.errors import (
     Reason,
     ResponseTooLarge,
 )
-from kvstore.limits import COMPARE_KEYS_MAX, DELETE_KEYS_MAX, MIB
+from kvstore.limits import COMPARE_KEYS_MAX, MIB, StoreLimits
 from kvstore.protocol.commands import (
     Add,
     Append,
@@ -149,17 +149,19 @@ def test_records_that_do_not_fit_in_an_answer_are_not_deleted() -> None:
 
 
 def test_one_command_deletes_a_bounded_number_of_keys() -> None:
-    """All its ranges together, so that no command stops a member for long."""
-    fed = holding()
-    fed.feed([encode_command(Put(b"%05d" % number, b"")) for number in range(DELETE_KEYS_MAX + 1)])
-    both = Txn((), (DeleteRange(b"", b"05000"), DeleteRange(b"05000", None)))
+    """All its ranges together, so that no command stops a member for long. An operator can change the bound."""
+    fed, most = holding(), StoreLimits().delete_keys_max
+    fed.feed([encode_command(Put(b"%05d" % number, b"")) for number in range(most + 1)])
+    both = Txn((), (DeleteRange(b"", b"00500"), DeleteRange(b"00500", None)))
     for command in (DeleteRange(b"", None), both):
         with pytest.raises(InvalidRequest) as caught:
             fed.do(command)
         assert caught.value.reason is Reason.TOO_MANY_KEYS
-        assert (caught.value.size, caught.value.size_max) == (DELETE_KEYS_MAX + 1, DELETE_KEYS_MAX)
-    assert fed.machine.status().keys == DELETE_KEYS_MAX + 1
-    assert fed.do(DeleteRange(b"00001", None)) == DeleteRangeResult(DELETE_KEYS_MAX + 3, DELETE_KEYS_MAX)
+        assert (caught.value.size, caught.value.size_max) == (most + 1, most)
+    assert fed.machine.status().keys == most + 1
+    fed.do(ChangeLimits(delete_keys_max=most + 1))
+    fed.do(both)
+    assert fed.machine.status().keys == 0
 
 
 # Appends.

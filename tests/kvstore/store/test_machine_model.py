@@ -46,7 +46,8 @@ from tests.kvstore.support.machine_fixture import Fed, restored
 from tests.kvstore.support.naive_store import Answer, NaiveStore
 
 LIMITS = {"quota_bytes": 600, "sessions_max": 3, "results_per_session_max": 3, "deletions_max": 3}
-LEVEL_2_LIMITS = {"history_events_max": 5, "history_bytes_max": 300, "leases_max": 3, "lease_grace_ns": 10}
+HISTORY_LIMITS = {"history_events_max": 5, "history_bytes_max": 300}
+LEVEL_2_LIMITS = HISTORY_LIMITS | {"leases_max": 3, "lease_grace_ns": 10, "delete_keys_max": 3}
 
 keys = st.sampled_from([b"a", b"a\x00", b"ab", b"b", b"c", b"\xff", b"\xff\xff"])
 values = st.sampled_from([b"", b"1", b"22", b"-3", b"9223372036854775806", b"v" * 100])
@@ -171,6 +172,7 @@ def commands(revisions: st.SearchStrategy[int], level: int) -> st.SearchStrategy
             history_events_max=st.none() | st.sampled_from([0, 1, 3, 5, 20]),
             leases_max=st.none() | st.integers(1, 3),
             lease_grace_ns=st.none() | st.integers(0, 10),
+            delete_keys_max=st.none() | st.integers(1, 3),
         ),
     ]
     if level > 1:

@@ -118,6 +118,8 @@ class NaiveStore:
     leases: dict[int, NaiveLease] = field(default_factory=dict)
     next_lease: int = 1
     hold_until: int = 0
+    before: dict[bytes, Record] = field(default_factory=dict)  # The records before the present transaction.
+    range_keys: int = 0  # How many keys its ranges have removed.
 
     def entry(self, time: int, commands: list[tuple[int, int, int, Command]]) -> list[Answer]:
         if time > self.time:
@@ -358,6 +360,7 @@ class NaiveStore:
         """Carry the operations out one after the other; the first write makes the next revision."""
         before, stored_before, old_revision = dict(self.records), self._stored(), self.revision
         written: list[bytes] = []
+        self.before, self.range_keys = before, 0
         results = self._run(operations, written, old_revision + 1)
         if self._stored() > max(stored_before, self.limits["quota_bytes"]):
             raise QuotaExceeded(self._stored(), self.limits["quota_bytes"])
@@ -419,6 +422,9 @@ class NaiveStore:
                 return DeleteResult(new, True)
             case DeleteRange(start, end):
                 inside = sorted(key for key in self.records if is_within(key, start, end))
+                self.range_keys += len(inside)
+                if self.range_keys > self.limits["delete_keys_max"]:
+                    raise InvalidRequest("too_many_keys", self.range_keys, self.limits["delete_keys_max"])
                 items = tuple(item_of(key, self.records[key]) for key in inside)
                 for key in inside:
                     self._remove(key, written, new)
@@ -430,6 +436,9 @@ class NaiveStore:
     def _write(self, key: bytes, value: bytes, lease_id: int, written: list[bytes], new: int) -> None:
         if lease_id and lease_id not in self.leases:
             raise LeaseNotFound(lease_id)
+        keys = {each for each, record in self.before.items() if record.lease_id == lease_id}
+        if lease_id and len(keys) >= self.limits["delete_keys_max"] and key not in keys:
+            raise StoreBusy("delete_keys_max", self.limits["delete_keys_max"])
         if key in written:
             raise InvalidRequest("key_written_twice")
         old = self.records.get(key)

@@ -1,8 +1,8 @@
-"""A second, slow implementation of the store: it carries out the log again, and keeps every state that ever was.
+"""A second, slow implementation of the store: it carries out the log again, and keeps every state that it has passed.
 
 It shares no code with the store. It sees each entry once, when the first member applies it, with the results that this
-member gave. A command whose result is a refusal has changed nothing. The result of any other command must be the one
-that the replay computes. So a wrong result is found even if all members agree on it.
+member gave. A command whose result is a refusal must have changed nothing. The result of any other command must be the
+one that the replay computes. So a wrong result is found even if all members agree on it.
 
 See docs/reference/specification.md#8-store.
 """
@@ -22,11 +22,11 @@ IS_REPLAY = "the store is the replay of its log"
 
 HISTORY_LEVEL = 2
 
-EXPIRED_PER_ENTRY = 512
-"""After this many keys and leases, an entry ends no further lease."""
+EXPIRED_PER_ENTRY = 256
+"""Once an entry has removed this many keys and expired leases, it ends no further lease."""
 
 EVENT_BYTES = 64
-"""What an event counts besides its key and its value before."""
+"""The bytes that an event counts in the history, in addition to its key and the value before the change."""
 
 FIRST_REVISION = 1
 
@@ -37,7 +37,7 @@ MaybeRecord = Record | None
 
 
 class Event(NamedTuple):
-    """One change of one key. `before` and `after`: its record, or None if it was absent."""
+    """One change of one key. `before` and `after`: the record before and after it, or None if the key was absent."""
 
     key: bytes
     before: MaybeRecord
@@ -46,7 +46,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class ReplayedLease:
-    """A lease that lives. Times are in ns of leader time."""
+    """A lease that has not ended. Times are in ns of leader time."""
 
     lease_id: int
     ttl_ns: int
@@ -55,7 +55,7 @@ class ReplayedLease:
 
 
 class EndedLease(NamedTuple):
-    """The end of a lease. `revision`: from this revision on it has no keys. `is_expired`: nobody has revoked it."""
+    """The end of a lease. From `revision` on, the lease has no keys. `is_expired` is False if the lease was revoked."""
 
     lease_id: int
     revision: int
@@ -63,12 +63,12 @@ class EndedLease(NamedTuple):
 
 
 def in_range(key: bytes, start: bytes, end: bytes | None) -> bool:
-    """True if the range [start, end) contains the key; `end` None: it goes up to the last key."""
+    """True if the range [start, end) contains the key. If `end` is None, the range has no upper end."""
     return key >= start and (end is None or key < end)
 
 
 class StoreReplay:
-    """The state after the newest entry that any member has applied, and all states before.
+    """The state after the newest entry that any member has applied, and all earlier states.
 
     `lease_ended` is called for each lease that ends.
     """
@@ -87,12 +87,12 @@ class StoreReplay:
         self.first_revision = FIRST_REVISION + 1  # Every event from this revision on is kept.
         self.limits = dict.fromkeys(StoreLimits.names(), 0) | StoreLimits().to_map()
         self._next_lease_id = 1
-        self._events: dict[int, tuple[Event, ...]] = {}  # By revision: all of them, also those that are not kept.
+        self._events: dict[int, tuple[Event, ...]] = {}  # By revision: all events, even if the store has dropped them.
         self._versions: dict[bytes, tuple[list[int], list[MaybeRecord]]] = {}  # By key: (revisions, records).
         self._kept_bytes = self._kept_events = 0
         self._done: set[tuple[int, int]] = set()  # (session, request number) of commands that were carried out.
 
-    # -- what it tells
+    # -- the states
 
     @property
     def compact_revision(self) -> int:
@@ -100,7 +100,7 @@ class StoreReplay:
         return self._compact_revision if self.is_kept else self.revision
 
     def events(self, revision: int) -> tuple[Event, ...]:
-        """The events of a revision, in order; empty for a revision that no change has."""
+        """The events of a revision, in order; empty if no change has made this revision."""
         return self._events.get(revision, ())
 
     def events_in(
@@ -131,7 +131,7 @@ class StoreReplay:
     # -- the log
 
     def applied_no_op(self, index: int, leader_time: int) -> None:
-        """Carry out the first entry of a leader."""
+        """Carry out a no-op entry, which is the first entry of a leader."""
         self.index = index
         if self.level >= HISTORY_LEVEL:
             grace_end = max(leader_time, self.leader_time) + self.limits["lease_grace_ns"]
@@ -140,7 +140,7 @@ class StoreReplay:
         self._bound_history()
 
     def applied(self, index: int, leader_time: int, commands: Sequence[Any], results: Sequence[Any]) -> None:
-        """Carry out the commands of an entry, and compare their results."""
+        """Carry out the commands of an entry, and compare the results with those that a member gave."""
         self.index = index
         self._pass_time(leader_time)
         for command, result in zip(commands, results, strict=True):
@@ -150,7 +150,7 @@ class StoreReplay:
         self._bound_history()
 
     def _is_to_do(self, command: Sequence[Any], result: Sequence[Any]) -> bool:
-        """True if the command has an effect now: it is no retry, and was not refused."""
+        """True if the command has an effect now: it is not a retry, and it was not refused."""
         session_id, request_no = command[:2]
         if session_id and request_no and result[0] not in NOT_CARRIED_OUT:
             if (session_id, request_no) in self._done:
@@ -222,7 +222,7 @@ class StoreReplay:
         return lease_id
 
     def _pass_time(self, leader_time: int) -> None:
-        """Set the time, and end the leases that are over."""
+        """Set the leader time, and end the leases that have expired."""
         if leader_time <= self.leader_time:
             return
         self.leader_time, room = leader_time, EXPIRED_PER_ENTRY
@@ -244,7 +244,7 @@ class StoreReplay:
     # -- changes
 
     def _seal(self, written: dict[bytes, MaybeRecord]) -> None:
-        """Complete a change. `written`: each changed key with its record before; `records` has those after."""
+        """Complete a change. `written`: each changed key with its old record; `self.records` has the new records."""
         if not written:
             return
         self.revision += 1
@@ -278,7 +278,7 @@ class StoreReplay:
         self._compact_revision, self.first_revision = self.revision, self.revision + 1
 
     def _bound_history(self) -> None:
-        """Forget the oldest revisions while more is kept than the bounds allow. The newest one stays."""
+        """Drop the oldest revisions while more is kept than the bounds allow. The newest revision is always kept."""
         if not self.is_kept:
             return
         bytes_max, events_max = self.limits["history_bytes_max"], self.limits["history_events_max"]
@@ -300,12 +300,12 @@ def _cost(event: Event) -> int:
 
 
 def _plain(item: Any) -> Any:
-    """Turn tuples into lists, in depth."""
+    """Turn tuples into lists, at every depth."""
     return [_plain(part) for part in item] if isinstance(item, tuple | list) else item
 
 
 class _Change:
-    """One command that is carried out: its writes so far. `written`: each changed key with its record before."""
+    """One command that is being carried out. `written`: each key that it has changed so far, with the old record."""
 
     def __init__(self, replay: StoreReplay) -> None:
         self._replay, self._records = replay, replay.records
@@ -313,7 +313,7 @@ class _Change:
         self.written: dict[bytes, MaybeRecord] = {}
 
     def carry_out(self, body: Sequence[Any], told: Sequence[Any]) -> list[Any]:
-        """Carry out an operation; returns the body of its result. `told`: the body that the member gave."""
+        """Carry out an operation, and return the body of its result. `told`: the body that the member gave."""
         match body[0]:
             case CommandKind.PUT:
                 return self._put(body)
@@ -390,7 +390,7 @@ class _Change:
     # Transactions.
 
     def _path(self, body: Sequence[Any]) -> tuple[bool, list[Any]]:
-        """Evaluate the comparisons of a transaction and of the inner ones on its path, before anything is written."""
+        """Choose the branches of a transaction and of its inner transactions, before anything is written."""
         succeeded = all(self._compares(compare) for compare in body[1])
         branch = body[2] if succeeded else body[3]
         return succeeded, [self._path(each) if each[0] == CommandKind.TXN else None for each in branch]
@@ -415,7 +415,7 @@ class _Change:
     # Reads.
 
     def _at(self, revision: int) -> int:
-        """The older revision that a read names, or 0 for the state with the writes so far."""
+        """The older revision that a read names, or 0 if the read wants the state with the writes so far."""
         replay = self._replay
         now = self._revision if self.written else replay.revision
         if revision in (0, now):
@@ -428,7 +428,9 @@ class _Change:
         return revision
 
     def _seen(self, key: bytes, revision: int, told: Sequence[Any]) -> list[Any]:
-        """A record, or what is told about an absent key. When the key was deleted is the matter of another checker."""
+        """The record of a key, or what a result holds for an absent key. The replay does not check when an absent key
+        was deleted, and takes this part from `told`.
+        """
         at = self._at(revision)
         record = self._replay.record_at(key, at) if at else self._records.get(key)
         if record is not None:
