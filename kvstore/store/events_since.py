@@ -1,8 +1,8 @@
 """The events above a revision: what has to be undone to read a range as of that revision.
 
-A record that is present and was created at or before the revision existed then; it is the same if it was not modified
-since. A record that was created at or before the revision and deleted since existed then, too. So a read looks up the
-events only of the keys on its page, however many events there are.
+A key existed at the revision in two cases. Either its present record was created at or before the revision, or a record
+that was created at or before the revision has been deleted since. A present record that was not modified after the
+revision is the record as of the revision. So a read looks up events only for those keys of its page that have changed.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 
-from kvstore.store.sealed_block import KeyChange, MaybeRecord, SealedBlock
+from kvstore.store.sealed_block import KeyChange, MaybeRecord, OpenBlock, SealedBlock
 
 BACK_MAX = 2
-"""How many events of a key are followed back from its present record, at 2 µs each. If there are more events since
-then, the first one is searched from the other end, where it is probably near."""
+"""How many events of a key are followed backwards from its present record, at 2 µs each. If the key has more events
+above the revision, the search begins at the oldest event instead, because the key's first event is probably near it."""
 
 
 class EventsSince:
-    """The events above `revision`, to be read before any change.
+    """The events above `revision`. They must be read before the store changes.
 
-    They are those of `blocks`, of the first one from the place `start` on, and the open ones in the four lists.
+    They are the events of `blocks`, without those before the place `start` in the first block, and the events of
+    `opened` from the place `first` on.
     """
 
     def __init__(
@@ -29,40 +30,36 @@ class EventsSince:
         revision: int,
         blocks: Sequence[SealedBlock],
         start: int,
-        revisions: Sequence[int],
-        keys: Sequence[bytes],
-        befores: Sequence[MaybeRecord],
-        afters: Sequence[MaybeRecord],
+        opened: OpenBlock,
+        first: int,
     ) -> None:
         self.revision = revision
-        self._blocks = blocks[1:] if start else blocks  # Those without events at or below the revision.
+        self._blocks = blocks[1:] if start else blocks  # The blocks with later events only.
         self._all_blocks, self._start = blocks, start
-        self._revisions, self._keys, self._befores = revisions, keys, befores
-        # Of the other events, which are searched one by one.
+        self._open, self._first = opened, first
+        # The creations and deletions outside these blocks, which are searched one by one.
         self._changes: list[KeyChange] = blocks[0].changes_from(start) if start else []
-        self._changes += [
-            (key, before[1] if before else 0, after is None)
-            for key, before, after in zip(keys, befores, afters, strict=True)
-            if before is None or after is None
-        ]
+        self._changes += opened.changes_from(first)
 
     def count_growth(self, start: bytes, end: bytes | None) -> int:
-        """How many more keys of the range there are now than there were. Cost: 1 µs for each block."""
+        """By how many keys the range has grown since the revision; negative if it has shrunk. Cost: 1 µs for each
+        block."""
         growth = 0
         for key, _, is_deletion in self._changes:
             if key >= start and (end is None or key < end):
                 growth += -1 if is_deletion else 1
         if not start and end is None:
-            return growth + sum([len(block.created) - len(block.deleted) for block in self._blocks])
+            return growth + sum([len(block.new_keys) - len(block.deleted) for block in self._blocks])
         for block in self._blocks:
-            for keys, sign in ((block.created, 1), (block.deleted, -1)):
+            for keys, sign in ((block.new_keys, 1), (block.deleted, -1)):
                 if keys:
                     high = len(keys) if end is None else bisect_left(keys, end)
                     growth += sign * max(0, high - bisect_left(keys, start))
         return growth
 
     def deleted(self, start: bytes, end: bytes | None, *, reverse: bool) -> Iterator[bytes]:
-        """The keys of the range that were there and have been deleted since, in order, each once."""
+        """The keys of the range that existed at the revision and have been deleted since, in order, without
+        duplicates."""
         revision = self.revision
         others = [
             key
@@ -80,11 +77,14 @@ class EventsSince:
         return merge(*found, reverse=reverse)
 
     def befores(self, present: Mapping[bytes, int]) -> dict[bytes, MaybeRecord]:
-        """For each of these keys that has events, the record before the first one.
+        """For each key of `present` that has events, the record before its first event.
 
-        `present`: key → the revision of its present record, or 0 if this was created since `revision` or there is none.
-        Cost: 2 to 4 µs for each key. For keys with more than BACK_MAX events and those with a 0 also, for each block,
-        60 ns for each key that is still to be found, or for each key of the block if these are fewer.
+        `present` maps a key to the `mod_revision` of its present record. It maps the key to 0 if there is no present
+        record, or if that was created after `revision`.
+
+        Cost: 2 to 4 µs for each key. Keys with a 0, and keys with more than BACK_MAX events, are looked up in the
+        blocks. In each block this costs 60 ns for each key not found yet, or for each key of the block if that has
+        fewer.
         """
         found = dict[bytes, MaybeRecord]()
         for key, revision in present.items():
@@ -105,25 +105,26 @@ class EventsSince:
             for key in here:
                 found[key] = block.before(firsts[key])
             left -= here
-        for key, before in zip(self._keys, self._befores, strict=True):
-            if key in left:
-                found[key] = before
-                left.remove(key)
+        if left:
+            for place in range(self._first, len(self._open)):
+                if (key := self._open.keys[place]) in left:
+                    found[key] = self._open.before(place)
+                    left.remove(key)
         return found
 
     def _followed_back(self, key: bytes, revision: int) -> MaybeRecord:
-        """The record of `key` as it was, from the event that made its present record, at `revision`; None if it is too
-        far back."""
+        """The record of `key` as of `self.revision`, searched backwards from the present record, which was written at
+        `revision`. None if it is more than BACK_MAX events back."""
         for _ in range(BACK_MAX):
             before = self._before(key, revision)
-            assert before is not None, key  # It was created at or before `self.revision`.
+            assert before is not None, key  # The record was created at or before `self.revision`.
             if before[2] <= self.revision:
                 return before
             revision = before[2]
         return None
 
     def _before(self, key: bytes, revision: int) -> MaybeRecord:
-        """The record of `key` before its event of this revision."""
+        """The record of `key` before its event at `revision`."""
         blocks = self._all_blocks
         for number in range(bisect_left(blocks, revision, key=_last_revision), len(blocks)):
             block = blocks[number]
@@ -134,11 +135,12 @@ class EventsSince:
                 place += 1
             if place < len(block):
                 break
-        place = bisect_left(self._revisions, revision)
-        while self._keys[place] != key:
+        opened = self._open
+        place = bisect_left(opened.revisions, revision)
+        while opened.keys[place] != key:
             place += 1
-        assert self._revisions[place] == revision, key
-        return self._befores[place]
+        assert opened.revisions[place] == revision, key
+        return opened.before(place)
 
 
 def _last_revision(block: SealedBlock) -> int:

@@ -1,10 +1,10 @@
-"""Garbage collection in a process that only runs a member: no collection may walk the whole state.
+"""Garbage collection in a process that only runs a member: collections are kept from walking the whole state.
 
 Reference counting frees nearly all objects here; the collector frees the few cycles that errors and connections leave
-behind. But each collection would walk the whole state, such as a map of 10⁶ records, or 1,000 blocks of 1,000 sorted
-keys. This takes 50 to 200 ms. Even a collection of the youngest generation would walk a large map: the collector stops
-tracking a map of untracked values when it visits the map, and tracks the map again at the next write. Frozen objects
-(`gc.freeze`) are not walked any more.
+behind. But a full collection would walk the whole state, such as a dict of 10⁶ records, or 1,000 blocks of 1,000 sorted
+keys. This takes 50 to 200 ms. Even a collection of the youngest generation would walk a large dict: a collection stops
+tracking a dict whose values are all untracked, and the next write to the dict puts it into the youngest generation.
+Frozen objects (`gc.freeze`) are not walked any more.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 LONG_NS = 5_000_000
 """A collection that takes longer than this (5 ms) has walked large long-lived objects, which are then frozen."""
 
-YOUNG_MAX = 1_000
-"""The number of commands after which the youngest generation is collected, which takes 0.1 ms. Python itself collects
-this generation when 700 more objects were made than freed. Under a steady load, as many records and results are freed
-as are made, so Python would collect rarely. Up to 10⁵ young objects would gather for seconds, and then be walked all at
-once, for 20 to 50 ms."""
+YOUNG_MAX = 5_000
+"""After this many commands, the youngest generation is collected; this takes 0.1 ms. Python itself would collect this
+generation only when 700 more objects were made than freed. But under a steady load, as many records and results are
+freed as are made. So up to 10⁵ young objects would gather over some seconds, and then a single collection would walk
+all of them, in 20 to 50 ms."""
 
 _began_at = 0
 _young = 0
@@ -43,8 +43,8 @@ def freeze_state() -> None:
     """Freeze all current objects: the collector ignores them. From now on, another freeze follows each collection
     that takes more than 5 ms.
 
-    Cost: O(1). Frozen objects that later become cyclic garbage are never freed. They are few, because objects are
-    frozen again only after the state has grown a lot or was replaced.
+    Cost: O(1). Frozen objects that later become cyclic garbage are never freed. There are few of them, because objects
+    are frozen again only after the state has grown a lot or was replaced.
     """
     gc.freeze()
     if _freeze_after_a_long_one not in gc.callbacks:
@@ -66,8 +66,8 @@ def _freeze_after_a_long_one(phase: str, _: dict[str, Any]) -> None:
 
 
 def note_allocations(count: int) -> None:
-    """Count applied commands, and collect young objects when due. A command leaves about one new record and one new
-    result."""
+    """Count applied commands, and collect the youngest generation after each `YOUNG_MAX` of them. A command leaves
+    about one new record and one new result."""
     global _young
     _young += count
     if _young >= YOUNG_MAX:

@@ -1,13 +1,13 @@
 """The kept history: every change since the compact revision, in order, as an undo log.
 
-An event is `(revision, key, record before, record after)`: `before` is None for a creation, `after` for a deletion. The
-record before makes it an undo log: a read at an old revision begins with the present record and undoes what came later.
-Watches follow the events by their *numbers*: the first event that a store ever keeps has number 0, and no number is
-used twice.
+An event is `(revision, key, record before, record after)`. The record before is None for a creation, the record after
+is None for a deletion. A read at an old revision begins with the present record and undoes all later events, which is
+why events have the record before. Each event has a *number*, by which watches follow the events: the first event of a
+history has number 0, and no number is used twice.
 
 Events are kept in blocks of 1,024. A full block is sealed: its columns become tuples of atoms and arrays of numbers.
-The garbage collector does not walk these, and an event has half the size that it has as two records. A put makes
-four appends to the open block.
+The garbage collector does not walk such columns, and an event in them takes half the memory of two records. A put
+makes one append to each of four lists, from which `History.settle` moves the events to the open block.
 
 See docs/reference/specification.md#814-history.
 """
@@ -20,11 +20,12 @@ from typing import NamedTuple
 
 from kvstore.limits import RECORD_OVERHEAD_BYTES
 from kvstore.store.events_since import EventsSince
-from kvstore.store.sealed_block import BLOCK_EVENTS, Columns, MaybeRecord, SealedBlock, columns_of, running_totals
+from kvstore.store.sealed_block import BLOCK_EVENTS, PORTION_EVENTS, MaybeRecord, OpenBlock, SealedBlock
 
 
 class Event(NamedTuple):
-    """One change of one key. `before` and `after`: its record, or None if the key was absent."""
+    """One change of one key. `before` and `after`: the record before and after the change; None if the key was absent
+    then."""
 
     revision: int
     key: bytes
@@ -33,25 +34,26 @@ class Event(NamedTuple):
 
 
 class HistoryView(NamedTuple):
-    """The events of one moment: those of `blocks` from number `first_number` on, then the open ones in three lists."""
+    """The events that were kept at one moment: the events of `blocks` from number `first_number` on, and then those of
+    the open block, in three columns."""
 
     blocks: list[SealedBlock]
     first_number: int
-    revisions: list[int]
-    keys: list[bytes]
-    befores: list[MaybeRecord]
+    revisions: Sequence[int]
+    keys: Sequence[bytes]
+    befores: Sequence[MaybeRecord]
 
 
 class History:
-    """Events of a store, oldest first. `is_on`: events are kept; otherwise there are none.
+    """The kept events of a store, oldest first. If `is_on` is false, no events are kept.
 
-    Hot loops append to `revisions`, `keys`, `befores` and `afters` themselves: these lists are the open block, which
-    may be longer than a sealed one for a while. After each run of changes, and before anything reads the history,
-    `settle` must be called: it seals full blocks and enforces the bounds. The result does not depend on the time of
-    the call, because the newest event and the bounds determine which event is the oldest to be kept.
+    Hot loops append to `revisions`, `keys`, `befores` and `afters` themselves: these lists have the events that are not
+    in a block yet. After each run of changes, and before anything reads the history, `settle` must be called: it moves
+    the events to the open block, seals full blocks, and enforces the bounds. Which events are kept does not depend on
+    when `settle` is called, because the newest event and the bounds determine the oldest kept event.
 
     `compact_revision`: older revisions cannot be read. `first_revision`: every event from this revision on is kept. It
-    is the compact revision, or the next one if the events of the compact revision itself were never kept.
+    is the compact revision, or the next revision if the events of the compact revision itself were never kept.
     """
 
     __slots__ = (
@@ -60,7 +62,6 @@ class History:
         "_last_total",
         "_open_number",
         "_open_total",
-        "_totals",
         "afters",
         "befores",
         "blocks",
@@ -71,6 +72,7 @@ class History:
         "first_revision",
         "is_on",
         "keys",
+        "open",
         "revisions",
     )
 
@@ -80,15 +82,15 @@ class History:
         self.bytes_max = self.events_max = 0
         self.first_number = 0
         self.blocks: list[SealedBlock] = []
+        self.open = OpenBlock()
         self.revisions: list[int] = []
         self.keys: list[bytes] = []
         self.befores: list[MaybeRecord] = []
         self.afters: list[MaybeRecord] = []
         self._open_number = 0  # The number of the first event of the open block.
-        # Sums of the bytes that events count, from number 0 on: of all events before the open block, of all settled
-        # events, and of all events that are not kept any more.
+        # Three sums of the bytes that events from number 0 on count towards `bytes_max`: of all events before the open
+        # block, of all settled events, and of all events that are not kept any more.
         self._open_total = self._last_total = self._dropped_total = 0
-        self._totals: list[int] = []  # The same sum up to each settled event of the open block.
         self._dropped: list[SealedBlock] = []  # Blocks that are not kept any more, and are not freed yet.
 
     def __len__(self) -> int:
@@ -96,13 +98,13 @@ class History:
 
     @property
     def size_bytes(self) -> int:
-        """What the kept events count towards `bytes_max`."""
+        """How many bytes the kept events count towards `bytes_max`."""
         return self._last_total - self._dropped_total
 
     @property
     def end_number(self) -> int:
         """The number that the next event will have."""
-        return self._open_number + len(self.keys)
+        return self._open_number + len(self.open) + len(self.keys)
 
     # Changes.
 
@@ -112,21 +114,15 @@ class History:
         self.first_number = self._open_number = count
         self._open_total = self._last_total = self._dropped_total = size_bytes
 
-    def prepend(self, columns: Columns) -> None:
+    def prepend(self, loaded: OpenBlock) -> None:
         """Add a block before the events that were loaded so far."""
-        total = 0
-        totals = [
-            total := total + RECORD_OVERHEAD_BYTES + len(key) + len(value)
-            for key, value in zip(columns.keys, columns.values, strict=True)
-        ]
-        self.first_number -= len(totals)
-        self._dropped_total -= total
-        block = SealedBlock(self.first_number, 0, columns, totals)
-        block.base = self._dropped_total
-        self.blocks.insert(0, block)
+        self.first_number -= len(loaded)
+        self._dropped_total -= loaded.totals[-1]
+        self.blocks.insert(0, SealedBlock(self.first_number, self._dropped_total, loaded))
 
     def set_bounds(self, revision: int, bytes_max: int, events_max: int) -> None:
-        """Change the bounds at the present revision. If one of them is 0, no events are kept from now on."""
+        """Change the bounds. `revision` is the present revision. If one of the bounds is 0, all events are dropped, and
+        no more are kept."""
         self.settle()
         self.bytes_max, self.events_max = bytes_max, events_max
         is_on = bool(bytes_max and events_max)
@@ -140,7 +136,7 @@ class History:
         self.compact_revision, self.first_revision = revision, revision + 1
 
     def forget(self, revision: int) -> None:
-        """Forget all events, at the present revision."""
+        """Forget all events. `revision` is the present revision."""
         bounds = self.bytes_max, self.events_max
         self.set_bounds(revision, 0, 0)
         self.set_bounds(revision, *bounds)
@@ -153,33 +149,41 @@ class History:
         self.afters.append(after)
 
     def extend(self, revision: int, befores: Mapping[bytes, MaybeRecord], afters: Iterable[MaybeRecord]) -> None:
-        """Add the newest events, which are all of one revision. `befores`: by key."""
+        """Add the newest events, which all have the revision `revision`. `befores` maps each key to the record before;
+        `afters` has the records after, in the same order."""
         self.revisions += [revision] * len(befores)
         self.keys += befores
         self.befores += befores.values()
         self.afters += afters
 
     def settle(self) -> None:
-        """Count the newest events, seal full blocks, and drop the oldest revisions beyond a bound.
+        """Put the newest events into blocks, seal full blocks, and drop the oldest revisions beyond a bound.
 
-        The newest revision is always kept, whatever its size. Of the blocks that were compacted before, this frees one
-        more than are sealed. Cost: 0.05 µs for each new event, and 0.4 ms for each block that is sealed and freed.
+        The newest revision is always kept, whatever its size. A call also frees some of the dropped blocks: one more
+        than it seals. Cost: 0.05 µs for each new event, and 0.4 ms for each block that is sealed and freed.
         """
-        counted = len(self._totals)
-        if counted == len(self.keys) and not self._dropped:
+        count, sealed = len(self.keys), 0
+        if not count and not self._dropped:
             return
-        if counted < len(self.keys):
-            self._totals += running_totals(self.keys[counted:], self.befores[counted:], self._last_total)
-            self._last_total = self._totals[-1]
-        sealed = len(self.keys) // BLOCK_EVENTS
-        for _ in range(sealed):
-            self._seal()
+        first = 0
+        while first < count:
+            last = min(count, first + PORTION_EVENTS, first + BLOCK_EVENTS - len(self.open))
+            part = slice(first, last)
+            self.open.add(self.revisions[part], self.keys[part], self.befores[part], self.afters[part])
+            first = last
+            if len(self.open) == BLOCK_EVENTS:
+                self._seal()
+                sealed += 1
+        if count:
+            for column in (self.revisions, self.keys, self.befores, self.afters):
+                column.clear()
+            self._last_total = self._open_total + (self.open.totals[-1] if self.open.totals else 0)
         if self._dropped:
             del self._dropped[-1 - sealed :]
         self._enforce()
 
     def compact(self, revision: int) -> None:
-        """Forget all events below `revision`, which is above `compact_revision` and not above the present one."""
+        """Forget all events below `revision`, which is above `compact_revision` and not above the present revision."""
         assert revision > self.compact_revision
         self.compact_revision = revision
         if revision > self.first_revision:
@@ -187,17 +191,12 @@ class History:
             self._drop_until(self.number_from(revision))
 
     def _seal(self) -> None:
-        """Take the first BLOCK_EVENTS events out of the open block, and seal those of them that are still kept."""
-        skipped = max(0, self.first_number - self._open_number)
-        if skipped < BLOCK_EVENTS:
-            sealed = slice(skipped, BLOCK_EVENTS)
-            number = self._open_number + skipped
-            columns = columns_of(self.revisions[sealed], self.keys[sealed], self.befores[sealed], self.afters[sealed])
-            self.blocks.append(SealedBlock(number, self._total_before(number), columns, self._totals[sealed]))
-        self._open_number += BLOCK_EVENTS
-        self._open_total = self._totals[BLOCK_EVENTS - 1]
-        for column in (self.revisions, self.keys, self.befores, self.afters, self._totals):
-            del column[:BLOCK_EVENTS]
+        """Make the open block, which is full, a sealed block. If all its events were dropped, drop the block, too."""
+        block = SealedBlock(self._open_number, self._open_total, self.open)
+        if self.first_number < _end_number(block):
+            self.blocks.append(block)
+        self._open_number, self._open_total = _end_number(block), _last_total(block)
+        self.open = OpenBlock()
 
     def _enforce(self) -> None:
         """Drop the oldest revisions until both bounds hold, or one revision is left. Cost: O(log n)."""
@@ -215,19 +214,20 @@ class History:
                 self._drop_until(self.number_from(revision))
 
     def _total_before(self, number: int) -> int:
-        """What all events below `number` count, those that are not kept included."""
+        """How many bytes all events below `number` count, including the events that are not kept any more. `number`:
+        that of a kept event, or `end_number`."""
         place = number - self._open_number
         if place >= 0:
-            return self._totals[place - 1] if place else self._open_total
+            return self._open_total + (self.open.totals[place - 1] if place else 0)
         block = self.blocks[self._block_of(number)]
         place = number - block.number
         return block.base + (block.totals[place - 1] if place else 0)
 
     def _number_by_total(self, total: int) -> int:
-        """The lowest number for which the events below it count at least `total`."""
+        """The lowest number such that all events below it count at least `total` bytes."""
         index = bisect_left(self.blocks, total, key=_last_total)
         if index == len(self.blocks):
-            return self._open_number + bisect_left(self._totals, total) + 1
+            return self._open_number + bisect_left(self.open.totals, total - self._open_total) + 1
         block = self.blocks[index]
         return block.number + bisect_left(block.totals, total - block.base) + 1
 
@@ -241,8 +241,7 @@ class History:
             del self.blocks[:count]
         self.first_number = number
         if number == self.end_number:  # Nothing is left: the open block begins anew.
-            for column in (self.revisions, self.keys, self.befores, self.afters, self._totals):
-                column.clear()
+            self.open = OpenBlock()
             self._open_number, self._open_total = number, self._last_total
 
     # Reads.
@@ -250,17 +249,17 @@ class History:
     def revision_of(self, number: int) -> int:
         """The revision of a kept event."""
         if number >= self._open_number:
-            return self.revisions[number - self._open_number]
+            return self.open.revisions[number - self._open_number]
         block = self.blocks[self._block_of(number)]
         return block.revisions[number - block.number]
 
     def number_from(self, revision: int) -> int:
         """The number of the first kept event at or above `revision`; `end_number` if there is none."""
-        place = bisect_left(self.revisions, revision)
+        place = bisect_left(self.open.revisions, revision)
         if place or not self.blocks:
             return max(self.first_number, self._open_number + place)
         block = self.blocks[0]
-        if block.revisions[-1] < revision:  # Otherwise it is the first one, as for each put at a bound.
+        if block.revisions[-1] < revision:  # False for a put at a bound: its event is in the first block.
             index = bisect_left(self.blocks, revision, key=_last_revision)
             if index == len(self.blocks):
                 return self._open_number
@@ -276,23 +275,25 @@ class History:
         """One kept event. Cost: 1 µs."""
         place = number - self._open_number
         if place >= 0:
-            return Event(self.revisions[place], self.keys[place], self.befores[place], self.afters[place])
+            opened = self.open
+            return Event(opened.revisions[place], opened.keys[place], opened.before(place), opened.after(place))
         block = self.blocks[self._block_of(number)]
         place = number - block.number
         return Event(block.revisions[place], block.keys[place], block.before(place), block.after(place))
 
     def keys_from(self, number: int) -> tuple[Sequence[bytes], int, int]:
-        """The keys of the block of a kept event, the place of the event in it, and the length of the block."""
+        """Return the keys of the block that has a kept event, the place of the event in this block, and the length of
+        the block."""
         if number >= self._open_number:
-            return self.keys, number - self._open_number, len(self.keys)
+            return self.open.keys, number - self._open_number, len(self.open)
         block = self.blocks[self._block_of(number)]
         return block.keys, number - block.number, len(block)
 
     def record_at(self, key: bytes, revision: int, present: MaybeRecord) -> MaybeRecord:
-        """The record of `key` as it was at `revision`, at or above `compact_revision`. `present`: as it is now.
+        """The record of `key` as of `revision`, which is at or above `compact_revision`. `present`: its present record.
 
-        Cost: constant if the key has not changed since then. Otherwise 60 ns for each block of events since then, and
-        up to 15 µs in the block of that revision.
+        Cost: constant if the key has not changed since `revision`. Otherwise 60 ns for each block of later events, and
+        up to 15 µs in the block that has `revision`.
         """
         if present is not None and present[2] <= revision:
             return present
@@ -308,43 +309,48 @@ class History:
                 found = block.first_by_key.get(key)
                 if found is not None:
                     return block.before(found)
-        start = bisect_right(self.revisions, revision)
-        if (place := _find(self.keys, key, start)) is not None:
-            return self.befores[place]
+        start = bisect_right(self.open.revisions, revision)
+        if (place := _find(self.open.keys, key, start)) is not None:
+            return self.open.before(place)
         return present
 
     def since(self, revision: int) -> EventsSince:
-        """The events above `revision`, which is at or above `compact_revision`. They must be read before any change."""
+        """The events above `revision`, which is at or above `compact_revision`. They must be read before the store
+        changes."""
         blocks = self.blocks[bisect_right(self.blocks, revision, key=_last_revision) :]
         start = bisect_right(blocks[0].revisions, revision) if blocks else 0
-        first = bisect_right(self.revisions, revision)
-        opened = self.revisions[first:], self.keys[first:], self.befores[first:], self.afters[first:]
-        return EventsSince(revision, blocks, start, *opened)
+        first = bisect_right(self.open.revisions, revision)
+        return EventsSince(revision, blocks, start, self.open, first)
 
     def view(self) -> HistoryView:
-        """The kept events as they are now. Cost: O(blocks), and 0.1 ms to copy the open ones."""
+        """The events that are kept now. Cost: O(blocks), plus 0.1 ms for a copy of the open block."""
         skipped = max(0, self.first_number - self._open_number)
-        opened = self.revisions[skipped:], self.keys[skipped:], self.befores[skipped:]
-        return HistoryView(self.blocks.copy(), self.first_number, *opened)
+        opened = self.open
+        columns = opened.revisions[skipped:], opened.keys[skipped:], opened.befores(skipped)
+        return HistoryView(self.blocks.copy(), self.first_number, *columns)
 
     def _block_of(self, number: int) -> int:
         if len(self.blocks) > 1 and number < self.blocks[1].number:
-            return 0  # As for each put at a bound.
+            return 0  # The usual case: a put at a bound drops the oldest event.
         return bisect_right(self.blocks, number, key=_number_of) - 1
 
     def check(self, revision: int) -> None:
         """Verify every internal invariant; AssertionError if one is broken. Cost: O(n)."""
-        columns = (self.keys, self.befores, self.afters, self.revisions, self._totals)
-        assert {len(column) for column in columns} == {len(self.keys)}
-        assert self._last_total == (self._totals[-1] if self._totals else self._open_total)
+        assert not any((self.revisions, self.keys, self.befores, self.afters))
+        opened = self.open
+        columns = (opened.revisions, opened.keys, opened.values, opened.created, opened.modified, opened.versions)
+        assert {*[len(column) for column in columns], len(opened.new_values), len(opened.totals)} == {len(opened)}
+        assert self._last_total == self._total_before(self.end_number)
         assert 1 <= self.compact_revision <= revision
         assert self.compact_revision <= self.first_revision <= self.compact_revision + 1
         events = list(self.events(self.first_number, len(self)))
         assert len(events) == len(self)
         assert self.is_on or not events
-        totals = running_totals([each.key for each in events], [each.before for each in events], self._dropped_total)
-        assert self.size_bytes == (totals[-1] - self._dropped_total if totals else 0)
-        assert totals == [self._total_before(self.first_number + place + 1) for place in range(len(events))]
+        total = self._dropped_total
+        for number, each in enumerate(events, self.first_number):
+            assert self._total_before(number) == total
+            total += RECORD_OVERHEAD_BYTES + len(each.key) + (len(each.before[0]) if each.before else 0)
+        assert self._total_before(self.end_number) == total == self._dropped_total + self.size_bytes
         assert all(self.first_revision <= each.revision <= revision for each in events)
         assert [each.revision for each in events] == sorted(each.revision for each in events)
         last: dict[bytes, MaybeRecord] = {}

@@ -1,14 +1,17 @@
 """A block of events that never change, in columns.
 
 The columns are tuples of atoms and arrays of numbers, which the garbage collector does not walk. They take half the
-memory of two records for each event.
+memory that two records for each event would take.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from itertools import accumulate, repeat
+from operator import add
+from typing import Any
 
 from kvstore.limits import RECORD_OVERHEAD_BYTES
 from kvstore.store.records import RecordItem
@@ -19,146 +22,230 @@ BLOCK_EVENTS = 1_024
 MaybeRecord = RecordItem | None
 
 KeyChange = tuple[bytes, int, bool]
-"""(key, create revision of the record before or 0, whether the event is a deletion), if it is one or a creation"""
+"""A creation or a deletion: (key, create revision of the deleted record or 0, whether it is a deletion)"""
 
 
-_PLACES = tuple(range(BLOCK_EVENTS - 1, -1, -1))
+_PLACES = tuple(range(BLOCK_EVENTS))
 ABSENT: RecordItem = (b"", 0, 0, 0, 0)
 """Stands for an absent record in the columns of a sealed block: no record has `mod_revision` 0."""
 
+PORTION_EVENTS = 256
+"""How many events are arranged in columns at once: so few that they fit in the processor's cache."""
 
-class Columns(NamedTuple):
-    """Events by column. `values` to `leases` are those of the record before, or b"" and 0; `new_values` and
-    `new_leases` are those of the record after, or None and 0."""
-
-    revisions: Sequence[int]
-    keys: Sequence[bytes]
-    values: Sequence[bytes]
-    created: Sequence[int]
-    modified: Sequence[int]
-    versions: Sequence[int]
-    leases: Sequence[int]
-    new_values: Sequence[bytes | None]
-    new_leases: Sequence[int]
+_GONE = (None, 0, 0, 0, 0)
+"""Stands for the missing record after a deletion while columns are made."""
 
 
-def columns_of(
-    revisions: Sequence[int], keys: Sequence[bytes], befores: Sequence[MaybeRecord], afters: Sequence[MaybeRecord]
-) -> Columns:
-    """The columns of events."""
-    rows = [before or ABSENT for before in befores]
-    # A list for each column, not `zip(*rows)`: its thousand iterators would set off a garbage collection.
-    return Columns(
-        revisions,
-        keys,
-        [row[0] for row in rows],
-        [row[1] for row in rows],
-        [row[2] for row in rows],
-        [row[3] for row in rows],
-        [row[4] for row in rows],
-        [after[0] if after else None for after in afters],
-        [after[4] if after else 0 for after in afters],
-    )
+class EventColumns:
+    """Events by column. `values` to `leases` are the fields of the record before; a creation has b"" and zeros.
+    `new_values` and `new_leases` are fields of the record after; a deletion has None and 0. If `leases` is None, no
+    record has a lease.
 
-
-class SealedBlock:
-    """Consecutive events that never change. `number`: the number of the first one. `first_by_key`: key → first place.
-
-    `totals`: for each event, the bytes that the events of the block count up to it. `base`: what all events before the
-    block count. The record after an event follows from the record before, the revision, the new value and the lease.
-    `created`: the keys of the creations, sorted, and `deleted` those of the deletions, with the create revisions of the
-    deleted records in `deleted_created`. A block is indexed when it is sealed (0.1 ms), so that no read has to do it.
+    The record after an event is not stored: it follows from the record before, the revision, the new value and the new
+    lease.
     """
 
     __slots__ = (
-        "_created",
-        "_leases",
-        "_modified",
-        "_new_leases",
-        "_new_values",
-        "_values",
-        "_versions",
-        "base",
         "created",
-        "deleted",
-        "deleted_created",
-        "deleted_created_min",
-        "first_by_key",
         "keys",
-        "number",
+        "leases",
+        "modified",
+        "new_leases",
+        "new_values",
         "revisions",
-        "totals",
+        "values",
+        "versions",
     )
 
-    def __init__(self, number: int, base: int, columns: Columns, totals: Iterable[int]) -> None:
-        self.number, self.base = number, base
-        revisions, keys, values, created, modified, versions, leases, new_values, new_leases = columns
-        self.revisions = _numbers(revisions)
-        self.totals = _numbers([total - base for total in totals])
-        self.keys = tuple(keys)
-        self.first_by_key = dict(zip(reversed(self.keys), _PLACES[BLOCK_EVENTS - len(self.keys) :], strict=True))
-        self._values, self._new_values = tuple(values), tuple(new_values)
-        self._created, self._modified, self._versions = _numbers(created), _numbers(modified), _numbers(versions)
-        has_leases = any(leases) or any(new_leases)
-        self._leases = _numbers(leases) if has_leases else None
-        self._new_leases = _numbers(new_leases) if has_leases else None
-        self.created = tuple(sorted([keys[place] for place, revision in enumerate(modified) if not revision]))
-        gone = sorted([(keys[place], created[place]) for place, value in enumerate(new_values) if value is None])
-        self.deleted = tuple([key for key, _ in gone])
-        self.deleted_created = _numbers([revision for _, revision in gone])
-        self.deleted_created_min = min(self.deleted_created, default=0)
+    def __init__(
+        self,
+        revisions: Sequence[int],
+        keys: Sequence[bytes],
+        values: Sequence[bytes],
+        created: Sequence[int],
+        modified: Sequence[int],
+        versions: Sequence[int],
+        leases: Sequence[int] | None,
+        new_values: Sequence[bytes | None],
+        new_leases: Sequence[int] | None,
+    ) -> None:
+        self.revisions, self.keys = revisions, keys
+        self.values, self.created, self.modified, self.versions = values, created, modified, versions
+        self.leases, self.new_values, self.new_leases = leases, new_values, new_leases
 
     def __len__(self) -> int:
         return len(self.revisions)
 
-    def strip(self) -> None:
-        """Free everything but the revisions, which are all that can be read then. This takes 0.3 ms."""
-        self.keys = self.created = self.deleted = ()
-        self._values, self._new_values = (), ()
-        self._created = self._modified = self._versions = self.deleted_created = self.totals = _numbers(())
-        self._leases = self._new_leases = None
-        self.first_by_key = {}
-
     def before(self, place: int) -> MaybeRecord:
         """The record before an event."""
-        modified = self._modified[place]
+        modified = self.modified[place]
         if not modified:
             return None
-        lease_id = self._leases[place] if self._leases else 0
-        return (self._values[place], self._created[place], modified, self._versions[place], lease_id)
+        lease_id = self.leases[place] if self.leases else 0
+        return (self.values[place], self.created[place], modified, self.versions[place], lease_id)
+
+    def after(self, place: int) -> MaybeRecord:
+        """The record after an event."""
+        value = self.new_values[place]
+        if value is None:
+            return None
+        revision, lease_id = self.revisions[place], self.new_leases[place] if self.new_leases else 0
+        return (value, self.created[place] or revision, revision, self.versions[place] + 1, lease_id)
+
+    def befores(self, start: int) -> list[MaybeRecord]:
+        """The records before the events from the place `start` on. Cost: 0.1 µs each."""
+        leases: Iterable[int] = self.leases[start:] if self.leases else repeat(0)
+        columns = self.values[start:], self.created[start:], self.modified[start:], self.versions[start:], leases
+        return [record if record[2] else None for record in zip(*columns, strict=False)]
 
     def changes_from(self, start: int) -> list[KeyChange]:
-        """The creations and deletions from a place on, in order."""
-        columns = self.keys[start:], self._created[start:], self._modified[start:], self._new_values[start:]
+        """The creations and deletions from the place `start` on, in order."""
+        columns = self.keys[start:], self.created[start:], self.modified[start:], self.new_values[start:]
         return [
             (key, created, value is None)
             for key, created, modified, value in zip(*columns, strict=True)
             if not modified or value is None
         ]
 
-    def after(self, place: int) -> MaybeRecord:
-        """The record after an event."""
-        value = self._new_values[place]
-        if value is None:
-            return None
-        revision, lease_id = self.revisions[place], self._new_leases[place] if self._new_leases else 0
-        return (value, self._created[place] or revision, revision, self._versions[place] + 1, lease_id)
 
+class OpenBlock(EventColumns):
+    """The newest events. Everything that a sealed block needs is made when an event is added, because at that time the
+    event is still in the processor's cache.
 
-def _numbers(numbers: Sequence[int]) -> array[int]:
-    """An array of counts, in 4 bytes each if they fit."""
-    try:
-        return array("I", numbers)
-    except OverflowError:
-        return array("q", numbers)
-
-
-def running_totals(keys: Sequence[bytes], befores: Sequence[MaybeRecord], total: int) -> list[int]:
-    """For each event, `total` and what the events up to it count towards `history_bytes_max`.
-
-    An event counts 64, its key, and the value before. Replicated state depends on this sum, so its rule never changes.
+    `totals`: for each event, how many bytes the events up to and including this event count. `first_by_key`: key → the
+    place of its first event. `new_keys`: the keys of the creations. `gone`: the keys and create revisions of the
+    deletions.
     """
-    return [
-        total := total + RECORD_OVERHEAD_BYTES + len(key) + (len(before[0]) if before is not None else 0)
-        for key, before in zip(keys, befores, strict=True)
-    ]
+
+    __slots__ = ("first_by_key", "gone", "new_keys", "totals")
+
+    revisions: array[int]
+    keys: list[bytes]
+    values: list[bytes]
+    created: array[int]
+    modified: array[int]
+    versions: array[int]
+    leases: array[int] | None
+    new_values: list[bytes | None]
+    new_leases: array[int] | None
+
+    def __init__(self) -> None:
+        super().__init__(array("I"), [], [], array("I"), array("I"), array("I"), None, [], None)
+        self.totals = array("I")
+        self.first_by_key: dict[bytes, int] = {}
+        self.new_keys: list[bytes] = []
+        self.gone: list[tuple[bytes, int]] = []
+
+    def add(
+        self,
+        revisions: list[int],
+        keys: list[bytes],
+        befores: Sequence[MaybeRecord],
+        afters: Sequence[MaybeRecord],
+    ) -> None:
+        """Add the newest events. The block has room for them."""
+        # Not `zip(*befores)`: its iterators, one for each event, would set off a garbage collection.
+        old, new = list[Any](), list[Any]()
+        for before in befores:
+            old += before or ABSENT
+        for after in afters:
+            new += after or _GONE
+        self.add_columns(revisions, keys, old[::5], old[1::5], old[2::5], old[3::5], old[4::5], new[::5], new[4::5])
+
+    def add_columns(
+        self,
+        revisions: list[int],
+        keys: list[bytes],
+        values: list[bytes],
+        created: list[int],
+        modified: list[int],
+        versions: list[int],
+        leases: list[int],
+        new_values: list[bytes | None],
+        new_leases: list[int],
+    ) -> None:
+        """Add the newest events, given by column. The block has room for them."""
+        place = len(self.keys)
+        if any(leases) or any(new_leases) or self.leases is not None or self.new_leases is not None:
+            self.leases = _extended(self.leases or array("I", bytes(4 * place)), leases)
+            self.new_leases = _extended(self.new_leases or array("I", bytes(4 * place)), new_leases)
+        self.revisions = _extended(self.revisions, revisions)
+        self.created = _extended(self.created, created)
+        self.modified = _extended(self.modified, modified)
+        self.versions = _extended(self.versions, versions)
+        counted = map(add, map(add, map(len, keys), map(len, values)), repeat(RECORD_OVERHEAD_BYTES))
+        totals = accumulate(counted, initial=self.totals[-1] if place else 0)
+        self.totals = _extended(self.totals, list(totals)[1:])
+        self.keys += keys
+        self.values += values
+        self.new_values += new_values
+        deque(map(self.first_by_key.setdefault, keys, _PLACES[place:]), maxlen=0)
+        # For overwrites only, `all` takes half the time of a loop that finds no key.
+        if not all(modified):
+            self.new_keys += [key for key, revision in zip(keys, modified, strict=True) if not revision]
+        if not all(new_values):
+            rows = zip(keys, created, new_values, strict=True)
+            self.gone += [(key, revision) for key, revision, value in rows if value is None]
+
+
+class SealedBlock(EventColumns):
+    """Consecutive events that never change. `number`: the number of the first event.
+
+    `totals`: for each event, how many bytes the events of the block count, up to and including this event. `base`: how
+    many bytes all events before the block count.
+
+    Four indexes are complete when the block is sealed, so that no read has to build them. `first_by_key`: key → the
+    place of its first event. `new_keys`: the keys of the creations, sorted. `deleted`: the keys of the deletions,
+    sorted. `deleted_created`: the create revisions of the deleted records, in the order of `deleted`.
+    """
+
+    __slots__ = (
+        "base",
+        "deleted",
+        "deleted_created",
+        "deleted_created_min",
+        "first_by_key",
+        "new_keys",
+        "number",
+        "totals",
+    )
+
+    def __init__(self, number: int, base: int, opened: OpenBlock) -> None:
+        """Take over the events of a block to which nothing will be added."""
+        super().__init__(
+            opened.revisions,
+            tuple(opened.keys),
+            tuple(opened.values),
+            opened.created,
+            opened.modified,
+            opened.versions,
+            opened.leases,
+            tuple(opened.new_values),
+            opened.new_leases,
+        )
+        self.number, self.base = number, base
+        self.totals: Sequence[int] = opened.totals
+        self.first_by_key = opened.first_by_key
+        self.new_keys = tuple(sorted(opened.new_keys))
+        gone = sorted(opened.gone)
+        self.deleted = tuple([key for key, _ in gone])
+        self.deleted_created: Sequence[int] = _extended(array("I"), [revision for _, revision in gone])
+        self.deleted_created_min = min(self.deleted_created, default=0)
+
+    def strip(self) -> None:
+        """Free everything except `revisions`; nothing else can be read afterwards. This takes 0.3 ms."""
+        self.keys = self.new_keys = self.deleted = ()
+        self.values, self.new_values = (), ()
+        self.created = self.modified = self.versions = self.deleted_created = self.totals = ()
+        self.leases = self.new_leases = None
+        self.first_by_key = {}
+
+
+def _extended(numbers: array[int], added: list[int]) -> array[int]:
+    """`numbers` with `added` at its end. Each number has 4 bytes if all of them fit, and 8 otherwise."""
+    try:
+        numbers.fromlist(added)
+    except OverflowError:
+        numbers = array("q", numbers)
+        numbers.fromlist(added)
+    return numbers

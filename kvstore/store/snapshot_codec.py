@@ -1,9 +1,11 @@
-"""The replicated state as a header and chunks of CBOR, and back.
+"""Encoding the replicated state as a header and chunks of CBOR, and decoding it.
 
-Header: a map of `format`, `feature_level`, `revision`, `compact_revision`, `leader_time`, `next_session_id`,
-`deletion_floor`, `limits` (a map), and `keys`, `deletions`, `sessions`, `results`, `stored_bytes`, which must equal the
-totals of the rows. A chunk is an array `[section, row, row, ...]`. The sections follow each other in the order of this
-table. A section has as many chunks as it needs, and none if it is empty. Its rows are sorted as the last column says:
+The header is a map with `format`, `feature_level`, `revision`, `compact_revision`, `leader_time`, `next_session_id`,
+`deletion_floor`, `limits` (a map), `keys`, `deletions`, `sessions`, `results` and `stored_bytes`. The last five must
+equal the totals of the rows.
+
+A chunk is an array `[section, row, row, ...]`. The sections follow each other in the order of this table. A section has
+as many chunks as it needs, and none if it is empty. The last column tells how the rows of a section are sorted:
 
     1 records    (key, value, create_revision, mod_revision, version, lease_id)     by key
     2 deletions  (key, deleted_revision)                                            oldest first
@@ -16,7 +18,8 @@ From feature level 2 on the header also has `first_revision`, `events`, `events_
     5 history    (revision, key, record before or null)                             newest first
     6 leases     (lease_id, ttl_ns, deadline)                                       by id
 
-The record after an event follows from the present records and the newer events, so each version is written once.
+The record after an event follows from the present records and the newer events, so each version of a record is written
+only once.
 
 Snapshots with these layouts exist already: new fields may be added only at the end of a row, with a new feature level.
 
@@ -56,16 +59,16 @@ from kvstore.store.copy_on_write import (
 from kvstore.store.leases import FIRST_LEASE_ID, GrantedLease
 from kvstore.store.map import FIRST_REVISION, KeyValueMap
 from kvstore.store.records import SLOTS, Records
-from kvstore.store.sealed_block import ABSENT, BLOCK_EVENTS, Columns, MaybeRecord
+from kvstore.store.sealed_block import ABSENT, BLOCK_EVENTS, EventColumns, MaybeRecord, OpenBlock
 from kvstore.store.sessions import FIRST_SESSION_ID, PUT_RESULT_BYTES, Session, Sessions, result_bytes
 from raft import INT64_MAX, INT64_MIN, LevelRange, ProtocolError, StateSnapshot, decode_stored
 
 FORMAT = 1
 CHUNK_BYTES = 64 * 1024
-"""The default size up to which rows are gathered in a chunk; a chunk is larger only if a single row is.
+"""The default bound on the size of a chunk. Only a chunk with a single row may be larger.
 
-It is not part of the format: chunks of any size are read. Encoding a chunk takes 0.5 to 1 ms, in which the member does
-nothing else."""
+The bound is not part of the format: chunks of any size can be read. Encoding a chunk takes 0.5 to 1 ms, and the member
+does nothing else in this time."""
 
 ROW_BYTES = 512
 """A view reads `chunk_bytes // ROW_BYTES` rows at a time: 128 for chunks of 64 KiB, and a few for the small chunks of
@@ -188,7 +191,7 @@ def _chunks(section: int, rows: Iterable[tuple[bytes, int]], chunk_bytes: int) -
 
 
 def _record_rows(view: StoreSnapshotView) -> Iterator[tuple[bytes, int]]:
-    """The encoded records. They are encoded by hand: 0.5 µs a row instead of 1.4 µs."""
+    """The encoded records. Encoding them without `cbor2` takes 0.5 µs a row instead of 1.4 µs."""
     for records in view.records():
         for key, (value, created, modified, version, lease_id) in records:
             if created >= 1 << 16 and modified < 1 << 32 and version < 24 and lease_id == 0:  # The usual sizes.
@@ -227,9 +230,13 @@ def _event_rows(view: HistorySnapshotView) -> Iterator[tuple[bytes, int]]:
             row = b"".join((b"\x83", uint_head(revision), bytes_head(len(key)), key, b"\xf6"))
             yield row, len(key) + ITEM_OVERHEAD_BYTES
         else:
-            value, *numbers = before
-            record = b"".join((b"\x85", bytes_head(len(value)), value, *map(uint_head, numbers)))
-            row = b"".join((b"\x83", uint_head(revision), bytes_head(len(key)), key, record))
+            value, created, modified, version, lease_id = before
+            if created >= 1 << 16 and modified < 1 << 32 and version < 24 and lease_id == 0:  # As for a record.
+                numbers = _usual_numbers(0x1A, created, 0x1A, modified, version, 0)
+            else:
+                numbers = b"".join(map(uint_head, (created, modified, version, lease_id)))
+            record = b"\x85", bytes_head(len(value)), value, numbers
+            row = b"".join((b"\x83", uint_head(revision), bytes_head(len(key)), key, *record))
             yield row, len(key) + len(value) + ITEM_OVERHEAD_BYTES
 
 
@@ -287,9 +294,9 @@ def read_state(header: Mapping[str, Any], chunks: Iterable[bytes]) -> tuple[KeyV
 
 
 class StateReader:
-    """Builds a state from rows; validates each row when it is read, and the totals at the end.
+    """Builds a state from rows. Each row is validated when it is read; the totals are validated at the end.
 
-    `store` and `sessions` are the state so far. Every method raises InvalidSnapshot.
+    `store` and `sessions` are the state so far. The methods raise InvalidSnapshot.
     """
 
     def __init__(self, header: Mapping[str, Any]) -> None:
@@ -322,7 +329,8 @@ class StateReader:
         self._rows = islice(rows, 1, None)
 
     def take(self, records_max: int) -> bool:
-        """Take up to `records_max` records, or a quarter as many rows of another section; False if no row was left."""
+        """Take up to `records_max` records, or a quarter as many rows of another section. Returns False if no row was
+        left."""
         if self._section == RECORDS:
             return self._take_records(islice(self._rows, records_max))
         rows = islice(self._rows, max(1, records_max // 4))
@@ -338,11 +346,11 @@ class StateReader:
 
     @property
     def leftovers(self) -> Records:
-        """What this reader needs no longer after `finish`. It may be large: free it in slices."""
+        """Records that this reader no longer needs after `finish`. There may be many, so free them in slices."""
         return self._history.older if self._history is not None else Records()
 
     def finish(self) -> tuple[KeyValueMap, Sessions]:
-        """Return the state after all chunks were taken, if the totals in the header are right. Cost: O(sessions)."""
+        """Return the state, after all rows were taken. The totals in the header must be right. Cost: O(sessions)."""
         store, sessions, header = self.store, self.sessions, self._header
         sessions.next_id = header["next_session_id"]
         if self._history is not None:
@@ -378,10 +386,10 @@ class StateReader:
         }[section]
 
     def _take_records(self, rows: Iterable[Any]) -> bool:
-        """Take many records. They have a loop of their own, because a store has millions of them and few other rows.
+        """Take many records. Records have a loop of their own, because a store may have millions of them.
 
-        Validation in line takes 1.1 µs per record, decoding included; with a call per record it took 3.2 µs. If the two
-        revisions of a record are equal, they become one int object, to save memory.
+        With the validation in line, a record takes 1.1 µs, decoding included; with a call for each record it took 3.2
+        µs. If the two revisions of a record are equal, they become one int object, to save memory.
         """
         store, last_key, size_bytes, recent = self.store, self._last_key, 0, 0
         slots, revision, has_leases = store.records.slots, store.revision, self._has_history
@@ -477,7 +485,8 @@ class StateReader:
 
 
 class HistoryReader:
-    """Builds the history of `store` from the rows of events, newest first. `store` has all its records already."""
+    """Builds the history of `store` from the rows of events, which come newest first. `store` has all its records
+    already."""
 
     def __init__(self, store: KeyValueMap, header: Mapping[str, Any]) -> None:
         self._store, self._history = store, store.history
@@ -489,14 +498,16 @@ class HistoryReader:
         self._left = header["events"]
         history.reset(self._left, header["events_bytes"])
         self._revision = header["revision"]
-        self.missing = 0  # Records that events have made, according to their revisions, and that no event has made yet.
-        self.older = Records()  # Of each key with events: its record before the last one that was read, or ABSENT.
-        self._columns: tuple[list[Any], ...] = tuple([] for _ in Columns._fields)  # The next block, newest first.
+        self.missing = 0  # Record versions at or above `first_revision` whose events have not been read yet.
+        self.older = Records()  # By key: the record before the event that was read last, or ABSENT.
+        self._columns: tuple[list[Any], ...] = tuple(
+            [] for _ in EventColumns.__slots__
+        )  # The next block, newest first.
 
     def take(self, rows: Iterable[Any]) -> bool:
-        """Add the events before those that were added so far; False if there were no rows. Raises InvalidSnapshot.
+        """Add the next older events. Returns False if there were no rows. Raises InvalidSnapshot.
 
-        The events are validated by column, because a store may have a million of them: in 0.7 µs each instead of 1 µs.
+        A store may have a million events, so they are validated by column: this takes 0.7 µs for each instead of 1 µs.
         """
         together = list(rows)
         if together and not self._add(together):
@@ -506,9 +517,9 @@ class HistoryReader:
         return bool(together)
 
     def _add(self, rows: list[Any]) -> bool:
-        """Add events. False if one of them is not sound by itself or beside its neighbours; then nothing has changed.
+        """Add events. Returns False, and changes nothing, if a row is not valid or not in order.
 
-        Raises InvalidSnapshot if one of them did not make the record that it should have made.
+        Raises InvalidSnapshot if an event does not lead to the record after it.
         """
         columns = self._sound_columns(rows)
         if columns is None:
@@ -538,7 +549,7 @@ class HistoryReader:
         values, leases = columns[6:]
         new_values = [after[0] if after else None for after in afters]
         new_leases = [after[4] if after else 0 for after in afters]
-        added = Columns(revisions, keys, values, created, modified, versions, leases, new_values, new_leases)
+        added = (revisions, keys, values, created, modified, versions, leases, new_values, new_leases)
         for column, more in zip(self._columns, added, strict=True):
             column += more
         while len(self._columns[0]) >= BLOCK_EVENTS:
@@ -546,9 +557,8 @@ class HistoryReader:
         return True
 
     def _sound_columns(self, rows: list[Any]) -> tuple[Any, ...] | None:
-        """The columns revision, key, record before or ABSENT, and its create revision, revision, version, value, lease.
-
-        None if a row is not sound.
+        """Return columns: revision, key, record before (or ABSENT), and the record's create_revision, mod_revision,
+        version, value and lease_id. Return None if a row is not valid or not in order.
         """
         if len(rows) > self._left or {*map(type, rows)} != {tuple} or {*map(len, rows)} != {3}:
             return None
@@ -587,7 +597,9 @@ class HistoryReader:
         _require(self._history.is_on or not len(self._history), "it has events, but keeps no history")
 
     def _seal(self) -> None:
-        self._history.prepend(Columns(*[column[BLOCK_EVENTS - 1 :: -1] for column in self._columns]))
+        block = OpenBlock()
+        block.add_columns(*[column[BLOCK_EVENTS - 1 :: -1] for column in self._columns])
+        self._history.prepend(block)
         for column in self._columns:
             del column[:BLOCK_EVENTS]
 

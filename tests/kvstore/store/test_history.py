@@ -518,7 +518,7 @@ def test_the_garbage_collector_does_not_walk_sealed_blocks() -> None:
     fed = overwritten(2 * BLOCK_EVENTS)
     gc.collect()
     first: SealedBlock = fed.machine.history.blocks[0]
-    assert not any(map(gc.is_tracked, (first.keys, first._values, first._new_values, first.first_by_key)))
+    assert not any(map(gc.is_tracked, (first.keys, first.values, first.new_values, first.first_by_key)))
 
 
 def test_compacted_blocks_are_freed_one_at_a_time() -> None:
