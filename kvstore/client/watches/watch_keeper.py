@@ -1,4 +1,4 @@
-"""The watches of a client, without I/O: each one stands on some member, and goes on at another one when it has to.
+"""The watches of a client, without I/O: one member serves each watch, and if it fails, another member continues it.
 
 If changes were lost to compaction, a watch ends with RevisionCompacted. It never skips a change.
 
@@ -30,22 +30,28 @@ from kvstore.protocol.watches import (
 from raft import ProtocolError
 
 PING_NS = 3_000 * MILLISECOND_NS
-"""A member with watches that has said nothing for so long is asked who leads. If it does not answer, its watches go on
-elsewhere. They also do if it knows no leader while the client knows one."""
+"""A member that serves watches is asked who leads once it has sent nothing for this time. Other members continue its
+watches if it does not answer, or if it knows no leader while the client knows one."""
 
 
 CarrierT = TypeVar("CarrierT", bound=WatchCarrier)
 
 
+def _is_of_an_old_build(error: OperationFailed) -> bool:
+    """True if the build of a member does not know watches. A watch that has begun can then continue at another member,
+    because the member at which it began knows watches. If the history was switched off, every watch ends."""
+    return isinstance(error, Unsupported) and HISTORY_IS_OFF not in str(error)
+
+
 class WatchKeeper(Generic[CarrierT]):
-    """All watches of a client. `news`: streams that have something new for their readers, until it is fetched."""
+    """All watches of a client. `news`: the streams with something new for their readers; the host empties this list."""
 
     def __init__(self, limits: ClientLimits, random: Random, next_request_id: Callable[[], int]) -> None:
         self._limits, self._random, self._next_request_id = limits, random, next_request_id
         self._streams: dict[WatchStream, None] = {}
         self._waiting: dict[WatchStream, None] = {}
-        self._cut_off: dict[CarrierT, None] = {}  # Their members know no leader.
-        self._pinged: dict[CarrierT, int] = {}  # When they were last asked who leads.
+        self._cut_off: dict[CarrierT, None] = {}  # With watches, but their members know no leader.
+        self._pinged: dict[CarrierT, int] = {}  # When the member of the connection was last asked who leads.
         self.news: list[WatchStream] = []
 
     # Of the application.
@@ -55,7 +61,7 @@ class WatchKeeper(Generic[CarrierT]):
         self._streams[stream] = self._waiting[stream] = None
 
     def close(self, stream: WatchStream) -> None:
-        """End a watch, for the application."""
+        """End a watch because the application has left it."""
         self._end(stream, ClientClosed())
         self.news = [each for each in self.news if each is not stream]
 
@@ -65,7 +71,7 @@ class WatchKeeper(Generic[CarrierT]):
             self._end(stream, ClientClosed())
 
     def ask_progress(self, stream: WatchStream) -> None:
-        """Ask for a progress message, once everything up to the present revision of the member was sent."""
+        """Ask the member for a progress message. It sends this after all changes up to its present revision."""
         if stream.state is StreamState.OPEN:
             assert stream.connection is not None
             stream.connection.send_body(progress_body(stream.watch_id))
@@ -74,17 +80,17 @@ class WatchKeeper(Generic[CarrierT]):
 
     @property
     def wants_connection(self) -> bool:
-        """True if some watch waits for a member, or stands on a member without a leader."""
+        """True if some watch waits for a member, or is served by a member that knows no leader."""
         return bool(self._waiting or self._cut_off)
 
     def next_moment(self, now: int, connections: Iterable[CarrierT]) -> int | None:
-        """When `due_pings` or `assign` has something to do; None if that depends on others."""
+        """The next time at which `due_pings` or `assign` has something to do; None if only an event gives them work."""
         moments = [stream.not_before for stream in self._waiting if stream.not_before > now]
         moments += [self._ping_moment(connection) for connection in connections if connection.watches]
         return min(moments, default=None)
 
     def due_pings(self, now: int, connections: Iterable[CarrierT]) -> list[CarrierT]:
-        """The connections whose members have to be asked now who leads."""
+        """The connections on which the caller must now ask who leads."""
         watching = [connection for connection in connections if connection.watches]
         due = [connection for connection in watching if self._ping_moment(connection) <= now]
         for connection in due:
@@ -119,8 +125,10 @@ class WatchKeeper(Generic[CarrierT]):
             if is_old:
                 return
             if isinstance(outcome, Failed):
-                self._end(stream, outcome.error)
-                return
+                if not (stream.has_begun and _is_of_an_old_build(outcome.error)):
+                    self._end(stream, outcome.error)
+                    return
+                stream.last_refusal = outcome.error
             if isinstance(outcome, Retryable):
                 stream.last_refusal = Busy(outcome.reason)
             self._pause(stream, now)
@@ -142,14 +150,14 @@ class WatchKeeper(Generic[CarrierT]):
             self.news.append(stream)
 
     def heard_leader(self, connection: CarrierT, leader_id: str | None) -> None:
-        """Note which leader a member knows."""
+        """Note which member the member of `connection` reports as the leader."""
         if leader_id is None and connection.watches:
             self._cut_off[connection] = None
         else:
             self._cut_off.pop(connection, None)
 
     def lost(self, connection: CarrierT) -> None:
-        """The connection has ended."""
+        """Let the watches of a connection that has ended wait for another member."""
         self._leave_all(connection)
         self._pinged.pop(connection, None)
         connection.watches.clear()
@@ -168,12 +176,12 @@ class WatchKeeper(Generic[CarrierT]):
             self._end(stream, RevisionCompacted(stream.next_revision, message.oldest_revision))
         elif message.reason == CancelReason.HISTORY_OFF:
             self._end(stream, Unsupported(f"a watch, because {HISTORY_IS_OFF}"))
-        else:  # The member gave it up for a reason of its own.
+        else:  # The member has ended the watch for a reason of its own, so another member can serve it.
             stream.last_refusal = Unavailable(f"the member has ended the watch: {message.reason}")
             self._pause(stream, now)
 
     def _pause(self, stream: WatchStream, now: int) -> None:
-        """Try again after a pause."""
+        """Ask a member for the watch again after a pause."""
         stream.leave()
         stream.failures = min(stream.failures + 1, 20)
         pause = min(self._limits.pause_max_ns, self._limits.pause_min_ns << (stream.failures - 1))
@@ -181,7 +189,7 @@ class WatchKeeper(Generic[CarrierT]):
         self._waiting[stream] = None
 
     def _leave_all(self, connection: CarrierT) -> None:
-        """Let the watches of a connection go on elsewhere."""
+        """Take the watches off a connection. They wait for another member."""
         self._cut_off.pop(connection, None)
         for watch_id, stream in connection.watches.items():
             if stream.watch_id == watch_id and stream.connection is connection:

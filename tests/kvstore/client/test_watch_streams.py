@@ -12,7 +12,7 @@ from kvstore.limits import ServiceLimits
 from kvstore.protocol.commands import ChangeLimits, Compact, Delete, Put, RaiseFeatureLevel, Txn
 from kvstore.protocol.results import Record
 from kvstore.protocol.watches import NO_FLAGS, Change, Events, WatchFlag, WatchSpec
-from raft import ProtocolError
+from raft import LevelRange, ProtocolError
 from tests.kvstore.support.in_memory_cluster import Cluster, SimClient
 
 
@@ -209,6 +209,32 @@ def test_a_refused_watch_ends_with_the_reason(quick_folder: Path) -> None:
     client.do(ChangeLimits(history_events_max=0))
     with pytest.raises(Unsupported, match="no history is kept"):
         watch(cluster, client).read()
+
+
+def test_a_watch_that_has_begun_leaves_a_member_whose_build_knows_no_watches(quick_folder: Path) -> None:
+    """The cluster is at the level of watches, or the watch could not have begun: so another member serves it."""
+    cluster = Cluster(quick_folder, 3)
+    client, leader = cluster.client(), cluster.leader()
+    behind, other = sorted({"s1", "s2", "s3"} - {leader})
+    cluster.cut.add(behind)  # It does not hear that the level is raised.
+    client.do(RaiseFeatureLevel(2))
+    watched = watch(cluster, client)
+    client.do(Put(b"a", b"1"))
+    assert watched.revisions == [2]
+
+    for node_id in (behind, leader, other):
+        cluster.kill(node_id)
+    cluster.start(behind, LevelRange(1, 1))
+    cluster.wait(3)
+    assert isinstance(watched.stream.last_refusal, Unsupported)
+    assert watched.stream.state is not StreamState.ENDED
+    cluster.kill(behind)
+    cluster.start(leader)
+    cluster.start(other)
+    client.do(Put(b"a", b"2"), 10)
+    cluster.wait(3)
+
+    assert watched.revisions == [2, 3]
 
 
 def test_switching_the_history_off_ends_a_watch_with_the_reason(quick_folder: Path) -> None:
