@@ -1,10 +1,10 @@
-"""The part of a member that serves clients, sans-I/O: bytes of client connections in, bytes out. The simulator runs it
-too.
+"""The part of a member that serves clients, without I/O: it takes bytes of client connections, and returns bytes to
+send. The simulator runs it, too.
 
 The host calls `receive` with the bytes of a socket and `complete` after every flush of the node. Then the host sends
 the bytes that `take_output` returns, and closes the connections that `take_closed` names. The host reads from a
-connection only while `wants_input` is true, and reports sent bytes with `sent`. So a slow reader slows down only
-itself.
+connection only while `wants_input` is true, and reports sent bytes with `sent`. So a client that reads slowly slows
+down only itself.
 
 Requests are judged before anything is proposed. A malformed frame, or an unexpected error while a request is judged
 (`request_errors`), ends only its own connection, with the reason; the member continues.
@@ -90,16 +90,17 @@ LARGE_BYTES = 16 * 1024
 socket does not take them."""
 
 BUDGET_CHECK_BYTES = 4 * MIB
-"""After this many received or queued bytes, the sums over all connections are computed again, which takes 50 µs for
-1,000 connections. So the bounds of all connections together may be exceeded by this many bytes."""
+"""Each time that `held` has counted this many bytes, the bytes of all connections are added up, which takes 50 µs for
+1,000 connections. So the bounds on all connections together may be exceeded by this many bytes."""
 
 
-WATCHES_SHARE = 4
-"""Messages of watches fill at most this part of the unsent bytes that a connection may have: a quarter."""
+WATCHES_SHARE = 16
+"""Messages of watches are made only while the unsent bytes of a connection are below this part of their bound: 0.5 MiB
+by default, so a client that has stopped reading costs a member less than 1 MiB."""
 
 CLOSING = "closing"
-"""In an `OpenRow`, this replaces the body of a read. It marks a request that closes a session; the response says
-whether a session was closed."""
+"""In an `OpenRow`, this stands in the place of a read's body. It marks a request that closes a session; the response
+says whether a session was closed."""
 
 
 class _WatchOutput:
@@ -124,7 +125,7 @@ class Service:
         self._grown_bytes = 0  # Bytes reported to `held` since the sums were last computed.
         self._budget = WorkBudget()
         self._deferring: dict[int, Connection] = {}  # Connections with long reads that wait for a later turn.
-        self.work_wanted: Callable[[], None] = _nobody  # Asks the host to call `work` next turn.
+        self.work_wanted: Callable[[], None] = _nobody  # Asks the host to call `work` in the next turn.
         self.cluster.client_connections = lambda: (len(self._connections), self.limits.connections_max)
         self._open = OpenRequests()
         self._batcher = ResponseBatcher(self._node_id, self._open, self._connections, self._put_frames, self._answer)
@@ -137,13 +138,14 @@ class Service:
         self.watches = WatchHub(machine, _WatchOutput(self), self._node_id, limits)
         self.cluster.watches = lambda: len(self.watches)
         machine.has_changed = self._follow_soon
-        self._backlogged: dict[int, Connection] = {}  # With frames that wait for room, or for the next turn.
-        self._flooding: dict[int, Connection] = {}  # With frames that wait for a slice that serves floods.
+        self._backlogged: dict[int, Connection] = {}  # Their frames wait for room, or for the next turn.
+        self._flooding: dict[int, Connection] = {}  # Their frames wait for a slice that serves floods.
 
     # What the host reports.
 
     def connected(self, connection_id: int, *, is_reserved: bool = False) -> None:
-        """A client has connected. `is_reserved`: the connection has a place for operators, beyond `connections_max`."""
+        """Note that a client has connected. `is_reserved`: its connection has a place that is reserved for operators,
+        in addition to `connections_max`."""
         assert connection_id not in self._connections, connection_id
         connection = self._connections[connection_id] = Connection(connection_id, is_reserved=is_reserved)
         clients_max = self.limits.connections_max
@@ -153,14 +155,14 @@ class Service:
                 self._refuse(connection, "busy", f"{clients_max} clients are connected")
 
     def promote(self, connection_id: int) -> None:
-        """Note that a connection with a reserved place got a regular place. Its requests of all kinds are served
-        now."""
+        """Note that a connection with a reserved place has got a regular place. From now on, its requests of all kinds
+        are served."""
         connection = self._connections.get(connection_id)
         if connection is not None:
             connection.is_reserved, connection.is_client = False, connection.greeted
 
     def close(self, connection_id: int, reason: str) -> None:
-        """Give up a connection for a reason other than its requests: send the reason, then close it."""
+        """Close a connection on behalf of the host: send `reason` to the client, then close."""
         connection = self._connections.get(connection_id)
         if connection is not None and not connection.closed:
             self._end(connection, ProtocolError(reason))
@@ -184,7 +186,7 @@ class Service:
                 self.held(len(data))
 
     def disconnected(self, connection_id: int) -> None:
-        """A client is gone. Its proposals continue."""
+        """Note that a client has disconnected. Its proposed commands continue."""
         self._connections.pop(connection_id, None)
         self._dirty.pop(connection_id, None)
         self._backlogged.pop(connection_id, None)
@@ -194,8 +196,8 @@ class Service:
         self._end_watches(connection_id)
 
     def sent(self, connection_id: int, byte_count: int) -> bool:
-        """Note that `byte_count` bytes were sent. True if waiting requests were taken up: the host then wakes the
-        driver."""
+        """Note that `byte_count` bytes were sent. Returns True if the service has begun to serve waiting requests: the
+        host then wakes the driver."""
         connection = self._connections.get(connection_id)
         if connection is None:
             return False
@@ -214,8 +216,8 @@ class Service:
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent] = ()) -> bool:
         """Send the responses to requests that ended in a flush of the node.
 
-        True if requests that had waited for room were taken up, or if more leases are due to expire than one entry may
-        expire; the host then flushes the node again.
+        Returns True if the service has begun to serve requests that had waited, or if more leases are due than one
+        entry may expire. The host then flushes the node again.
         """
         if events:
             self.cluster.snapshots.heed(events)
@@ -250,8 +252,9 @@ class Service:
         """Do one slice of the work that was too long for one turn. A slice takes 1 to 3 ms, or longer for one large
         response.
 
-        After `work_wanted`, the host calls this once a turn until it returns False. After each call the host fetches
-        the output and wakes the driver. `floods`: also do work that is not urgent, such as long responses to floods.
+        After `work_wanted` was called, the host calls `work` once per turn until it returns False. After each call the
+        host fetches the output and wakes the driver. `floods`: also do work that is not urgent, such as long responses
+        to connections that flood (`work_budget`).
         """
         self._budget.renew(floods=floods)
         if floods and self._hashes.is_under_way:
@@ -268,7 +271,7 @@ class Service:
         return self.has_work
 
     def _follow(self, units: int) -> None:
-        """Let the hub of watches work. If it has more work then, this continues in the next turn."""
+        """Let the hub of watches do at most `units` of work. The rest, if any, follows in the next turn."""
         self.watches.step(units)
         self._follow_soon()
 
@@ -281,13 +284,13 @@ class Service:
 
     @property
     def has_urgent_work(self) -> bool:
-        """True if some of the work for `work` is due in the next turn. Only the state hash and long responses to floods
-        may wait longer."""
+        """True if `work` has something to do in the next turn. Only the state hash and long responses to floods may
+        wait longer."""
         is_due = self._budget.next_turn_is_due and bool(self._deferring or self._backlogged)
         return is_due or self.watches.has_work
 
     def _serve_floods(self) -> None:
-        """Make long responses for flooding connections, in turns, until this slice has no more time for them."""
+        """Make long responses to flooding connections, one connection after the other, while this slice has time."""
         for _ in range(len(self._flooding)):
             if not self._budget.admits_floods:
                 return
@@ -295,7 +298,7 @@ class Service:
             self._serve(connection, FEW_REQUESTS)
 
     def _resume(self) -> bool:
-        """Take up frames that had to wait, one connection after the other. True if there were such frames.
+        """Serve frames that had to wait, one connection after the other. Returns True if there were such frames.
 
         Connections with few waiting frames come first, so a client with one request at a time does not wait for clients
         with hundreds of requests. Connections with many waiting frames take turns.
@@ -306,7 +309,7 @@ class Service:
         return bool(backlogged)
 
     def check(self) -> None:
-        """Check the counts of the connections against the open requests; AssertionError if they differ.
+        """Raise AssertionError if the `in_flight` of some connection differs from the number of its open requests.
 
         Cost: O(open requests).
         """
@@ -318,8 +321,8 @@ class Service:
             assert connection.in_flight == count, (connection_id, connection.in_flight, count)
 
     def expire_sessions(self) -> None:
-        """Expire sessions and leases on an idle leader, check the kept results, and bound the age of the history. The
-        host calls this about every second, and then wakes the driver."""
+        """On an idle leader, expire sessions and leases. Check the kept results and the age of the history. The host
+        calls this about every second, and then wakes the driver."""
         self._reaper.expire_due()
         self._results.look()
         self._history_age.look()
@@ -327,11 +330,12 @@ class Service:
         self._follow_soon()
 
     def expire_due(self) -> bool:
-        """Expire sessions and leases that are due, on an idle leader. True if the host has to wake the driver."""
+        """On an idle leader, expire the sessions and leases that are due. Returns True if the host has to wake the
+        driver."""
         return self._reaper.expire_due()
 
     def ns_to_expiry(self) -> int | None:
-        """How long it is until the host has to call `expire_due`; None if nothing can expire here."""
+        """The time in ns until the host has to call `expire_due`; None if nothing can expire here."""
         return self._reaper.ns_to_expiry()
 
     # The state of a connection, for the host.
@@ -375,13 +379,13 @@ class Service:
             self._put_frames(connection, data)
 
     def wants_place(self, connection_id: int) -> bool:
-        """True if the connection has a reserved place, and has made a request that is refused there."""
+        """True if the connection has a reserved place, and has made a request that needs a regular place."""
         connection = self._connections.get(connection_id)
         return connection is not None and connection.wants_place
 
     def knows(self, connection_id: int) -> bool:
-        """False if the connection has ended, or was given up together with its output. The host then closes it at
-        once."""
+        """False if the connection has ended, or if the service has given it up and dropped its output. The host then
+        closes the connection at once."""
         return connection_id in self._connections
 
     def wants_input(self, connection_id: int) -> bool:
@@ -420,8 +424,8 @@ class Service:
     def held(self, byte_count: int) -> None:
         """Report that connections may hold `byte_count` more bytes: of requests, or of responses that were not sent.
 
-        After every BUDGET_CHECK_BYTES, the bytes of all connections are added up. If the sum exceeds its bound, the
-        connections that hold most are closed.
+        Each time that BUDGET_CHECK_BYTES were reported, the bytes of requests and the unsent bytes of all connections
+        are added up. If one of these two sums exceeds its bound, the connections that hold most are closed.
         """
         self._grown_bytes += byte_count
         if self._grown_bytes < BUDGET_CHECK_BYTES:
@@ -449,7 +453,8 @@ class Service:
     # Requests.
 
     def _serve_alike(self, connection: Connection, data: bytes) -> int:
-        """Take up the puts of one layout at the beginning of `data`. Return how many bytes these puts have."""
+        """If `data` begins with several puts of equal layout (`fast_requests`), serve them. Return how many bytes they
+        have."""
         count_max = min(self._run_max, self.limits.in_flight_max - connection.in_flight)
         try:
             batch = parse_uniform_puts(data, count_max, self.limits.admission)
@@ -463,12 +468,12 @@ class Service:
 
     @property
     def _run_max(self) -> int:
-        """The most requests taken up together. A member that does not lead takes up fewer: it refuses them one by
-        one."""
+        """The most requests that are served together. A member that does not lead serves fewer together, because it
+        refuses each request separately."""
         return REQUESTS_PER_TURN if self._node.core.leading_term is None else RUN_MAX
 
     def _serve(self, connection: Connection, run_max: int) -> None:
-        """Take up waiting frames, at most `run_max` frames together, while there is room and time."""
+        """Serve waiting frames, at most `run_max` of them together, while there is room and time."""
         backlog = connection.backlog
         connection.head_is_costly = False
         while backlog and not connection.closed and connection.has_room(self.limits):
@@ -497,7 +502,7 @@ class Service:
             self.work_wanted()
 
     def _serve_run(self, connection: Connection, bodies: Sequence[bytes], waiting: int) -> int:
-        """Take up requests, those of frequent kinds in batches. Return how many were taken up before room or time ran
+        """Serve requests, with those of frequent kinds in batches. Return how many were served before room or time ran
         out.
 
         `waiting`: how many requests of the connection wait, including these.
@@ -525,8 +530,8 @@ class Service:
         return place
 
     def _take_up(self, connection: Connection, batch: RequestBatch) -> None:
-        """Take up a batch as a whole. If the batch is refused, take up its requests one by one, to find the refused
-        requests."""
+        """Hand a batch to the node as a whole. If the node refuses the batch, hand over its requests one by one, and
+        respond to those that are refused."""
         try:
             if batch.commands:
                 self._propose_all(connection, batch)
@@ -570,7 +575,7 @@ class Service:
             self._put(connection, hello)
 
     def _serve_reserved(self, connection: Connection, body: bytes) -> None:
-        """Serve a request of a connection with a reserved place: only cheap requests that change nothing."""
+        """Serve a request of a connection with a reserved place, if the request is cheap and changes nothing."""
         connection.reserved_requests += 1
         if connection.reserved_requests > OPERATOR_REQUESTS_MAX:
             words = f"a connection with a place reserved for `hwm status` has {OPERATOR_REQUESTS_MAX} requests at most"
@@ -590,7 +595,7 @@ class Service:
                 self._refuse_request(connection, asked.request_id, Busy("connections_max", self.limits.connections_max))
 
     def _serve_one(self, connection: Connection, body: bytes, waiting: int | None = None) -> bool:
-        """Judge one request of any kind, and carry out the decision; False if the request has to wait for a later turn.
+        """Judge one request of any kind, and carry out the decision. Returns False if it has to wait for a later turn.
 
         Unexpected errors are contained while the request is judged, but not while the decision is carried out.
         `waiting`: how many requests of the connection wait, including this one. If it is None, this request never has
@@ -657,7 +662,7 @@ class Service:
         return True
 
     def _or_refuse(self, connection: Connection, request_id: int, act: Callable[..., None], *arguments: object) -> None:
-        """Call `act(connection, ...)`, which takes up a request. If it raises a refusal, respond with the refusal."""
+        """Call `act(connection, request_id, ...)`. If it raises a refusal, respond to the request with the refusal."""
         try:
             act(connection, request_id, *arguments)
         except (RaftError, KvError) as error:
@@ -715,7 +720,8 @@ class Service:
         self._propose(connection, request_id, session_id, command)
 
     def _close_session(self, connection: Connection, request_id: int, session_id: int) -> None:
-        """Close a session. The response says whether this command closed it, since the session may expire before."""
+        """Close a session. It may expire before the command is applied, so the response says whether the command has
+        closed it."""
         tickets = self._open.tickets(1)
         self._node.propose(encode_command(CloseSession(), session_id=session_id), tickets[0])
         self._open.reads(connection, tickets, (request_id,), (CLOSING,))
@@ -738,9 +744,8 @@ class Service:
         self._open.reads(connection, tickets, (request_id,), (body,), bound_ms)
 
     def _stepped_down(self) -> None:
-        """End the open commands of sessions as `unknown`, so that their clients can retry them elsewhere at once.
-
-        Other requests wait for their completion by the node.
+        """End the open commands of sessions as `unknown`, so that their clients can retry them at another member at
+        once. All other requests stay open until the node completes them.
 
         See docs/reference/specification.md#96-end-of-a-proposal.
         """
@@ -754,7 +759,7 @@ class Service:
 
     def _answer(self, opened: OpenRow, completion: Completion) -> None:
         """Respond as soon as there is room for the response, which may be large. A read that has waited for room shows
-        a later state, which every consistency allows."""
+        a later state, which every read consistency allows."""
         connection = self._connections.get(opened[0])
         if connection is None:
             return  # The client is gone.
@@ -807,7 +812,7 @@ class Service:
         self._put(connection, encode_response(request_id, code, revision, consistency, self._node_id, fields))
 
     def _respond_aged(self, connection: Connection, request_id: int, body: Sequence[Any], bound_ms: int) -> None:
-        """Respond to a bounded read. While the response waited for room, the state may have become too old."""
+        """Respond to a bounded read. Its age is checked again, because the response may have waited for room."""
         age = age_ms(self._node)
         if age is None or age > bound_ms:
             self._respond(connection, request_id, Code.TOO_STALE, (age, bound_ms))
@@ -863,8 +868,8 @@ class Service:
         self.request_errors.record(error)
 
     def _contain(self, connection: Connection, request_id: int, error: BaseException) -> None:
-        """Handle an unexpected error while a hello or a request was judged. Nothing has changed, so the error ends
-        only this connection.
+        """Handle an unexpected error that was raised while a hello or a request was judged. Nothing has changed, so the
+        error ends only this connection.
 
         `request_id` is 0 if it is not known.
         """
