@@ -1,4 +1,4 @@
-"""A durable store inside a program: no server, no port. Run it twice: it counts its own runs.
+"""A durable store inside a program, without a server and without a port. The program counts how often it has run.
 
 python examples/embedded_store.py [FOLDER]
 """

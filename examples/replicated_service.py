@@ -1,7 +1,7 @@
 """Three members of one cluster, each embedded in a service. Here all three services are tasks of one program.
 
-Every service takes jobs. Exactly one service takes each job, because the claim is a compare-and-set on an absent key.
-In production, each service is a process on its own machine, started with the same member list.
+Every service tries to claim each job. Exactly one service gets the job, because the claim is a compare-and-set on an
+absent key. In production, each service is a process on its own machine, started with the same member list.
 
     python examples/replicated_service.py
 """
@@ -23,7 +23,7 @@ JOBS = 12
 
 
 async def take_jobs(store: EmbeddedStore, done: dict[str, list[int]]) -> None:
-    """Claim jobs until none is left."""
+    """Try to claim every job."""
     for job in range(JOBS):
         claim = await store.compare_and_set(f"claims/{job}", store.node_id, expected=None)
         if claim.succeeded:
@@ -33,8 +33,8 @@ async def take_jobs(store: EmbeddedStore, done: dict[str, list[int]]) -> None:
 def free_addresses(count: int) -> list[str]:
     """Return addresses of this machine whose ports are not used.
 
-    The ports are below those that systems give to outgoing connections (from 32768 on). Otherwise a member that dials
-    another one before that one listens could be given the very port of the other.
+    The ports are below 32768, because operating systems take the ports of outgoing connections from there on. Such a
+    connection could otherwise get a port at which a member is about to listen.
     """
     found: dict[str, None] = {}
     while len(found) < count:

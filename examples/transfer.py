@@ -14,8 +14,8 @@ from kvstore import Client, Compare, Comparison, OutcomeUnknown, Put, Target
 
 
 async def transfer(client: Client, source: str, target: str, amount: int) -> bool:
-    """Move `amount` if `source` has it. Both accounts change, or neither does, and no reader sees an intermediate
-    state."""
+    """Move `amount` if `source` has that much. Both accounts change, or neither does, and no reader sees an
+    intermediate state."""
     while True:
         one, two = await client.get(source), await client.get(target)
         assert one.record is not None
@@ -34,7 +34,7 @@ async def transfer(client: Client, source: str, target: str, amount: int) -> boo
             ],
         )
         if written.succeeded:
-            return True  # Else another client has changed an account: read both again.
+            return True  # If not, another client has changed an account: read both again.
 
 
 async def main(endpoints: list[str]) -> None:

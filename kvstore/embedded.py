@@ -1,11 +1,11 @@
-"""A member inside a trio program, and the client that reaches it without a socket.
+"""A member inside a trio program, and the client that reaches it without a network socket.
 
     async with open_node("data", bootstrap=True) as store:
         await store.put("greeting", "hello")
 
-Without peers, the member is a durable store of one node, which listens on no port. As a member of a cluster, it listens
-for its peers and for clients. If it is a follower, the client sends its calls to the leader. `EmbeddedStore` is a
-`Client`.
+Without peers, the member is a durable store of one node, which listens on no port by default. A member of a cluster
+listens for its peers and for clients. If the member is a follower, the client sends its calls to the leader.
+`EmbeddedStore` is a `Client`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from storage import StorageLimits
 check_not_shadowed()
 
 IN_PROCESS_ADDRESS = "in-process:0"
-"""An address that stands for the member in this program. It belongs to no network socket."""
+"""An address that stands for the member in this program. No network socket has this address."""
 
 
 class EmbeddedStore(Client):
-    """A client that reaches the member in this process without a socket of the network."""
+    """A client that reaches the member in this process without a network socket."""
 
     def __init__(self, member: RunningMember, nursery: trio.Nursery, deadline_seconds: float) -> None:
         super().__init__([IN_PROCESS_ADDRESS], deadline_seconds=deadline_seconds, dialer=self._dial_here_or_there)
@@ -59,7 +59,7 @@ class EmbeddedStore(Client):
         return self._member.peer_address
 
     async def _address_of(self, member: str) -> str:
-        """As for any client; the member in this program needs no address."""
+        """The same as for any client, except that the member in this program needs no address."""
         return IN_PROCESS_ADDRESS if member == self.node_id else await super()._address_of(member)
 
     async def _dial_here_or_there(self, address: str) -> trio.abc.Stream:
@@ -73,21 +73,23 @@ class EmbeddedStore(Client):
 class open_node:  # noqa: N801 (used like a function)
     """Run a member in this program during the block `async with open_node(...) as store`.
 
-    `members`: all members of the cluster, the same list for each of them. It is None for a folder that exists (the
-    folder contains the list), or for a new store of one node. `bootstrap`: make a new member if the folder has none.
-    Without `bootstrap`, a missing folder is an error, because a member that lost its disk must not come back empty.
-    `feature_level`: the level at which a new cluster begins, the same for all its first members (by default the highest
-    one that this build knows); it changes nothing in a folder that exists.
-    `join`: client addresses of members of a running cluster; if there is no member in the folder, a new member of that
-    cluster is made there. In this case `members` has only this member, and it must also be added to the cluster
-    (`Client.add_member`), before or after this call. `listen_client`: `host:port` to serve other programs, too. A store
-    of one node listens nowhere without this.
+    `members`: all members of the cluster; each of them is started with the same list. The list may be None for a folder
+    that exists (the folder contains the list), and for a new store of one node. `bootstrap`: make a new member if the
+    folder has none. Without `bootstrap`, a missing folder is an error, because a member that lost its disk must not
+    come back empty. `feature_level`: the level at which a new cluster begins, by default the highest level that this
+    build knows. The level must be the same for all first members, and has no effect on a folder that exists.
+
+    `join`: client addresses of members of a running cluster. If the folder has no member, a new member of that cluster
+    is made there. `members` then has only this member, which must also be added to the cluster (`Client.add_member`),
+    before or after this call. `listen_client`: `host:port` to serve other programs, too. Without it, a store of one
+    node does not listen at all.
 
     Raises, before the block runs: StorageError (the folder is locked, damaged, not initialised, or of another cluster),
     CannotServe, ReachableByOthers, InvalidConfiguration, NotAMember, JoinRefused.
 
-    If the node fails later, the block is cancelled. Then NodeStopped is raised; or NewerConfiguration or NewerFormat if
-    the node has received something that only a newer build knows; or MemberRemoved if its cluster has removed it.
+    If the node fails later, the block is cancelled, and NodeStopped is raised. If the node has received data that only
+    a newer build knows, NewerConfiguration or NewerFormat is raised instead. If the cluster has removed the member,
+    MemberRemoved is raised instead.
     """
 
     def __init__(
@@ -167,7 +169,8 @@ class open_node:  # noqa: N801 (used like a function)
         return bool(absorbed)
 
     async def _run(self, *, task_status: trio.TaskStatus[RunningMember | None]) -> None:
-        """Run the member. Its exception is kept in `_failure`, to be raised later without an exception group."""
+        """Run the member. If it raises an exception, `_failure` keeps the exception, to be raised later without an
+        exception group."""
         started = False
 
         class Status:

@@ -1,6 +1,7 @@
-"""The switch of the store's fast paths; docs/internals/fast-paths.md lists them.
+"""The switch of the store's fast paths; docs/internals/fast-paths.md lists the fast paths.
 
-It is defined here as well as in `raft.runtime`, because a program with only a client does not load `raft.runtime`.
+The switch is defined here as well as in `raft.runtime`, because a program with only a client does not load
+`raft.runtime`.
 """
 
 from __future__ import annotations
@@ -11,4 +12,4 @@ from typing import Final
 from raft import fast_paths_wanted
 
 FAST_PATHS: Final[bool] = fast_paths_wanted(os.environ)
-"""Read from the environment once, when the process starts."""
+"""Read from the environment only once, when this module is loaded."""

@@ -1,8 +1,8 @@
 """Decides how an output file that a command line names is written: replaced, written in place, or refused.
 
-A regular file is replaced as a whole, by a rename. A link is followed: its target is replaced, and the link stays. A
-device or a pipe is never replaced, since other processes use its name. It is written in place, and so is any name of an
-open descriptor (`/dev/stdout`, `/dev/fd/3`). Folders, sockets and block devices are refused.
+A regular file is replaced as a whole, by a rename. A link is followed: its target is replaced, and the link stays.
+Character devices and pipes are written in place, never replaced, since other processes use their names. The name of an
+open descriptor (`/dev/stdout`, `/dev/fd/3`) is written in place too. Folders, sockets and block devices are refused.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def _follow(path: Path) -> tuple[WriteTarget, int | None]:
 
 
 def is_standard_output(path: Path) -> bool:
-    """True if `path` names a descriptor of this process for the same file as standard output, as `/dev/stdout` does."""
+    """True if `path` names a descriptor of this process, such as `/dev/stdout`, for the same file as standard
+    output."""
     try:
         number = _own_descriptor(find_target(path).path)
         return number is not None and os.path.samestat(os.fstat(number), os.fstat(1))
@@ -74,8 +75,8 @@ def _own_descriptor(path: Path) -> int | None:
 def open_in_place(path: Path) -> int:
     """Return a descriptor to write to `path`, which exists. Raises OSError, also for a pipe that nobody reads.
 
-    If `path` names a descriptor of this process, that descriptor is duplicated: a socket, or a file that another user
-    has opened, could not be opened again.
+    If `path` names a descriptor of this process, that descriptor is duplicated, because a socket, or a file that
+    another user has opened, cannot be opened again by its name.
     """
     if (number := _own_descriptor(path)) is not None:
         return os.dup(number)
@@ -92,7 +93,8 @@ def open_in_place(path: Path) -> int:
 def open_regular(path: Path) -> int:
     """Return a descriptor to read the file `path`. Raises OSError for a pipe or device, which could block for ever.
 
-    The name of an open descriptor is accepted for any file but a folder: a program that passes a pipe writes to it.
+    The name of an open descriptor is accepted for any file except a folder: a program that passes a pipe by such a name
+    also writes to the pipe.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode

@@ -1,7 +1,7 @@
 """Checks recorded histories for linearizability, independently of the code that recorded them.
 
-`check_rows` checks rows in this process. `hwm-audit check` (`spark_audit.cli`) checks files, here or on Spark.
-Importing this package loads neither Spark, pandas nor numpy.
+`check_rows` checks the rows of a history in the calling process. `hwm-audit check` (`spark_audit.cli`) checks history
+files, in its own process or on Spark. Importing this package does not load Spark, pandas or numpy.
 """
 
 from __future__ import annotations

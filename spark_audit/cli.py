@@ -1,7 +1,8 @@
-"""`hwm-audit`: exit 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed.
+"""The command `hwm-audit`: checks history files, and prints the verdict to stdout and messages to stderr.
 
-Exit 74: linearizable, but the verdict could not be written to stdout. A failed write changes no other exit code. Data
-goes to stdout, messages to stderr.
+Exit codes: 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed. Code 74:
+the history is linearizable, but the verdict could not be written to stdout. A failed write to stdout changes no code
+other than 0.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from spark_audit.spark.package import package_command
 from spark_audit.standard_streams import end_with_true_exit_code
 from spark_audit.verdict.verdict import Verdict
 
-# About 100,000 operations. Their audit takes seconds, so a few Spark tasks are enough.
+# A history of this size has about 100,000 operations. Its audit takes seconds, so a few Spark tasks are enough.
 SHORT_JOB_BYTES_MAX = 64 * 2**20
 
 
@@ -54,14 +55,14 @@ def cli() -> None:
 
 
 def _checked_memory(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
-    """Reject a malformed amount of memory here, because Java would print a page of its own output for it."""
+    """Reject a malformed amount of memory before it reaches Java, which would answer with a page of output."""
     if not re.fullmatch(r"[1-9][0-9]{0,8}[mgt]", value.lower()):
         raise click.BadParameter(f"{value!r} is no amount of memory, such as 2g or 800m")
     return value
 
 
 def _checked_master(ctx: click.Context, param: click.Parameter, value: str) -> str:  # noqa: ARG001
-    """Reject a malformed master here, because Spark would print a page of its own output for it."""
+    """Reject a malformed master before it reaches Spark, which would answer with a page of output."""
     if not re.fullmatch(MASTER, value):
         raise click.BadParameter(f"{value!r} is no Spark master, such as local[*], local[4] or spark://HOST:PORT")
     return value
@@ -83,36 +84,40 @@ def _checked_keys(ctx: click.Context, param: click.Parameter, value: Path | None
 @cli.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole verdict as JSON.")
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write the verdict as a page, too.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write the verdict as an HTML page.")
 @click.option(
     "--keys",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_checked_keys,
     metavar="FILE",
-    help="Write a row for each key to FILE.parquet: how it was decided.",
+    help="Write to FILE (.parquet) how each key was decided, one row per key.",
 )
 @click.option(
     "--engine",
     type=click.Choice(ENGINES),
     default="auto",
-    help="local: in this process; spark. auto: local, unless --master or --remote is given, or a GiB of memory is less "
-    "than the history would take.",
+    help="Where to check: local, in this process; spark, on Spark. auto takes spark if --master or --remote is given, "
+    "under spark-submit, and if the history would need more than 1 GiB of memory; otherwise local.",
 )
 @click.option(
     "--configurations-max",
     type=click.IntRange(min=1),
     default=CONFIGURATIONS_MAX,
     show_default=True,
-    help="How far a key is searched before it counts as undecided.",
+    help="The most configurations to search for a key before it counts as undecided.",
 )
 @click.option(
     "--master", default="local[*]", callback=_checked_master, show_default=True, help="The Spark master to run on."
 )
-@click.option("--remote", callback=_checked_remote, metavar="sc://HOST[:PORT]", help="A Spark Connect server, instead.")
+@click.option("--remote", callback=_checked_remote, metavar="sc://HOST[:PORT]", help="Run on a Spark Connect server.")
 @click.option(
-    "--memory", default="2g", callback=_checked_memory, show_default=True, help="Memory of the Spark driver: 2g, 800m."
+    "--memory",
+    default="2g",
+    callback=_checked_memory,
+    show_default=True,
+    help="Memory of the Spark driver, such as 2g or 800m.",
 )
-@click.option("--verbose", is_flag=True, help="Let Spark talk, on stderr, and show a traceback if the job fails.")
+@click.option("--verbose", is_flag=True, help="Show Spark's own output on stderr, and a traceback if the job fails.")
 def check(
     paths: tuple[str, ...],
     as_json: bool,
@@ -125,7 +130,7 @@ def check(
     memory: str,
     verbose: bool,
 ) -> None:
-    """Check the histories behind PATH: run folders, folders of these, globs, or files (.jsonl, .parquet).
+    """Check histories. A PATH is a run folder, a folder of run folders, a glob, or a file (.jsonl, .parquet).
 
     Exit status: 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed.
     """
@@ -163,9 +168,9 @@ def _is_given(option: str) -> bool:
 
 
 def _files(paths: tuple[str, ...]) -> list[HistoryFile]:
-    """Return the files of these paths.
+    """Return the history files at these paths.
 
-    A wrong path, a run without rows or a malformed run.json is refused before an engine starts.
+    Raises InputError for a wrong path, a run without rows, or a malformed run.json, so that no engine starts.
     """
     files = history_files(paths)
     folders = {file.folder for file in files}
@@ -212,7 +217,7 @@ def _run_in_spark(
 
 
 def _write(html: Path, page: str, verdict: Verdict) -> None:
-    """Write the page. A failed write is an error of the command, but the verdict is already printed and stays valid."""
+    """Write the page. If this fails, the command fails, but the verdict is already printed and stays valid."""
     try:
         write_page(html, page)
     except InputError as error:
@@ -225,7 +230,7 @@ cli.add_command(package_command)
 
 
 def main() -> None:
-    """The console script."""
+    """The entry point of the console script."""
     end_with_true_exit_code(lambda: cli(prog_name="hwm-audit"))
 
 

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     import pyarrow.parquet as parquet
 
 ENGINES = ("auto", "local", "spark")
-LOCAL_BYTES_MAX = 2**30  # Estimated resident memory: about 1,200,000 operations of single keys.
+LOCAL_BYTES_MAX = 2**30  # Limits the estimated resident memory. About 1,200,000 single-key operations reach this limit.
 _ALWAYS_BYTES = 100 * 2**20
 _ROW_BYTES = 650  # Memory per row, in addition to the size of the row itself.
-_MULTI_KEY_ROW_BYTES = 6_000  # The same if the whole store may have to be replayed.
-_EVENTS_FACTOR = 6  # The memory for the events of watches, in multiples of their size as JSON.
+_MULTI_KEY_ROW_BYTES = 6_000  # Replaces `_ROW_BYTES` if the whole store may have to be replayed.
+_EVENTS_FACTOR = 6  # The memory for the events of watches is this multiple of their size as JSON.
 _HEAD_BYTES = 2**20  # The number of rows of a JSON lines file is estimated from this many bytes at its beginning.
 
 
 def engine_for(files: Sequence[HistoryFile]) -> str:
-    """Return `local` if these files need at most LOCAL_BYTES_MAX of memory by estimate, otherwise `spark`."""
+    """Return `local` if these files are estimated to need at most LOCAL_BYTES_MAX of memory, otherwise `spark`."""
     return "local" if _ALWAYS_BYTES + sum(map(_bytes_for, files)) <= LOCAL_BYTES_MAX else "spark"
 
 
@@ -48,9 +48,10 @@ def _bytes_for(file: HistoryFile) -> int:
 
 
 def _may_have(footer: parquet.FileMetaData, least: str) -> bool:
-    """Whether the file may have operations whose name does not sort before this one.
+    """Return whether the file may have operations whose name is `least` or sorts after `least`.
 
-    The names `range`, `txn` and `watch` sort after all others that matter, so the maximum of the column is enough.
+    The greatest name in the column decides this. The expensive operations, `range`, `txn` and `watch`, sort after
+    almost all others, so few cheap histories are taken for expensive ones.
     """
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     columns = (group.column(number) for group in groups for number in range(group.num_columns))
@@ -67,8 +68,8 @@ class _NoPandas(MetaPathFinder):
 def spare_pandas() -> None:
     """Keep Arrow from importing pandas just to test whether a value is a Series: the import takes half a second.
 
-    Arrow tries the import once and remembers the result of that test. Later imports of pandas, by Arrow or by other
-    code, still work.
+    Arrow attempts the import for this test only once and remembers that it failed. Other imports of pandas still work
+    afterwards.
     """
     if "pandas" in sys.modules:
         return

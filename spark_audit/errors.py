@@ -1,7 +1,7 @@
 """Errors of an audit, and how a command reports them.
 
-Each error keeps its fields, and its text contains what the user can do. Executors of Spark import this module and have
-no click, so only the functions that commands use import click.
+Each error keeps its details as attributes. Spark executors import this module but have no click installed, so click is
+imported only inside the functions that commands call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
-FAULTS_SHOWN_MAX = 20  # The number of malformed rows that an error describes; all malformed rows are counted.
+FAULTS_SHOWN_MAX = 20  # An error describes at most this many malformed rows, but counts all of them.
 JOB_FAILED, BAD_INPUT = 1, 2  # Exit statuses of a command.
 
 
@@ -22,7 +22,10 @@ class AuditError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One malformed row. `line` counts from 1 (a row number in Parquet); 0 means the whole file or the whole run."""
+    """One malformed row of a file, or, if `line` is 0, a fault of the whole file or run.
+
+    `line` is the number of the line, or in a Parquet file the number of the row, counted from 1.
+    """
 
     file: str
     line: int
@@ -33,11 +36,11 @@ class Fault:
 
 
 class InputError(AuditError):
-    """The input is not a readable history: exit status 2."""
+    """The input is not a readable history. The command exits with status 2."""
 
 
 class MalformedHistory(InputError):
-    """Some rows are malformed. `count` is their number, `faults` describes the first of them, in file order."""
+    """Some rows are malformed. `count` is their number; `faults` describes the first few, in file order."""
 
     def __init__(self, faults: tuple[Fault, ...], count: int) -> None:
         self.faults, self.count = faults, count
@@ -89,7 +92,7 @@ class NoJava(AuditError):
 
 
 class JobFailed(AuditError):
-    """The job itself failed: exit status 1. The history may or may not be linearizable."""
+    """The job itself failed, so nothing is known of the history. The command exits with status 1."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -109,9 +112,9 @@ def fail(message: str, status: int) -> NoReturn:
 
 @contextmanager
 def report_errors(*, verbose: bool) -> Iterator[None]:
-    """End the command with one or two lines on stderr if the body raises an error.
+    """If the body raises an error, print a short message to stderr and exit.
 
-    Errors of usage pass through to click. If `verbose`, an unexpected error is raised with its traceback.
+    Usage errors are left to click. If `verbose` is true, an unexpected error is raised again, with its traceback.
     """
     import click
 
@@ -131,7 +134,7 @@ def report_errors(*, verbose: bool) -> Iterator[None]:
         fail(f"{missing}\nhint: pip install 'highwatermark[audit]'", JOB_FAILED)
     except KeyboardInterrupt:
         fail("interrupted", JOB_FAILED)
-    except Exception as error:  # An error of Spark, Java or a worker is reduced to one line.
+    except Exception as error:  # An unexpected error, such as one of Spark, is reported by its first line.
         if verbose:
             raise
         fail(f"the audit job failed: {_first_line(error)}\nhint: run again with --verbose", JOB_FAILED)

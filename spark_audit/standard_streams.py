@@ -91,7 +91,7 @@ class StandardStreams:
     words: OutputDescriptor
 
     def exit_code(self, earned: int) -> int:
-        """The exit code of a command whose work ended with `earned`: 74 if `earned` is 0 and its data was lost.
+        """The exit code of a command whose work ended with `earned`: 74 if `earned` is 0 and some output was lost.
 
         Any other `earned` is returned unchanged, because it is more important than the loss of the data. The loss of
         messages changes nothing.
@@ -100,7 +100,7 @@ class StandardStreams:
         failure = self.output.failure
         if failure is None or earned != 0:
             return earned
-        if not isinstance(failure, BrokenPipeError):  # Then the reader wanted no more: `hwm range | head`.
+        if not isinstance(failure, BrokenPipeError):  # A broken pipe: `hwm range | head`.
             print(f"error: the answer could not be written: {failure.strerror or failure}", file=sys.stderr)
             print("hint: the command was carried out; only what it had to say is lost", file=sys.stderr)
         return EXIT_OUTPUT_LOST

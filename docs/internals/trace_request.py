@@ -1,11 +1,11 @@
 """Which files one request enters, and how often: `python docs/internals/trace_request.py put|get|append|fault`.
 
 Three members run, one of them in this process; a client in a process of its own makes one request after the other.
-Every call of a Python function of the project on the loop of the member in this process is noted. A *stay* is a run of
-consecutive calls inside one file. `put` and `get` trace the leader, `append` a follower while the client puts, `fault`
-a follower from the death of the leader until it leads itself and has answered one put.
+The trace contains every call of a Python function of the project on the loop of the member in this process. A *stay*
+is a run of consecutive calls inside one file. `put` and `get` trace the leader. `append` traces a follower while the
+client puts. `fault` traces a follower from the death of the leader until this follower leads and has answered one put.
 
-Prints files and stays per request, and with `--files` each file with its calls per request.
+Prints the number of files and of stays per request, and with `--files` each file with its calls per request.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ trio.run(main, *sys.argv[1:])
 
 
 class Trace:
-    """Calls of the project's functions on this thread, in order, while it is on."""
+    """Counts the calls of the project's functions on this thread while it is installed by `sys.setprofile`."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -75,19 +75,19 @@ def _name_of(path: str) -> str | None:
 
 
 def free_addresses(count: int) -> list[str]:
-    """So many addresses of this machine that nobody listens at now."""
+    """`count` addresses of this machine at which nobody listens now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
 async def ask(kind: str, count: int, endpoints: Sequence[str]) -> None:
-    """So many requests, one after the other, by a client in a process of its own."""
+    """Send `count` requests, one after the other, from a client in a process of its own."""
     await trio.run_process([sys.executable, "-c", CLIENT, kind, str(count), *endpoints])
 
 
 async def trace(what: str, count: int) -> Trace:
-    """`count` requests on three members in a new folder."""
+    """Trace `count` requests to three new members."""
     addresses = free_addresses(6)
     members = [Member(f"s{n + 1}", addresses[2 * n], addresses[2 * n + 1]) for n in range(3)]
     endpoints = [member.client_address for member in members]
@@ -107,7 +107,7 @@ async def trace(what: str, count: int) -> Trace:
                 await ask("put", WARM_UP, endpoints)
                 noted = Trace()
                 if what == "fault":
-                    others["s2"].kill()  # Of the others s1 is the first to campaign.
+                    others["s2"].kill()  # Of the two members that are left, s1 campaigns first.
                 sys.setprofile(noted)
                 try:
                     await ask("get" if what == "get" else "put", count, endpoints)
@@ -122,7 +122,7 @@ async def trace(what: str, count: int) -> Trace:
 async def run_quietly(
     command: Sequence[str], *, task_status: trio.TaskStatus[trio.Process] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Until this is cancelled, or the process is killed."""
+    """Run a command without output, until this task is cancelled or the process is killed."""
     quiet = subprocess.DEVNULL
     await trio.run_process(command, stdout=quiet, stderr=quiet, check=False, task_status=task_status)
 

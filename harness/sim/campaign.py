@@ -16,7 +16,7 @@ from harness.sim.checks.coverage import CAMPAIGN_SEEDS_MIN, WANTED, never
 from harness.sim.simulation import SeedResult, run_seed
 
 VIOLATIONS_MAX = 20
-"""A campaign ends after this many failing seeds, because more of them teach nothing."""
+"""After this many failing seeds a campaign starts no more seeds, because further failures would teach nothing new."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Totals:
     simulated_ns: int = 0
     seconds: float = 0.0
     wall_seconds: float = 0.0
-    covered: Counter[str] = field(default_factory=Counter)  # How many seeds hit each point.
+    covered: Counter[str] = field(default_factory=Counter)  # How many seeds hit each coverage point.
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[SeedResult] = field(default_factory=list)
     is_interrupted: bool = False
@@ -59,11 +59,13 @@ class Totals:
         return never(self.covered) if self.seeds >= CAMPAIGN_SEEDS_MIN else []
 
     def reached_words(self) -> str:
-        """How many of the wanted coverage points were hit, in words."""
+        """A text that tells how many of the wanted coverage points were hit."""
         return f"{len(WANTED) - len(never(self.covered))} of {len(WANTED)} wanted marks"
 
     def to_json(self, commands: Mapping[int, str] | None = None) -> dict[str, Any]:
-        """Return the totals for programs. `commands` gives the options that replay each failure, by seed."""
+        """Return the totals as a JSON object. `commands`: for each failed seed, the options of the command that replays
+        it.
+        """
         return {
             "seeds": self.seeds,
             "events": self.events,
@@ -87,10 +89,11 @@ class Totals:
 def run_campaign(
     first_seed: int, seeds: int | None, *, seconds: float | None = None, jobs: int | None = None
 ) -> Generator[Totals, None, None]:
-    """Run seeds first_seed, first_seed + 1, … and yield the totals after each. Ends after `seeds` or `seconds`.
+    """Run the seeds from `first_seed` upwards, and yield the totals each time that seeds have ended.
 
-    The seeds run in `jobs` processes, by default one per core. Seeds are independent, so their order does not matter.
-    Close the generator to end early: it waits for the seeds that run, begins no others, and leaves no process behind.
+    The campaign ends after `seeds` seeds or `seconds` seconds, if these limits are given. The seeds run in `jobs`
+    processes, by default one per core. Seeds are independent, so their order does not matter. To end early, close the
+    generator: it waits for the seeds that are running, starts no others, and leaves no process behind.
     """
     began = time.monotonic()
     totals = Totals()

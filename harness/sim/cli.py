@@ -1,4 +1,4 @@
-"""`hwm-harness simulate`: runs many seeds on all cores with progress and a final table, or one run in detail."""
+"""`hwm-harness simulate`: runs many seeds on all cores with progress and a final table, or shows one run in detail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXIT_VIOLATION, EXIT_BAD_INPUT, EXIT_NOT_REACHED, EXIT_INTERRUPTED = 1, 2, 4, 13
 LINE_EVERY_SECONDS = 10.0
 
 SHRUNK_MAX = 3
-"""How many failing seeds of a campaign are shrunk. The others mostly show the same failure."""
+"""The most failing seeds of a campaign that are shrunk. Further failing seeds mostly show the same failure."""
 
 
 @click.command("simulate")
@@ -61,10 +61,11 @@ def simulate(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Run the production node in a simulated world that breaks everything, one world per seed.
+    """Run the production node in a simulated world in which everything may fail, one world per seed.
 
-    The same seed is the same run, event for event, on every machine. Exit code 1: a rule was violated; 4: so many
-    seeds should have reached something that none did; 130: it was stopped; 2: bad input.
+    The same seed gives the same run, event for event, on every machine. Exit code 1: a rule was violated; 2: bad input;
+    4: a coverage point was never hit, although the number of seeds was large enough for it; 130: the command was
+    stopped.
     """
     try:
         if seed is not None and plan_path is not None:
@@ -116,7 +117,7 @@ def replay(plan: Plan, *, trace: bool, lamport: Path | None, last: int) -> Total
         words.print(f"drawn: {lamport}", markup=False)
     totals = Totals()
     totals.add(result)
-    # A single run has a processor core to itself, so its real time is its processor time.
+    # A single run has a processor core to itself, so its processor time is taken as its real time.
     totals.wall_seconds = result.seconds
     return totals
 
@@ -145,7 +146,7 @@ def shrink_into(folder: Path, plan: Plan) -> Path:
 
 
 def campaign(first_seed: int, seeds: int | None, minutes: float | None, jobs: int | None) -> Totals:
-    """Run many seeds with a live table on stderr, or with a line now and then if stderr is not a terminal.
+    """Run many seeds. Shows a live table on stderr, or a line from time to time if stderr is not a terminal.
 
     A failing seed is reported at once. After Ctrl-C or SIGTERM the totals cover the seeds that have ended.
     """

@@ -20,7 +20,7 @@ class RecordedSimulation(Simulation):
         self._recorder.follow(self, self.load.connections)
 
     def picture(self, result: SeedResult) -> Picture:
-        """Return what was recorded. Call it after the run."""
+        """Return the end of the run, as it was recorded. Call this method after the run."""
         violation = None if result.violation is None else str(result.violation)
         return self._recorder.picture(self.plan.words(), violation)
 

@@ -1,9 +1,10 @@
-"""Shrinks a failing plan to as few faults, members and unusual settings as still end in the same failure.
+"""Shrinks a failing plan: removes faults, members and unusual settings as long as the run still fails in the same way.
 
 First, delta debugging removes faults from the list (Zeller and Hildebrandt, "Simplifying and Isolating
-Failure-Inducing Input", 2002). Then members are removed, times and the load get smaller, and everything else goes back
-to its usual value, section by section and field by field. This repeats until nothing more can be removed. A change to
-one part leaves the draws of all other parts alone, because each purpose has a random stream of its own.
+Failure-Inducing Input", 2002). Then the search removes members, shortens times, reduces the load, and sets all other
+values back to the usual ones, section by section and field by field. All these steps are repeated until none of them
+changes the plan. A change to one part of the plan does not change the random draws for other parts, because each
+purpose has a random stream of its own.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from harness.sim.plan.plan_file import Tree, differing, plan_of, to_tree, usual_
 from harness.sim.simulation import SeedResult, Simulation
 
 RUNS_MAX = 400
-"""How many plans are tried at most."""
+"""The most plans that one search tries."""
 
 SECONDS_MAX = 300.0
-"""How long the search takes at most. A run that is under way is still carried out to its end."""
+"""The time after which the search starts no further run. A run that is under way then is still completed."""
 
 ESCAPED = "no exception leaves a node"
-"""The rule of `errors.escaped`."""
+"""The rule in the violations that `errors.escaped` returns."""
 
 KEPT = ("seed", "members", "until_ns", "faults")
 """Fields that are never set to their usual values: the seed stays as it is, and the other three shrink in ways of their
@@ -53,9 +54,9 @@ def failure_class(violation: Violation) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The smallest failing plan that was found, the result of its run, and the number of `runs` of the search.
+    """The smallest failing plan that was found, the result of its run, and the number of `runs` that the search made.
 
-    `is_done`: no limit has stopped the search.
+    `is_done`: True if no limit has stopped the search.
     """
 
     plan: Plan
@@ -88,7 +89,9 @@ class OutOfRuns(Exception):
 
 
 class Shrinker:
-    """The search for the smallest plan. Every step takes a smaller plan with the same failure as the first plan."""
+    """The search for the smallest plan. Each step replaces the current plan by a smaller plan that fails in the same
+    way as the first plan.
+    """
 
     def __init__(
         self, plan: Plan, *, play: Play = play, tell: Tell, runs_max: int = RUNS_MAX, seconds_max: float = SECONDS_MAX
@@ -103,7 +106,7 @@ class Shrinker:
         self._told = self._began
 
     def run(self) -> Shrunk | None:
-        """Shrink the plan. Returns None if it does not fail."""
+        """Shrink the plan. Returns None if the first run of the plan does not fail."""
         if self.result.violation is None:
             return None
         is_done = True
@@ -132,12 +135,17 @@ class Shrinker:
                 return
 
     def _take_while_any(self, candidates: Callable[[], Iterator[Plan]]) -> None:
-        """Take the first candidate that still fails, and continue with its candidates until none fails."""
+        """Replace the plan by the first candidate that fails in the same way, and repeat this until no candidate does.
+
+        Each call of `candidates` makes the candidates from the current plan.
+        """
         while any(self._take(candidate) for candidate in candidates()):
             pass
 
     def _take(self, candidate: Plan) -> bool:
-        """Return True if `candidate` is a new plan that fails in the same way; it then replaces the current plan."""
+        """Run `candidate`, unless it was tried before. If it fails in the same way, make it the current plan and return
+        True.
+        """
         key = repr(candidate)
         if candidate == self.plan or key in self._tried:
             return False
@@ -161,7 +169,7 @@ class Shrinker:
     # -- what is tried
 
     def _end_early(self) -> None:
-        """Drop everything after the failure, because nothing of that can have caused the failure."""
+        """Drop the faults and the time after the failure, because they cannot have caused it."""
         failed_ns = self.result.simulated_ns
         faults = tuple(fault for fault in self.plan.faults if fault.at_ns <= failed_ns)
         self._take(replace(self.plan, faults=faults))
@@ -169,7 +177,7 @@ class Shrinker:
             self._take(replace(self.plan, until_ns=failed_ns + MILLISECOND_NS))
 
     def _fewer_faults(self) -> None:
-        """Algorithm ddmin: take away a part of the list, then ever smaller parts."""
+        """Remove faults with the algorithm ddmin: try to remove each half of the list, then ever smaller parts."""
         parts = 2
         while self.plan.faults:
             faults = self.plan.faults
@@ -206,11 +214,11 @@ class Shrinker:
                     yield with_fault(plan, place, replace(fault, duration_ns=duration_ns))
 
     def _usual_sections(self) -> Iterator[Plan]:
-        """Try whole parts of the plan with their usual values."""
+        """Try the plan with all values of one section set to the usual ones."""
         yield from self._usual(sections=True)
 
     def _usual_fields(self) -> Iterator[Plan]:
-        """Try single fields with their usual values."""
+        """Try the plan with one field set to its usual value."""
         yield from self._usual(sections=False)
 
     def _usual(self, *, sections: bool) -> Iterator[Plan]:
@@ -230,12 +238,12 @@ def rounded(duration_ns: int) -> int:
 
 
 def with_fault(plan: Plan, place: int, fault: Fault) -> Plan:
-    """Return the plan with `fault` at this place of its list of faults."""
+    """Return a copy of the plan in which `fault` replaces the fault at the index `place`."""
     return replace(plan, faults=(*plan.faults[:place], fault, *plan.faults[place + 1 :]))
 
 
 def paths(tree: Tree, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the path of each value in a tree, and whether it is a table. A table comes before its contents."""
+    """Yield the path of each value in a tree, and whether the value is a table. A table comes before its contents."""
     for name, value in tree.items():
         is_table = isinstance(value, dict)
         yield (*before, name), is_table
@@ -244,7 +252,7 @@ def paths(tree: Tree, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def as_usual(tree: Tree, usual: Tree, path: Sequence[str]) -> Tree:
-    """Return `tree` with the value at `path` as in `usual`, or without a value there if `usual` has none."""
+    """Return a copy of `tree` with the value that `usual` has at `path`; if `usual` has none, the copy has none."""
     name, changed = path[0], dict(tree)
     if len(path) > 1:
         changed[name] = as_usual(tree[name], usual.get(name, {}), path[1:])

@@ -37,17 +37,19 @@ from raft import Configuration, Effects, Entry, LevelRange, Node
 from raft import Member as Voter
 
 BACKLOG_LIMITS_MAX = 20
-"""How many times in a row the probe's limit may begin again while a backlog shrinks. Backlogs can shrink slowly,
-because a bound may allow only one entry per sync.
+"""The most time limits, one after the other, in which a liveness check may wait while a backlog shrinks. A backlog can
+shrink slowly, because a bound of the plan may allow only one entry per sync.
 """
 
 EVENTS_MAX = 500_000
-"""A run with more events than this makes no progress."""
+"""A run that needs more events than this fails, because it seems to make no progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult:
-    """The result of a seed, after `seconds` of processor time. `violation` is None if every rule held."""
+    """The result of the run of one seed. The run took `seconds` of processor time. `violation` is None if every rule
+    held.
+    """
 
     seed: int
     events: int
@@ -60,12 +62,14 @@ class SeedResult:
 
 
 def run_seed(seed: int) -> SeedResult:
-    """Run one seed with everything that it draws. Can be called in another process."""
+    """Draw the plan of one seed, and run it. The worker processes of a campaign call this function."""
     return Simulation(draw_plan(seed)).run()
 
 
 class Simulation:
-    """A whole run: it makes all parts, hands each what it needs, and passes on what machines report."""
+    """A whole run. It makes all parts, gives each part the other parts that it needs, and passes on what the machines
+    report.
+    """
 
     def __init__(
         self, plan: Plan, write_line: Callable[[str], None] | None = None, *, queue: EventQueue | None = None
@@ -100,14 +104,16 @@ class Simulation:
     # -- the run
 
     def run(self) -> SeedResult:
-        """Carry out the plan, heal a quorum, and check that the cluster works. Returns a violation, never raises it."""
+        """Carry out the plan, heal a quorum, and check that the cluster works. A violation is returned in the result,
+        not raised.
+        """
         began = time.process_time()
         violation: Violation | None = None
         try:
             self._carry_out()
         except Violation as found:
             violation = found
-        except Exception as error:  # Any exception of the production code is a finding.
+        except Exception as error:  # Any exception that the production code raises is a violation too.
             violation = escaped(error)
         if violation is not None:
             self.trace.line(self.queue.now, "", "", f"VIOLATION {violation}")
@@ -155,7 +161,7 @@ class Simulation:
         return False
 
     def _probe(self) -> None:
-        """Check liveness: a probe write is applied on all living members within the limit."""
+        """Check liveness: a probe write is applied on all living members within the time limits."""
         probe = self.load.probe(self.queue.now + BACKLOG_LIMITS_MAX * self._limit_ns())
         done = self._run_while_it_shrinks(lambda: probe.index is not None and self._all_applied(probe.index))
         require(done, "a healed cluster takes a write", self._states())
@@ -172,7 +178,9 @@ class Simulation:
         require(len(set(hashes.values())) == 1, "state machine agreement", hashes)
 
     def _bring_back(self) -> None:
-        """Bring the dead members back. Check that they disturb no working quorum, and that they reach its state."""
+        """Bring back the members that stayed dead. Check that they do not disturb a working quorum, and that they reach
+        the quorum's state.
+        """
         quiet_ns = CALM_ELECTION_TIMEOUTS * self.plan.election_timeout_max_ns
         before = self.healing.leadership()
         self._run_until(self.queue.now + quiet_ns, lambda: False)
@@ -195,7 +203,9 @@ class Simulation:
         return is_in_time and all(disk.stall_rate == 0 for disk in self.plan.disks.values())
 
     def _check_changes(self) -> None:
-        """Check liveness: learners are promoted, and the level can be raised to one that every build knows."""
+        """Check liveness: learners are promoted, and nothing prevents the newest feature level once every member has
+        the newest build.
+        """
         if self.membership.living_learners():
             self.membership.promote_the_living()
             done = self._run_while_it_shrinks(lambda: not self.membership.living_learners())
@@ -208,7 +218,7 @@ class Simulation:
             self.cover("nothing prevented a level after the faults")
 
     def _end_stops(self) -> None:
-        """Check that members that were asked to stop have stopped, within the time for open requests and a sync."""
+        """Check that every member that was asked to stop has stopped by the end of the time limit."""
 
         def stopping() -> list[str]:
             return [member.node_id for member in self.healing.living() if self.processes.is_stopping(member)]
@@ -225,19 +235,19 @@ class Simulation:
         self.load.check_history()
 
     def _limit_ns(self) -> int:
-        """Return the limit of a probe in ns.
+        """Return the time limit of a liveness check in ns.
 
-        It allows for PROBE_ELECTION_TIMEOUTS_MAX of the longest election time-outs, for late frames in flight, and for
-        clients that try dead members.
+        The limit is PROBE_ELECTION_TIMEOUTS_MAX times the longest election time-out, plus an allowance for late frames
+        in flight, plus the time for which clients try dead members.
         """
         limit_ns = PROBE_ELECTION_TIMEOUTS_MAX * self.plan.election_timeout_max_ns + 4 * self.plan.network.late_ns
         limit_ns += self.healing.dead_count * ClientLimits().attempt_timeout_ns
         return int(limit_ns * max(self.plan.clocks.spread, self.plan.clocks.client_spread))  # The slowest clock counts.
 
     def _run_while_it_shrinks(self, is_done: Callable[[], bool]) -> bool:
-        """Run until `is_done`, within the limit. The limit starts again as long as a backlog shrinks.
+        """Run until `is_done` or the end of the time limit. While a backlog shrinks, the limit starts again.
 
-        It starts at most BACKLOG_LIMITS_MAX times. Returns False if `is_done` does not hold at the end.
+        The limit starts at most BACKLOG_LIMITS_MAX times. Returns False if `is_done` does not hold at the end.
         """
         done, before = is_done(), (-1, -1)
         for _ in range(BACKLOG_LIMITS_MAX):
@@ -275,26 +285,27 @@ class Simulation:
     # -- what machines report
 
     def process_starts(self, member: MachineView) -> LevelRange:
-        """A process starts. Returns the feature levels of its build, which upgrades decide."""
+        """Note that a process starts. Returns the feature levels that its build knows; `upgrades` chooses the build."""
         return self.upgrades.starts(member)
 
     def on_up(self, member: MachineView) -> None:
-        """Handle the start of a member's node. It has no connection yet, so each new connection begins with a hello."""
+        """Handle the start of a member's node: its old connections are gone, and each new one begins with a hello."""
         for other in self.members.values():
             other.connections.hung_up(member.node_id)
         self.former_folders.introduce(member)
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """Handle the flush of a node: upgrades, membership changes and the load each take their own results."""
+        """Handle the effects of a node: upgrades, membership changes and the load each take their own results."""
         if self.plan.upgrades:
             self.upgrades.take_own(effects)
         self.membership.on_flush(member, effects)
         self.load.on_flush(member, effects)
 
     def on_applied(self, member: MachineView, entry: Entry, results: Sequence[Any], *, is_first: bool) -> None:
-        """Handle that a machine has applied an entry.
+        """Handle an entry that a machine has applied.
 
-        The load follows the first application of each entry, and upgrades follow the feature level of each member.
+        The load learns of each entry once, when the first machine has applied it (`is_first`). The upgrades follow the
+        feature level of each member.
         """
         if is_first:
             self.load.on_first_applied(entry, results)
@@ -306,8 +317,8 @@ class Simulation:
         self.disks.has_failed(member)
 
     def install_began(self, member: MachineView) -> None:
-        """Handle the moment of an install at which the received snapshot is durable, but the log that replaces the old
-        one is not.
+        """Handle the moment of an install at which the received snapshot is durable, but the new log, which replaces
+        the old log, is not yet durable.
         """
         self.injector.amid_an_install(member)
 
@@ -320,24 +331,24 @@ class Simulation:
         self.upgrades.has_stopped(member, error)
 
     def folder_forgotten(self, member: MachineView) -> None:
-        """Handle a process that ends because other members know its member with another data folder."""
+        """Handle a process that ends because other members know another data folder under its member id."""
         self.refusals.has_forgotten(member)
 
     # -- connections between machines
 
     def connect(self, caller: MachineView, called: MachineView) -> None:
-        """Let `caller` dial `called`; each takes the other's hello. Raises PeerRefused."""
+        """Let `caller` dial `called`: each receives the other's hello. Raises PeerRefused if one refuses the hello."""
         assert called.node is not None
         self.upgrades.greet(called.node, called.machine, caller.says_it_is)
         self.disk_loss.greeted(called, caller.node_id)
-        # If the caller has no node, its process has ended, and only frames that it sent before arrive.
+        # If the caller has no node, its process has ended, and the frame that has now arrived was sent before the end.
         if caller.node is not None:
             self.upgrades.greet(caller.node, caller.machine, called.says_it_is)
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
         """Return True if `by` has a reason to refuse the hello of `sender` with this code.
 
-        The reasons are membership changes, upgrades, and another data folder.
+        A membership change, an upgrade, or another data folder of the sender is a reason.
         """
         peer = self.members[sender]
         return bool(
@@ -375,7 +386,8 @@ class Simulation:
         core = node.core
         now = self.queue.now
         stamp = f"{now} {member.node_id} {what} {core.term} {core.commit_index} {core.last_applied} {core.last_index}"
-        # The order of sending is part of the hash, because it shows nowhere else: each link has delays of its own.
+        # The stamp names the receivers in the order of sending. Nothing else in the hash shows this order, because each
+        # link draws its own delays.
         if effects.send:
             stamp = f"{stamp} to {','.join([peer_id for peer_id, _ in effects.send])}"
         self.trace.event(stamp, content)
@@ -391,6 +403,6 @@ class Simulation:
         self.trace.event(f"{self.queue.now} {name}", content)
 
     def note_world(self, what: str) -> None:
-        """Record something that happened to the world."""
+        """Record a fault, or another change of the simulated world."""
         self.trace.event(f"{self.queue.now} {what}")
         self.trace.line(self.queue.now, "", "", f"== {what}")

@@ -3,7 +3,7 @@
 The format of the file: docs/reference/specification.md#52-snapshot-file.
 
 Every byte is covered by a checksum that depends on all bytes before it. So a changed, missing or additional byte is
-found. A written file gets its name only after it is complete and durable.
+detected. A written file gets its name only after it is complete and durable.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class SnapshotFacts:
 
 
 class SnapshotVerifier:
-    """Converts the bytes of a snapshot to verified chunks. `header` is set once its bytes were fed; `finish` returns
-    the facts."""
+    """Converts the bytes of a snapshot to verified chunks. `header` is set once all its bytes were fed. `finish`
+    returns the facts."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -111,7 +111,7 @@ class SnapshotVerifier:
             ) from error
 
     def finish(self) -> SnapshotFacts:
-        """Check that the snapshot is complete, after all bytes were fed; return its facts. Raises BackupDamaged."""
+        """After all bytes were fed, check that the snapshot is complete. Return its facts. Raises BackupDamaged."""
         try:
             header = self._parser.finish()
             return SnapshotFacts.of(self._parser.owner[0], header)
@@ -136,7 +136,8 @@ class BackupReader:
         self.size_bytes = 0  # Bytes read so far.
 
     def __enter__(self) -> Self:
-        """Open the file and read its header. Raises BackupFailed if the file cannot be read, and BackupDamaged."""
+        """Open the file and read its header. Raises BackupFailed if the file cannot be read, BackupDamaged if its
+        header is damaged."""
         try:
             self._file = self._open()
         except OSError as error:
@@ -195,21 +196,22 @@ COPY_BYTES = 1 << 20
 
 
 class AtomicFile:
-    """A file that is written under a temporary name, `.NAME.PID.part`, until `publish` gives it its name.
+    """A file that is written under a temporary name, `.NAME.PID.part`, until `publish` gives it the name `path`.
 
     If `publish` was not called, the temporary file is deleted at the end. Without `force`, no existing file is
     replaced, not even a file that is created meanwhile. If the process is killed, only the temporary file is left. If
-    the file is written in place (`named_files`), or is standard output (`path` is None), `publish` copies all bytes to
-    it from an unnamed temporary file. Raises BackupFailed for any error of the operating system.
+    the file is written in place (`named_files`), or is standard output (`path` is None), the bytes are first written to
+    an unnamed temporary file, and `publish` copies all of them. Raises BackupFailed for any error of the operating
+    system.
     """
 
     def __init__(self, path: Path | None, *, force: bool) -> None:
         self._named, self._force = path, force
-        self._path: Path | None = None  # After following links; None: standard output.
+        self._path: Path | None = None  # The target, with links followed; None: standard output.
         self._aside: Path | None = None  # The temporary name; None: written in place.
         self._file: BinaryIO | None = None
         self._is_copying = False
-        self._folder: int | None = None  # Opened before the rename, which could not be undone if this failed.
+        self._folder: int | None = None  # Opened before the rename, which cannot be undone if opening fails.
 
     def __enter__(self) -> Self:
         with self._says():
@@ -255,8 +257,8 @@ class AtomicFile:
                 left = left[self._file.write(left) :]
 
     def publish(self) -> None:
-        """Sync the file, give it its name, and sync the folder; or copy its bytes, if the target is written in
-        place."""
+        """Sync the file, give it its name, and sync the folder. If the target is written in place, copy the bytes to it
+        instead."""
         assert self._file is not None
         with self._says():
             if self._path is None:
@@ -280,8 +282,8 @@ class AtomicFile:
         to.flush()
 
     def _is_linked(self, aside: Path, path: Path) -> bool:
-        """Give the file its name by a link, which never replaces an existing file (a rename would). False if the file
-        system has no links."""
+        """Give the file its name by a hard link. Unlike a rename, this never replaces an existing file. False if the
+        file system has no hard links."""
         try:
             os.link(aside, path)
         except FileExistsError as error:
@@ -312,5 +314,6 @@ class AtomicFile:
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Open a file that only its owner may read, whatever the umask: a snapshot has every value of the store."""
+    """Open a file that only its owner may read, whatever the umask, because a snapshot contains every value of the
+    store."""
     return os.open(path, flags, 0o600)

@@ -5,7 +5,7 @@ the store at one revision. A linearizable read returns a revision R that the sto
 build a snapshot of revision R or later, once it has applied R.
 
 Without a majority, there is no linearizable read. With `existing`, R is the revision that the selected member itself
-has applied. This state is committed, but the cluster may have acknowledged later writes.
+has applied. The state at R is committed, but the cluster may have acknowledged later writes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ BUILD_AGAIN_SECONDS = 5.0
 
 WAIT_SECONDS_DEFAULT = 60.0
 TRIES_MAX = 5
-"""The most attempts to transfer a snapshot. A member deletes its snapshot when it has built the next one; then the
-transfer begins again."""
+"""The most attempts to transfer a snapshot. When a member has built its next snapshot, it deletes the one that is being
+transferred, and the transfer begins again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedSnapshot:
-    """The contents of the file and the member that sent them. With `existing`, `member` is the status of this
-    member."""
+    """The contents of the file, and the member that sent them. With `existing`, `member` is the status of the member
+    that sent them."""
 
     facts: SnapshotFacts
     size_bytes: int
@@ -54,8 +54,8 @@ class SavedSnapshot:
 
     @property
     def open_entries(self) -> int:
-        """The number of entries in the log of the member that it had not applied. They are not in the file, but may
-        have been acknowledged. The number includes entries that the member knew to be committed.
+        """How many entries in the member's log had not been applied by the member. These entries are not in the file,
+        but may have been acknowledged. Entries that the member knew to be committed are counted too.
         """
         if self.member is None:
             return 0
@@ -72,16 +72,17 @@ async def save_snapshot(
     wait_seconds: float = WAIT_SECONDS_DEFAULT,
     tell: Callable[[str], None] = lambda _: None,
 ) -> SavedSnapshot:
-    """Save a snapshot of the cluster as the file `path`, verified and durable. After an error, no incomplete file is
-    left there.
+    """Save a snapshot of the cluster as the file `path`, verified and durable. After an error, no incomplete file with
+    this name is left.
 
     If `path` is None, the file is standard output, which gets all bytes at the end, after they are verified. `member`:
-    a node id or address; None means the leader. `existing`: save the state that this member itself has applied. This is
-    for a cluster that has lost its majority, and lacks the guarantee of this module. If the member cannot build such a
-    snapshot within `wait_seconds`, its newest snapshot is saved instead (`SavedSnapshot.is_older`). `force`: replace an
-    existing file. `wait_seconds`: how long the member may take to build a snapshot. The client's deadline applies to
-    each request. If the member gives up a build, `tell` is called with a line for people, once for each reason, and the
-    build is requested again. Raises BackupFailed and the errors of the client.
+    a node id or address; None means the leader. `existing`: save the state that this member itself has applied. This
+    option is for a cluster that has lost its majority; the file then lacks the guarantee of this module. If the member
+    cannot build such a snapshot within `wait_seconds`, its newest snapshot is saved instead
+    (`SavedSnapshot.is_older`). `force`: replace an existing file. `wait_seconds`: how long the member may take to build
+    a snapshot. The client's deadline applies to each request. If the member gives up a build, `tell` is called with a
+    line for people, once for each reason, and the build is requested again. Raises BackupFailed and the errors of the
+    client.
     """
     if member is not None and ":" in member:
         parse_address(member)  # Check the address before any request is sent.
@@ -108,8 +109,8 @@ async def save_snapshot(
 
 
 async def _address(client: Client, member: str | None) -> str:
-    """Return the address of the member to ask. If this is the leader, wait until there is one. Raises InvalidAddress,
-    Unavailable."""
+    """Return the address of the member `member`. If `member` is None, wait until there is a leader, and return the
+    leader's address. Raises InvalidAddress, Unavailable."""
     if member is not None and ":" in member:
         return member
     with trio.move_on_after(client.deadline_seconds):
@@ -166,8 +167,8 @@ class _SnapshotSource:
         )
 
     async def receive(self, page: Response, aside: AtomicFile, verifier: SnapshotVerifier) -> bool:
-        """Fetch all pages after the first one; verify and write all. Return False if the snapshot was replaced
-        meanwhile."""
+        """Fetch all pages that follow the first page, `page`. Verify and write all pages, the first one included.
+        Return False if the snapshot was replaced meanwhile."""
         name, size_bytes, data = page.fields[:3]
         offset = 0
         while True:
@@ -193,7 +194,7 @@ class _SnapshotSource:
 
 def is_page(response: Response, offset: int) -> bool:
     """True if the response is a page of a snapshot, False if it says that there is no such page. Raises BackupFailed
-    for any other response, and for an empty page, with which the transfer would never end."""
+    for any other response, and for an empty page, because with empty pages the transfer would never end."""
     match response.fields:
         case (None, str(), bool(), *_):
             return False

@@ -45,25 +45,26 @@ ROWS = {
 
 @click.command()
 @client_options
-@click.option("--seconds", type=Number(0.1, SECONDS_MAX), default=10.0, show_default=True, help="How long.")
+@click.option("--seconds", type=Number(0.1, SECONDS_MAX), default=10.0, show_default=True, help="Duration.")
 @click.option(
     "--in-flight", type=click.IntRange(1, 8192), default=64, show_default=True, help="Operations open at a time."
 )
 @click.option(
-    "--clients", type=click.IntRange(1, 256), default=4, show_default=True, help="Clients, with a connection each."
+    "--clients", type=click.IntRange(1, 256), default=4, show_default=True, help="Clients; each has its own connection."
 )
 @click.option("--value-bytes", type=click.IntRange(0, 1 << 20), default=128, show_default=True)
 @click.option("--keys", type=click.IntRange(1, 10_000_000), default=10_000, show_default=True, help="Different keys.")
 @click.option(
     "--prefix", type=Data(), default="bench/", show_default=True, metavar="TEXT",
-    help="Of all its keys. What is there under these names is overwritten, and deleted.",
+    help="The keys of the run begin with this. Keys that exist under these names are overwritten, and deleted.",
 )  # fmt: skip
-@click.option("--reads", type=Number(0, 1), default=0.0, show_default=True, help="Which part is linearizable reads.")
+@click.option("--reads", type=Number(0, 1), default=0.0, show_default=True, help="The share of linearizable reads.")
 @click.option(
     "--rate", type=Number(0, 10_000_000), default=0.0, metavar="N",
-    help="Operations per second that are due (open loop; latency counts from then). 0: as many as go.",
+    help="Operations per second (open loop: each is due at a fixed time, from which its latency counts). 0: as many as "
+    "possible.",
 )  # fmt: skip
-@click.option("--keep", is_flag=True, help="Leave the keys there.")
+@click.option("--keep", is_flag=True, help="Do not delete the keys at the end.")
 def bench(
     endpoints: str,
     deadline_seconds: float,
@@ -78,10 +79,10 @@ def bench(
     rate: float,
     keep: bool,
 ) -> None:
-    """Put and get under load for a while, and say how fast it was.
+    """Put and get under load for a while, and print throughput and latency.
 
-    This program takes part of the machine, too: where it runs beside a member, "client CPU" is what that member had
-    not. One client process has one core; if "of a core" is near 100 %, it was the bottleneck, not the cluster.
+    If this program runs on the machine of a member, it takes CPU time away from that member: "client CPU" shows how
+    much. This program uses one core. If "of a core" is near 100 %, this program was the bottleneck, not the cluster.
     """
     spec = BenchSpec(
         endpoints=[part.strip() for part in endpoints.split(",") if part.strip()],
@@ -105,7 +106,7 @@ def bench(
 
 
 async def _run(spec: BenchSpec, keep: bool, as_json: bool) -> Bench:
-    """Measure, with a live display if there is a terminal. Then clean up, also after a failure."""
+    """Measure, with a live display if there is a terminal. Then clean up, even after a failure."""
     result = Bench(spec)
     async with trio.open_nursery() as nursery:
         if sys.stderr.isatty() and not as_json:
@@ -216,7 +217,7 @@ class Bench:
             ]
             for client in clients:
                 self.has_written = client is not clients[0]
-                await client.put(spec.key(0), os.urandom(spec.value_bytes))  # Makes it connect and open a session.
+                await client.put(spec.key(0), os.urandom(spec.value_bytes))  # Connects, and opens a session.
             self.has_written = True
             if spec.reads:
                 self.phase = "filling"
@@ -260,8 +261,8 @@ class Bench:
         self.cpu_seconds = time.process_time() - cpu
 
     async def _ask_until(self, end: float, client: Client, random: Random) -> None:
-        """Run one task of the load. At the end it still waits for its open operation, so that slow operations count,
-        too."""
+        """Run one task of the load. When the time is over, the task waits for its open operation, so that slow
+        operations count, too."""
         spec = self.spec
         value = random.randbytes(spec.value_bytes)
         while (began := time.perf_counter()) < end:

@@ -24,12 +24,12 @@ REMEDY_OF_THE_REST = (
 @click.argument("folder", type=click.Path(path_type=Path, readable=False), metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def check(folder: Path, as_json: bool) -> None:
-    """Verify all that is in the data folder DIR: identity, pins, every frame of the log, every snapshot, the marks.
+    """Verify all that is in the data folder DIR: identity, pins, every frame of the log, and every snapshot.
 
-    Nothing is changed. If a member is running there, that is said, and what it is just writing is no damage.
+    Nothing is changed. If a member runs in DIR, the command warns of it, and does not judge what the member is writing.
 
     \b
-    Exit codes: 0 sound; 3 damaged: file, byte and remedy are said;
+    Exit codes: 0 sound; 3 damaged: file, byte and remedy are printed;
     2 no data folder, unreadable, or made by a newer build.
     """
     try:
@@ -56,8 +56,8 @@ def check(folder: Path, as_json: bool) -> None:
     finally:
         files.close()
     if report.problems:
-        # The hard state is known only if the log is valid. If, besides, all problems are damaged snapshots, there is
-        # also a valid snapshot from which the log continues. So the member can start.
+        # The hard state is known only if the log is valid. If all problems are damaged snapshots as well, there is a
+        # valid snapshot from which the log continues. So the member can start.
         starts = report.hard_state is not None and all(".snap: damaged" in each for each in report.problems)
         remedy = REMEDY_OF_A_SNAPSHOT if starts else REMEDY_OF_THE_REST
         _tell_damage(folder, report.problems, remedy, as_json, in_use=holder is not None)

@@ -31,7 +31,7 @@ from kvstore.protocol.text import escape_controls, escape_controls_in_json, from
 from raft import FRAME_BYTES_MAX_CLIENT, InvalidConfiguration, Member
 
 ENDPOINTS_DEFAULT = "127.0.0.1:7101"
-SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # Bounds of a deadline; the greatest is a day.
+SECONDS_MIN, SECONDS_MAX = 0.001, 86_400.0  # The bounds of a deadline; the upper one is a day.
 HAS_PRINTED = "kvstore.has_printed"  # Set in `Context.meta` once a JSON value was printed to stdout.
 ResultT = TypeVar("ResultT")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -67,7 +67,7 @@ class Failure(click.ClickException):
         refusal = error if isinstance(error, ChangeRefused | TransferRefused | LevelRefused) else None
         self._reason = refusal.reason if refusal else None
         self._lag = refusal.lag if isinstance(refusal, ChangeRefused) else None
-        context = click.get_current_context(silent=True)  # None later, when `show` runs.
+        context = click.get_current_context(silent=True)  # There is no context any more when `show` runs.
         self._is_in_json = context is not None and context.params.get("as_json") and not context.meta.get(HAS_PRINTED)
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - As click declares it.
@@ -93,7 +93,7 @@ class Failure(click.ClickException):
 def failure_of(error: StoreError) -> Failure:
     """The Failure for an error of the store, with its exit code."""
     match error:
-        case OutcomeUnknown() | LeaseLost():  # What was done before the loss has its effect.
+        case OutcomeUnknown() | LeaseLost():  # What was done before the lease was lost has taken effect.
             code = ExitCode.UNKNOWN
         case Unavailable():
             code = ExitCode.UNAVAILABLE
@@ -203,7 +203,7 @@ def client_options(function: FunctionT) -> FunctionT:
             default=ENDPOINTS_DEFAULT,
             show_default=True,
             metavar="HOST:PORT,...",
-            help="Client addresses of some members; the others are learned. [env: HWM_ENDPOINTS]",
+            help="Client addresses of some members; the client learns the others. [env: HWM_ENDPOINTS]",
         ),
         click.option(
             "--deadline",
@@ -212,7 +212,7 @@ def client_options(function: FunctionT) -> FunctionT:
             default=DEADLINE_SECONDS_DEFAULT,
             show_default=True,
             metavar="SECONDS",
-            help="When to give up.",
+            help="Give up after this time.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs."),
     ]
@@ -286,8 +286,8 @@ def _json_default(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows as a table on a terminal, and elsewhere as lines with tabs, without titles. Control characters are
-    escaped."""
+    """Print rows: on a terminal as a table, elsewhere as lines of tab-separated cells without titles. Control
+    characters are escaped."""
     if not sys.stdout.isatty():
         for row in rows:
             show_bytes("\t".join(escape_controls(str(cell)) for cell in row).encode() + b"\n")

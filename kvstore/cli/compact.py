@@ -12,7 +12,7 @@ from kvstore.cli.output import say
 @click.argument("revision", type=click.IntRange(min=1))
 @client_options
 def compact(revision: int, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Forget the history below REVISION. Reads and watches from REVISION on still work.
+    """Forget the history below REVISION. Reads and watches at REVISION or a later revision still work.
 
     The history has bounds of its own (`hwm limits`: history_bytes_max, history_events_max), so this is seldom needed.
     """

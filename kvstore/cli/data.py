@@ -45,19 +45,20 @@ consistency_options = click.option(
     type=click.Choice([consistency.word for consistency in Consistency]),
     default="linearizable",
     show_default=True,
-    help="`lease`: by the leader alone, if clocks can be trusted; `follower`: by any member that asks the leader; "
-    "`bounded`: by any that can prove --max-staleness-ms; `local`: what one member has applied so far.",
+    help="Which state the read may show. `lease`: the leader answers alone, if clocks can be trusted; `follower`: any "
+    "member answers after it has asked the leader; `bounded`: any member answers that can prove --max-staleness-ms; "
+    "`local`: what one member has applied so far.",
 )
 staleness_option = click.option(
-    "--max-staleness-ms", type=click.IntRange(0, STALENESS_MS_MAX), help="How old a bounded read may be."
+    "--max-staleness-ms", type=click.IntRange(0, STALENESS_MS_MAX), help="How old the state of a bounded read may be."
 )
 member_option = click.option(
-    "--member", metavar="NODE", help="Who shall answer a read of any member: node id or address."
+    "--member", metavar="NODE", help="Read from this member, given by its node id or its client address."
 )
 
 
 revision_option = click.option(
-    "--revision", type=click.IntRange(min=0), default=0, metavar="N", help="As of this older revision of the store."
+    "--revision", type=click.IntRange(min=0), default=0, metavar="N", help="Read the store at this older revision."
 )
 
 
@@ -119,10 +120,10 @@ def result_json(result: Result) -> dict[str, Any]:
 @click.command()
 @click.argument("key", type=KEY)
 @click.argument("value", type=VALUE)
-@click.option("--lease", "lease_id", type=click.IntRange(min=1), metavar="ID", help="Remove the key when it ends.")
+@click.option("--lease", "lease_id", type=click.IntRange(min=1), metavar="ID", help="Attach the key to this lease.")
 @client_options
 def put(key: bytes, value: bytes, lease_id: int | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Write VALUE at KEY. `-` as VALUE reads it from standard input."""
+    """Write VALUE at KEY. If VALUE is `-`, the value is read from standard input."""
     command = Put(key, value, lease_id or 0)
     answer = run_with_client(endpoints, deadline_seconds, lambda client: client.execute(command))
     if as_json:
@@ -150,9 +151,10 @@ def get(
     deadline_seconds: float,
     as_json: bool,
 ) -> None:
-    """Print the value at KEY; exit code 1 if there is none.
+    """Print the value at KEY; exit code 1 if the key does not exist.
 
-    Bytes that are no text are printed as `base64:...`; on a terminal so is text with control characters.
+    A value that is not text is printed as `base64:...`. On a terminal, text with control characters other than line
+    ends and tabs is also printed as `base64:...`.
     """
     how = read_options(consistency, max_staleness_ms)
     answer = run_with_client(
@@ -193,7 +195,7 @@ _HARMLESS = str.maketrans("\n\t", "  ")
 
 @click.command("del")
 @click.argument("key", type=KEY, required=False)
-@click.option("--prefix", type=KEY, metavar="TEXT", help="All keys that begin with this, as one change.")
+@click.option("--prefix", type=KEY, metavar="TEXT", help="Remove all keys that begin with this, as one change.")
 @client_options
 def delete(key: bytes | None, prefix: bytes | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Remove KEY, or all keys with a prefix; exit code 1 if nothing was there."""
@@ -219,8 +221,8 @@ def delete(key: bytes | None, prefix: bytes | None, endpoints: str, deadline_sec
 @click.argument("key", type=KEY)
 @click.argument("value", type=VALUE)
 @click.option("--expect", "expected", type=KEY, metavar="TEXT", help="Only if the key has this value.")
-@click.option("--revision", "mod_revision", type=click.IntRange(min=0), help="Only if this is its mod_revision.")
-@click.option("--absent", is_flag=True, help="Only if the key is not there.")
+@click.option("--revision", "mod_revision", type=click.IntRange(min=0), help="Only if the key has this mod_revision.")
+@click.option("--absent", is_flag=True, help="Only if the key does not exist.")
 @client_options
 def cas(
     key: bytes,
@@ -232,7 +234,7 @@ def cas(
     deadline_seconds: float,
     as_json: bool,
 ) -> None:
-    """Compare and set: write VALUE at KEY on one condition; exit code 1 if it does not hold."""
+    """Compare and set: write VALUE at KEY if a condition holds; exit code 1 if the condition does not hold."""
     if (expected is not None) + (mod_revision is not None) + absent != 1:
         raise click.UsageError("name one condition: --expect TEXT, --revision N or --absent")
     wanted = expected if expected is not None else (mod_revision or 0)
@@ -255,12 +257,12 @@ def cas(
 
 @click.command("range")
 @click.option("--prefix", type=KEY, metavar="TEXT", help="All keys that begin with this.")
-@click.option("--from", "start", type=KEY, metavar="KEY", help="From this key on.")
-@click.option("--to", "end", type=KEY, metavar="KEY", help="Up to this key, exclusive.")
-@click.option("--limit", type=click.IntRange(min=0), default=0, help="At most so many; 0: all.")
+@click.option("--from", "start", type=KEY, metavar="KEY", help="Begin with this key.")
+@click.option("--to", "end", type=KEY, metavar="KEY", help="End before this key.")
+@click.option("--limit", type=click.IntRange(min=0), default=0, help="At most this many keys; 0: all.")
 @click.option("--reverse", is_flag=True, help="From the last key to the first.")
-@click.option("--keys-only", is_flag=True, help="No values.")
-@click.option("--count", "count_only", is_flag=True, help="Only how many there are.")
+@click.option("--keys-only", is_flag=True, help="Print only the keys.")
+@click.option("--count", "count_only", is_flag=True, help="Print only the number of keys.")
 @revision_option
 @consistency_options
 @staleness_option
@@ -282,7 +284,7 @@ def range_command(
 ) -> None:
     """List keys and values, in byte order. Without options: all of them, page by page.
 
-    What has control characters, line ends and tabs among them, is printed as `base64:...`, as what is no text.
+    Text with control characters (line ends and tabs, too) and bytes that are not text are printed as `base64:...`.
     """
     if prefix is not None and (start is not None or end is not None):
         raise click.UsageError("give --prefix, or --from and --to")

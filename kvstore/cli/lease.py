@@ -33,7 +33,7 @@ def lease() -> None:
 
 @lease.command()
 @click.argument("ttl_seconds", metavar="SECONDS", type=Seconds())
-@click.option("--id", "lease_id", type=click.IntRange(min=1), metavar="ID", help="Its id; else the store picks one.")
+@click.option("--id", "lease_id", type=click.IntRange(min=1), metavar="ID", help="Default: the store picks an id.")
 @client_options
 def grant(ttl_seconds: float, lease_id: int | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Grant a lease that ends after SECONDS unless it is renewed; print its id."""
@@ -50,7 +50,7 @@ def grant(ttl_seconds: float, lease_id: int | None, endpoints: str, deadline_sec
 @ID
 @client_options
 def revoke(lease_id: int, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """End a lease and remove its keys; exit code 1 if there is none."""
+    """End a lease and remove its keys; exit code 1 if there is no such lease."""
 
     async def end(client: Client) -> int | None:
         try:
@@ -71,7 +71,7 @@ def revoke(lease_id: int, endpoints: str, deadline_seconds: float, as_json: bool
 @click.option("--once", is_flag=True, help="Renew it once, and end.")
 @client_options
 def keep_alive(lease_id: int, once: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Renew a lease at a third of its time to live, until it is gone or this command is interrupted.
+    """Renew a lease after each third of its time to live, until the lease is gone or this command is interrupted.
 
     Prints the time to live after each renewal. Exit code 1 once there is no such lease.
     """
@@ -101,7 +101,7 @@ def keep_alive(lease_id: int, once: bool, endpoints: str, deadline_seconds: floa
 @click.option("--keys", "with_keys", is_flag=True, help="Also print its keys, one per line.")
 @client_options
 def ttl(lease_id: int, with_keys: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Print in how many seconds a lease ends unless it is renewed; exit code 1 if there is none."""
+    """Print in how many seconds a lease ends unless it is renewed; exit code 1 if there is no such lease."""
     found = run_with_client(endpoints, deadline_seconds, lambda client: client.lease_time_to_live(lease_id))
     if as_json:
         print_json({"found": found is not None, **(_details_json(found) if found is not None else {})})
@@ -115,10 +115,10 @@ def ttl(lease_id: int, with_keys: bool, endpoints: str, deadline_seconds: float,
 
 
 @lease.command("list")
-@click.option("--after", "after_id", type=click.IntRange(min=0), default=0, metavar="ID", help="Begin behind this id.")
+@click.option("--after", "after_id", type=click.IntRange(min=0), default=0, metavar="ID", help="Begin after this id.")
 @client_options
 def list_leases(after_id: int, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Show the leases by id, as the leader has them. EXPIRES is how long a lease lives if it is not renewed."""
+    """Show the leases as the leader has them, ordered by id. EXPIRES is the time until a lease ends if not renewed."""
 
     async def gather(client: Client) -> list[tuple[LeasePage, LeaseView]]:
         found: list[tuple[LeasePage, LeaseView]] = []

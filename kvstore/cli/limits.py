@@ -1,4 +1,4 @@
-"""`hwm limits`: the replicated limits of the store, and changing them while it runs. Needs no session."""
+"""`hwm limits`: show the replicated limits of the store, and change them while it runs. No session is needed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from kvstore.protocol.session_requests import LimitsView
 @client_options
 @click.pass_context
 def limits(context: click.Context, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Show the limits that all members hold to, and what is used of each: of those per session, by whom it is most.
+    """Show the replicated limits, and how much of each is used.
 
-    `hwm limits set NAME=VALUE...` changes them.
+    For a limit per session, the use is that of the session that uses most. `hwm limits set NAME=VALUE...` changes
+    limits.
 
     \b
     Exit codes: 0 done; 2 wrong usage; 3 refused, nothing has changed;
@@ -34,10 +35,10 @@ def limits(context: click.Context, endpoints: str, deadline_seconds: float, as_j
 
 @limits.command("set")
 @click.argument("changes", metavar="NAME=VALUE...", nargs=-1, required=True)
-@click.option("--force", is_flag=True, help="Even below what is in use: then what is over the limit is refused.")
+@click.option("--force", is_flag=True, help="Allow limits below their present use. Requests for more are then refused.")
 @client_options
 def set_limits(changes: tuple[str, ...], force: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Change limits on all members, at once and for good, and show all of them. The others stay as they are."""
+    """Change limits for all members, at once and for good, then show all limits. Limits not named stay as they are."""
     wanted = dict(map(_read_change, changes))
     if len(wanted) < len(changes):
         raise click.UsageError("A limit is named twice.")

@@ -29,11 +29,11 @@ from kvstore.protocol.text import to_shown_text, to_text
 from kvstore.recipes.lock import LOCK_TTL_SECONDS_DEFAULT
 
 NOT_EXECUTABLE, NOT_FOUND, SIGNALLED = 126, 127, 128
-"""The exit codes of a shell for a command that cannot be run, is not there, or was ended by a signal (plus its
-number)."""
+"""The exit codes of a shell for a command that cannot be run, that is not there, or that a signal has ended (128 plus
+the number of the signal)."""
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM) + ((signal.SIGHUP,) if os.name == "posix" else ())
-"""These signals end the command under a lock, and give the lock up."""
+"""At one of these signals, `hwm lock` ends its command and gives the lock up."""
 
 ttl_option = click.option(
     "--ttl",
@@ -42,7 +42,7 @@ ttl_option = click.option(
     default=LOCK_TTL_SECONDS_DEFAULT,
     show_default=True,
     metavar="SECONDS",
-    help="After this time others may take over, if this command has died.",
+    help="If this command dies, others can take over after this time.",
 )
 wait_option = click.option(
     "--wait",
@@ -70,13 +70,14 @@ def lock(
 ) -> None:
     """Run COMMAND while this program holds the lock NAME: hwm lock NAME -- COMMAND ARGUMENT...
 
-    Waiters get the lock in the order in which they came. COMMAND finds in its environment: HWM_LOCK_KEY, the key of
-    the lock; HWM_LOCK_FENCE, a number that rises from holder to holder; HWM_LEASE_ID. If the lock is lost, or this
-    program gets SIGINT, SIGTERM or SIGHUP, COMMAND is ended with SIGTERM, and with SIGKILL five seconds later.
+    Programs that wait get the lock in the order of their arrival. The environment of COMMAND has HWM_LOCK_KEY (the key
+    of this holder), HWM_LOCK_FENCE (a number that rises from holder to holder) and HWM_LEASE_ID. If the lock is lost,
+    or this program gets SIGINT, SIGTERM or SIGHUP, COMMAND gets SIGTERM, and SIGKILL if it still runs five seconds
+    later.
 
     \b
     Exit codes: that of COMMAND (128 + N if signal N ended it; 126 or 127 if it cannot be run);
-    3 the lock was not obtained; 4 it was lost; 2 and 5 as usual.
+    3 the lock was not obtained; 4 the lock was lost; 2 and 5 as for every command.
     """
 
     async def hold(client: Client) -> int:
@@ -92,9 +93,9 @@ def lock(
 
 
 async def run_until_signal(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command with the standard streams of this program; return its exit code as a shell does.
+    """Run a command with the standard streams of this program. Return the exit code that a shell would return.
 
-    If this program gets one of ENDING_SIGNALS, or the call is cancelled, the command is ended first.
+    If this program gets one of ENDING_SIGNALS, or the call is cancelled, the command is ended before this returns.
     """
     received = 0
 
@@ -131,7 +132,7 @@ async def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 @click.command()
 @click.argument("name", type=Data())
 @click.argument("value", type=Data(stdin=True), required=False)
-@click.option("--listen", is_flag=True, help="Do not stand: print each leader as it comes, first the present one.")
+@click.option("--listen", is_flag=True, help="Do not stand. Print the present leader, and then each new leader.")
 @ttl_option
 @wait_option
 @client_options
@@ -145,10 +146,10 @@ def elect(
     deadline_seconds: float,
     as_json: bool,
 ) -> None:
-    """Stand in the election NAME with VALUE; once elected, print key and fence, and lead until interrupted.
+    """Stand in the election NAME with VALUE. Once elected, print key and fence, and lead until interrupted.
 
     \b
-    Exit codes: 3 not elected within --wait; 4 the leadership was lost; 130 interrupted; 2 and 5 as usual.
+    Exit codes: 3 not elected within --wait; 4 the leadership was lost; 130 interrupted; 2 and 5 as for every command.
     """
     if listen == (value is not None):
         raise click.UsageError("give a VALUE to stand with, or --listen")

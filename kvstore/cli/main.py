@@ -71,12 +71,12 @@ ALIASES = {
     "fsck": "check",
     "help": "--help",
 }
-"""The names of commands in other stores → the command here. A name of another store is refused, and the error suggests
-the command here."""
+"""The names that commands have in other stores → the command of `hwm`. Such a name is refused, and the error suggests
+the command of `hwm`."""
 
 
 class Commands(click.Group):
-    """Loads the module of a command only when it is used: `hwm get` needs no server.
+    """Loads the module of a command only when it is used: `hwm get` does not load the server.
 
     For an unknown command, the error suggests the nearest known one.
     """
@@ -123,7 +123,7 @@ def cli() -> None:
     """A replicated, durable, linearizable key-value store.
 
     \b
-    A store of one:   hwm serve data --bootstrap --listen-client 127.0.0.1:7101
+    Run one member:     hwm serve data --bootstrap --listen-client 127.0.0.1:7101
     In a second shell:  hwm put greeting hello; hwm get greeting
 
     Keys and values are text; `base64:...` stands for any bytes.

@@ -1,4 +1,4 @@
-"""`hwm member`, `hwm transfer`, `hwm upgrade`: the members, which of them leads, and the feature level in force."""
+"""`hwm member`, `hwm transfer`, `hwm upgrade`: change the members, the leader, and the feature level in force."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ID = click.argument("node_id", metavar="ID")
 
 
 def _waiting(function: FunctionT) -> FunctionT:
-    """Add `--wait` and the options that every client command has."""
+    """Add the option `--wait`, and the options that every command for a cluster has."""
     wait = click.option(
         "--wait",
         "wait_seconds",
@@ -42,7 +42,8 @@ def _waiting(function: FunctionT) -> FunctionT:
         default=WAIT_SECONDS_DEFAULT,
         show_default=True,
         metavar="SECONDS",
-        help="How long to wait: for a change that is under way, for a member to catch up. --deadline is per request.",
+        help="How long to wait until another change has ended, and until a member has caught up. --deadline applies to "
+        "each request.",
     )
     return wait(client_options(function))
 
@@ -52,10 +53,10 @@ def member() -> None:
     """Add, promote, remove and replace members of a running cluster.
 
     A new member is started with `hwm serve DIR --join HOST:PORT --member ID=PEER/CLIENT`, before or after it is added.
-    Each command states a goal: what is so already is no error, and a command that was interrupted can be repeated.
+    Each command states a goal. A goal that is reached already is no error, and an interrupted command can be repeated.
 
     \b
-    Exit codes: 0 it is so; 2 wrong usage; 3 refused, nothing has changed;
+    Exit codes: 0 the goal is reached; 2 wrong usage; 3 refused, nothing has changed;
     4 unknown, repeat the command; 5 nobody leads, or nobody can be reached.
     """
 
@@ -63,9 +64,9 @@ def member() -> None:
 @member.command("list")
 @client_options
 def list_members(endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Show the members: what each is, where it is, and how far it is behind.
+    """Show the members: the part of each, its addresses, how far it is behind, and whether the leader hears it.
 
-    As the leader sees it; if no leader answers, as any member does: then nobody says who is heard, and what they lack.
+    The leader reports this. If no leader answers, another member reports what it knows: parts and addresses only.
 
     \b
     Exit codes: 0 all members answer the leader; 1 some do not, or no leader
@@ -96,7 +97,7 @@ def list_members(endpoints: str, deadline_seconds: float, as_json: bool) -> None
 
 @member.command()
 @NEW
-@click.option("--promote", is_flag=True, help="Then make it a voter, as soon as it has caught up.")
+@click.option("--promote", is_flag=True, help="Make the new member a voter as soon as it has caught up.")
 @_waiting
 def add(
     new: Member, promote: bool, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool
@@ -112,7 +113,7 @@ def add(
 @ID
 @_waiting
 def promote(node_id: str, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Make a learner a voter, as soon as it has caught up."""
+    """Make a learner a voter as soon as it has caught up."""
     change_members(
         lambda client: client.promote_member(node_id, wait_seconds=wait_seconds), endpoints, deadline_seconds, as_json
     )
@@ -122,7 +123,10 @@ def promote(node_id: str, wait_seconds: float, endpoints: str, deadline_seconds:
 @ID
 @_waiting
 def remove(node_id: str, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Remove a member, for ever. Its server stops when it learns of it. If it leads, another one leads then."""
+    """Remove a member for ever. Its server stops when it learns of the removal. If it leads, another member will lead.
+
+    The id of a removed member can never be used again.
+    """
     change_members(
         lambda client: client.remove_member(node_id, wait_seconds=wait_seconds), endpoints, deadline_seconds, as_json
     )
@@ -133,9 +137,10 @@ def remove(node_id: str, wait_seconds: float, endpoints: str, deadline_seconds: 
 @NEW
 @_waiting
 def replace(old: str, new: Member, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Put a new member in the place of OLD, dead or alive: add it, wait for it to catch up, then swap both at once.
+    """Replace OLD, dead or alive, by a new member: add it, wait until it has caught up, then swap both in one change.
 
-    There are never fewer voters than before. OLD must not come back: its server stops when it learns of it.
+    There are never fewer voters than before. OLD must not come back. If its server still runs, it stops when it learns
+    of the removal.
     """
     if old == new.node_id:  # The removed id could not be used again.
         raise Failure(
@@ -152,7 +157,7 @@ def replace(old: str, new: Member, wait_seconds: float, endpoints: str, deadline
 @NEW
 @_waiting
 def update(new: Member, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Tell all members and clients other addresses of a member. Then start it there."""
+    """Record new addresses of a member, so that all members and clients learn them. Then start the member there."""
     change_members(
         lambda client: client.update_member(new, wait_seconds=wait_seconds), endpoints, deadline_seconds, as_json
     )
@@ -161,7 +166,7 @@ def update(new: Member, wait_seconds: float, endpoints: str, deadline_seconds: f
 def change_members(
     work: Callable[[Client], Awaitable[Membership]], endpoints: str, deadline_seconds: float, as_json: bool
 ) -> None:
-    """Carry out `work` and print the members after it. Raises Failure, with a hint about what to do."""
+    """Carry out `work`, and print the resulting members. Raises Failure, with a hint about what to do."""
 
     async def change(client: Client) -> Membership:
         try:
@@ -199,9 +204,9 @@ def _as_json(now: Membership) -> dict[str, Any]:
 @click.argument("member", required=False)
 @client_options
 def transfer(member: str | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Hand leadership over to MEMBER, or to the one that is fittest for it, and wait until it leads.
+    """Transfer the leadership to MEMBER, by default to the fittest other member, and wait until that member leads.
 
-    Exit code 3 if it cannot, or has not by the deadline: then whoever leads goes on.
+    Exit code 3 if the leader refuses, or if the new leader does not lead by the deadline.
     """
     leader_id = run_with_client(
         endpoints,
@@ -215,13 +220,13 @@ def transfer(member: str | None, endpoints: str, deadline_seconds: float, as_jso
 
 
 @click.command()
-@click.option("--level", type=click.IntRange(min=1), help="This feature level; without it the highest that all know.")
+@click.option("--level", type=click.IntRange(min=1), help="The feature level. Default: the highest that all know.")
 @client_options
 def upgrade(level: int | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Raise the feature level, once every member runs the new build, and print the one in force. It is final.
+    """Raise the feature level once every member runs the new build, and print the level in force. It never falls again.
 
-    Before it, every member can go back to the build that it had. Exit code 3 if a member does not know the level, or is
-    not heard: then nothing has changed.
+    Until then, every member can go back to its old build. Exit code 3 if some member does not know the level, or does
+    not answer: nothing has changed.
     """
     in_force = run_with_client(
         endpoints,

@@ -16,7 +16,8 @@ from kvstore.protocol.text import escape_controls
 
 @dataclass(slots=True)
 class Operation:
-    """The progress of the operation of this process. `run_operation` sets it; it affects the exit code."""
+    """How far the operation of this process has come. `run_operation` sets it; the exit code of an error depends on
+    it."""
 
     has_begun: bool = False
     is_done: bool = False

@@ -160,8 +160,8 @@ def _signal_receiver() -> AbstractContextManager[AsyncIterator[int]]:
     """Return a receiver of all signals that a member handles.
 
     If the process has a terminal, SIGHUP means that the terminal was closed, and the member stops. If the process has
-    no terminal, supervisors send SIGHUP to make a server read its options again, and the member ignores it. A SIGHUP
-    that is ignored from the start (`nohup`) stays ignored.
+    no terminal, SIGHUP comes from a supervisor that wants the server to read its options again, and the member ignores
+    it. If SIGHUP is ignored from the start (`nohup`), it stays ignored.
     """
     numbers = {*STOP_SIGNALS, *IGNORED_SIGNALS}
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -257,7 +257,7 @@ def failure_of_member(error: BaseException, folder: Path) -> Failure:
             return Failure(str(error), ExitCode.USAGE, hint)
         case MemberRemoved():
             return Failure(str(error), ExitCode.REMOVED, error.hint)
-        case Unavailable():  # The cluster to join did not answer. A supervisor tries again.
+        case Unavailable():  # The cluster to join did not answer. A supervisor should try again.
             return Failure(str(error), ExitCode.UNAVAILABLE, error.hint)
         case StoreError():
             return Failure(str(error), ExitCode.FAILED, error.hint)

@@ -72,10 +72,10 @@ def folder_options(function: FunctionT) -> FunctionT:
             type=MemberType(),
             multiple=True,
             metavar="ID=PEER/CLIENT",
-            help="A member and its advertised addresses, id=peerhost:port/clienthost:port. Once for each member, the "
-            "same list for all of them.",
+            help="A member and its advertised addresses, id=peerhost:port/clienthost:port. Give this option once for "
+            "each member, and the same list to every member.",
         ),
-        click.option("--cluster-token", default="", metavar="TEXT", help="Tells clusters with equal lists apart."),
+        click.option("--cluster-token", default="", metavar="TEXT", help="Distinguishes clusters with equal members."),
     ]
     for option in reversed(options):
         function = option(function)
@@ -88,8 +88,8 @@ def level_option(function: FunctionT) -> FunctionT:
         "--feature-level",
         type=click.IntRange(FEATURE_LEVEL_MIN, FEATURE_LEVEL_MAX),
         metavar="N",
-        help="The level at which a new cluster begins, the same for all its first members. A lower one if some of them "
-        f"have an older build.  [default: {FEATURE_LEVEL_MAX}]",
+        help="The feature level of a new cluster. Give the same level to all its first members, and a lower level if "
+        f"some of them have an older build.  [default: {FEATURE_LEVEL_MAX}]",
     )(function)
 
 
@@ -141,14 +141,15 @@ def join_options(function: FunctionT) -> FunctionT:
             type=Endpoints(),
             default=(),
             metavar="HOST:PORT,...",
-            help="Client addresses of some members of a running cluster: be a new member of it. --member is then this "
-            "one alone. Add it with `hwm member add`, before or after.",
+            help="Become a new member of a running cluster; some of its members have these client addresses. --member "
+            "then names only the new member. Add it with `hwm member add`, before or after.",
         ),
         click.option(
             "--cluster-id",
             type=ClusterId(),
             metavar="HEX",
-            help="Join this cluster and no other. Without --join it is asked for at the other --member's addresses.",
+            help="Join the cluster with this id and no other. Without --join, name some of its members with --member, "
+            "too.",
         ),
     ]
     for option in reversed(options):
@@ -196,9 +197,9 @@ def init(
     join: tuple[str, ...],
     cluster_id: bytes | None,
 ) -> None:
-    """Make DIR the data folder of a new member. Without --member: of a store of one. With --join: of a running cluster.
+    """Make DIR the data folder of a new member. Without --member, it is the only member of a new cluster.
 
-    With --join, --member is this member itself.
+    With --join, it is a new member of a running cluster, and --member names this member itself.
     """
     try:
         joining = joining_from(join, cluster_id, node_id, members, cluster_token, feature_level)
@@ -223,45 +224,45 @@ def init(
 @folder_options
 @level_option
 @join_options
-@click.option("--bootstrap", is_flag=True, help="Make DIR first if no member is in it. Never after a lost disk.")
+@click.option("--bootstrap", is_flag=True, help="Make DIR first if it has no member. Never use it after a lost disk.")
 @click.option("--listen-peer", metavar="HOST:PORT", help="Where peers connect, if not at the advertised address.")
 @click.option("--listen-client", metavar="HOST:PORT", help="Where clients connect, if not at the advertised address.")
-@click.option("--dial", "dials", type=DialType(), multiple=True, metavar="ID=HOST:PORT", help="Reach a peer here.")
+@click.option("--dial", "dials", type=DialType(), multiple=True, metavar="ID=HOST:PORT", help="Reach peer ID here.")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve /metrics, /livez and /readyz here; port 0 for any.")
 @click.option("--insecure", is_flag=True, help="Listen where other machines can connect: nothing is encrypted yet.")
-@click.option("--ready-file", type=click.Path(path_type=Path), help="Write the ready line here, too.")
+@click.option("--ready-file", type=click.Path(path_type=Path), help="Also write the ready line here.")
 @click.option(
-    "--heartbeat-ms", type=click.IntRange(1, 30_000), default=50, show_default=True, help="Between heartbeats."
+    "--heartbeat-ms", type=click.IntRange(1, 30_000), default=50, show_default=True, help="The heartbeat interval."
 )
 @click.option(
     "--election-timeout-ms",
     type=click.IntRange(2, 60_000),
     default=300,
     show_default=True,
-    help="Silence of a leader before another is elected; up to twice as long, at random.",
+    help="How long a follower hears no leader before it campaigns: a random time from this up to twice this.",
 )
 @click.option(
-    "--lease-reads", is_flag=True, help="Answer `lease` reads: only where no clock is ever a hundredth wrong."
+    "--lease-reads", is_flag=True, help="Answer `lease` reads. Only if no clock ever runs 1 % too fast or too slow."
 )
 @click.option(
     "--election-priority",
     type=click.IntRange(0, PRIORITY_MAX),
     default=0,
     show_default=True,
-    help="A member with more is made the leader, in calm times.",
+    help="A leader hands over to a member with a greater priority, in calm times.",
 )
 @click.option(
     "--no-leader-loss-hint",
     is_flag=True,
-    help="Wait for the election time-out though the leader has ended its connections.",
+    help="Wait for the election time-out even if the leader has ended its connections.",
 )
-@click.option("--snapshot-log-bytes", type=click.IntRange(1), help="Log between two snapshots, at most.")
+@click.option("--snapshot-log-bytes", type=click.IntRange(1), help="At most this much log between two snapshots.")
 @click.option(
     "--snapshot-bytes-per-second",
     type=click.IntRange(1),
-    help="How fast a snapshot is built, sent and installed at most.  [default: 33554432]",
+    help="The highest rate at which a snapshot is built, sent and installed.  [default: 33554432]",
 )
-@click.option("--retention-bytes", type=click.IntRange(1), help="Log kept for a slow member.")
+@click.option("--retention-bytes", type=click.IntRange(1), help="At most this much log is kept for a slow member.")
 @click.option("--segment-bytes", type=click.IntRange(256), help="Size of one file of the log.")
 @click.option(
     "--session-ttl-max",
@@ -276,15 +277,15 @@ def init(
     "--history-minutes",
     type=click.IntRange(1, HISTORY_MINUTES_MAX),
     metavar="N",
-    help="Forget the history that is older, as far as it is kept; the same for all members. Without it, only "
-    "`history_bytes_max` and `history_events_max` bound it.",
+    help="Forget history that is older than this; give the same value to all members. Without this option, only "
+    "`history_bytes_max` and `history_events_max` bound the history.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
     show_default=True,
-    help="What is told on stderr.",
+    help="Log messages of this severity and above to stderr.",
 )
 @click.option(
     "--log-format",

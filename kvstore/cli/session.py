@@ -1,4 +1,4 @@
-"""`hwm session`: the sessions of all clients, for an operator. Nothing here needs a session of its own."""
+"""`hwm session`: the sessions of all clients, for an operator. These commands need no session themselves."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def run_without_session(
 
 @click.group()
 def session() -> None:
-    """List the sessions of clients, and close those that are in the way.
+    """List the sessions of clients, and close sessions that nobody needs.
 
-    Clients register sessions by themselves, and lose them when they are silent for their time-to-live. These commands
-    need none, so they work when there is no place for another one.
+    A client registers a session by itself, and loses it after it was silent for the session's time-to-live. The
+    commands here need no session, so they work even if there is no place for another session.
 
     \b
     Exit codes: 0 done; 2 wrong usage; 3 certainly not carried out;
@@ -63,14 +63,14 @@ def session() -> None:
 
 
 @session.command("list")
-@click.option("--after", "after_id", type=click.IntRange(min=0), default=0, metavar="ID", help="Begin behind this id.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show so many at most; all, if not said.")
+@click.option("--after", "after_id", type=click.IntRange(min=0), default=0, metavar="ID", help="Begin after this id.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show at most this many. Default: all.")
 @client_options
 def list_sessions(after_id: int, limit: int | None, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Show the open sessions by id, which is the order in which they were registered, as the leader has them.
+    """Show the open sessions as the leader has them, ordered by id, which is the order of their registration.
 
-    IDLE is the time since something was applied for it, EXPIRES how long it lives if nothing more is. RESULTS are kept
-    for requests that the client has not acknowledged.
+    IDLE is the time since a command of the session was last applied, EXPIRES the time until the session expires if no
+    further command is applied. RESULTS are kept for requests that the client has not acknowledged.
     """
 
     async def gather(client: Client) -> list[tuple[SessionPage, SessionView]]:
@@ -94,7 +94,7 @@ def list_sessions(after_id: int, limit: int | None, endpoints: str, deadline_sec
 @click.argument("session_ids", metavar="[ID]...", type=click.IntRange(min=1), nargs=-1)
 @click.option("--never-used", is_flag=True, help="All sessions under which no request was carried out.")
 @click.option("--all", "all_of_them", is_flag=True, help="All sessions. Needs --yes.")
-@click.option("--yes", is_flag=True, help="Really all of them.")
+@click.option("--yes", is_flag=True, help="Confirms --all.")
 @client_options
 def close_sessions(
     session_ids: tuple[int, ...],
@@ -107,9 +107,9 @@ def close_sessions(
 ) -> None:
     """Close sessions by ID, or all that were never used, or all there are; print how many were closed.
 
-    A client whose session is closed registers another one by itself. Of a session that was used, the requests whose
-    answers got lost end as unknown, and are not repeated. A session that does not exist (any
-    more) is not an error.
+    A client whose session is closed registers another session by itself. If the response to one of its commands was
+    lost, the outcome of this command becomes unknown, and the client does not repeat it. A session that does not exist
+    is no error.
     """
     if bool(session_ids) + never_used + all_of_them != 1:
         raise click.UsageError("Give some IDs, or --never-used, or --all.")

@@ -1,4 +1,4 @@
-"""`hwm snapshot`: save a running cluster to a file, verify such a file, begin a new cluster with it."""
+"""`hwm snapshot`: save a running cluster to a file, verify such a file, or begin a new cluster with it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from storage import SNAPSHOT_FORMAT
 
 
 def _file_or_standard_stream(ctx: click.Context, param: click.Parameter, value: str) -> Path | None:  # noqa: ARG001
-    """Return None for `-`. A file named `-` can be given as `./-`. This function has to distinguish them by their text,
-    because they are equal as paths."""
+    """Return None for `-`. A file named `-` can be given as `./-`. The two have to be told apart as texts, because they
+    are equal as paths."""
     return None if value == "-" else Path(value)
 
 
@@ -34,14 +34,14 @@ FILE = click.argument("file", type=click.Path(readable=False), metavar="FILE", c
 
 @click.group()
 def snapshot() -> None:
-    """Back up a running cluster, verify a backup, begin a new cluster with it."""
+    """Back up a running cluster, verify a backup, or begin a new cluster with a backup."""
 
 
 @snapshot.command()
 @FILE
-@click.option("--member", metavar="ID|HOST:PORT", help="Whose snapshot; the leader's if not said.")
-@click.option("--existing", is_flag=True, help="All that the member itself has applied. Needs no majority.")
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--member", metavar="ID|HOST:PORT", help="The member that makes the snapshot. Default: the leader.")
+@click.option("--existing", is_flag=True, help="Save what the member itself has applied. Needs no majority.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
     "--wait",
     "wait_seconds",
@@ -49,7 +49,7 @@ def snapshot() -> None:
     default=WAIT_SECONDS_DEFAULT,
     show_default=True,
     metavar="SECONDS",
-    help="How long the member may take to make a snapshot. --deadline is for each page.",
+    help="How long the member may take to make a snapshot. --deadline applies to each page.",
 )
 @client_options
 def save(
@@ -64,13 +64,13 @@ def save(
 ) -> None:
     """Save all keys of a running cluster, as they are at one revision, to FILE (`-`: standard output).
 
-    Every write that was acknowledged before the command began is in it. FILE is verified while it comes, and appears
-    whole and durable, or not at all. A link is followed. A pipe or a device is written in place, once all of it has
-    come, as is standard output; a folder, socket or block device is refused.
+    FILE has every write that was acknowledged before the command began. The snapshot is verified while it arrives. FILE
+    appears whole and durable, or not at all. A link is followed. A pipe, a character device and standard output are
+    written only when the whole snapshot has arrived. A folder, socket or block device is refused.
 
-    With --existing --member, for the last member that is left: all that this one knows to be committed. Writes that
-    were acknowledged and that it does not know of are not in it. If it can make no new snapshot (its disk is full), the
-    one that it has is taken after --wait, and what that lacks is said.
+    Use --existing --member for the last member that is left: FILE then has all that this member knows to be committed.
+    Acknowledged writes that the member does not know to be committed are missing. If the member cannot make a new
+    snapshot (its disk is full), its existing snapshot is saved after --wait, and the command reports what is missing.
 
     \b
     Exit codes: 0 saved; 1 saved with --existing, but older than what the member
@@ -78,7 +78,7 @@ def save(
     in time); 5 no member could be reached, or there is no majority.
     """
     if file is not None and is_standard_output(file):
-        file = None  # Else the message on stdout would be mixed with the snapshot.
+        file = None  # Otherwise the message on stdout would be mixed with the snapshot.
     if file is None and (as_json or sys.stdout.isatty()):
         what = "a terminal" if sys.stdout.isatty() else "the object of --json"
         raise click.UsageError(f"standard output is {what}: name a FILE")
@@ -121,7 +121,7 @@ def save(
 @FILE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def status(file: Path | None, as_json: bool) -> None:
-    """Verify all of FILE (`-`: standard input), every checksum and every row, and say what is in it.
+    """Verify all of FILE (`-`: standard input), every checksum and every row, and print a summary of its contents.
 
     \b
     Exit codes: 0 sound; 2 there is no such file, or it cannot be read;
@@ -152,8 +152,8 @@ def status(file: Path | None, as_json: bool) -> None:
     "--revision-leap",
     type=click.IntRange(0, REVISION_LEAP_MAX),
     default=None,
-    help="Added to the revision, because clients may remember later revisions than FILE has. On all members alike. "
-    "Default: 2^32; 0 at feature level 1.",
+    help="Add this number to the revision of FILE, because clients may remember later revisions. Give the same number "
+    "on all members. Default: 2^32; 0 at feature level 1.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for programs.")
 def restore(
@@ -167,9 +167,10 @@ def restore(
 ) -> None:
     """Make DIR the data folder of a member of a new cluster that begins with the keys in FILE (`-`: standard input).
 
-    Run it once for each member, with the same FILE, --member list and --cluster-token (a new one). Without --member it
-    is a store of one. Then start each with `hwm serve DIR`, without --member and --cluster-token: DIR knows them.
-    The cluster id is new: members of the old cluster are refused. Open sessions are not restored.
+    Run the command once for each member, with the same FILE, the same --member list and the same --cluster-token, which
+    must be new. Without --member, the new cluster has one member. Then start each member with `hwm serve DIR`, without
+    --member and --cluster-token, which DIR remembers. The cluster id is new: members of the old cluster are refused.
+    Open sessions are not restored.
 
     \b
     Exit codes: 0 made; 2 wrong options; 3 nothing was made (FILE is damaged,

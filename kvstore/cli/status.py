@@ -32,8 +32,8 @@ SERVICES_COLUMNS = ("member", "watches", "leases", "revision", "history\nfrom", 
 
 
 @click.command()
-@click.option("--services", is_flag=True, help="Watches, leases and the history of each member instead of its log.")
-@click.option("--state-hash", is_flag=True, help="Also a hash of each member's state.")
+@click.option("--services", is_flag=True, help="Show watches, leases and history, and not the log, of each member.")
+@click.option("--state-hash", is_flag=True, help="Also show a hash of each member's state.")
 @client_options
 def status(services: bool, state_hash: bool, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
     """Show each member: role or `learner`, term, log, marks, and how far it lags behind the high-water mark.
@@ -96,7 +96,7 @@ def of_its_disk(found: MemberStatus) -> list[str]:
 
 
 def of_its_peers(found: MemberStatus) -> list[str]:
-    """Return messages about node ids under which two processes run, as this member has found."""
+    """Return messages about node ids under which, as this member has noticed, two processes run."""
     return [
         f"it is called by two processes that both run as {peer_id}, with copies of one data folder: stop one of them"
         for peer_id in found.duplicate_members
@@ -104,8 +104,8 @@ def of_its_peers(found: MemberStatus) -> list[str]:
 
 
 def of_its_marks(found: MemberStatus) -> list[str]:
-    """Return messages about the members that keep a mark from rising. Only the leader knows them. If a mark can rise,
-    there is no message about it."""
+    """Return messages about the members that keep the high-water mark or the low-water mark from rising. Only the
+    leader knows these members. There is no message about a mark that can rise."""
     words = []
     if found.commit_held_by:
         waits = ", ".join(found.commit_held_by)
@@ -119,8 +119,8 @@ def of_its_marks(found: MemberStatus) -> list[str]:
 
 
 def _of_its_log(found: MemberStatus) -> list[str]:
-    """Return messages about the members for which the log is kept, and about members that need entries before its
-    beginning."""
+    """Return messages about the members for which the log is kept, and about members that need entries from before its
+    first entry."""
     first = found.first_index
     late = {peer.node_id for peer in found.peers if peer.state == "snapshot" or peer.next_index < first}
     kept_for = [node_id for node_id in found.low_watermark_held_by if node_id not in late]

@@ -43,11 +43,11 @@ def change_line(change: Change, *, with_previous: bool) -> str:
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="From the changes of this revision on; 0: from the next change on.",
+    help="Begin with the changes of this revision; 0: begin with the next change.",
 )
-@click.option("--initial", is_flag=True, help="First print what there is now.")
-@click.option("--previous", is_flag=True, help="Print the value before, too.")
-@click.option("--limit", type=click.IntRange(min=0), default=0, help="End after so many changes; 0: never.")
+@click.option("--initial", is_flag=True, help="First print the present records.")
+@click.option("--previous", is_flag=True, help="Also print the previous value.")
+@click.option("--limit", type=click.IntRange(min=0), default=0, help="End after this many changes; 0: never.")
 @client_options
 def watch(
     key: bytes | None,
@@ -60,11 +60,12 @@ def watch(
     deadline_seconds: float,
     as_json: bool,
 ) -> None:
-    """Print each change of KEY, of the keys with a prefix, or of all keys, until it is interrupted.
+    """Print each change of KEY, of the keys with a prefix, or of all keys, until interrupted.
 
-    A line has the revision, put or delete, the key and the value. With --json, and whenever the output is no terminal,
-    each change is one JSON object on a line. --deadline is for the begin of the watch. If its member fails, the watch
-    goes on at another one; nothing is left out or repeated. Exit code 3 if changes were lost to compaction.
+    Each line has the revision, `put` or `delete`, the key, and the value. With --json, or if the output is not a
+    terminal, each line is a change as a JSON object. --deadline applies only to the start of the watch. If the member
+    that serves the watch fails, another member continues it; no change is left out or repeated. Exit code 3 if changes
+    were lost to compaction.
     """
     if key is not None and prefix is not None:
         raise click.UsageError("give KEY or --prefix")

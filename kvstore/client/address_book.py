@@ -9,12 +9,13 @@ from random import Random
 from kvstore.errors import InvalidAddress
 
 MEMBERS_LEARNED_MAX = 16
-"""How many learned addresses are kept. A cluster has at most nine members; the bound limits what a wrong list can
-add."""
+"""The most learned addresses that are kept. A cluster has at most nine members; the bound limits the harm of a wrong
+list."""
 
 
 class AddressBook:
-    """All known client addresses. An address that failed is not tried again before its pause is over."""
+    """All known client addresses. An address that failed is not tried again before its pause is over, unless a member
+    reports it as the leader's."""
 
     def __init__(self, endpoints: Sequence[str], *, random: Random, pause_min_ns: int, pause_max_ns: int) -> None:
         if not endpoints:
@@ -43,17 +44,17 @@ class AddressBook:
                 del book[address]
 
     def suggest(self, address: str | None) -> None:
-        """Make the leader's address, as a member reported it, the next candidate. A silent address is still not
+        """Make `address`, which a member reported as the leader's, the next candidate. A silent address is still not
         asked."""
         self._hint = address or None
 
     def silent(self, address: str, until: int) -> None:
-        """Do not ask `address` before `until`, even if members report it as the leader's: it accepts connections but
-        does not answer."""
+        """Do not ask `address` before `until`, even if members report it as the leader's: a member there accepts
+        connections but does not answer."""
         self._silent_until[address] = until
 
     def failed(self, address: str, now: int) -> None:
-        """Do not ask `address` for a while, because a connection or a response failed.
+        """Do not ask `address` for a while, because it could not be reached, or its connection broke.
 
         The pause grows with each consecutive failure. It is partly random, so that clients do not retry at the same
         time.
@@ -81,8 +82,8 @@ class AddressBook:
         self._silent_until.pop(address, None)
 
     def next_candidate(self, now: int) -> str | None:
-        """The reported address of the leader, or else the next address in turn; None, until `earliest()`, if all are
-        paused."""
+        """The address to ask next: the reported address of the leader, or else the next address in turn. None if all
+        addresses are paused; `earliest` then tells when the first pause is over."""
         hint, self._hint = self._hint, None
         if hint is not None and self.may_follow(hint, now):
             return hint
@@ -95,6 +96,6 @@ class AddressBook:
         return None
 
     def earliest(self) -> int:
-        """When the first paused address may be tried again."""
+        """The earliest time at which some address may be tried."""
         paused, silent = self._paused_until, self._silent_until
         return min(max(paused.get(address, 0), silent.get(address, 0)) for address in self.addresses)

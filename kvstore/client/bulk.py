@@ -18,7 +18,7 @@ from kvstore.protocol.messages import Request, Response
 from kvstore.protocol.results import read_answer
 
 OPEN_MAX = 1024
-"""How many operations of one bulk call are open at a time: as many as a connection and a session have room for."""
+"""The most operations of one bulk call that are open at a time: as many as a connection and a session have room for."""
 
 ResultT = TypeVar("ResultT")
 CallError = OperationFailed | OutcomeUnknown
@@ -29,15 +29,16 @@ Item = tuple[bytes | None, Request | OperationFailed]
 
 
 class BulkCall(Generic[ResultT]):
-    """One bulk call. Each of `items` is read when there is room for a further open operation. At the end `results` has
+    """One bulk call. An item is taken from `items` only when one more operation may be open. At the end `results` has
     one result for each item, in order.
 
-    Two operations that write the same key are never open together: the second waits until all earlier ones have ended.
-    So writes of one key take effect in order, even with retries, unless the outcome of an earlier write is unknown.
+    Two operations that write the same key are never open together: the second waits until the first has ended.
+    Meanwhile all later items wait as well. So writes of one key take effect in order, even with retries, unless the
+    outcome of an earlier write is unknown.
     """
 
     def __init__(self, items: Iterable[Item], read: Callable[[Response], ResultT], patience_ns: int) -> None:
-        self.patience_ns = patience_ns  # Timeout of each operation from its submission.
+        self.patience_ns = patience_ns  # The timeout of each operation, counted from its submission.
         self.open: dict[int, tuple[int, bytes | None]] = {}  # Ticket → (position in `results`, key).
         self.results: list[ResultT | CallError] = []
         self.wants_more = True
@@ -45,12 +46,12 @@ class BulkCall(Generic[ResultT]):
         self._held_back: Item | None = None
         self._keys: set[bytes] = set()  # The keys of open operations.
         self._key: bytes | None = None  # The key of the last request from `next_request`.
-        self._ends: list[tuple[int, bool, CallEnded]] = []  # Unread: (position, is a write, end).
+        self._ends: list[tuple[int, bool, CallEnded]] = []  # Ends to be read: (position, is a write, end).
         self._sleeper: trio.lowlevel.Task | None = None
 
     def next_request(self) -> Request | None:
-        """The next request. None if an open request must end first, or if no requests are left (then `wants_more` is
-        false)."""
+        """The next request to submit. None if an open request must end first. Also None if no requests are left;
+        `wants_more` is false then."""
         while len(self.open) < OPEN_MAX:
             item = self._held_back or next(self._items, None)
             if item is None:

@@ -19,14 +19,14 @@ from kvstore.protocol.messages import Request, Response
 class RequestSequence:
     """The request numbers of one session: 1, 2, 3, … All numbers up to `acknowledged_up_to` are closed for ever.
 
-    A member forgets the results of acknowledged numbers, and never executes such a number again. So the client closes a
-    number, whatever the outcome of the request, only when no attempt will send it any more.
+    A member forgets the results of acknowledged numbers, and executes no request with such a number. So the client
+    closes a number only when no further attempt will send it, whatever the outcome of the request.
     """
 
     def __init__(self, open_max: int) -> None:
         self._last = 0
         self._floor = 0
-        self._closed: set[int] = set()  # Closed numbers above the floor: an older number is still open.
+        self._closed: set[int] = set()  # Closed, but not yet covered by the floor: an older number is open.
         self._open_max = open_max
 
     @property
@@ -62,8 +62,8 @@ class RequestSequence:
 class Call:
     """One operation. A call is either in a queue, or paused, or in flight on one connection.
 
-    `uncertain`: the result of an attempt is unknown, so this call can no longer end as certainly failed.
-    `numbers` and `session_id` are those of the session to which the call's number belongs.
+    `uncertain`: the outcome of some attempt is unknown, so this call can no longer end as certainly failed.
+    `numbers`, `session_id`: the sequence that assigned `request_no`, and the id of its session.
 
     See docs/reference/specification.md#97-retries.
     """
@@ -146,7 +146,7 @@ class DeadlineQueue:
         return due
 
     def shrink(self, open_calls: int) -> None:
-        """Drop ended calls if they are more than half of all calls. Amortized cost: constant per call."""
+        """Drop the ended calls once they fill about half of the queue. Amortized cost: constant per call."""
         if len(self._row) + len(self._heap) > 2 * open_calls + 64:
             self._row = deque(item for item in self._row if not item[2].done)
             self._heap = [item for item in self._heap if not item[2].done]
@@ -189,8 +189,8 @@ class CallQueue:
 
 
 class CallQueues:
-    """The calls of a client that are not on a connection. They wait in a queue for the connection they need, or
-    pause."""
+    """The calls of a client that are not on a connection. Each call waits in a queue for a connection that can carry
+    it, or pauses."""
 
     def __init__(self) -> None:
         self.commands, self.reads, self.anywhere = CallQueue(), CallQueue(), CallQueue()
@@ -204,7 +204,7 @@ class CallQueues:
         return self.anywhere if call.request.anywhere else self.reads
 
     def pause(self, call: Call, until: int) -> None:
-        """Keep `call` in a pause until the time `until` (monotonic ns)."""
+        """Keep `call` out of its queue until the time `until` (monotonic ns)."""
         self._paused.push(until, call)
 
     def end_pauses(self, now: int) -> None:

@@ -1,11 +1,11 @@
 """The state machine of a client: finds the leader, keeps a session, retries what may be retried, reports outcomes.
 
-Sans-I/O, like the node: the simulator and production run the same code. Time (`tick`, in monotonic ns) and randomness
-come from the host.
+Like the Raft node, it does no I/O: the simulator and production run the same code. Time (`tick`, in monotonic ns) and
+randomness come from the host.
 
 Outcomes: a call ends with a response; with `OperationFailed`, if *every* attempt certainly had no effect; or else with
-`OutcomeUnknown`. A command is sent again only under the same number of the same session. So it is carried out at most
-once, however often it arrives. A read has no effect, so a read without a response has failed.
+`OutcomeUnknown`. A command that may have taken effect is sent again only under the same number of the same session. So
+it is carried out at most once, however often it arrives. A read has no effect, so a read without a response has failed.
 
 See docs/reference/specification.md#97-retries.
 """
@@ -56,10 +56,11 @@ SESSION_TTL_NS_DEFAULT = 60_000 * MILLISECOND_NS
 
 
 class ClientStateMachine:
-    """One client. The host dials, moves bytes, calls `tick` by `next_deadline`, and takes the effects after any event.
+    """One client. The host dials, moves bytes, calls `tick` no later than `next_deadline`, and takes the effects after
+    every event.
 
-    `session_ttl_ns` 0: there is no session. Then a command is sent once, and its outcome is unknown as soon as its
-    response is lost.
+    If `session_ttl_ns` is 0, there is no session. Then a command is not sent again after its response was lost: its
+    outcome is unknown.
     """
 
     def __init__(
@@ -131,27 +132,28 @@ class ClientStateMachine:
             self._waiting.queue_of(call).add(call)
 
     def cancel(self, ticket: int) -> None:
-        """Abandon a call: its outcome is unknown, its number is closed. Nothing is reported."""
+        """Abandon a call, and close its request number. The call is not reported as ended; its outcome is unknown."""
         call = self._calls.get(ticket)
         if call is not None:
             self._drop(call)
 
     def open_watch(self, stream: WatchStream) -> None:
-        """Begin a watch. It appears in `ClientEffects.watched` whenever it has news. Raises ClientClosed."""
+        """Begin a watch. The stream appears in `ClientEffects.watched` whenever it has something new for its reader.
+        Raises ClientClosed."""
         if self._closed:
             raise ClientClosed()
         self._watches.open(stream)
 
     def close_watch(self, stream: WatchStream) -> None:
-        """End a watch. Nothing is reported."""
+        """End a watch. The end is not reported."""
         self._watches.close(stream)
 
     def ask_progress(self, stream: WatchStream) -> None:
-        """Let the member of the watch report its progress."""
+        """Ask the member that serves the watch to report the watch's progress."""
         self._watches.ask_progress(stream)
 
     def close(self) -> None:
-        """End every call and watch. If the leader is connected, request to close the session. `is_closed` becomes true
+        """End every call and watch. If the leader is connected, ask it to close the session. `is_closed` becomes true
         when this request has ended."""
         self._closed = True
         self._watches.close_all()
@@ -221,7 +223,7 @@ class ClientStateMachine:
             self._send_own(connection, members_request())
 
     def next_deadline(self) -> int | None:
-        """The time by which the host must call `tick` again; None if it need not."""
+        """The time by which the host must call `tick` again; None if no such call is needed."""
         moments = [self._deadlines.first_moment(), self._waiting.next_moment()]
         moments += [m for m in (self._session.keep_alive_moment(), self._session.not_before) if m and m > self._now]
         for connection in self._connections.values():
@@ -354,7 +356,7 @@ class ClientStateMachine:
             return
         if call is None:
             raise ProtocolError(f"it answered request {response.request_id}, which nobody had sent")
-        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all responses, so `classify` is skipped.
+        if response.code == 0 and call.ticket != INTERNAL_TICKET:  # Nearly all responses are such: skip `classify`.
             del connection.in_flight[response.request_id]
             call.request_id = 0
             if connection is self._search.leader:
@@ -370,7 +372,7 @@ class ClientStateMachine:
         call.request_id = 0
         if response.code == 0 and connection is self._search.leader:
             self._search.confirmed()
-        match outcome:  # This information is used even if the call was abandoned.
+        match outcome:  # What it says about the leader and the session is used even if the call was abandoned.
             case Redirected():
                 self._trouble = outcome.reason
                 self._search.on_not_leader(connection, outcome.leader_address, self._now)
@@ -445,12 +447,12 @@ class ClientStateMachine:
         if hang_up:
             self._effects.close.append(connection.connection_id)
         self._trouble = reason
-        # If a member closes an idle connection, this is no failure.
+        # A member that closes an idle connection has not failed.
         if connection.in_flight or connection.state is not ConnectionState.READY:
             self.book.failed(connection.address, self._now)
         self._search.lost(connection, self._now)
         self._watches.lost(connection)
-        for call in reversed(connection.in_flight.values()):  # Reversed, because each call is put in front.
+        for call in reversed(connection.in_flight.values()):  # Reversed, because `put_back` puts each call in front.
             call.request_id = 0
             if call.ticket == INTERNAL_TICKET:
                 self._lost_own(call)
@@ -475,7 +477,7 @@ class ClientStateMachine:
     def _lost_own(self, call: Call) -> None:
         session = self._session
         if call is session.registration:
-            session.registration = None  # If the attempt opened a session, the session expires.
+            session.registration = None  # If the attempt opened a session, that session will expire.
         elif call is session.keep_alive:
             session.keep_alive = None
         elif call is session.closing:
@@ -498,7 +500,7 @@ class ClientStateMachine:
         if self._may_have_happened(call):
             self._finish(call, error=OutcomeUnknown(f"no answer within its deadline; {self._trouble}"))
         else:
-            refused = self._session.refused  # Without a session, no command can be sent.
+            refused = self._session.refused  # While the registration is refused, no command can be sent.
             is_kept_out = call.request.is_command and bool(refused) and refused == self._trouble
             reason = f"no answer within its deadline; {self._trouble}"
             self._finish(call, error=call.last_error or (Busy(refused) if is_kept_out else Unavailable(reason)))

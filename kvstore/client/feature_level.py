@@ -13,11 +13,12 @@ from kvstore.protocol.status import MemberStatus
 async def raise_feature_level(
     client: Client, level: int | None = None, *, deadline_seconds: float | None = None
 ) -> int:
-    """Raise the feature level to `level`; if None, to the highest level that every member knows.
+    """Raise the feature level to `level`. If `level` is None, raise it to the highest level that every member knows.
 
-    Returns the level then in force. The level never falls again.
+    Returns the level that is in force afterwards. No later call can lower it.
 
-    Raises LevelRefused, with nothing changed, if some member does not know the level or does not answer.
+    Raises LevelRefused, with nothing changed, if some member does not know the level, if some member does not answer,
+    or if a higher level is in force already.
     """
     statuses = await client.cluster_status(deadline_seconds=deadline_seconds)
     known = {node_id: found for node_id, found in statuses.items() if isinstance(found, MemberStatus)}

@@ -1,4 +1,4 @@
-"""The search for the leader: the connection to it, and the member that is asked while no leader is known."""
+"""The search for the leader: the connection to the leader, or, while none is known, to the member that is asked."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from kvstore.client.member_connection import MemberConnection
 
 
 class LeaderSearch:
-    """Asks at most one member at a time for the leader (`probe`). `leader` is used until its member denies that it
+    """Asks at most one member at a time (`probe`) which member leads. `leader` is used until this member denies that it
     leads, or its connection is lost."""
 
     def __init__(self, book: AddressBook, random: Random, limits: ClientLimits) -> None:
         self.leader: MemberConnection | None = None
         self.probe: MemberConnection | None = None
         self.not_before = 0
-        self._known_since: int | None = None  # Last report of members by the leader; None: just found.
+        self._known_since: int | None = None  # When the leader last got a request for the members; None: just found.
         self._rounds = 0  # Consecutive pauses without a leader.
-        self._followed: set[str] = set()  # Addresses tried, since the last pause, because a member reported them.
+        self._followed: set[str] = set()  # Reported leader addresses that were tried since the last pause.
         self._book, self._random = book, random
         self._members_refresh_ns = limits.members_refresh_ns
         self._pause_min_ns, self._pause_max_ns = limits.pause_min_ns, limits.search_pause_max_ns
@@ -35,8 +35,8 @@ class LeaderSearch:
         self._rounds = 0
 
     def on_not_leader(self, connection: MemberConnection, leader_address: str | None, now: int) -> None:
-        """Note that the member of `connection` does not lead. Only the first such response on a connection has an
-        effect."""
+        """Note that the member of `connection` does not lead. This has an effect only if the connection is the `leader`
+        or the `probe`."""
         if connection is not self.leader and connection is not self.probe:
             return
         self._forget(connection)
@@ -51,14 +51,13 @@ class LeaderSearch:
         self.not_before = now + pause // 2 + self._random.randrange(pause // 2 + 1)
 
     def lost(self, connection: MemberConnection, now: int) -> None:
-        """Note that the connection has ended. Another member is asked at once, this address only after a pause."""
+        """Note that `connection` has ended. Another member may be asked at once."""
         if connection is self.leader or connection is self.probe:
             self._forget(connection)
             self.not_before = now
 
     def membership_is_stale(self, now: int) -> bool:
-        """True once per `members_refresh_ns`: the caller then asks the leader for the members, which may have
-        changed."""
+        """True once per `members_refresh_ns`: the members may have changed, and the caller asks the leader for them."""
         if self._known_since is None:
             self._known_since = now
         if now - self._known_since < self._members_refresh_ns:

@@ -18,12 +18,13 @@ async def hand_over(
     to: str | None,
     deadline_seconds: float,
 ) -> str:
-    """Request the transfer, and return the id of the new leader: `to`, or, if None, any member but the present leader.
+    """Request the transfer, and return the id of the new leader once it leads.
 
-    Raises TransferRefused if the leader refuses, or the transfer takes too long.
+    The new leader is `to`. If `to` is None, it is any member but the present leader. Raises TransferRefused if the
+    leader refuses, or the transfer takes too long.
 
     The request is sent once, because a second request could undo the first. If the connection is lost before the
-    response, raises Unavailable, although the leadership may still be transferred.
+    response, Unavailable is raised, and the leadership may nevertheless be transferred.
     """
     first: MembersView | None = None
     is_asked = False

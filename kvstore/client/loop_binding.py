@@ -1,7 +1,7 @@
 """The trio loop that a client belongs to. Any use from another loop, thread or process fails at once, with a reason.
 
-The tasks of a client run in the loop in which it was entered. They do not run in another loop, another thread or a
-forked child: without this check, a call would wait for ever there, or two processes would share one connection.
+The tasks of a client run only in the loop in which the client was entered. Without this check, a call from another loop
+or thread would wait for ever, and a forked child would share the connections of its parent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ TWICE = "a client is entered once: make a new one"
 
 
 class LoopBinding:
-    """The loop of one client: `bind` when the client is entered, `check` before each use. Both raise WrongContext."""
+    """The loop of one client. `bind` is called when the client is entered, and `check` before each use of the client.
+    Both raise WrongContext."""
 
     __slots__ = ("__weakref__", "_is_forked", "_token")
 
@@ -42,7 +43,7 @@ class LoopBinding:
         _bound.add(self)
 
     def check(self) -> None:
-        """Check that the caller runs in the loop of the client, and in its process. Costs 0.2 µs."""
+        """Raise WrongContext unless the caller runs in the loop and the process of the client. Costs 0.2 µs."""
         try:
             token = trio.lowlevel.current_trio_token()
         except RuntimeError:
@@ -56,7 +57,7 @@ class LoopBinding:
         return self._is_forked
 
     def note_fork(self) -> None:
-        """Note that this is a forked child process."""
+        """Record that this process is a child that was forked after `bind`."""
         self._is_forked = True
 
 

@@ -50,7 +50,7 @@ class ConnectionState(enum.Enum):
     """The phases of a connection."""
 
     DIALING = "dialing"
-    GREETING = "greeting"  # The client has sent its hello, and waits for that of the member.
+    GREETING = "greeting"  # The client has sent its hello, and waits for the member's hello.
     READY = "ready"
 
 
@@ -64,7 +64,7 @@ class MemberConnection:
         self.cluster_id = b""
         self.in_flight: dict[int, Call] = {}  # By request id, in the order of sending.
         self.waiting = CallQueue()  # Calls that only this member can answer.
-        self.watches: dict[int, WatchStream] = {}  # By request id; also streams that have left this connection.
+        self.watches: dict[int, WatchStream] = {}  # By request id; also streams that left, until the member confirms.
         self.heard_at = now
         self._reader = ResponseReader("")
         self._splitter = FrameSplitter(FRAME_BYTES_MAX_CLIENT)
@@ -76,7 +76,7 @@ class MemberConnection:
         return self.state is ConnectionState.READY
 
     def greet(self, now: int) -> None:
-        """Send the hello of the client, after the connection was established."""
+        """Send the client's hello. Called when the connection is established."""
         assert self.state is ConnectionState.DIALING, self.state
         self.state = ConnectionState.GREETING
         self.heard_at = now
@@ -90,7 +90,7 @@ class MemberConnection:
         self._out.append(frame(body))
 
     def send_body(self, body: bytes) -> None:
-        """Send a request about a watch, which is no call."""
+        """Send a request about a watch. No `Call` belongs to it."""
         self._out.append(frame(body))
 
     def receive(self, data: bytes, now: int) -> list[Response]:
@@ -113,8 +113,8 @@ class MemberConnection:
         return out
 
     def silent_since(self) -> int | None:
-        """The time since which the client has waited for a hello or a response without receiving bytes; None if it
-        waits for neither."""
+        """The time since which the client has been waiting for the hello or a response without receiving any bytes.
+        None if it waits for neither."""
         if self.state is not ConnectionState.READY:
             return self.heard_at
         if not self.in_flight:

@@ -1,7 +1,8 @@
 """Calls of a client about the members of the cluster.
 
 A change goes through the log like a command, but without a session: if its response is lost, its outcome is unknown.
-Some calls state a *goal* (`add_member`, …): they read the membership, and retry the change, until the goal is reached.
+Some calls state a *goal* (`add_member`, …). They read the membership and send the change, again and again, until the
+goal is reached.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class MemberCalls:
     async def membership(
         self, *, of_leader: bool = False, about: str = "", deadline_seconds: float | None = None
     ) -> Membership:
-        """All information about the members that any one member has; with `of_leader`, the leader's information.
+        """What one member knows about all members. Any member may answer; with `of_leader`, only the leader.
 
-        `about`: the node id to which `Membership.incarnation_id` of the result belongs. It need not be the id of a
+        `about`: the node id whose pinned incarnation the result has as `incarnation_id`. It need not be the id of a
         member.
         """
         request = membership_request(of_leader=of_leader, about=about)
@@ -67,7 +68,7 @@ class MemberCalls:
     async def change_members(self, change: MembershipChange, *, deadline_seconds: float | None = None) -> int:
         """Carry out all parts of a change at once; return the index of its last entry once that entry is committed.
 
-        Raises ChangeRefused if nothing has changed. Raises OutcomeUnknown if the response is lost: `membership` then
+        Raises ChangeRefused, with nothing changed. Raises OutcomeUnknown if the response is lost: `membership` then
         shows the outcome.
         """
         request = change_request(change)
@@ -80,14 +81,14 @@ class MemberCalls:
         yet.
 
         This method and the next four methods state a goal. A goal that is reached already is no error. If another
-        change is under way, they wait for its end. Each method waits for at most `wait_seconds`. Raises ChangeRefused,
-        OutcomeUnknown, Unavailable.
+        change is under way, the method waits for its end. The whole wait takes at most `wait_seconds`; with `promote`,
+        at most `wait_seconds` for each of the two steps. Raises ChangeRefused, OutcomeUnknown, Unavailable.
         """
         found = await self._reach(_adding(member), wait_seconds)
         return await self.promote_member(member.node_id, wait_seconds=wait_seconds) if promote else found
 
     async def promote_member(self, node_id: str, *, wait_seconds: float = WAIT_SECONDS_DEFAULT) -> Membership:
-        """Make a learner a voter, as soon as it has caught up."""
+        """Make a learner a voter as soon as the learner has caught up."""
         change = MembershipChange(promote=(node_id,))
         return await self._reach(_Goal(change, lambda now: _is(now, node_id, VOTER)), wait_seconds)
 
@@ -110,9 +111,9 @@ class MemberCalls:
         """Replace a member, which may be dead, by `new`. Add `new`, wait until it has caught up, then promote it and
         remove the old member in one change.
 
-        The cluster never has fewer voters than before. The call can be repeated if it was interrupted at any point.
-        Promotion and removal are one change, so this call never makes both members voters. If both are voters before
-        the call, ChangeRefused is raised.
+        The cluster never has fewer voters than before. If the call was interrupted, at whatever point, it can be
+        repeated. Promotion and removal are one change, so this call never makes both members voters. If both are voters
+        before the call, ChangeRefused is raised.
         """
         if old_id == new.node_id:  # The removed id could not be used again.
             raise ChangeRefused("used_id", f"{old_id} cannot take its own place: an id is never used again")

@@ -1,8 +1,8 @@
 """The trio shell of a client: it moves bytes and fires timers. `ClientStateMachine` makes all decisions.
 
-One task flushes the calls of the same turn, one task keeps time, and each connection has two tasks (one reads, one
-writes the bytes that the socket does not take at once). A request has no task of its own: its caller sleeps until the
-outcome wakes it, and many calls can share one sleep (`ask_each`).
+One task sends all calls of one turn of the loop together, one task keeps time, and each connection has two tasks (one
+reads, one writes the bytes that the socket does not take at once). A request has no task of its own: its caller sleeps
+until the outcome wakes it, and many calls can share one sleep (`ask_each`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ClientPump:
 
     @property
     def addresses(self) -> list[str]:
-        """All client addresses known."""
+        """All known client addresses."""
         return self._core.addresses if self._core else list(self._endpoints)
 
     @property
@@ -125,11 +125,11 @@ class ClientPump:
                     await self._closed.wait()
         finally:
             self._nursery.cancel_scope.cancel()
-            await self._manager.__aexit__(None, None, None)  # So that no group wraps the caller's exception.
+            await self._manager.__aexit__(None, None, None)  # Else the caller's exception would be grouped.
 
     async def ask(self, request: Request, seconds: float) -> tuple[Response, int]:
-        """Send `request`; return, within `seconds`, the response and the id of the session of the request (0: no
-        session).
+        """Send `request`. Returns, within `seconds`, the response and the id of the session under which the request was
+        sent (0: no session).
 
         Raises OperationFailed or OutcomeUnknown. If the call is cancelled, the outcome is unknown.
         """
@@ -161,8 +161,7 @@ class ClientPump:
         return ended.response, ended.session_id
 
     async def ask_each(self, group: BulkCall[Any]) -> None:
-        """Send all requests of `group`, never more at a time than its bound of open requests, and wait until all have
-        ended.
+        """Send all requests of `group`, and wait until all have ended. At most `OPEN_MAX` of them are open at a time.
 
         If this call is cancelled, or the source of the requests raises an error, the outcomes of the open requests are
         unknown.
@@ -201,7 +200,10 @@ class ClientPump:
                 nursery.start_soon(function, *arguments)
 
     def start_soon(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Run a function in the background until it ends, or until `stop`. It must not raise. Raises ClientClosed."""
+        """Run a function in the background until it ends, or until `stop`. The function must not raise.
+
+        Raises ClientClosed.
+        """
         if self._core is None or self._core.is_closing or self._nursery is None:
             raise ClientClosed()
         self._binding.check()
@@ -241,7 +243,7 @@ class ClientPump:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def _flush_forever(self) -> None:
-        """Send together all requests that callers have submitted since the last turn."""
+        """Each time that `_flush_soon` wakes this task, send all new requests together."""
 
         def abort(_: object) -> trio.lowlevel.Abort:
             self._flusher = None
@@ -253,14 +255,14 @@ class ClientPump:
             await trio.lowlevel.wait_task_rescheduled(abort)
 
     def _flush_soon(self) -> None:
-        """Flush after the tasks that run in this turn. An `Event` would do the same at five times the cost."""
+        """Flush after the other tasks of this turn of the loop. An `Event` would do the same at five times the cost."""
         if self._flusher is not None:
             trio.lowlevel.reschedule(self._flusher)
             self._flusher = None
 
     async def _keep_time(self) -> None:
-        """Flush at the next deadline of the state machine. This task may wake too early, because it is not updated when
-        the deadline becomes later."""
+        """Flush at the next deadline of the state machine. The task may wake too early, because the alarm is not moved
+        when the deadline moves to a later time."""
         while True:
             with trio.CancelScope(deadline=_trio_seconds(self._due)) as self._clock:
                 await trio.sleep_forever()

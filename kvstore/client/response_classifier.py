@@ -82,14 +82,14 @@ def classify(response: Response) -> ResponseClass:
     try:
         outcome = _classify_refusal(response.code, response.fields, response.node_id)
         if isinstance(outcome, Failed):
-            str(outcome.error)  # Fails here, not later when it is printed, if a field has a wrong type.
+            str(outcome.error)  # If a field has a wrong type, fail here and not when the error is printed.
         return outcome
     except Exception as error:
         raise ProtocolError(f"{response.node_id} answered with code {response.code}, which is not known") from error
 
 
 def _busy_with(text: str) -> str:
-    """The reason without the prefix "busy: ", which members of older builds send, and which `Busy` adds again."""
+    """Strip the prefix "busy: ". Members of older builds send it, and `Busy` would add it a second time."""
     return text.removeprefix("busy: ")
 
 

@@ -13,7 +13,7 @@ class Admission(enum.Enum):
 
     READY = "ready"
     WAIT = "wait"  # The command waits for a session, or until fewer numbers are open.
-    LOST = "lost"  # An attempt in an expired session may have had an effect: no other session may retry it.
+    LOST = "lost"  # An attempt under an expired session may have had an effect: do not retry under another session.
 
 
 class SessionKeeper:
@@ -26,7 +26,7 @@ class SessionKeeper:
         self.registration: Call | None = None  # In flight.
         self.keep_alive: Call | None = None  # In flight.
         self.closing: Call | None = None  # In flight.
-        self.not_before = 0  # Monotonic ns: earliest next registration after a refused one.
+        self.not_before = 0  # No registration before this time (monotonic ns), because one was refused.
         self.refused = ""  # Why the last registration was refused; empty if it was not.
         self._used_at = 0
         self._open_max = limits.open_numbers_max
@@ -38,7 +38,7 @@ class SessionKeeper:
         return self.numbers.acknowledged_up_to
 
     def admit(self, call: Call) -> Admission:
-        """Decide whether `call` can be sent; give it a number of this session if it has none."""
+        """Decide whether `call` can be sent now. If it can and has no request number, give it one of this session."""
         if not self.ttl_ns:
             return Admission.READY
         if call.request_no and call.session_id != self.session_id:
@@ -79,7 +79,7 @@ class SessionKeeper:
         self._used_at = now
 
     def keep_alive_moment(self) -> int | None:
-        """When a keep-alive is due (monotonic ns); None without a session, or if one is in flight."""
+        """When a keep-alive is due (monotonic ns); None if there is no session, or a keep-alive is in flight."""
         if not self.session_id or self.keep_alive is not None:
             return None
         return self._used_at + self._keep_alive_ns

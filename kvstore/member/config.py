@@ -33,12 +33,13 @@ class NotAMember(StoreError):
 class MemberConfig:
     """The configuration with which one member is started. Raises InvalidAddress.
 
-    `members`: the first members of the cluster, the same list for all of them. If it is None, an existing folder says
-    who the members are, and a folder that `bootstrap` makes is that of a store with one member. `bootstrap`: make the
-    folder if it holds no member yet. `feature_level`: the level at which a new cluster begins, the same for all its
-    first members. `joining`: if the folder holds no member yet, make it the folder of a new member of a running
-    cluster; `members` must then be None. `listen_*`: `host:port`, or None for this member's own advertised address.
-    `dial`: the addresses of peers by node id, where they differ from the advertised addresses.
+    `members`: the first members of the cluster; all of them are started with the same list. If it is None, an existing
+    folder determines the members, and a new folder that `bootstrap` makes is for a store with only this member.
+    `bootstrap`: make the folder if it holds no member yet. `feature_level`: the level at which a new cluster begins; it
+    must be the same for all first members. `joining`: if the folder holds no member yet, make it the folder of a new
+    member of a running cluster; `members` must then be None. `listen_*`: `host:port`, or None for this member's own
+    advertised address. `dial`: by node id, the addresses of those peers that are not dialled at their advertised
+    addresses.
     """
 
     folder: Path

@@ -1,8 +1,8 @@
-"""Makes the data folder of a member of a new cluster, or opens an existing folder and checks it by the
+"""Makes the data folder of a member of a new cluster, or opens an existing folder and checks that it fits the
 configuration.
 
-A new cluster begins at a feature level, which is part of its first state. So all founders must begin at the same one:
-the cluster id covers the level, and founders that begin at different levels refuse each other.
+The feature level at which a new cluster begins is part of its first state. So all founders must begin at the same
+level. The cluster id is derived from this level too, so founders that begin at different levels refuse each other.
 
 See docs/reference/specification.md#11-ids.
 """
@@ -72,7 +72,7 @@ def _open(config: MemberConfig) -> DataFolder:
 
 
 def _cluster_id(token: str | bytes, configuration: Configuration, level: int) -> bytes:
-    """The id of a cluster that begins at a feature level. A level above 1 is put before the token. No token from a
-    command line can look like that, because it has no zero byte."""
+    """The id of a cluster that begins at a feature level. A level above 1 is put in front of the token, with zero
+    bytes. No token from a command line can look like this, because command lines have no zero bytes."""
     raw = token.encode() if isinstance(token, str) else token
     return derive_cluster_id(raw if level == FEATURE_LEVEL_MIN else b"\0level %d\0" % level + raw, configuration)

@@ -4,14 +4,14 @@ A new member begins with the newest snapshot of the leader, and with the configu
 at index 0 would be wrong for a cluster that was restored from a backup, or whose first state was made by another
 build.) In that configuration the new member is not a voter, so it neither campaigns nor founds a cluster of its own.
 Once the new member has been added to the cluster, the leader sends it the rest of the log. Before that, the other
-members refuse its connections, and it tries again.
+members refuse its connections, and the new member tries again.
 
 A member that has lost its disk has forgotten its votes. It cannot join under its old id: the cluster knows the id, and
 the peers have pinned its old incarnation.
 
 While there is no leader, some peers may pin a new member that only waits to be added. If the folder of such a member is
-made again, it gets another incarnation. The new folder can join unless the leader has pinned the first incarnation: the
-configuration contains the incarnation of a new voter, and takes precedence over the pins of peers.
+made again, the member has another incarnation. With the new folder it can join, unless the leader has pinned the first
+incarnation: the configuration contains the incarnation of a new voter, and takes precedence over the pins of peers.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -33,12 +33,12 @@ from raft import Identity, InvalidConfiguration, LogPosition, Member, SnapshotHe
 from storage import DataFolder, NotInitialized, create_data_folder, open_data_folder
 
 ASK_SECONDS = 10.0
-"""The time-out of each request to the cluster. It includes the time of an election, if there is no leader."""
+"""The time-out of each request to the cluster. It is long enough for an election, in case there is no leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinConfig:
-    """The input of a new member: its own advertised addresses, and the client addresses of some members.
+    """What a new member must know: its own advertised addresses, and the client addresses of some members.
 
     `cluster_id`: the id of the cluster to join, 16 bytes; if empty, the member joins the cluster to which `endpoints`
     belong.
@@ -104,7 +104,8 @@ def join_config_of(
 
 
 async def open_or_join(folder: Path, joining: JoinConfig) -> DataFolder:
-    """Open the folder of a member that has joined. If the folder has no member yet, `make_joining_folder` makes it.
+    """Open the folder of a member that has joined. If the folder holds no member yet, make it first with
+    `make_joining_folder`.
 
     Raises StorageError, JoinRefused, BackupFailed, and the errors of a client.
     """

@@ -81,9 +81,9 @@ async def _listen(purpose: str, address: str, config: MemberConfig) -> list[trio
         listeners = await trio.open_tcp_listeners(number, host=host)
     except OSError as error:
         raise CannotServe(purpose, address, (error.strerror or str(error)).lower()) from error
-    except ValueError as error:  # Such as UnicodeError, for a name that the system's resolver cannot take.
+    except ValueError as error:  # For example UnicodeError, for a name that the resolver cannot encode.
         raise CannotServe(purpose, address, f"its host cannot be looked up: {error}") from error
-    await _close(listeners[1:] if number == 0 else [])  # Else a name with several addresses would get several ports.
+    await _close(listeners[1:] if number == 0 else [])  # So a name with several addresses gets one port.
     return listeners[:1] if number == 0 else listeners
 
 

@@ -41,11 +41,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("kvstore.member")
 
 STOP_SECONDS_MAX = 5.0
-"""How long a stopping member may take for its last sync. After this time it stops anyway: nothing durable is lost."""
+"""How long a stopping member may take for its last sync. After this time it stops anyway, which loses nothing that was
+durable."""
 
 
 class RunningMember:
-    """A member that serves requests. Its addresses are those at which it listens, or empty."""
+    """A member that serves requests. Its addresses are those at which it listens; an address is empty if the member has
+    no such port."""
 
     def __init__(self, driver: Driver, port: ClientListener, listeners: Listeners) -> None:
         self.node = driver.node
@@ -73,7 +75,8 @@ async def run_member(
 ) -> None:
     """Run one member until it is cancelled, or has stopped after `request_stop`. `task_status` gets the running member.
 
-    This raises the process's soft limit on open files (`descriptor_budget`). The limit bounds the number of clients.
+    At its start, a member increases the process's soft limit on open files, which bounds the number of clients
+    (`descriptor_budget`).
 
     Before anything is served, raises TooFewDescriptors, StorageError, CannotServe, ReachableByOthers,
     InvalidConfiguration, NotAMember, MetricsNotInstalled, and the errors of `open_or_join`. Later, raises NodeStopped
@@ -169,13 +172,13 @@ async def _run(
 
 
 def _advertised_address(config: MemberConfig, node: Node, own: Member, listeners: Listeners) -> Callable[[], str]:
-    """Return a function that returns the peer address which this member reports to others as its own.
+    """Return a function that returns the peer address that this member reports to others as its own.
 
     `own`: this member, as described in its folder at the start. A member that listens at the address in its folder
     reports this address as long as it runs, even if the configuration has a new address already. `listen_peer` can
-    differ from this address for two reasons: peers reach the member by another, advertised address (a proxy, for
-    example), or the member has moved and its folder still has the old address. In both cases it reports the address in
-    the configuration, which is correct as soon as the member has caught up.
+    differ from the address in the folder for two reasons: peers reach the member at an advertised address that is not
+    its own (that of a proxy, for example), or the member has moved and its folder still has the old address. In both
+    cases the member reports the address in the configuration, which is correct as soon as the member has caught up.
     """
     at_start = own.peer_address or address_of(listeners.peers)
     if config.listen_peer in (None, at_start):

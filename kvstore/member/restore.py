@@ -1,13 +1,13 @@
 """Restoring a saved snapshot as the beginning of a new cluster (`hwm snapshot restore`).
 
-Each member is made from the same file. Its state at index 0 is the snapshot. (After `hwm init`, this state is the empty
-store.)
+Each member is made from the same file. The state of a member at index 0 is that of the snapshot. (After `hwm init`, the
+state at index 0 is the empty store.)
 
 The cluster id is new. It is derived from the token, the member list and the restored state. So members of the old
-cluster refuse members of the new one, and members that were restored from different files refuse each other. A member
-with a folder made by `hwm init`, which lacks the restored keys, can never join the cluster.
+cluster refuse members of the new cluster, and members that were restored from different files refuse each other. A
+folder that was made by `hwm init` lacks the restored keys, and its member can never join the restored cluster.
 
-Sessions and their kept results are dropped, and their ids are not used again. The history is not restored. Leases are
+Sessions and their kept results are dropped, and session ids are not used again. The history is not restored. Leases are
 restored, each with the time that it had left: see docs/operations/guide.md.
 """
 
@@ -39,13 +39,13 @@ from raft import INT64_MAX, Configuration, Identity, InvalidConfiguration, Membe
 from storage import create_data_folder
 
 SESSION_LEAP = 1 << 32
-"""New session ids begin this far above the ids in the snapshot. So they differ from the ids of sessions that the old
-cluster opened after the snapshot."""
+"""New session ids and lease ids begin this far above the ids in the snapshot. So they differ from the ids that the old
+cluster has given out since the snapshot."""
 
 REVISION_LEAP = 1 << 32
 """At feature level 2 the new cluster begins this far above the revision of the snapshot, unless another leap is given.
-So no answer of the old cluster has a revision of the new one: fences do not repeat, and a watch that began at the old
-cluster is told that its revision is compacted."""
+So no revision of the new cluster was used by the old cluster: fences do not repeat, and a watch that continues from a
+revision of the old cluster is told that this revision is compacted."""
 
 REVISION_LEAP_MAX = 1 << 48
 
@@ -84,9 +84,9 @@ class InitialState:
 def read_initial_state(path: Path | None, revision_leap: int | None = None) -> InitialState:
     """Read and verify a file (None: standard input), including all rows. Raises BackupFailed.
 
-    `revision_leap` None: REVISION_LEAP, or 0 at feature level 1.
+    A `revision_leap` of None means REVISION_LEAP, or 0 at feature level 1.
 
-    Cost: O(n) in time. The state is in memory twice.
+    Cost: O(n). The state is held in memory twice.
     """
     name = str(path or "standard input")
     with BackupReader(path) as backup:

@@ -45,7 +45,7 @@ def quorum_problem(status: NodeStatus, committed_term: int | None) -> str | None
 
 
 def _missing_voters(status: NodeStatus) -> str | None:
-    """Return the reason if a leader hears from no majority of the voters; None if it does.
+    """Return a text if a leader does not hear from a majority of the voters; None if it does.
 
     While the voters change, a majority of each half is needed. Learners, and removed members that do not know of their
     removal, do not count.

@@ -12,7 +12,8 @@ from kvstore.protocol.text import escape_controls, escape_controls_in_json
 
 
 def start_logging(level: str, *, as_json: bool) -> None:
-    """Log messages of this and higher levels to stderr. `level`: a level name of `logging`, in upper or lower case."""
+    """Log messages of the level `level` and above to stderr. `level`: a level name of `logging`, in upper or lower
+    case."""
     handler = logging.StreamHandler()
     if as_json:
         handler.setFormatter(JsonFormatter())
@@ -42,7 +43,7 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """Formats each record as a JSON object with `time` (UTC), `level` and `logger`.
 
-    An event also has `node_id`, `event`, `fields` and maybe `message`; any other record has `message`.
+    The record of an event also has `node_id`, `event`, `fields` and maybe `message`. Any other record has `message`.
 
     >>> record = logging.makeLogRecord({"name": "raft.driver", "levelname": "INFO", "created": 0.25})
     >>> record.msg, record.args = "%(node_id)s", {"node_id": "s1", "event": "stepped_down", "fields": {"term": 3}}
@@ -51,7 +52,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record. Called by logging. Never fails: values of types that JSON does not have are written as
+        """Format a record. Called by logging. This never fails: a value of a type that JSON does not have is written as
         text."""
         item: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),

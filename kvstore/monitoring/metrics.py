@@ -55,11 +55,12 @@ LEASE_TEXTS = {
     "leases_expired": "Leases that ended because nobody renewed them",
     "lease_renewals": "Renewals of leases that were still there",
 }
-"""They count what this member has applied, from any client."""
+"""The texts of the counters about leases. These count what this member has applied, from any client."""
 
 
 class MemberCollector(Collector):
-    """Collects the metrics of one running member. `files` may be None in tests, `transport` if there are no peers."""
+    """Collects the metrics of one running member. `files` may be None in tests; `transport` is None if there are no
+    peers."""
 
     def __init__(
         self,
@@ -227,7 +228,7 @@ def exposition(registry: CollectorRegistry) -> bytes:
 
 
 def _peer_metrics(status: NodeStatus) -> Iterator[Metric]:
-    """The metrics of peers. Only the leader has any: other members do not know the state of their peers."""
+    """The metrics about peers. Only the leader has them: other members do not know the state of their peers."""
     peers = {peer.peer_id: peer for peer in status.peers}
     behind = {name: status.commit_index - peer.last_applied for name, peer in peers.items()}
     yield _by_label("peer_active", "1 for a peer that was heard lately", "peer",

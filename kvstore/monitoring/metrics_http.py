@@ -35,9 +35,9 @@ except ModuleNotFoundError as missing:
         raise
 
 CONNECTIONS_MAX = 32
-"""Scrapers and probes are few. If there are more connections, one is closed: the oldest without a complete request, or,
-if all requests are complete, the oldest of all. So probes still get a response. Without one, a supervisor would restart
-a healthy member."""
+"""Scrapers and probes are few. If there are more connections than this, one is closed: the oldest that has not sent its
+whole request, or, if all others have sent theirs, the oldest of these. So probes still get a response. Without a
+response, a supervisor would restart a healthy member."""
 
 HEAD_BYTES_MAX = 8 * 1024
 """The greatest size of a request's head, up to and including the empty line at its end."""
@@ -63,7 +63,7 @@ _BAD_REQUEST = (
     f"or its head is longer than {HEAD_BYTES_MAX} bytes"
 )
 _CONTROL = re.compile(rb"[\0-\x08\v\f\x0e-\x1f\x7f]|\r[^\n]")
-_END_OF_HEAD = re.compile(rb"\n\r?\n")  # As h11 finds it.
+_END_OF_HEAD = re.compile(rb"\n\r?\n")  # The same that h11 looks for.
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Exchange:
         try:
             event = self._next_event(data)
         except h11.RemoteProtocolError as error:
-            error.with_traceback(None)  # Breaks a cycle with the traceback that would keep all input.
+            error.with_traceback(None)  # Error and traceback form a cycle, which would keep all input.
             self.is_garbage = True
         else:
             if event is h11.NEED_DATA:
@@ -199,7 +199,7 @@ class PageServer:
                 exchange.feed(bytes(await stream.receive_some(exchange.room_bytes)))
         if exchange.request is None and not exchange.is_garbage:
             return  # The client has closed without a request, or is too slow.
-        if (scope := self._waiting.pop(own_id, None)) is not None:  # Else a new connection closed this one.
+        if (scope := self._waiting.pop(own_id, None)) is not None:  # Else a newer connection has displaced this one.
             self._answering[own_id] = scope
         answer = exchange.encode(await self._answer(exchange.request))
         with trio.move_on_after(ANSWER_SECONDS_MAX):
@@ -241,7 +241,8 @@ class MetricsNotInstalled(StoreError):
 
 
 class MetricsServer:
-    """Makes the parts of a member that count, and serves the pages. Call `machine`, `service`, `driver`, then `serve`.
+    """Makes the parts of a member in versions that count, and serves the pages. Call `machine`, `service`, `driver`,
+    and then `serve`.
 
     Raises MetricsNotInstalled.
     """

@@ -1,5 +1,5 @@
-"""The protocol between clients and members: commands, results, requests and responses, their bytes, their validation.
+"""The protocol between clients and members: commands, results, requests and responses, their encoding and validation.
 
-This package holds no state. It does not depend on connections, the client or the server. The effects of commands are in
-`store`.
+This package holds no state. It does not depend on connections, the client or the server. `store` carries out the
+commands.
 """

@@ -12,10 +12,12 @@ from kvstore.errors import InvalidAddress
 from raft import split_address
 
 HOST_NAME_BYTES_MAX, LABEL_BYTES_MAX = 253, 63
-"""Lengths of a name in its ASCII form (RFC 1035 §2.3.4), without a dot at its end."""
+"""The greatest lengths of a host name and of one label, in the ASCII form (RFC 1035 §2.3.4). A dot at the end of the
+name is not counted."""
 
 _LABEL = re.compile(r"[A-Za-z0-9_-]+")
-"""RFC 952 allows no underscore in a host name, but many names in container networks have one, and are resolved."""
+"""RFC 952 allows no underscore in a host name, but many names in container networks have one, and resolvers accept
+them."""
 
 _ZONE = re.compile(r"(?=.{1,15}$)[A-Za-z0-9_~-]+(\.[A-Za-z0-9_~-]+)*")
 """The name or number of a network interface after the `%` of a link-local IPv6 address (RFC 4007 §11): `eth0.100`."""
@@ -38,7 +40,8 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def parse_advertised(text: str) -> tuple[str, int]:
-    """Like `parse_address`, for an address at which others reach a member: no wildcard. Raises InvalidAddress."""
+    """Like `parse_address`, for an address at which others reach a member: it must not be a wildcard. Raises
+    InvalidAddress."""
     host, port = parse_address(text)
     if _is_wildcard(host):
         why = f"{host} is no address at which others find it; where it listens say --listen-peer and --listen-client"
@@ -77,7 +80,7 @@ def host_flaw(host: str) -> str:
 
 def _ascii_form(host: str) -> str:
     """Return a name in its ASCII form. Raises UnicodeError."""
-    host.encode("idna")  # trio's check for a numeric address makes Python encode the name like this.
+    host.encode("idna")  # Must not raise, because trio does the same before it resolves a name.
     return idna.encode(host, uts46=True).decode("ascii")
 
 
@@ -91,7 +94,8 @@ def _is_ipv6(host: str) -> bool:
 
 
 def _is_wildcard(host: str) -> bool:
-    """True for an address that means all interfaces: good to listen on, not to connect to. `0` means 0.0.0.0."""
+    """True for an address that stands for all interfaces. A process can listen on such an address, but others cannot
+    connect to it. `0` means 0.0.0.0."""
     if host == "*":
         return True
     try:

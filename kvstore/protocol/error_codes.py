@@ -29,8 +29,8 @@ from raft import (
 def error_fields(
     error: RaftError | KvError, client_address: Callable[[str | None], str | None]
 ) -> tuple[int, tuple[Any, ...]]:
-    """Return the code and the fields of the response to an error. `client_address` returns the client address of a node
-    id, if known."""
+    """Return the code and the fields of the response to an error. `client_address` returns the client address of the
+    member with a node id, or None if the address is not known."""
     match error:
         case NotLeader():
             return Code.NOT_LEADER, (error.leader_id, client_address(error.leader_id))

@@ -1,10 +1,11 @@
-"""The fast path of log payloads: puts as rows of plain values for the state machine, without the CBOR decoder.
+"""The fast path for log payloads: it turns puts into rows of plain values for the state machine, without the CBOR
+decoder.
 
 Consecutive commands mostly come from one client, whose keys, values and numbers rarely change in size. Such commands
 have one *layout*: they have the same length, and they differ only in the contents of their keys, values and numbers. To
-check for one layout, each position outside these contents is compared in all commands at once, by a slice. Then one
-`struct` reads all commands, in half the time of the decoder. Any other payload is decoded by the general path; a test
-compares the two paths.
+check for one layout, the bytes at each position outside these contents are compared in all commands at once, with a
+slice. Then one `struct` reads all commands, in half the time of the decoder. All other payloads are decoded by the
+general path; a test compares the two paths.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from kvstore.limits import TIME_NS_MAX
 from raft import INT64_MAX
 
 PutRow = tuple[int, int, int, bytes, Any]
-"""(session_id, request_no, acknowledged_up_to, key, value) of a valid put. For any other command, NOT_A_PLAIN_PUT
-stands for the session id, and the decoded command for the value.
+"""(session_id, request_no, acknowledged_up_to, key, value) of a valid put. The row of any other command has
+NOT_A_PLAIN_PUT in place of the session id, and the decoded command in place of the value.
 """
 
 SinglePut = tuple[int, int, int, int, bytes, bytes]
-"""The leader time of an entry, and the fields of its only command: a put, as in a PutRow."""
+"""The leader time of an entry, and the five items of a PutRow for the entry's only command, a valid put."""
 
 NOT_A_PLAIN_PUT = -1
-"""In place of the session id: marks a command that is not a valid put. A valid put here is `[session_id, request_no,
-acknowledged_up_to, 1, key, value]` with a non-empty key and numbers from 0 to INT64_MAX. How the three numbers must
-relate to each other is not checked."""
+"""Stands in place of the session id in the row of a command that is not a valid put. A valid put here is `[session_id,
+request_no, acknowledged_up_to, 1, key, value]` with a non-empty key and numbers from 0 to INT64_MAX. The relation
+between the three numbers is not checked here."""
 
 Batch = tuple[int, Sequence[PutRow]]
-"""The leader time of an entry, and its commands."""
+"""The leader time of an entry, and the rows of its commands."""
 
 RUN_MIN = 16
-"""If fewer consecutive commands than this have one layout on average, this path is no faster than the decoder."""
+"""If the runs of commands with one layout have fewer commands than this on average, the fast path is no faster than the
+decoder."""
 
 SMALL_BATCH_PREFIX = bytes([0x80 + RUN_MIN])
 """The first byte of a payload with RUN_MIN - 1 commands. `parse_uniform_batch` is called only for payloads whose first
@@ -47,7 +49,7 @@ of commands with one layout ends."""
 _PUT_TYPES = (int, int, int, int, bytes, bytes)
 PUT = 1  # `CommandKind.PUT`.
 _SMALL = bytes(range(24))  # The integers that CBOR encodes in their first byte, the head.
-_SIZES = {24: 1, 25: 2, 26: 4, 27: 8}  # Bytes of the number after a head, by the head's lower five bits.
+_SIZES = {24: 1, 25: 2, 26: 4, 27: 8}  # The lower five bits of a head → how many bytes of the number follow the head.
 NUMBER_BYTES_MAX = 4  # The decoder reads longer numbers, which may not fit into int64.
 TIME_BYTES_MAX = 8
 _FORMS = {0: "B", 1: "xB", 2: "xH", 4: "xI", 8: "xQ"}
@@ -193,15 +195,15 @@ def parse_put_layout(data: bytes, at: int) -> PutSizes | None:
         return None
     key_bytes, key_at = _number_at(data, place + 1, 0x40)
     value_bytes, value_at = _number_at(data, key_at + key_bytes, 0x40)
-    if key_bytes < 1 or not 0 <= value_bytes <= len(data):  # The value may be cut off, but `struct` bounds its size.
+    if key_bytes < 1 or not 0 <= value_bytes <= len(data):  # A larger size could be too large for a `struct`.
         return None
     key_head, value_head = key_at - place - 1, value_at - key_at - key_bytes
     return PutSizes(of_session, of_request, of_floor, key_head, key_bytes, value_head, value_bytes)
 
 
 def size_of_number(data: bytes, at: int) -> int:
-    """Return how many bytes follow the head of the non-negative integer at `at`; above TIME_BYTES_MAX if there is no
-    such integer."""
+    """Return how many bytes follow the head of the non-negative integer at `at`. If there is no such integer, return a
+    number above TIME_BYTES_MAX."""
     first = data[at] if at < len(data) else 0xFF
     return 0 if first < 24 else _SIZES.get(first, TIME_BYTES_MAX + 1)
 
@@ -238,8 +240,8 @@ def _layout_of_payloads(of_time: int, sizes: PutSizes) -> FixedLayout:
 
 
 def _number_at(data: bytes, at: int, major: int) -> tuple[int, int]:
-    """Return the number in a head of this major type, and where it ends. The number is -1 if it is missing or above
-    INT64_MAX."""
+    """Return the number that begins at `at` with a head of this major type, and where its bytes end. The number is -1
+    if it is missing or above INT64_MAX."""
     first = data[at] - major if at < len(data) else -1
     if 0 <= first < 24:
         return first, at + 1

@@ -1,7 +1,7 @@
-"""Requests about leases, and their responses: values and their form on the wire.
+"""Requests about leases, and the responses to these requests, as values and in their wire form.
 
-None of these requests needs a session. The leader answers them, from the state that it has applied. Leases need feature
-level 2; at level 1 there are none.
+None of these requests needs a session. The leader answers them from the state that it has applied. Leases need feature
+level 2; at level 1 no leases exist.
 
 See docs/reference/specification.md#815-leases.
 """
@@ -21,12 +21,13 @@ PAGE_LEASES_MAX = 500
 walk all lease ids."""
 
 PAGE_LEASE_KEYS_MAX = 1_000
-"""The most keys of a lease in one response: 1 MiB of the longest keys."""
+"""The most keys of a lease in one response. So many of the longest keys have 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """One lease. It ends at `deadline` (leader time in ns) unless it is renewed before. `keys`: how many it has."""
+    """One lease. It ends at `deadline` (leader time in ns) unless it is renewed before. `keys`: how many keys are
+    attached to it."""
 
     lease_id: int
     ttl_ns: int
@@ -36,7 +37,8 @@ class LeaseView:
 
 @dataclass(frozen=True, slots=True)
 class LeasePage:
-    """Leases by id, as of `leader_time` (ns) on the leader. `more`: further leases follow on the next page."""
+    """Leases in the order of their ids, as of `leader_time` (ns) on the leader. `more`: further leases follow on the
+    next page."""
 
     leader_time: int
     items: tuple[LeaseView, ...]
@@ -74,14 +76,16 @@ def lease_request(lease_id: int, after_key: bytes, count_max: int) -> Request:
 
 
 def read_leases(items: Sequence[Any]) -> tuple[int, int]:
-    """Read the items of `leases_request`: the id, and how many leases to return. Raises ProtocolError."""
+    """Read the items of `leases_request`: the id after which the page begins, and the greatest number of leases to
+    return. Raises ProtocolError."""
     if len(items) < 2 or not is_count(items[0]) or not is_count(items[1]):
         raise ProtocolError("a leases request is [request_id, 17, after_id, count_max]")
     return items[0], max(1, min(items[1], PAGE_LEASES_MAX))
 
 
 def read_lease(items: Sequence[Any]) -> tuple[int, bytes, int]:
-    """Read the items of `lease_request`: the id, the key, and how many keys to return. Raises ProtocolError."""
+    """Read the items of `lease_request`: the lease id, the key after which the page begins, and the greatest number of
+    keys to return. Raises ProtocolError."""
     if len(items) < 3 or not is_count(items[0]) or type(items[1]) is not bytes or not is_count(items[2]):
         raise ProtocolError("a lease request is [request_id, 18, lease_id, after_key, count_max]")
     return items[0], items[1], max(1, min(items[2], PAGE_LEASE_KEYS_MAX))

@@ -1,4 +1,4 @@
-"""Requests about the members of the cluster, and their responses: values and their form on the wire."""
+"""Requests about the members of the cluster, and the responses to these requests, as values and in their wire form."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class MemberView:
     """One member. `part`: `voter` or `learner`; while voters change, also `incoming` or `outgoing`.
 
     `incarnation_id`: the incarnation of this member, 16 bytes, as far as the responding member knows; empty if unknown.
-    `lag`: how many log entries this member lacks. `is_heard`: the leader has received a message from this member
-    lately. Both `lag` and `is_heard` are None unless the leader responds.
+    `lag`: how many log entries this member lacks. `is_heard`: whether the leader has received a message from this
+    member recently. `lag` and `is_heard` are None if the responding member is not the leader.
     """
 
     node_id: str
@@ -44,9 +44,9 @@ class MemberView:
 class Membership:
     """The members of the cluster, as known to the member `node_id`. While `is_changing`, no other change can begin.
 
-    `removed`: the ids of the last 256 former members, which are never used again. `incarnation_id`: the incarnation
-    that has connected to the responding member under the id `about` of the request, whether or not this id is a member;
-    empty if there was none.
+    `removed`: the ids of the last 256 removed members; these ids are never used again. `incarnation_id`: the
+    incarnation that has connected to the responding member under the id `about` of the request, even if no member has
+    this id; empty if none has connected.
     """
 
     node_id: str
@@ -56,7 +56,7 @@ class Membership:
     is_changing: bool
     members: tuple[MemberView, ...]
     removed: tuple[str, ...]
-    incarnation_id: bytes = b""  # Older members do not send it.
+    incarnation_id: bytes = b""  # Older builds do not send it.
 
     def member(self, node_id: str) -> MemberView | None:
         """The member with this id; None if there is none."""
@@ -64,8 +64,8 @@ class Membership:
 
 
 def change_request(change: MembershipChange) -> Request:
-    """Make the request to change the members, which the leader carries out. The response follows when the whole change
-    is committed."""
+    """Make the request to change the members. The leader carries out the change, and responds when the whole change is
+    committed."""
     items = (
         tuple(map(_row, change.add)),
         change.promote,
@@ -76,8 +76,8 @@ def change_request(change: MembershipChange) -> Request:
 
 
 def membership_request(address: str | None = None, *, of_leader: bool = False, about: str = "") -> Request:
-    """Request the membership. `of_leader`: only the leader may answer. `about`: a node id, for
-    `Membership.incarnation_id`."""
+    """Request the membership. `of_leader`: only the leader may answer. `about`: the node id to which
+    `Membership.incarnation_id` of the response refers."""
     items = (of_leader, about) if about else (of_leader,)
     return Request(kind=RequestKind.MEMBERSHIP, items=items, anywhere=not of_leader, address=address)
 
@@ -99,7 +99,7 @@ def read_change(items: Sequence[Any]) -> MembershipChange:
 
 
 def membership_to_fields(membership: Membership) -> tuple[Any, ...]:
-    """The fields of the response: one map by field name, so that newer members can add fields."""
+    """The only field of the response: a map by field name, so that newer builds can add fields."""
     return (asdict(membership),)
 
 

@@ -1,7 +1,7 @@
 """Messages between clients and members, in the same frames of CBOR as messages between peers.
 
 First each side sends a hello (`raft.Hello`; the client's hello has the role `client` and no ids). Then the client sends
-requests; it need not wait for a response before the next request. The member answers each request once, in any order:
+requests, without having to wait for responses. The member answers each request once, and answers requests in any order:
 
     request   [request_id, kind, ...]          request_id: 1 or more, the client's choice
       members   [id, 1]
@@ -54,9 +54,9 @@ requests; it need not wait for a response before the next request. The member an
       31        the connection is closed, since its data is invalid or its place is needed: reason (request_id 0)
 
 New items may be added only at the end of an array. Receivers ignore extra items of a request or response; an unknown
-kind is an error. Every response has the store's revision at its point in the order of commands, the consistency of a
-read (0 for other requests), and the id of the member that answered. The numbers of kinds and codes are in use already:
-new numbers may be added, but none may change.
+kind is an error. Every response has the revision of the store at the point where the request was answered, the
+consistency of a read (0 for other requests), and the id of the member that answered. The numbers of kinds and codes are
+in use already: new numbers may be added, but no number may change.
 
 See docs/reference/specification.md#710-client-requests.
 """
@@ -166,17 +166,17 @@ class Request(NamedTuple):
 
     @property
     def is_command(self) -> bool:
-        """True for a request that goes through the log as a command of a session, under which it may be repeated."""
+        """True for a command of the client's session. The command goes through the log, and may be repeated."""
         return self.kind is _COMMAND
 
     @property
     def has_effect(self) -> bool:
-        """True for a request that goes through the log, so that its outcome is open if the response is lost."""
+        """True for a request that goes through the log. Its outcome is unknown if the response is lost."""
         return self.kind is _COMMAND or self.kind is _CHANGE or self.kind is _CLOSE
 
 
 class SessionlessRequest(Request):
-    """A command that is sent once, outside of the client's session. It also works when no more sessions can be
+    """A command that is sent only once, without the client's session. So it works even if no more sessions can be
     opened."""
 
     __slots__ = ()
@@ -204,7 +204,8 @@ def command_request(command: Command) -> Request:
 def read_request(
     operation: Get | Range | Txn, consistency: Consistency, address: str | None = None, *, max_staleness_ms: int = 0
 ) -> Request:
-    """Read without a log entry. A transaction must have reads only. `max_staleness_ms` is for a bounded read."""
+    """Request a read, which needs no log entry. A transaction must have only reads. `max_staleness_ms` is for a bounded
+    read."""
     items: tuple[Any, ...] = (int(consistency), command_body(operation))
     if consistency is Consistency.BOUNDED:
         items = (*items, max_staleness_ms)
@@ -249,7 +250,8 @@ def snapshot_request(
 def encode_request(
     request_id: int, request: Request, *, session_id: int = 0, request_no: int = 0, acknowledged_up_to: int = 0
 ) -> bytes:
-    """Encode the body of a request frame. A member proposes the bytes of a command in the request unchanged."""
+    """Encode the body of a request frame. If the request has a command, a member later proposes exactly the bytes that
+    encode the command here."""
     if (
         request.kind == _READ and len(request.items) == len(request.items[1]) == 2
     ):  # A get, encoded by hand: the same bytes as from the general encoding below.
@@ -299,7 +301,7 @@ def _raw_third(body: bytes) -> bytes:
 
 
 def request_id_of(body: bytes) -> int:
-    """Return the request id of a frame that could not be decoded, read without the decoder; 0 if there is none.
+    """Read the request id of a frame that could not be decoded. Return 0 if the frame does not show an id.
 
     >>> request_id_of(encode_request(300, members_request()))
     300
@@ -349,8 +351,8 @@ _MALFORMED, _INTERNAL_ERROR = int(Code.MALFORMED), int(Code.INTERNAL_ERROR)
 
 @dataclass(frozen=True, slots=True)
 class MembersView:
-    """The members of the cluster, as known to one member. Addresses are those for clients; an empty address is
-    unknown."""
+    """The members of the cluster, as known to one member. All addresses are client addresses; an unknown address is
+    empty."""
 
     leader_id: str | None
     leader_address: str | None
@@ -378,7 +380,7 @@ def decode_members(response: Response) -> MembersView:
 
 
 def encode_client_hello() -> bytes:
-    """The first frame of a client, which does not know the cluster yet."""
+    """The first frame of a client. It has no ids, because the client does not know the cluster yet."""
     return Hello(cluster_id=b"", group_id=0, node_id="", incarnation_id=b"", role=HelloRole.CLIENT).encode()
 
 

@@ -1,8 +1,9 @@
 """The consistencies of the protocol, each with the read mode of the engine that implements it.
 
 A member may answer with a stronger consistency than requested, never with a weaker one. The response names the
-consistency that was used. A `lease` read without a lease is answered as `linearizable`. If the age of the state cannot
-be proven, a `bounded` read is answered as `follower`. A leader answers a `bounded` read like its other reads.
+consistency that was used. While no lease of the leader is in force, a `lease` read is answered as `linearizable`. If
+the age of the state cannot be proven, a `bounded` read is answered as `follower`. A leader answers a `bounded` read as
+one of its own reads, `lease` or `linearizable`.
 
 See docs/reference/specification.md#811-consistency-of-reads.
 """
@@ -43,7 +44,7 @@ def age_ms(node: Node) -> int | None:
 
 
 def asked_for(consistency: Consistency | str, max_staleness_ms: int | None) -> Consistency:
-    """Return the consistency for the arguments of a client call: with a bound, the read is `bounded`.
+    """Return the consistency that the arguments of a client call select. With `max_staleness_ms`, it is BOUNDED.
 
     Raises Unsupported, ValueError.
     """

@@ -1,4 +1,4 @@
-"""Results of the store. The store applies, keeps and sends them as plain tuples; callers get dataclasses.
+"""Results of the store. In the store and on the wire they are plain tuples; callers get dataclasses.
 
 A result is `(code, revision, ...)`. With any code, `revision` is the store's revision at the command's point in the
 order of commands. If the code is OK (0), the third item is the body, which begins with the kind of the command:
@@ -22,9 +22,9 @@ Feature level 2 adds:
     compact (24,)
 
 A record is `(value, create_revision, mod_revision, version, lease_id)`. If `exact`, `deleted_revision` is the revision
-of the key's last deletion, or 0 if the key was never there. Otherwise it is a bound: the key was deleted at or before
-this revision, or was never there. With any other code than OK, the fields of an error follow (`kvstore.errors`).
-Snapshots with these layouts exist already: new items may be added only at the end of an array.
+of the key's last deletion, or 0 if the key never existed. Otherwise `deleted_revision` is a bound: the key was deleted
+at or before this revision, or never existed. With any other code than OK, the fields of an error follow
+(`kvstore.errors`). Snapshots with these layouts exist already: new items may be added only at the end of an array.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class GetResult:
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """The result of a delete. `found`: a record was removed, at `revision`. Otherwise nothing has changed."""
+    """The result of a delete. If `found`, a record was removed at `revision`; otherwise nothing was changed."""
 
     revision: int
     found: bool
@@ -95,7 +95,8 @@ class DeleteResult:
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """The result of a range. `more`: keys follow the last item. `count`: all keys in the interval, ignoring `limit`."""
+    """The result of a range. `more`: further keys follow the last item. `count`: the number of all keys in the range,
+    whatever the `limit`."""
 
     revision: int
     items: tuple[KeyRecord, ...]
@@ -181,7 +182,7 @@ OperationResult = (
 
 @dataclass(frozen=True, slots=True)
 class SessionRegistered:
-    """The result of register_session. A replicated counter gives the id of the new session."""
+    """The result of register_session. The id of the new session comes from a replicated counter."""
 
     revision: int
     session_id: int
@@ -209,12 +210,12 @@ Result = (
 
 
 PUT_DONE = (1,)
-"""The body of every put's result. All results of puts share this one object, so that kept results need little
-memory."""
+"""The body of the result of a put without `previous`. All such results share this one object, so that kept results need
+little memory."""
 
 
 def refusal_item(error: KvError, revision: int) -> ResultItem:
-    """The result item of an error; `read_result` raises this error from it."""
+    """The result item of an error. When `read_result` reads this item, it raises the error."""
     return (int(error.code), revision, *error.args)
 
 
@@ -344,7 +345,7 @@ def read_answer(response: Response, read: Callable[[Response], ReadT], *, has_ef
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[ResultT]):
-    """A result, the member that sent it, and its consistency. `session_id` 0: the operation had no session.
+    """A result, the member that sent it, and the consistency of the read. `session_id` 0: the operation had no session.
 
     `age_ms` is for `bounded` reads: the result shows every write that was acknowledged at least this many ms before the
     request.
@@ -352,7 +353,7 @@ class Answer(Generic[ResultT]):
 
     result: ResultT
     revision: int
-    consistency: str  # linearizable, lease, follower, bounded, local; empty if it went through the log.
+    consistency: str  # linearizable, lease, follower, bounded or local; empty for a command.
     node_id: str
     session_id: int
     age_ms: int | None = None

@@ -1,7 +1,7 @@
-"""Requests of operators about sessions and replicated limits, and their responses: values and their form on the wire.
+"""Requests of operators about sessions and replicated limits, and the responses, as values and in their wire form.
 
-None of these requests needs a session, so they also work when sessions are full. The leader answers these requests,
-from the state that it has applied.
+None of these requests needs a session, so they work even if no more sessions can be opened. The leader answers these
+requests from the state that it has applied.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class SessionView:
 
 @dataclass(frozen=True, slots=True)
 class SessionPage:
-    """Open sessions by id, as of `leader_time` (ns) on the leader. `more`: further sessions follow on the next page."""
+    """Open sessions in the order of their ids, as of `leader_time` (ns) on the leader. `more`: further sessions follow
+    on the next page."""
 
     leader_time: int
     items: tuple[SessionView, ...]
@@ -50,8 +51,8 @@ class SessionPage:
 
 @dataclass(frozen=True, slots=True)
 class LimitsView:
-    """The replicated limits. `used`: how much of each limit is used, by name; for a limit per session, the most that
-    any session uses."""
+    """The replicated limits. `used`: by name, how much of each limit is used. For a limit per session, the number is
+    that of the session that uses most."""
 
     limits: StoreLimits
     used: dict[str, int]
@@ -63,8 +64,8 @@ def sessions_request(after_id: int, count_max: int) -> Request:
 
 
 def close_session_request(session_id: int, *, only_unused: bool) -> Request:
-    """Make the request to close a session; with `only_unused`, only if the session was never used. The request may be
-    repeated, since session ids are never reused."""
+    """Make the request to close a session. With `only_unused`, the session is closed only if it was never used. The
+    request may be repeated, since session ids are never reused."""
     return Request(kind=RequestKind.CLOSE_SESSION, items=(session_id, only_unused))
 
 
@@ -95,7 +96,8 @@ def decode_sessions(response: Response) -> SessionPage:
 
 
 def decode_closed(response: Response) -> bool:
-    """Return True if the session was closed; False if it does not exist, or was in use. Raises ProtocolError."""
+    """Return True if the session was closed. Return False if it does not exist, or if `only_unused` was set and it had
+    been used. Raises ProtocolError."""
     if not response.fields or type(response.fields[0]) is not bool:
         raise ProtocolError(f"{response.node_id} did not say whether it closed the session")
     return response.fields[0]

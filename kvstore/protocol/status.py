@@ -28,8 +28,8 @@ class MemberStatus:
     inclusive.
 
     `state_hash` is empty unless it was requested. Two members with the same `last_applied` must have the same hash. If
-    there is a hash, all fields are as of the moment when its computation began, so the hash is that of the state at
-    `last_applied`. A field that a later build added has a default, since earlier builds do not send it.
+    there is a hash, all fields are as of the moment when the computation of the hash began. So the hash is that of the
+    state at `last_applied`. A field that a later build added has a default, since earlier builds do not send it.
 
     See docs/reference/specification.md#6-marks.
     """
@@ -62,22 +62,22 @@ class MemberStatus:
     is_disk_full: bool = False  # Writes are refused because the disk is full.
     lacks_descriptors: str = ""  # The system's error if writes are refused because too many files are open.
     disk_hangs: bool = False  # An append to the log has been under way for more than two election time-outs.
-    part: str = ""  # voter, learner, incoming, outgoing (`membership`); empty: not a member, as far as it knows.
+    part: str = ""  # voter, learner, incoming or outgoing (`membership`); empty if its configuration lacks it.
     is_removed: bool = False  # This member was removed for good, and stops by itself.
-    client_connections: int = 0  # The next field is the bound on this number; 0: not reported.
+    client_connections: int = 0  # The next field is the bound on this number, or 0 if not reported.
     client_connections_max: int = 0
-    feature_level: int = 1  # The level in force; the next two fields: the levels that the build knows.
+    feature_level: int = 1  # In force. The next two fields are the lowest and highest level that the build knows.
     feature_level_min: int = 1
     feature_level_max: int = 1
-    commit_held_by: tuple[str, ...] = ()  # On the leader: voters that lack the entries above the high-water mark.
-    low_watermark_held_by: tuple[str, ...] = ()  # On the leader: members that have applied no entry above it.
+    commit_held_by: tuple[str, ...] = ()  # On the leader: voters with no durable entry above the high-water mark.
+    low_watermark_held_by: tuple[str, ...] = ()  # On the leader: members that durably applied nothing above it.
     duplicate_members: tuple[str, ...] = ()  # Ids under which two processes connected within a minute.
     log_held_by: str = ""  # What prevents compaction up to a later index: `own_snapshot` or `low_watermark`.
-    watches: int = 0  # That stand on this member.
+    watches: int = 0  # The watches of this member's own connections.
     leases: int = 0
     history_events: int = 0
     history_bytes: int = 0
-    first_revision: int = 0  # Every event from it on is kept. Above `revision`: no event is. 0: not reported.
+    first_revision: int = 0  # Events from here on are kept. Above `revision`: none is kept. 0: not reported.
 
     @property
     def lag(self) -> int:
@@ -86,7 +86,7 @@ class MemberStatus:
 
 
 def status_to_map(status: MemberStatus) -> dict[str, Any]:
-    """Return the fields by name, for the wire. With names, newer members can add fields."""
+    """Return the fields by name, for the wire. Because of the names, newer builds can add fields."""
     return asdict(status)
 
 

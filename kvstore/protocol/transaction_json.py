@@ -1,7 +1,7 @@
 """Transactions as JSON: the form that `hwm txn` reads. Recorded histories contain the same form.
 
-The fields that need feature level 2: `end` and `prefix` of a comparison, its target `lease`, all options of a put but
-its key and value, `revision` of a get, and the operations `delete_range`, `append`, `add` and `txn`.
+The following need feature level 2: `end` and `prefix` of a comparison, the target `lease`, all fields of a put except
+`key` and `value`, `revision` of a get, and the operations `delete_range`, `append`, `add` and `txn`.
 
 See docs/reference/specification.md#105-request.
 """
@@ -66,7 +66,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def txn_of_document(document: Any) -> Txn:
-    """Read `{"compares": [...], "success": [...], "failure": [...]}`; each may be left out. Raises InvalidDocument."""
+    """Read `{"compares": [...], "success": [...], "failure": [...]}`. Each of the three lists may be left out. Raises
+    InvalidDocument."""
     _check_fields(document, {*BRANCHES}, "the transaction")
     return _txn(document, 1)
 
@@ -100,8 +101,8 @@ def _compare(item: Any) -> Compare:
 
 
 def _compared_keys(item: Any) -> tuple[bytes, bytes | None]:
-    """The key of a comparison and an empty end, or the range of keys for which it must hold. `end` null: to the last
-    key."""
+    """The key of a comparison with an empty end, or the start and the end of the range for which the comparison must
+    hold. The end is None if the range ends with the last key."""
     if item.get("prefix") is not None:
         if "key" in item or "end" in item:
             raise InvalidDocument("a comparison has a prefix, or a key and perhaps an end")
@@ -147,7 +148,7 @@ def _operation(item: Any, depth: int) -> Operation:
 
 
 def _put(item: Any) -> Put:
-    """A put. With `keep_value` it has no value, with `keep_lease` no lease."""
+    """Read a put. With `keep_value` it must not have a value, and with `keep_lease` no lease_id."""
     _check_fields(item, {"op", "key", "value", "lease_id", "previous", "keep_value", "keep_lease"}, "a put")
     keep_value, keep_lease = _flag(item, "keep_value", "a put"), _flag(item, "keep_lease", "a put")
     lease_id = _number(item, "lease_id", "a put")
@@ -165,7 +166,7 @@ def _range(item: Any) -> Range:
 
 
 def _range_keys(item: Any) -> tuple[bytes, bytes | None]:
-    """The start and the end of a range; None: to the last key."""
+    """The start and the end of a range. The end is None if the range ends with the last key."""
     start: bytes = _text(item, "start") if item.get("start") is not None else b""
     end = _text(item, "end") if item.get("end") is not None else None
     if item.get("prefix") is None:
@@ -176,7 +177,7 @@ def _range_keys(item: Any) -> tuple[bytes, bytes | None]:
 
 
 def _number(item: Any, name: str, what: str) -> int:
-    """A count that may be left out, or null: then 0."""
+    """A count. A field that is left out or null stands for 0."""
     number = item.get(name)
     if number is not None and not is_count(number):
         raise InvalidDocument(f"{name} of {what} is a number from 0 on, not {number!r}")

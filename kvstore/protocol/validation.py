@@ -1,8 +1,8 @@
-"""Validation of a command's form, at admission and at apply. Only admission also checks one member's own limits.
+"""Validation of a command's form, at admission and at apply. Admission also checks the bounds of the admitting member.
 
-At apply, the replicated feature level decides which forms are valid, never the build. If a form is not part of the
-level, all members treat it as invalid, even members with newer builds. `validate_*` accept any decoded CBOR item
-without raising: they return the reason why the item is invalid, or None. `admit_*` raise InvalidRequest.
+At apply, the replicated feature level decides which forms are valid; the member's build does not. If a form is not part
+of the level, all members treat it as invalid, even members with newer builds. `validate_*` do not raise: they return
+the reason why a decoded CBOR item is invalid, or None if it is valid. `admit_*` raise InvalidRequest.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -48,12 +48,12 @@ def validate_header(item: object) -> Reason | None:
     if not (type(session_id) is type(request_no) is type(acknowledged_up_to) is int):
         return Reason.MALFORMED
     if 0 <= session_id <= INT64_MAX and 0 <= request_no <= INT64_MAX and 0 <= acknowledged_up_to <= INT64_MAX:
-        return None  # No call of `is_count`: every command is validated twice.
+        return None  # Faster than calls of `is_count`; every command is validated twice.
     return Reason.OUT_OF_RANGE
 
 
 def validate_body(body: Sequence[Any], level: int = FEATURE_LEVEL_MAX) -> Reason | None:
-    """Validate a body `(kind, ...)`, which is not empty, at a feature level; None if it can be carried out."""
+    """Validate a body `(kind, ...)`, which is not empty, at a feature level."""
     kind = body[0]
     validate = _VALIDATORS.get(level, _NEWEST_VALIDATORS).get(kind) if type(kind) is int else None
     return validate(body) if validate is not None else Reason.UNKNOWN_KIND
@@ -244,7 +244,7 @@ def _validate_level_2_compare(compare: object) -> Reason | None:
     end = compare[4] if len(compare) == 5 else b""
     if not (end is None or type(end) is bytes):
         return Reason.MALFORMED
-    if compare[0] == Target.LEASE and type(compare[0]) is int:  # Its operand is a number, as that of VERSION.
+    if compare[0] == Target.LEASE and type(compare[0]) is int:  # LEASE has a number as operand, like VERSION.
         return _validate_compare((int(Target.VERSION), *compare[1:4]))
     return _validate_compare(compare[:4])
 
@@ -277,9 +277,10 @@ def _validate_txn_at(body: Sequence[Any], depth: int) -> Reason | None:
 
 
 def _validate_writes(body: Sequence[Any]) -> Reason | None:
-    """Validate that no path through a valid transaction writes a key twice, or writes a key in a range it deletes.
+    """Validate that no path through a valid transaction writes a key twice, or writes a key in a range that the path
+    deletes.
 
-    The key of an append is not known yet; it is compared when the append is carried out.
+    The key that an append makes is not known yet. It is checked when the append is carried out.
     """
     return Reason.KEY_WRITTEN_TWICE if any(_writes_of(branch) is None for branch in (body[2], body[3])) else None
 
@@ -287,8 +288,8 @@ def _validate_writes(body: Sequence[Any]) -> Reason | None:
 class _Writes:
     """What the operations of a branch may write. Each item has the place of its operation in the branch.
 
-    Two deletions of one key do no harm. The two branches of an inner transaction exclude each other, so they have the
-    place of that transaction, and do not collide.
+    Several deletions of one key are allowed. Only one branch of an inner transaction runs. So the writes of both
+    branches have the place of that transaction, and do not collide with each other.
     """
 
     __slots__ = ("deleted", "keys", "ranges")
@@ -305,7 +306,7 @@ class _Writes:
         self.ranges += [(start, end, place) for start, end, _ in inner.ranges]
 
     def collide(self) -> bool:
-        """True if two operations at different places may not happen in one change. Cost: O(n log n)."""
+        """True if operations at two different places must not be part of one change. Cost: O(n log n)."""
         writers: dict[bytes, int] = {}
         for key, place in self.keys:
             if writers.setdefault(key, place) != place:
@@ -318,7 +319,8 @@ class _Writes:
         for start, end, place in self.ranges:
             low = bisect_left(ordered, start)
             high = len(ordered) if end is None else bisect_left(ordered, end)
-            # Keys of other operations are in the range if its first key is one, or if the place changes within it.
+            # Another operation writes a key in the range if the first key there has another place than the deletion,
+            # or if two neighbouring keys there have different places.
             if low < high and (places[low] != place or bisect_left(changes, high) > bisect_right(changes, low)):
                 return True
         return False
@@ -402,15 +404,15 @@ _VALIDATORS: dict[int, dict[int, _Validator]] = {
         CommandKind.COMPACT: _validate_one_number,
     },
 }
-"""The kinds of each feature level, with their validators. A level that is missing here has the kinds of the newest
-level here."""
+"""The valid kinds of each feature level, with their validators. A level that is missing here has the kinds of the
+newest level here."""
 
 _NEWEST_VALIDATORS = _VALIDATORS[max(_VALIDATORS)]
 
 
 def only_reads(body: Sequence[Any]) -> bool:
-    """True if a valid body writes nothing, whatever the state: a get, a range, or a transaction that has only such
-    operations in all its branches. So it needs no entry in the log.
+    """True if a valid body writes nothing, whatever the state: it is a get, a range, or a transaction that has only
+    such operations in all its branches. Such a body needs no entry in the log.
 
     Cost: O(operations).
     """
@@ -422,7 +424,8 @@ def only_reads(body: Sequence[Any]) -> bool:
 def admit_command(item: object, limits: AdmissionLimits, level: int = FEATURE_LEVEL_MAX) -> None:
     """Admit a decoded command `[session_id, request_no, acknowledged_up_to, kind, ...]`.
 
-    `level` is the feature level in force (`KvMachine.feature_level`). Raises InvalidRequest: certainly no effect.
+    `level` is the feature level in force (`KvMachine.feature_level`). Raises InvalidRequest; the command has then
+    certainly had no effect.
     """
     flaw = validate_header(item)
     if flaw is not None:
@@ -468,7 +471,7 @@ def _bound_operation(body: Sequence[Any], limits: AdmissionLimits) -> int:
     """Check the keys and values of one operation against the bounds; return their total size in bytes."""
     is_range = body[0] in _RANGES
     size = _bound(body[1], limits.key_bytes_max + is_range, Reason.KEY_TOO_LONG)
-    if is_range:  # One byte longer than a key, to start right after a key.
+    if is_range:  # Its ends may be one byte longer than a key, so that a range can start right after a key.
         return size + (_bound(body[2], limits.key_bytes_max + 1, Reason.KEY_TOO_LONG) if body[2] is not None else 0)
     if body[0] == CommandKind.APPEND:  # The bound is for the key that the append makes.
         size += _bound(body[1] + bytes(APPENDED_BYTES), limits.key_bytes_max, Reason.KEY_TOO_LONG) - len(body[1])
@@ -487,7 +490,8 @@ def _bound_txn(body: Sequence[Any], limits: AdmissionLimits) -> None:
 
 
 def _size_of_txn(body: Sequence[Any], limits: AdmissionLimits) -> tuple[int, int]:
-    """(comparisons and operations, bytes of keys, values and operands), those of inner transactions included."""
+    """Return the number of comparisons and operations, and the bytes of their keys, values and operands. Those of inner
+    transactions are included."""
     _, compares, success, failure = body
     count, size = len(compares) + len(success) + len(failure), 0
     if count > limits.txn_operations_max:

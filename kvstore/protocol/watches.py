@@ -1,7 +1,7 @@
-"""Watches: requests and messages about them, as values and in their form on the wire.
+"""Requests and messages about watches, as values and in their wire form.
 
-A watch has the request id of the request that created it. Further requests about the watch repeat this id, and so do
-all messages of the member about it. The member sends `created` first, and `cancelled` last:
+A watch has the request id of the request that created it. All further requests about the watch, and all messages that
+the member sends about the watch, have this id too. The member sends `created` first, and `cancelled` last:
 
     requests   watch     [id, 13, start, end, from_revision, flags, window_bytes]
                unwatch   [id, 14]
@@ -16,9 +16,10 @@ all messages of the member about it. The member sends `created` first, and `canc
     event      [key, record] for a put, [key, revision] for a deletion; with `previous`, the record before (or null)
                follows
 
-The events of a message are in order, and its revision is that of its last event. A message with `is_whole` ends with a
-whole revision. Only a revision of more than MESSAGE_BYTES_MAX is split over messages; those before the last one are not
-whole. `cost` is taken from the window of the watch; the client gives it back with a window request.
+The events of a message are in order, and the revision of a message is that of its last event. If the events of one
+revision have more than MESSAGE_BYTES_MAX bytes, they are split over several messages. `is_whole` is false in all these
+messages except the last one, and true in all other events messages. The window of the watch is reduced by `cost`; the
+client gives the bytes back with a window request.
 
 See docs/reference/specification.md#710-client-requests.
 """
@@ -50,7 +51,7 @@ MESSAGE_BYTES_MAX = 1 << 20
 """The most bytes of events in one message, unless its first event alone has more."""
 
 EVENT_OVERHEAD_BYTES = 64
-"""What each event takes from a window in addition to its bytes, because a client needs an object for it."""
+"""How many bytes each event takes from a window in addition to its own, because a client needs an object for it."""
 
 
 HISTORY_IS_OFF = "no history is kept (`hwm limits` shows history_bytes_max and history_events_max, which must not be 0)"
@@ -59,7 +60,7 @@ HISTORY_IS_OFF = "no history is kept (`hwm limits` shows history_bytes_max and h
 class WatchFlag(enum.IntFlag):
     """The options of a watch."""
 
-    PREVIOUS = 1  # Each event has the record before.
+    PREVIOUS = 1  # Each event has the record before the change.
     NO_PUTS = 2
     NO_DELETIONS = 4
     PROGRESS = 8  # While the watch is idle, the member reports progress at intervals.
@@ -71,7 +72,7 @@ _FLAGS_END = 16
 
 
 class MessageKind(enum.IntEnum):
-    """The kind of a message of a member about a watch."""
+    """The kind of a message that a member sends about a watch."""
 
     CREATED = 1
     EVENTS = 2
@@ -82,14 +83,15 @@ class MessageKind(enum.IntEnum):
 class CancelReason(enum.StrEnum):
     """Why a member has cancelled a watch."""
 
-    UNWATCHED = "unwatched"  # The client has requested it.
-    COMPACTED = "compacted"  # Events that the watch has not sent are no longer kept.
+    UNWATCHED = "unwatched"  # The client has sent an unwatch request.
+    COMPACTED = "compacted"  # Events that have not been sent for the watch are no longer kept.
     HISTORY_OFF = "history_off"  # The history was switched off (`history_bytes_max` or `history_events_max` is 0).
 
 
 @dataclass(frozen=True, slots=True)
 class WatchSpec:
-    """What a watch is about. `end` None: all keys from `start` on. `from_revision` 0: from the next change on."""
+    """The keys and events that a watch covers, and its options. `end` None: all keys from `start` on. `from_revision`
+    0: from the next change on."""
 
     start: bytes
     end: bytes | None
@@ -102,8 +104,8 @@ class WatchSpec:
 class Change:
     """One change of one key, at `revision`.
 
-    `record`: the record written by a put; None for a deletion. `previous`: the record before, if the watch was asked
-    for it; None if there was none.
+    `record`: the record written by a put; None for a deletion. `previous`: the record before the change; None if there
+    was none, or if the watch does not have the option `PREVIOUS`.
     """
 
     kind: Literal["put", "delete"]
@@ -128,12 +130,13 @@ def unwatch_body(watch_id: int) -> bytes:
 
 
 def window_body(watch_id: int, byte_count: int) -> bytes:
-    """The body of the request that gives back window to a watch."""
+    """The body of the request that gives `byte_count` bytes back to the window of a watch."""
     return encode_request(watch_id, Request(RequestKind.WATCH_WINDOW, items=(byte_count,)))
 
 
 def progress_body(watch_id: int) -> bytes:
-    """The body of the request for a progress message. The member sends it once there is nothing else to send."""
+    """The body of the request for a progress message. The member sends the message once it has no more events to send
+    for the watch."""
     return encode_request(watch_id, Request(RequestKind.WATCH_PROGRESS))
 
 
@@ -149,7 +152,7 @@ def admit_watch(items: Sequence[Any], limits: AdmissionLimits) -> WatchSpec:
     if flags >= _FLAGS_END or flags & FILTERS == FILTERS:
         raise ProtocolError(f"a watch with flags {flags}: some are not known, or neither puts nor deletions are wanted")
     length = max(len(start), 0 if end is None else len(end))
-    if length > limits.key_bytes_max + 1:  # The end of the range of one key is longer by one.
+    if length > limits.key_bytes_max + 1:  # If a range has one key, its end is one byte longer.
         raise InvalidRequest(Reason.KEY_TOO_LONG, length, limits.key_bytes_max)
     if window_bytes == 0 or (end is not None and end <= start):
         raise InvalidRequest(Reason.OUT_OF_RANGE)
@@ -188,7 +191,7 @@ def events_tail(revision: int, node_id: bytes, cost: int, events: Sequence[bytes
 
 
 def events_frame(watch_id: int, tail: bytes) -> bytes:
-    """The frame of an events message, from the tail that all watches of a group share."""
+    """The frame of an events message. Several watches can share `tail`, the part that `events_tail` encodes."""
     head = b"\x89" + uint_head(watch_id)
     return (len(head) + len(tail)).to_bytes(4, "big") + head + tail
 
@@ -199,8 +202,8 @@ def message_frame(watch_id: int, revision: int, node_id: str, kind: MessageKind,
 
 
 class FrameSummary(NamedTuple):
-    """What a frame about a watch says, for those who count. `event_count`: of an events message. `reason`: of a
-    cancelled message."""
+    """What a frame about a watch contains, for metrics. `event_count`: the number of events, if it is an events
+    message. `reason`: the reason, if it is a cancelled message."""
 
     kind: MessageKind
     event_count: int = 0
@@ -208,8 +211,8 @@ class FrameSummary(NamedTuple):
 
 
 def summarize_frame(data: bytes) -> FrameSummary:
-    """Summarize what `events_frame` or `message_frame` has made. The events are not decoded, so the cost does not
-    depend on their number."""
+    """Summarize a frame that `events_frame` or `message_frame` has made. The events are not decoded, so the cost does
+    not depend on their number."""
     if data[4] != _EVENTS_HEAD:
         fields = decode_response(data[4:]).fields
         kind = MessageKind(fields[0])
@@ -222,7 +225,7 @@ def summarize_frame(data: bytes) -> FrameSummary:
 
 
 _EVENTS_HEAD = 0x89
-"""The head of the array of an events message, the only one with nine items."""
+"""The CBOR head of an events message. No other message has nine items."""
 
 
 def _read_head(data: bytes, place: int) -> tuple[int, int]:
@@ -235,13 +238,13 @@ def _read_head(data: bytes, place: int) -> tuple[int, int]:
 
 
 class Created(NamedTuple):
-    """The watch stands: its events are those from `next_revision` on."""
+    """The member has created the watch. It covers the events from `next_revision` on."""
 
     next_revision: int
 
 
 class Events(NamedTuple):
-    """Changes up to `revision`, in order. If not `is_whole`, further changes of the last revision follow."""
+    """Changes in order. If not `is_whole`, the next message has further changes of the last revision."""
 
     changes: tuple[Change, ...]
     cost: int
@@ -249,13 +252,13 @@ class Events(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """All events up to `revision` were sent before."""
+    """All events up to `revision` were sent before this message."""
 
     revision: int
 
 
 class Cancelled(NamedTuple):
-    """The watch has ended. `oldest_revision`: every event from this revision on is kept; 0 if none is."""
+    """The watch has ended. `oldest_revision`: every event from this revision on is kept; 0 if no events are kept."""
 
     reason: str
     oldest_revision: int
@@ -265,7 +268,7 @@ WatchMessage = Created | Events | Progress | Cancelled
 
 
 def decode_message(response: Response) -> WatchMessage:
-    """Decode a message about a watch, whose code is OK. Raises ProtocolError."""
+    """Decode a message about a watch. Its code must be OK. Raises ProtocolError."""
     assert response.code == Code.OK, response
     try:
         message = _decode(response.revision, response.fields)

@@ -1,4 +1,4 @@
-"""Dataclasses from received maps. A map is refused if a value does not have the type of its field."""
+"""Makes dataclasses from received maps. A map is refused if a value does not have the type of its field."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Recipes on leases, watches and transactions: what several programs agree on through the store.
 
-A recipe needs only the operations of `kvstore.recipes.store`; it knows no client. The decision of who owns a name is
-without I/O (`contender`). `Client` offers leases, locks and elections as methods; the other recipes are used as they
-are here.
+A recipe needs only the operations of `kvstore.recipes.store`, and does not import the client. `contender` decides,
+without I/O, which program owns a name. `Client` has methods for leases, locks and elections. The other recipes are
+classes of this package, to which a program passes its client.
 
 See docs/concepts/locks.md.
 """

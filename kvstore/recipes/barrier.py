@@ -10,18 +10,18 @@ from kvstore.recipes.store import KeyStore
 
 
 class Barrier:
-    """A barrier is down as long as its key is there. A program that waits for it has one watch."""
+    """A barrier is down while its key exists. A program that waits at the barrier watches this key."""
 
     def __init__(self, store: KeyStore, name: Text) -> None:
         self.key = as_bytes(name)
         self._store = store
 
     async def lower(self, *, lease: Lease | None = None) -> None:
-        """Let everybody wait from now on. With a lease, the barrier is lifted when the lease ends."""
+        """Make programs wait at the barrier from now on. With a lease, the barrier is lifted when the lease ends."""
         await self._store.txn(success=(Put(self.key, b"", lease.id if lease is not None else 0),))
 
     async def lift(self) -> None:
-        """Let everybody go on. A barrier that is lifted already stays lifted."""
+        """Let all programs pass. A barrier that is lifted already stays lifted."""
         await self._store.txn(success=(Delete(self.key),))
 
     async def wait(self) -> None:

@@ -1,15 +1,15 @@
-"""Who owns a name, without I/O: the recipe of locks, elections and semaphores.
+"""Which program owns a name, decided without I/O: the common part of locks, elections and semaphores.
 
 A contender has a lease, and one key: the name, a slash, and the id of the lease in 16 hex digits. The contenders of a
 name stand in line in the order of the create revisions of their keys. The first `places` of them own the name (a lock
-and an election have one place). The create revision of an owner's key is its *fence*: it only rises from owner to
-owner, so whoever has seen a fence can refuse an older one.
+and an election have one place). The create revision of an owner's key is its *fence*. Each owner has a greater fence
+than the owners before it, so a service that has seen a fence can refuse smaller fences.
 
-A contender joins with one transaction, which may be repeated: the key is created if it is absent, else read. The
-contender then watches keys before its own, from the revision of the answer on. When one of these keys is gone, one
-transaction reads two things: whether the contender's own key is still there, and who stands in front. The lease may
-have ended during the wait, so "nobody stands in front" alone would not be enough. No later contender can come in front,
-because create revisions only rise.
+A contender joins with one transaction, which may be repeated: it creates the key if the key is absent, and reads the
+key otherwise. The contender then watches keys before its own, from the revision of the response on. When one of these
+keys is gone, one transaction reads two things: whether the contender's own key still exists, and which keys are before
+it. The first is needed because the contender's lease may have ended during the wait. No later contender can come in
+front, because create revisions only rise.
 
 See docs/concepts/locks.md#how-a-lock-works.
 """
@@ -29,22 +29,23 @@ _HEX = frozenset(b"0123456789abcdef")
 
 
 def line_range(name: bytes) -> tuple[bytes, bytes]:
-    """The range of the keys of all contenders for `name`. Raises InvalidRequest for an empty name."""
+    """The start and end of the range with the keys of all contenders for `name`. Raises InvalidRequest for an empty
+    name."""
     if not name:
         raise InvalidRequest(Reason.KEY_EMPTY)
     return name + b"/", name + b"0"
 
 
 def line_of(name: bytes, items: Sequence[KeyRecord]) -> list[KeyRecord]:
-    """The contenders for `name` among the records below it, first of the line first. Other keys below the name, such
-    as those of the name `name/other`, do not count."""
+    """The records of the contenders for `name`, in the order of the line. `items` are all records below the name; other
+    records among them, such as those of the name `name/other`, are left out."""
     size = len(name) + 1 + LEASE_DIGITS
     found = [item for item in items if len(item.key) == size and _HEX.issuperset(item.key[-LEASE_DIGITS:])]
     return sorted(found, key=lambda item: item.create_revision)
 
 
 class Contender:
-    """One contender for a name. `value`: what others read at its key. `fence` is 0 until it has joined."""
+    """One contender for a name. `value`: the value of its key. `fence` is 0 until the contender has joined."""
 
     def __init__(self, name: bytes, lease_id: int, value: bytes = b"", places: int = 1) -> None:
         assert lease_id > 0 < places, (lease_id, places)
@@ -55,18 +56,18 @@ class Contender:
         self.before: tuple[bytes, ...] = ()
 
     def join(self) -> Txn:
-        """The transaction that creates this contender's key, or reads it if it is there, and reads the line."""
+        """The transaction that creates this contender's key, or reads the key if it exists, and reads the line."""
         is_absent = Compare(self.key, Target.CREATE_REVISION, Comparison.EQUAL, 0)
         return Txn(
             (is_absent,), (Put(self.key, self.value, self.lease_id), self._line()), (Get(self.key), self._line())
         )
 
     def look(self) -> Txn:
-        """The transaction that reads the line, if this contender's key is still in it."""
+        """The transaction that reads the line, if this contender's key still exists."""
         return Txn((self.guard(),), (self._line(),))
 
     def guard(self) -> Compare:
-        """The comparison that holds while this contender's key is in the line."""
+        """The comparison that holds while this contender's key exists."""
         return Compare(self.key, Target.CREATE_REVISION, Comparison.EQUAL, self.fence)
 
     def leave(self) -> Txn:
@@ -94,16 +95,16 @@ class Contender:
         return line
 
     def stand(self, items: Sequence[KeyRecord]) -> bool:
-        """Note this contender's place in the line; `items` are the whole line. True if this contender is an owner.
+        """Note this contender's place in the line; `items` are the whole line. Returns True if it is an owner.
 
-        Otherwise `before` has the keys of those before it, first of the line first.
+        Afterwards `before` has the keys of the contenders before this one, in the order of the line.
         """
         line = line_of(self.name, items)
         self.before = tuple(item.key for item in line if item.create_revision < self.fence)
         return len(self.before) < self.places
 
     def gone(self, key: bytes) -> bool:
-        """Note that a key before this contender's key was removed; True if it is time to `look`."""
+        """Note that `key` was removed. Returns True if this contender may be an owner now, so that it has to `look`."""
         self.before = tuple(each for each in self.before if each != key)
         return len(self.before) < self.places
 

@@ -1,4 +1,4 @@
-"""A counter, and a limiter of rates that counts in windows of the store's time."""
+"""A counter, and a rate limiter whose windows are measured by the clock of the store."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kvstore.recipes.store import KeyStore
 
 
 class Counter:
-    """A number of 64 bits. Each addition is one command, however many programs add at once."""
+    """A 64-bit number. Each addition is one command, so concurrent additions need no retries."""
 
     def __init__(self, store: KeyStore, name: Text) -> None:
         self.key = as_bytes(name)
         self._store = store
 
     async def add(self, delta: int = 1) -> int:
-        """Add; returns the new number. Raises NotANumber."""
+        """Add `delta` and return the new number. Raises NotANumber."""
         return _number(await self._store.txn(success=(Add(self.key, delta),)))
 
     async def value(self) -> int:
@@ -27,10 +27,10 @@ class Counter:
 
 
 class RateLimiter:
-    """Allows `rate` uses in a window of `per_seconds` (at least 1), for each of any number of subjects.
+    """Allows each subject `rate` uses in a window of `per_seconds` (at least 1).
 
-    The window of a subject begins with a use, and ends when its lease expires. So no clock of a program matters, and
-    the keys of subjects without uses go away by themselves.
+    The window of a subject begins with a use, and ends when the lease of its key expires. So the clocks of programs do
+    not matter, and the store removes the keys of subjects that are no longer used.
     """
 
     def __init__(self, store: KeyStore, name: Text, rate: int, per_seconds: float) -> None:
@@ -38,7 +38,7 @@ class RateLimiter:
         self._store, self._rate, self._per_seconds = store, rate, per_seconds
 
     async def allow(self, subject: Text) -> bool:
-        """Count one use; True if it is within the rate. A use beyond the rate is counted, but changes nothing."""
+        """Count one use. Returns True if it is within the rate. A use beyond the rate does not prolong the window."""
         key = self._prefix + as_bytes(subject)
         is_there = Compare(key, Target.CREATE_REVISION, Comparison.GREATER, 0)
         while True:
@@ -49,7 +49,7 @@ class RateLimiter:
                 return self._rate > 0
 
     async def _begin_window(self, key: bytes) -> bool:
-        """Begin a window with its first use; False if somebody else has begun it."""
+        """Begin a window with its first use. Returns False if another program has begun it."""
         granted = (await self._store.execute(LeaseGrant(0, round(self._per_seconds * 1e9)))).result
         assert isinstance(granted, LeaseGranted), granted
         is_absent = Compare(key, Target.CREATE_REVISION, Comparison.EQUAL, 0)
@@ -57,7 +57,7 @@ class RateLimiter:
             if (await self._store.txn((is_absent,), (Put(key, b"1", granted.lease_id),))).succeeded:
                 return True
             await self._store.execute(LeaseRevoke(granted.lease_id))
-        except LeaseNotFound:  # Answers took longer than the whole window.
+        except LeaseNotFound:  # The responses took longer than the whole window.
             pass
         return False
 

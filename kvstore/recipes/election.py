@@ -31,15 +31,15 @@ from kvstore.recipes.waiting_line import obtain
 
 ELECTION_TTL_SECONDS_DEFAULT = 10.0
 LEAVE_SECONDS_MAX = 1.0
-"""How long a candidate that gives up waits for the store to remove its key. If this takes longer, the end of the
-lease removes the key."""
+"""How long a candidate that gives up waits for the store to remove its key. If this takes longer, the key is removed
+when its lease ends."""
 
 
 class Leadership:
     """The leadership of an election. `key`: the leader's key; `fence`: its create revision, which rises from leader to
     leader.
 
-    It ends when the leader resigns, when its lease ends, or when anybody removes its key.
+    The leadership ends when the leader resigns, when its lease ends, or when any program removes its key.
     """
 
     def __init__(self, store: KeyStore, contender: Contender, lease: Lease) -> None:
@@ -51,7 +51,7 @@ class Leadership:
         self.lease.check()
 
     async def wait_until_lost(self) -> None:
-        """Wait until the store shows that the leadership has ended. Its lease may be known to be lost before that."""
+        """Wait until the store shows that the leadership has ended. `check` may report a lost lease earlier."""
         revision = self.fence
         while True:
             try:
@@ -59,7 +59,7 @@ class Leadership:
                     async for change in changes:
                         if change.kind == "delete":
                             return
-            except RevisionCompacted:  # What happened meanwhile is not kept any more: the key is read instead.
+            except RevisionCompacted:  # The missed changes are not in the history any more: read the key instead.
                 found = await self._present()
                 if found is None:
                     return
@@ -69,7 +69,7 @@ class Leadership:
 
     @asynccontextmanager
     async def term(self) -> AsyncIterator[Self]:
-        """Cancel a block as soon as the store shows that the leadership has ended. Then LeadershipLost is raised.
+        """Run a block. When the store shows that the leadership has ended, cancel the block and raise LeadershipLost.
 
         async with leadership.term():
             await work_forever()
@@ -87,7 +87,7 @@ class Leadership:
             try:
                 with block:
                     yield self
-            except Exception as error:  # It leaves as it is, not in a group.
+            except Exception as error:  # So that it is raised below, and not in an exception group.
                 failure = error
             nursery.cancel_scope.cancel()
         if failure is not None:
@@ -96,7 +96,7 @@ class Leadership:
             raise LeadershipLost(self.key, self.fence)
 
     async def _present(self) -> int | None:
-        """The revision at which the leadership was seen to last; None if it has ended."""
+        """A revision at which the leadership still existed, read from the store; None if the leadership has ended."""
         while True:
             try:
                 found = await self._store.get(self.key)
@@ -107,13 +107,14 @@ class Leadership:
             return found.revision if is_present else None
 
     def guarded(self) -> GuardedTransaction:
-        """Begin a transaction that is carried out only by the leader. Its commit raises LeadershipLost otherwise."""
+        """Begin a transaction that is carried out only while this leadership lasts. Otherwise its commit raises
+        LeadershipLost."""
         return GuardedTransaction(self._store, self.key, self.fence, LeadershipLost)
 
 
 class Election:
-    """One election. Anybody may read and observe it. A candidate enters the election, and has a lease during
-    the block:
+    """One election. Any program may read and observe it. A candidate enters the election with `async with`, and has a
+    lease during this block:
 
         async with client.election("reports") as election:
             leadership = await election.campaign("host-1")
@@ -150,8 +151,8 @@ class Election:
         return await kept.__aexit__(kind, error, traceback)
 
     async def campaign(self, value: Text = b"", *, wait_seconds: float = math.inf) -> Leadership:
-        """Stand for election with a value, and wait until elected. Raises LeaseLost; or LockTimeout: then the candidate
-        has left the line."""
+        """Stand for election with a value, and wait until elected. Raises LeaseLost. Raises LockTimeout after
+        `wait_seconds`; the candidate does not stand any more then."""
         if self._lease is None:
             raise WrongContext("a candidate needs a lease: enter the election first (`async with`)")
         if self.leadership is not None:
@@ -166,7 +167,7 @@ class Election:
         return self.leadership
 
     async def proclaim(self, value: Text) -> None:
-        """Change the value of the leader. Raises LeadershipLost if this candidate does not lead any more."""
+        """Change the value of this leader. Raises LeadershipLost if this candidate does not lead any more."""
         leadership = self._led()
         await leadership.guarded().then(Put(leadership.key, as_bytes(value), keep_lease=True)).commit()
 
@@ -176,11 +177,11 @@ class Election:
         self.leadership = None
         try:
             await leadership.guarded().delete(leadership.key).commit()
-        except LockLost:  # It is given up already.
+        except LockLost:  # The leadership has ended already.
             return
 
     async def leader(self) -> KeyRecord | None:
-        """The key and the record of the leader; None if there is no candidate."""
+        """The record of the leader's key; None if there is no candidate."""
         items, _ = await read_range(self._store, self.start, self.end)
         return next(iter(line_of(self.name, items)), None)
 
@@ -191,8 +192,9 @@ class Election:
     def observe(self, *, vacancies: Literal[True]) -> AbstractAsyncContextManager[AsyncIterator[KeyRecord | None]]: ...
 
     def observe(self, *, vacancies: bool = False) -> AbstractAsyncContextManager[AsyncIterator[KeyRecord | None]]:
-        """Observe who leads: an iterator of the leader's record, first as it is now, then after each change of the
-        leader or of its value. If the history of the changes is compacted meanwhile, leaders in between are left out.
+        """Observe the leader: iterate over the records of the leader's key, first the present record, then a record for
+        each change of the leader or of its value. If the history of the changes is compacted meanwhile, some leaders
+        may be left out.
 
             async with election.observe() as leaders:
                 async for leader in leaders:
@@ -214,7 +216,7 @@ class Election:
         return self.leadership
 
     async def _leave_line(self, contender: Contender) -> None:
-        """Remove the key of a candidate that gives up. If this fails, the key goes with the lease."""
+        """Remove the key of a candidate that gives up. If this fails, the key is removed when the lease ends."""
         if contender.fence:
             leave = contender.leave()
             with trio.move_on_after(LEAVE_SECONDS_MAX, shield=True), suppress(StoreError):

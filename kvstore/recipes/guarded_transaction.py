@@ -13,8 +13,8 @@ from kvstore.recipes.store import KeyStore
 
 
 class GuardedTransaction:
-    """Builds a transaction whose commit compares `create_revision(key) == fence` in the same step as its own
-    comparisons. It is not carried out at all if the key is not there any more, or is somebody else's.
+    """Builds a transaction that the store carries out only if the create revision of `key` is `fence`. If the key was
+    removed, or another program has created it anew, the store does nothing.
 
     The operations run in order, as one change. The object may be committed again, for example after OutcomeUnknown.
     """
@@ -31,12 +31,12 @@ class GuardedTransaction:
         return self
 
     def then(self, *operations: Operation) -> Self:
-        """Add operations."""
+        """Add operations that run if all comparisons of `when` hold."""
         self._success += operations
         return self
 
     def otherwise(self, *operations: Operation) -> Self:
-        """Add operations for the case that a comparison of `when` is false."""
+        """Add operations that run if a comparison of `when` is false."""
         self._failure += operations
         return self
 
@@ -49,9 +49,9 @@ class GuardedTransaction:
         return self.then(Delete(as_bytes(key)))
 
     async def commit(self, *, deadline_seconds: float | None = None) -> TxnResult:
-        """Carry the transaction out. Raises LockLost if the caller no longer owns the key: then nothing was done.
+        """Carry out the transaction. Raises LockLost, with nothing done, if the caller no longer owns the key.
 
-        The result is that of the inner transaction: `succeeded` tells about the comparisons of `when`.
+        The `succeeded` of the result is true if all comparisons of `when` held.
         """
         guard = Compare(self._key, Target.CREATE_REVISION, Comparison.EQUAL, self._fence)
         inner = Txn(tuple(self._compares), tuple(self._success), tuple(self._failure))

@@ -1,4 +1,4 @@
-"""A lease for the duration of a block: kept alive while the block runs, revoked at its end. Its loss ends the block."""
+"""A lease for a block: it is kept alive while the block runs, and revoked at the end. If it is lost, the block ends."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Lease:
     def expires_at(self) -> float:
         """The time until which the lease certainly lives, on the clock of this program (`trio.current_time()`).
 
-        It is the time to live, less the drift of the clocks, after the last answered renewal was sent.
+        It is the time at which the last answered renewal was sent, plus the time to live, less the drift of the clocks.
         """
         return self._term.expires_at
 
     def check(self) -> None:
-        """Raise LeaseLost if the lease has ended, or may have ended. Its keys may be gone then."""
+        """Raise LeaseLost if the lease has ended, or may have ended. The keys of the lease may be gone then."""
         if not self.lost.is_set() and self._term.is_over(trio.current_time()):
             self._lose(f"no renewal was answered in its time to live of {self._term.ttl_seconds:g} s")
         if self.lost.is_set():

@@ -17,19 +17,19 @@ from kvstore.protocol.watches import Change
 from kvstore.recipes.store import KeyStore
 
 PAUSE_SECONDS = 0.1
-"""The pause before the range is read again, after no member has answered within the deadline of the client."""
+"""The pause before the range is read again, if no member has answered within the deadline of the client."""
 
 
 class LocalCopy:
-    """The records with a prefix, as of `revision`. Iteration waits for the next change, applies it to
+    """The records with a prefix, as they are at `revision`. Iteration waits for the next change, applies it to
     `records`, and returns it:
 
         async with local_copy(client, "settings/") as settings:
             async for change in settings:
                 use(settings.records)
 
-    If the history of the changes is compacted meanwhile, the range is read again, and the differences are given as
-    changes: deletions at the revision of that read, puts at the revision of the record.
+    If changes were lost to compaction, the range is read again, and iteration returns the differences as changes. A
+    deletion has the revision of that read, a put has the revision of its record.
     """
 
     def __init__(self, store: KeyStore, prefix: bytes) -> None:
@@ -65,7 +65,7 @@ class LocalCopy:
             return change
 
     async def _read(self) -> None:
-        """Read the whole range, note the differences, and watch what follows."""
+        """Read the whole range, queue the differences from the copy, and watch from the next revision on."""
         await self._stack.aclose()
         start, end = prefix_range(self._prefix)
         items, self.revision = await read_range(self._store, start, end)
@@ -76,7 +76,7 @@ class LocalCopy:
 
 @asynccontextmanager
 async def local_copy(store: KeyStore, prefix: Text) -> AsyncIterator[LocalCopy]:
-    """Keep a live copy during a block. It is complete when the block begins."""
+    """Keep a live copy during a block. The copy is complete when the block begins."""
     copy = LocalCopy(store, as_bytes(prefix))
     async with copy._stack:
         await copy._read()
@@ -86,7 +86,7 @@ async def local_copy(store: KeyStore, prefix: Text) -> AsyncIterator[LocalCopy]:
 
 
 async def read_range(store: KeyStore, start: bytes, end: bytes | None) -> tuple[list[KeyRecord], int]:
-    """All records of a range, as of one revision, and this revision."""
+    """All records of a range as they were at one revision, and this revision."""
     while True:
         page = await store.range(Range(start, end))
         revision, items = page.revision, list(page.items)
@@ -100,7 +100,7 @@ async def read_range(store: KeyStore, start: bytes, end: bytes | None) -> tuple[
 
 
 def carry_out(records: dict[bytes, KeyRecord], change: Change) -> None:
-    """Carry out a change on a copy."""
+    """Apply a change to the records of a copy."""
     if change.record is None:
         records.pop(change.key, None)
     else:

@@ -1,4 +1,4 @@
-"""A lock: its waiters are served in order, its owners have rising fences, and its loss ends the owner's block."""
+"""A lock: waiters get it in order, each owner has a greater fence than the last, and a loss ends the owner's block."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Lock:
         self.lease.check()
 
     def guarded(self) -> GuardedTransaction:
-        """Begin a transaction that is carried out only while this lock is held. Its commit raises LockLost if not."""
+        """Begin a transaction that is carried out only while this lock is held. If not, its commit raises LockLost."""
         return GuardedTransaction(self._store, self.key, self.fence)
 
 
@@ -37,7 +37,7 @@ async def held_lock(
 ) -> AsyncIterator[Lock]:
     """Hold a lock during a block. `places`: how many blocks may hold the lock at once.
 
-    Raises LockTimeout if the lock was not obtained. If it is lost, the block is cancelled, and LeaseLost is raised.
+    Raises LockTimeout after `wait_seconds`. If the lock is lost, the block is cancelled, and LeaseLost is raised.
     """
     name = as_bytes(name)
     async with store.lease(ttl_seconds) as lease:

@@ -1,4 +1,4 @@
-"""Read, compute, write: a transaction that is tried again until nothing that it has read changes before it writes."""
+"""Read, compute, write: a transaction that is tried again if what it has read was changed before its writes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from kvstore.recipes.store import KeyStore
 
 ATTEMPTS_MAX_DEFAULT = 32
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.001, 0.1
-"""The greatest pause after the first conflict, and after any conflict. Each pause is a random part of the greatest, so
-that writers that met once do not meet again."""
+"""Bounds on the pause after a conflict: the first one applies after the first conflict, and doubles with each conflict
+up to the second one. The pause is a random part of its bound, so that two writers do not conflict again."""
 
 FIRST_KEY = b"\0"
-"""The first key that there may be."""
+"""The first key that can exist."""
 
 DefaultT = TypeVar("DefaultT")
 ResultT = TypeVar("ResultT")
 
 
 class OptimisticTransaction:
-    """The reads and writes of one attempt. All reads are as of one revision; writes are sent together at the end.
+    """The reads and writes of one attempt. All reads show the same revision. All writes are sent together at the end.
 
-    A read of a key that this attempt has written returns what it has written.
+    `get` of a key that this attempt has written returns the written value.
     """
 
     def __init__(self, store: KeyStore) -> None:
-        self.revision = 0  # Of all reads; 0 before the first one.
+        self.revision = 0  # The revision of all reads; 0 before the first read.
         self._store = store
         self._seen: dict[bytes, KeyRecord | None] = {}
         self._ranges: dict[tuple[bytes, bytes | None], None] = {}
@@ -78,18 +78,18 @@ class OptimisticTransaction:
         return items
 
     def put(self, key: Text, value: Text, *, lease: Lease | int | None = None) -> None:
-        """Write a value at the end."""
+        """Write a value when the attempt ends."""
         name = as_bytes(key)
         lease_id = lease.id if isinstance(lease, Lease) else lease or 0
         self._writes[name] = Put(name, as_bytes(value), lease_id)
 
     def delete(self, key: Text) -> None:
-        """Remove a key at the end."""
+        """Remove a key when the attempt ends."""
         name = as_bytes(key)
         self._writes[name] = Delete(name)
 
     def compares(self) -> tuple[Compare, ...]:
-        """The comparisons that hold as long as nothing that was read has changed."""
+        """Comparisons that hold as long as no key and no range that was read has changed."""
         keys = [
             Compare(key, Target.MOD_REVISION, Comparison.EQUAL, 0 if record is None else record.mod_revision)
             for key, record in self._seen.items()
@@ -107,7 +107,8 @@ class OptimisticTransaction:
 async def transact(
     store: KeyStore, work: Callable[[OptimisticTransaction], Awaitable[ResultT]], attempts_max: int
 ) -> ResultT:
-    """Call `work`, each time with a new transaction, until nothing that it has read changes before its writes.
+    """Call `work` with a new transaction, and carry out its writes if nothing that it has read has changed. Otherwise
+    try again.
 
     Returns what the last call of `work` returned. If `work` raises, nothing is written. Raises TransactionConflict
     after `attempts_max` attempts, with nothing written.
@@ -120,7 +121,7 @@ async def transact(
         transaction = OptimisticTransaction(store)
         try:
             result = await work(transaction)
-        except RevisionCompacted:  # The history is too short for a second read at the revision of the first one.
+        except RevisionCompacted:  # A later read could not be made at the revision of the first read any more.
             continue
         operations = transaction.operations()
         if not operations or (await store.txn(transaction.compares(), operations)).succeeded:

@@ -1,4 +1,4 @@
-"""Registration of services: who is there now. An instance that dies is gone after its time to live."""
+"""Registration of services: which instances are alive now. An instance that dies is removed after its time to live."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REGISTRATION_TTL_SECONDS_DEFAULT = 5.0
 
 
 class ServiceRegistry:
-    """One service. Its instances are the keys below its name; the value of each says how it is reached."""
+    """One service. Each instance is a key below the service's name, and the value tells how to reach the instance."""
 
     def __init__(self, store: KeyStore, name: Text) -> None:
         self.prefix = as_bytes(name) + b"/"
@@ -26,8 +26,8 @@ class ServiceRegistry:
     async def registered(
         self, instance: Text, value: Text, *, ttl_seconds: float = REGISTRATION_TTL_SECONDS_DEFAULT
     ) -> AsyncIterator[Lease]:
-        """Be an instance of the service during a block. If the lease is lost, the block is cancelled, and LeaseLost is
-        raised. A second program with the same instance name takes the name over."""
+        """Register an instance of the service during a block. If the lease is lost, the block is cancelled, and
+        LeaseLost is raised. A second program that registers the same instance name takes the name over."""
         async with self._store.lease(ttl_seconds) as lease:
             try:
                 await self._store.txn(success=(Put(self.prefix + as_bytes(instance), as_bytes(value), lease.id),))

@@ -11,9 +11,9 @@ from kvstore.recipes.store import KeyStore
 
 
 class Semaphore:
-    """At most `places` blocks hold a permit at once; those who wait get one in the order in which they came.
+    """At most `places` blocks hold a permit at once. Blocks that wait get a permit in the order of their arrival.
 
-    All programs must name the same number of places.
+    All programs must give the same number of places.
     """
 
     def __init__(self, store: KeyStore, name: Text, places: int, ttl_seconds: float = LOCK_TTL_SECONDS_DEFAULT) -> None:
@@ -22,7 +22,7 @@ class Semaphore:
         self._store, self._name, self._places, self._ttl_seconds = store, name, places, ttl_seconds
 
     def permit(self, *, wait_seconds: float = math.inf) -> AbstractAsyncContextManager[Lock]:
-        """Hold a permit during a block. The fence of a permit rises from holder to holder, as that of a lock.
+        """Hold a permit during a block. Like a lock's fence, a permit's fence is greater than those of earlier holders.
 
         Raises LockTimeout after `wait_seconds`. If the permit is lost, the block is cancelled; LeaseLost is raised.
         """

@@ -1,4 +1,4 @@
-"""What recipes need of a store. `Client` has all of it; a test may hand in something smaller."""
+"""The interface of a store for recipes. `Client` implements it; a test can use a smaller object."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class KeyStore(Protocol):
     def watch(
         self, key: Text | None = None, *, prefix: Text | None = None, from_revision: int = 0
     ) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        """Watch a key, or all keys with a prefix: each `Change` from a revision on."""
+        """Watch a key, or all keys with a prefix: each `Change` at or after a revision."""
         ...
 
     def lease(self, ttl_seconds: float) -> AbstractAsyncContextManager[Lease]:

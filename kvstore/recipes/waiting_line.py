@@ -1,4 +1,4 @@
-"""Standing in line for a name: the requests and watches of a `Contender`. Nothing polls, and waiting writes nothing."""
+"""Standing in line for a name: the requests and watches of a `Contender`. Waiting needs no polling and no writes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from kvstore.recipes.contender import Contender
 from kvstore.recipes.store import KeyStore
 
 PAUSE_SECONDS = 0.1
-"""The pause after a transaction got no answer in its deadline, before the next try. The tries end with the lease."""
+"""The pause before a transaction that got no response within its deadline is tried again. The tries end when the lease
+is lost."""
 
 
 async def obtain(store: KeyStore, contender: Contender, wait_seconds: float) -> None:
-    """Join the line of a name, and wait until the contender is an owner. Its lease must be kept alive meanwhile.
+    """Join the line of a name, and wait until the contender is an owner. The caller keeps the lease alive meanwhile.
 
-    Raises LockTimeout after `wait_seconds` in the line, LeaseLost if the lease has ended meanwhile.
+    Raises LockTimeout after `wait_seconds` in the line, and LeaseLost if the lease has ended.
     """
     result = await _carry_out(store, contender, contender.join())
     if await _stands_first(store, contender, contender.joined(result), result.revision):
@@ -49,7 +50,7 @@ async def obtain(store: KeyStore, contender: Contender, wait_seconds: float) -> 
 
 
 async def _carry_out(store: KeyStore, contender: Contender, txn: Txn) -> TxnResult:
-    """Carry out a transaction of the contender, which may be repeated, until it is answered."""
+    """Send a transaction of the contender until it gets a response. All transactions of contenders may be repeated."""
     while True:
         try:
             return await store.txn(txn.compares, txn.success, txn.failure)
@@ -60,14 +61,14 @@ async def _carry_out(store: KeyStore, contender: Contender, txn: Txn) -> TxnResu
 
 
 async def _stands_first(store: KeyStore, contender: Contender, page: RangeResult, revision: int) -> bool:
-    """Note the contender's place in the line, whose first page is `page`; True if it is an owner.
+    """Note the contender's place in the line, whose first page is `page`. Returns True if the contender is an owner.
 
-    Further pages are read as of the same revision."""
+    The other pages of the line are read at `revision`."""
     return contender.stand(await whole_line(store, page, contender.end, revision))
 
 
 async def whole_line(store: KeyStore, page: RangeResult, end: bytes, revision: int) -> list[KeyRecord]:
-    """All records of a listing of keys, as of the revision of its first page."""
+    """All records of a line, whose first page is `page`. The other pages are read at `revision`."""
     items = list(page.items)
     while page.more:
         page = await store.range(Range(items[-1].key + b"\0", end, keys_only=True, revision=revision))
@@ -76,9 +77,10 @@ async def whole_line(store: KeyStore, page: RangeResult, end: bytes, revision: i
 
 
 async def _until_one_is_gone(store: KeyStore, contender: Contender, revision: int) -> None:
-    """Wait until it is time to look at the line again.
+    """Wait until the contender may have become an owner, so that it has to look at the line again.
 
-    With one place, only the contender right before is watched, so that one waiter wakes when an owner leaves.
+    If the name has one place, a contender watches only the key right before its own. So only one contender wakes when
+    the owner leaves.
     """
     try:
         if contender.places == 1:
@@ -90,5 +92,5 @@ async def _until_one_is_gone(store: KeyStore, contender: Contender, revision: in
             async for change in changes:
                 if change.kind == "delete" and contender.gone(change.key):
                     return
-    except RevisionCompacted:  # What happened meanwhile is not kept any more: the line is read again.
+    except RevisionCompacted:  # The missed changes are not in the history any more: the line is read again.
         return

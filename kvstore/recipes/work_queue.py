@@ -1,4 +1,4 @@
-"""A queue of work in the order of its arrival. An item whose worker dies goes to another worker."""
+"""A queue of work items in the order of their arrival. If a worker dies, another worker gets its item."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORK_TTL_SECONDS_DEFAULT = 10.0
 
 
 class WorkItem:
-    """An item that a worker has taken. `key` names it; the same item has the same key each time it is taken."""
+    """An item that a worker has taken. `key` identifies the item, and stays the same if another worker takes it."""
 
     def __init__(self, store: KeyStore, item: KeyRecord, claim: bytes, fence: int, lease: Lease) -> None:
         self.key, self.value, self.lease = item.key, item.value or b"", lease
@@ -40,14 +40,14 @@ class WorkItem:
         self._store, self._claim, self._fence = store, claim, fence
 
     def guarded(self) -> GuardedTransaction:
-        """Begin a transaction that is carried out only while this worker has the item. Its commit raises LockLost if
-        not."""
+        """Begin a transaction that is carried out only while this worker has the item. Otherwise its commit raises
+        LockLost."""
         return GuardedTransaction(self._store, self._claim, self._fence)
 
     async def done(self, *operations: Operation) -> TxnResult:
-        """Remove the item, and carry out the operations in the same step: so their effect happens exactly once.
+        """Remove the item, and carry out `operations`, in one transaction. So the operations take effect exactly once.
 
-        Raises LockLost if the item is not this worker's any more: then nothing was done.
+        Raises LockLost, with nothing done, if this worker does not have the item any more.
         """
         result = await self.guarded().then(Delete(self.key), Delete(self._claim), *operations).commit()
         self.is_done = True
@@ -55,7 +55,7 @@ class WorkItem:
 
 
 class WorkQueue:
-    """A queue below a name. Items are keys below `name/items/`, claims of workers keys below `name/claims/`."""
+    """A queue below a name. Items are keys below `name/items/`; claims of workers are keys below `name/claims/`."""
 
     def __init__(self, store: KeyStore, name: Text) -> None:
         self._items, self._claims = as_bytes(name) + b"/items/", as_bytes(name) + b"/claims/"
@@ -71,11 +71,12 @@ class WorkQueue:
     async def take(
         self, *, ttl_seconds: float = WORK_TTL_SECONDS_DEFAULT, wait_seconds: float = math.inf
     ) -> AsyncIterator[WorkItem]:
-        """Take the first item that nobody else has, and work on it during a block.
+        """Take the first item that no other worker has, and keep it during a block.
 
-        At the end of the block the item is removed, unless the block has called `done`. If the block raises, or its
-        lease is lost, another worker gets the item. So each item is processed at least once. Raises LockTimeout if
-        there is no item within `wait_seconds`; LockLost if another worker has got the item meanwhile; LeaseLost.
+        At the end of the block the item is removed, if the block has not called `done` itself. If the block raises, or
+        its lease is lost, another worker gets the item. So each item is processed at least once. Raises LockTimeout if
+        there is no item within `wait_seconds`, LeaseLost if the lease is lost, and LockLost if this worker does not
+        have the item any more when it is to be removed.
         """
         async with self._store.lease(ttl_seconds) as lease:
             item = await self._take_first(lease, wait_seconds)
@@ -103,7 +104,8 @@ class WorkQueue:
         return self._claims + item_key.removeprefix(self._items)
 
     async def _look(self) -> tuple[list[KeyRecord], set[bytes], int]:
-        """The first items, all claims, and the revision of both. With one item more than claims, one is unclaimed."""
+        """The first items, all claims, and the revision of both. One item more is read than there are claims. So if
+        there are that many items, at least one of them is unclaimed."""
         claims, revision = await read_range(self._store, *prefix_range(self._claims))
         start, end = prefix_range(self._items)
         try:
@@ -113,7 +115,8 @@ class WorkQueue:
         return list(page.items), {claim.key for claim in claims}, revision
 
     async def _claim(self, item: KeyRecord, lease: Lease) -> WorkItem | None:
-        """Claim an item; None if it is gone, or another worker has it. A repetition knows its claim by the lease."""
+        """Claim an item. Returns None if the item is gone, or another worker has it. If an earlier attempt has made the
+        claim, the lease of the claim shows this."""
         claim = self._claim_of(item.key)
         compares = (
             Compare(item.key, Target.CREATE_REVISION, Comparison.EQUAL, item.create_revision),

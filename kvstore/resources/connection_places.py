@@ -1,14 +1,14 @@
-"""The places for client connections: decides which connections lose theirs when more clients connect than a member can
-serve. Sans-I/O.
+"""The places for client connections: decides which connections lose their places when more clients connect than a
+member can serve. Sans-I/O.
 
 There are `connections_max` places (docs/operations/guide.md, "Bounds"). If all places are taken, a new connection takes
-the place of another connection: the one that has been idle longest and has no open request. No address can hold more
-than half of the places while connections from other addresses need them. A stream inside the member's own program gets
-a place even if all connections are busy.
+the place of another connection: of those without an open request, the one that has been idle longest. No address can
+hold more than half of the places while connections from other addresses need them. A stream inside the member's own
+program gets a place even if all connections are busy.
 
-A connection that gets no regular place gets one of a few reserved places, for a few seconds. In a reserved place, a
-member answers only the cheap requests that `hwm status` makes. Any client can get a reserved place, because operators
-cannot be distinguished from other clients; so it must be useless for other purposes.
+A connection that gets no regular place gets one of a few reserved places, for a few seconds. While a connection has a
+reserved place, the member answers only the cheap requests that `hwm status` makes. Any client can get a reserved place,
+because operators cannot be distinguished from other clients; so a reserved place must be useless for other purposes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ConnectionPlaces:
         self.tick = 0
         self._taken: dict[int, ConnectionPlace] = {}
         self._reserved: dict[int, ConnectionPlace] = {}  # Oldest first.
-        self._by_origin: Counter[str] = Counter()  # Connections with a regular place.
+        self._by_origin: Counter[str] = Counter()  # How many connections have a regular place.
         self._searched_tick = -1
         self._searched_in_vain: set[tuple[str | None, int]] = set()  # Groups without an idle connection in this tick.
 
@@ -119,8 +119,8 @@ class ConnectionPlaces:
     def _idle_longest(self, origin: str) -> ConnectionPlace | None:
         """Return the connection that has to give its place to a new connection of this origin, or None.
 
-        Cost: O(places) for each search. There are few groups. If a group has no idle connection, it is not searched
-        again within the tick.
+        Cost: O(places) for each group that is searched; there are few groups. If a group has no idle connection, it is
+        not searched again within the tick.
         """
         if self._searched_tick != self.tick:
             self._searched_tick = self.tick

@@ -1,8 +1,8 @@
 """The file descriptors of one process, and how many of them clients may hold (docs/operations/guide.md, "Bounds").
 
 The usual soft limit is 1,024 and a member may have 1,000 clients, so without a budget a member might not be able to
-open its next log file. Therefore a member raises the limit at its start. The bound on clients follows from the limit
-then in force, minus the descriptors that are open already (in a program that embeds the member).
+open its next log file. Therefore a member raises the limit at its start. The bound on clients follows from the raised
+limit, minus the descriptors that are open already (in a program that embeds the member).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger("kvstore.descriptor_budget")
 
 DESCRIPTORS_MIN = 64
 """A member refuses to start with fewer descriptors. In a test, one of three voters, with metrics, writes and snapshots,
-had 24 to 27 open descriptors. It worked with a limit of 32, but not with a limit of 26. The other descriptors are for
+had 24 to 27 open descriptors. It worked with a limit of 32, but not with a limit of 26. The rest of the minimum is for
 clients and for snapshots under way."""
 
 FILE_DESCRIPTORS_RESERVED = 80
@@ -31,15 +31,15 @@ PEER_DESCRIPTORS_RESERVED = PEER_CONNECTIONS_MAX + 16
 """For connections that others (peers or not) make to the peer port, and for connections that this member makes."""
 
 METRICS_DESCRIPTORS_RESERVED = 40
-"""More than the greatest number of connections to the metrics port (`metrics_http.CONNECTIONS_MAX`). This bound is not
-imported, because `metrics_http` is loaded only if there are metrics."""
+"""More than the greatest number of connections to the metrics port, `metrics_http.CONNECTIONS_MAX`. That constant is
+not imported here, because `metrics_http` is loaded only if there are metrics."""
 
 PROCESS_DESCRIPTORS_RESERVED = 24
 """For standard streams, listening sockets, the event loop, a ready file, a crash file and the spare descriptors."""
 
 
 def descriptors_reserved(limits: ServiceLimits) -> int:
-    """Return how many descriptors clients may not use."""
+    """Return how many descriptors are reserved, so that clients do not get them."""
     return (
         FILE_DESCRIPTORS_RESERVED
         + PEER_DESCRIPTORS_RESERVED
@@ -57,9 +57,9 @@ when they start. (Hard limits of 2^30 are usual in containers.) This number is a
 accepts."""
 
 CLIENT_SHARE_MIN = 4
-"""Clients get at least a fourth of all descriptors, even if less is left beside the reserved descriptors. In that case,
-connections to the other ports could use up all descriptors. If files or sockets cannot be opened, the member tries
-again later."""
+"""Clients get at least a fourth of all descriptors, even if the reserved descriptors leave less than a fourth. In that
+case, connections to the other ports could use up all descriptors. If files or sockets cannot be opened, the member
+tries again later."""
 
 
 CLOSING_SHARE_MAX = 16
@@ -83,11 +83,11 @@ class TooFewDescriptors(StoreError):
 
 
 def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int | None:
-    """Raise the soft limit on open files of this process to `wanted`, as far as the hard limit allows; never lower it.
+    """Raise the soft limit on open files of this process to `wanted`, as far as the hard limit allows. The limit is
+    never lowered.
 
-    Returns the limit then in force; None if there is no limit, or the system reports none. Child processes inherit the
-    limit. A high limit harms only programs that use `select`, which raises ValueError for descriptors of 1,024 and
-    more.
+    Returns the limit that is then in force; None if there is no limit, or if the system reports no limit. Child
+    processes inherit the limit. In a program that uses `select`, descriptors of 1,024 and more then raise ValueError.
     """
     try:
         import resource
@@ -107,13 +107,14 @@ def raise_descriptor_limit(wanted: int = DESCRIPTORS_WANTED) -> int | None:
 def descriptors_open() -> int:
     """Return how many descriptors this process has open; 0 if the system does not report it."""
     try:
-        return len(list(Path("/dev/fd").iterdir())) - 1  # The listed folder itself has one.
+        return len(list(Path("/dev/fd").iterdir())) - 1  # The listing itself opens one.
     except OSError:
         return 0
 
 
 def limits_within(limits: ServiceLimits, descriptors: int | None, held: int = 0) -> ServiceLimits:
-    """Return `limits`, with `connections_max` lowered to what `descriptors` allow. Raises TooFewDescriptors.
+    """Return `limits`, with `connections_max` and `closing_connections_max` lowered to what `descriptors` allow. Raises
+    TooFewDescriptors.
 
     `held`: how many descriptors are open already.
     """

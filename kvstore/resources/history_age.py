@@ -1,10 +1,11 @@
-"""Bounds the history by age: the leader proposes `compact` with the revision that was present so long ago.
+"""Bounds the age of the history: the leader proposes `compact` with a revision that is as old as the bound.
 
-The state machine knows no clock. Each member notes from time to time which revision it had reached at which leader
-time. So a new leader knows the past of its predecessors, as long as it was running then. A mark that is as old as the
-bound names the revision to compact to: that state, and everything since then, can still be read.
+The state machine has no clock. So each member notes a *mark* from time to time: a leader time, and the revision that
+the member had reached at this time. If a new leader was already running in the terms of earlier leaders, it has marks
+of those terms, too. When a mark is as old as the bound, the leader compacts to the revision of the mark. The state at
+this revision, and all later states, can still be read.
 
-Leader time stands still while nobody leads, so history is never younger than the bound says when it goes.
+Leader time stands still while nobody leads, so no history is forgotten before it is as old as the bound.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from kvstore.store.machine import KvMachine
 from raft import Node, RaftError
 
 MARKS_PER_AGE = 60
-"""How many marks are noted in the time of the bound. So history goes at most one sixtieth of this time late."""
+"""How many marks are noted in a time as long as the bound. So an event is forgotten at most one sixtieth of the bound
+too late."""
 
 
 class HistoryAge:
-    """The marks of one member, and what it proposes while it leads. `age_ns_max` 0: no bound."""
+    """The marks of one member, and its proposals while it leads. `age_ns_max` 0: the age has no bound."""
 
     def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets, age_ns_max: int) -> None:
         self._node, self._machine, self._open = node, machine, opened
@@ -31,9 +33,10 @@ class HistoryAge:
         self._ticket = 0  # Of the last proposal.
 
     def look(self) -> bool:
-        """Note a mark if one is due; on the leader, propose what has to go. The host calls this about every second.
+        """Note a mark if one is due. On the leader, propose a compaction if history is too old. The host calls this
+        about every second.
 
-        True if a command was proposed. Cost: O(MARKS_PER_AGE).
+        Returns True if a command was proposed. Cost: O(MARKS_PER_AGE).
         """
         if not self._age_ns_max:
             return False
@@ -56,14 +59,15 @@ class HistoryAge:
         return True
 
     def _note(self, time: int, revision: int) -> None:
-        """Add a mark if the store has changed and the last mark is old enough. At this leader time, at least this
-        revision had been reached."""
+        """Add a mark if the store has changed and the last mark is old enough. `revision` has been reached at the
+        leader time `time`, or earlier."""
         marks = self._marks
         if not marks or (marks[-1][1] < revision and marks[-1][0] + self._age_ns_max // MARKS_PER_AGE <= time):
             marks.append((time, revision))
 
     def _revision_at(self, time: int) -> int:
-        """The revision of the newest mark at or before a leader time, 0 if there is none. Older marks are dropped."""
+        """The revision of the newest mark at or before the leader time `time`; 0 if there is no such mark. Older marks
+        are dropped."""
         marks = self._marks
         while len(marks) > 1 and marks[1][0] <= time:
             marks.popleft()

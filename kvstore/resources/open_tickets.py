@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class OpenTickets(Protocol):
-    """The tickets of proposals and reads that have not ended. A ticket is used once."""
+    """The tickets of proposals and reads that have not ended. No ticket is used twice."""
 
     @property
     def by_ticket(self) -> Container[int]:

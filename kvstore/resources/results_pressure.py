@@ -1,14 +1,15 @@
 """Frees room for kept results: when they are near their bound, the leader closes the sessions that hold most of them.
 
 If the kept results have reached `results_bytes_max`, apply refuses every new request of every session. So 32 sessions
-that acknowledge nothing would lock out all clients for as long as they are kept alive. The leader checks the kept
-results once a second. If they were close to the bound in two consecutive checks, it closes the sessions that hold most.
-Then, for a while, it restricts commands that may leave a large result: only a few of them may be open at a time, so
-that their results cannot reach the bound again. Plain puts continue, because their results are small. A client that
-fills the room again whenever the restriction ends locks out the other clients for 2 of every 12 seconds.
+that acknowledge nothing would lock out all clients for as long as these sessions are kept alive. The leader checks the
+kept results once a second. If they were close to the bound in two consecutive checks, the leader closes the sessions
+that hold most of them. Then, for a while, it restricts commands that may leave a large result: only a few such commands
+may be open at a time, so that their results cannot reach the bound again. Puts are not restricted, because their
+results are small. A client that fills the room again whenever the restriction ends locks out the other clients for 2 of
+every 12 seconds.
 
-As in `session_reaper`, this happens only before a command is proposed, or by a proposed `close_session`. Apply has no
-rules for it.
+As in `session_reaper`, the leader only refuses commands before they are proposed, and proposes `close_session`. Apply
+has no rules for this.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ HIGH_LOOKS = 2
 acknowledge a result with their next request, so their results are not kept that long."""
 
 CALM_LOOKS = 10
-"""After this many consecutive checks with fewer results, all commands are admitted as usual."""
+"""After this many consecutive checks with results well below their bound, all commands are admitted as usual."""
 
 CLOSES_MAX = 256
-"""The most sessions that one check closes. A check is one turn of the member's event loop."""
+"""The most sessions that one check closes. The member does nothing else during a check."""
 
 SMALL_RESULTS = frozenset({CommandKind.PUT, CommandKind.DELETE, CommandKind.CLOSE_SESSION, CommandKind.KEEP_ALIVE})
 """These kinds of commands are always admitted: the result that must be kept for each has at most 128 bytes, and each
@@ -41,14 +42,14 @@ command also acknowledges earlier results of its session, which frees their room
 class ResultsPressure:
     """Makes room for kept results on the leader. A new leader starts without any history of checks.
 
-    `is_on`: `admit` must be called before a command of a session is proposed.
+    While `is_on` is true, `admit` must be called before a command of a session is proposed.
     """
 
     def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets) -> None:
         self._node, self._machine, self._open = node, machine, opened
         self.is_on = False
         self._high_looks = self._calm_looks = 0
-        self._admitted: deque[int] = deque()  # Unapplied commands that may leave a large result.
+        self._admitted: deque[int] = deque()  # Tickets of unapplied commands that may leave a large result.
 
     def look(self) -> None:
         """Check the kept results. The host calls this about every second.
@@ -85,7 +86,8 @@ class ResultsPressure:
         admitted.append(self._open.next_ticket)
 
     def _close_largest(self, bytes_wanted: int) -> None:
-        """Close the sessions with most bytes of results, until at most `bytes_wanted` bytes of results are left."""
+        """Close the sessions that hold the most bytes of results, until at most `bytes_wanted` bytes of results are
+        left."""
         sessions = self._machine.sessions
         left = sessions.results_bytes
         for session in nlargest(CLOSES_MAX, sessions.by_id.values(), key=lambda each: each.results_bytes):

@@ -7,8 +7,8 @@ sessions. Closing a session that was never used does no harm, because it holds n
 session learns that the session has expired, and registers another session.
 
 The leader proposes `close_session`, a command of feature level 1. So apply needs no new rule, and members of all builds
-compute the same state (docs/reference/versions.md). The other state of this module is not replicated: a new leader
-starts without it.
+compute the same state (docs/reference/versions.md). The state of this module is not replicated: a new leader starts
+without it.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ only 8,000 of the 10,000 places in a grace period. So the oldest session of a fu
 period."""
 
 SCARCE_PARTS = 8
-"""Places are scarce while at most 1/SCARCE_PARTS of them is free."""
+"""Places are scarce while at most 1/SCARCE_PARTS of them are free."""
 
 
 class SessionReaper:
     """On the leader, makes due sessions and leases expire, and closes unused sessions when places are needed.
 
-    Cost: amortized constant per registration, none for any other request. The first registration after an election, if
-    places are needed, walks all sessions once.
+    Cost: amortized constant per registration; other requests cost nothing. If places are needed, the first registration
+    after an election walks all sessions once.
     """
 
     def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets) -> None:
         self._node, self._machine, self._open = node, machine, opened
         self._expiry_ticket = 0  # The ticket of the empty transaction that makes sessions and leases expire.
-        self._expiry_time = 0  # Leader time at which it was proposed.
+        self._expiry_time = 0  # The leader time at which this transaction was proposed.
         self._term: int | None = None
         self._registering: deque[int] = deque()  # Tickets of registrations that may not be applied yet.
         self._closing: deque[int] = deque()  # Tickets of closes that may not be applied yet.
@@ -57,8 +57,8 @@ class SessionReaper:
         self._asked: dict[int, int] = {}  # Connection id → its registrations in this window.
 
     def expire_due(self) -> bool:
-        """If a session or a lease is due to expire, propose an empty transaction: they expire only when an entry is
-        applied. True if it was proposed.
+        """If a session or a lease is due to expire, propose an empty transaction, because sessions and leases expire
+        only when an entry is applied. Returns True if the transaction was proposed.
 
         See docs/reference/specification.md#812-leader-time.
         """
@@ -80,8 +80,9 @@ class SessionReaper:
     def expire_more(self) -> bool:
         """If the last empty transaction was applied and leases are still due, propose the next one at once.
 
-        One entry expires at most EXPIRED_KEYS_PER_ENTRY keys and leases. True if it was proposed. If no leader
-        time has passed since the last one was proposed, the next one is left to `expire_due`.
+        This is needed because one entry expires no further leases after EXPIRED_KEYS_PER_ENTRY keys and leases. If no
+        leader time has passed since the last empty transaction was proposed, the next one is left to `expire_due`.
+        Returns True if a transaction was proposed.
         """
         if not self._expiry_ticket or self._expiry_ticket in self._open.by_ticket:
             return False
@@ -89,10 +90,10 @@ class SessionReaper:
         return self._machine.leader_time >= self._expiry_time and self.expire_due()
 
     def ns_to_expiry(self) -> int | None:
-        """How long it is on this leader until the next session or lease is due to expire, 0 or less if one is due.
+        """The time in ns until a session or a lease is due to expire; 0 or less if one is due now.
 
-        If none is due, the result is only a lower bound. None if there is none, or if this member does not lead.
-        Amortized cost: constant.
+        If none is due now, the result is only a lower bound. None if there are no sessions and no leases, or if this
+        member does not lead. Amortized cost: constant.
         """
         core = self._node.core
         if core.leading_term is None:
@@ -102,11 +103,10 @@ class SessionReaper:
         return None if deadline is None else deadline - now
 
     def make_room(self, connection_id: int) -> None:
-        """Make room for a session. The caller proposes its registration next. Raises StoreBusy if there is no place for
-        it.
+        """Make room for one more session, whose registration the caller proposes next. Raises StoreBusy if there is no
+        place for it; then nothing was proposed.
 
-        If this raises, nothing was proposed. On a member that does not lead, this does nothing, because the proposal is
-        refused anyway.
+        On a member that does not lead, this does nothing, because the registration will be refused anyway.
         """
         core = self._node.core
         if core.leading_term != self._term:
@@ -143,7 +143,7 @@ class SessionReaper:
             each.clear()
 
     def _count_open(self, tickets: deque[int]) -> int:
-        """Drop the tickets that have ended, and return how many are left. Tickets end in order."""
+        """Drop the tickets that have ended, and return how many are left. The tickets end in the order of the deque."""
         open_tickets = self._open.by_ticket
         while tickets and tickets[0] not in open_tickets:
             tickets.popleft()

@@ -1,5 +1,5 @@
 """The server: connections of clients, the decision about each request, and the responses.
 
-Health and metrics belong to `monitoring`, the limits of what clients may use to `resources`, and the member around the
-server to `member`.
+Health and metrics are in `monitoring`, the limits on what clients may use in `resources`, and the member that runs the
+server in `member`.
 """

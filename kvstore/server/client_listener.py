@@ -1,6 +1,6 @@
 """The trio shell of a `Service`: it moves bytes between streams and the service. The service makes all decisions.
 
-Each connection has two tasks, a reader and a writer. The flush itself sends the bytes that a socket takes at once,
+Each connection has two tasks, a reader and a writer. `_flush` itself sends the bytes that a socket takes at once,
 because waking the writer would cost more than sending. The remaining bytes wait for the writer, which sends them
 together with any later bytes.
 """
@@ -26,9 +26,8 @@ RECEIVE_BYTES_MAX = 64 * 1024
 """The most bytes read from one connection before others get their turn: about 350 puts of 128 bytes, 2 ms of work."""
 
 WORK_PAUSE_SHARE = 9.0
-"""The pause after a slice of work for floods (`work_budget`), as a multiple of the slice's duration. With a pause of 9
-times the slice, floods of requests that the member answers by itself get a tenth of its time, and other clients hardly
-notice the floods."""
+"""The pause after a slice of work for floods (`work_budget`), as a multiple of the slice's duration. With a factor of
+9, the member spends a tenth of its time on long responses to floods, and other clients hardly notice the floods."""
 
 TURN_BYTES_MAX = 256 * 1024
 """The most bytes taken up from all connections before the node gets its turn: about 1,400 puts, 15 ms of work. Without
@@ -46,27 +45,28 @@ HALF_FRAME_SECONDS_MAX = 30.0
 up to 4 MiB of memory for ever. The arrival of further bytes does not extend the time."""
 
 BYTES_PER_SECOND_MIN = 64 * 1024
-"""The lowest rate of an honest client. A frame, or unread responses, may be so large that they need more than the usual
-time at this rate. Then the client gets the time that they need: 64 s for the largest frame."""
+"""The lowest rate at which an honest client sends or reads. If a frame, or the unread responses, need more than the
+usual time at this rate, the client gets the time that they need: 64 s for the largest frame."""
 
 UNREAD_SECONDS_MAX = 120.0
 """How long a client may leave its responses unread while its socket takes no more bytes. This is twice the time after
 which a suspended client has lost its session anyway."""
 
 TICK_SECONDS = 1.0
-"""How often the listener checks its reserved places, and a leader the kept results."""
+"""How often the listener checks its reserved places, and calls `Service.expire_sessions`."""
 
 EXPIRY_LATE_SECONDS_MAX = 0.25
-"""How late a lease or a session may expire on an idle leader, apart from the time to commit an entry. A deadline may
-become known at any time, so this is also how often a leader looks for the next one. Looking writes nothing to the
+"""How late a lease or a session may expire on an idle leader, apart from the time to commit an entry. A new deadline
+may come at any time, so this is also how often a leader looks for the next deadline. Looking writes nothing to the
 log."""
 
 EXPIRY_PAUSE_SECONDS_MIN = 0.01
-"""The pause between two looks while something is due: an entry that expires it is under way, or could not be proposed,
-or may not expire everything."""
+"""The shortest pause between two looks at the next deadline. It applies while that deadline has passed: the entry that
+expires the lease or session is under way or could not be proposed, or more is due than one entry may expire."""
 
 SCARCITY_SECONDS_MIN = 60.0
-"""A shortage of places is logged once. The shortage ends when no connection had to give up its place for this long."""
+"""A shortage of places is logged once. The shortage has ended when every new connection has found a free place for this
+long."""
 
 PLACE_NEEDED = "all places for clients were taken, and this connection was idle longest; connect again"
 RESERVE_NEEDED = "all places for clients are taken, and this one is reserved for `hwm status`, for seconds"
@@ -131,7 +131,7 @@ class _NoDriver:
 
 
 class ClientListener:
-    """Serves streams with one `Service`. The node's driver calls its `complete`: call `attach` before use."""
+    """Serves streams with one `Service`. Call `attach` before use. The driver of the node calls `complete`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -154,7 +154,7 @@ class ClientListener:
         self._driver = driver
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
-        """Called by the driver after each flush with completions or events."""
+        """Called by the driver after each flush that has completions or events."""
         if self._service.complete(completions, events):
             self._driver.wake()
         self._flush()
@@ -179,7 +179,7 @@ class ClientListener:
                 self._driver.wake()
 
     async def _expire_in_time(self) -> None:
-        """Have sessions and leases expire when they are due, although nobody writes, until cancelled."""
+        """Expire sessions and leases when they are due, even while no client writes. Runs until cancelled."""
         while True:
             pause = EXPIRY_LATE_SECONDS_MAX
             if self._service.ns_to_expiry() is not None:
@@ -187,15 +187,15 @@ class ClientListener:
                 if self._service.expire_due():
                     self._driver.wake()
                 left = self._service.ns_to_expiry()
-                if left is not None:  # 0 or less while an entry is under way, or if more is due than it may expire.
+                if left is not None:  # 0 or less: the entry is under way, or more is due than one entry expires.
                     pause = min(pause, max(EXPIRY_PAUSE_SECONDS_MIN, left / SECOND_NS))
             await trio.sleep(pause)
 
     async def _work_in_turns(self) -> None:
         """Do the service's work that is too long for one turn of the loop, one slice per turn, until cancelled.
 
-        Floods wait longer: after a slice for floods, the next one begins only after a pause of WORK_PAUSE_SHARE times
-        the duration of this slice. So floods take only a fixed share of the member's time.
+        Floods wait longer: after a slice that served floods, the next such slice begins only after a pause of
+        WORK_PAUSE_SHARE times its duration. So floods take only a fixed share of the member's time.
         """
         service, floods_at = self._service, -math.inf
         while True:
@@ -252,10 +252,10 @@ class ClientListener:
             self._flush()
 
     def _tick(self) -> None:
-        """Once a second, close connections that have held a reserved place for too long.
+        """Close connections that have held a reserved place for too long. Called once a second.
 
-        Connections with a reserved place are served only cheap requests that change nothing. If one has made any other
-        request, give it a regular place.
+        On a reserved place, only cheap requests that change nothing are served. If a connection there has made any
+        other request, give it a regular place as soon as there is one.
         """
         places = self._places
         places.tick += 1
@@ -290,7 +290,7 @@ class ClientListener:
                 connection.has_room = trio.Event()
                 connection.frame_began += trio.current_time() - began
             if connection.is_closing:
-                with trio.move_on_after(LAST_WORDS_SECONDS_MAX):  # Closing with unread bytes would reset it.
+                with trio.move_on_after(LAST_WORDS_SECONDS_MAX):  # Unread bytes would turn the close into a reset.
                     while await stream.receive_some(RECEIVE_BYTES_MAX):
                         pass
                 return

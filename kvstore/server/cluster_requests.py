@@ -39,7 +39,7 @@ class ClusterRequests:
         self.snapshots = SnapshotPages(node)
         self.client_connections: Callable[[], tuple[int, int]] = lambda: (0, 0)  # Their number and bound.
         self.watches: Callable[[], int] = lambda: 0  # Their number.
-        self._limits_at, self._limits_told = -1, tuple[Any, ...]()  # last_applied at the last answer, and this answer.
+        self._limits_at, self._limits_told = -1, tuple[Any, ...]()  # `last_applied` at the last response; its fields.
         self.duplicate_members: Callable[[], tuple[str, ...]] = tuple  # Ids of members that run twice.
         self.own_address = ""
         self.own_peer_address = ""
@@ -158,8 +158,8 @@ class ClusterRequests:
         return rows, self._node.core.commit_index
 
     def transfer(self, to: str | None) -> str | None:
-        """Transfer the leadership; returns the successor, or None if this member does not lead. A repeated request
-        begins no second transfer.
+        """Begin to transfer the leadership. Returns the successor, or None if this member does not lead. A repeated
+        request begins no second transfer.
 
         Raises TransferRefused, NodeStopped.
         """

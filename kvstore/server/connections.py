@@ -32,7 +32,7 @@ class Connection:
         self.closed = False  # The last response was made: nothing more is read.
         self.in_flight = 0
         self.backlog: deque[bytes] = deque()  # Complete frames that wait for room or for their turn.
-        self.head_is_costly = False  # The first waiting frame waits for time for a long response.
+        self.head_is_costly = False  # The first waiting frame needs a long response, for which there was no time.
         # Responses that wait for room below `unsent_bytes_max`.
         self.deferred_responses: deque[tuple[OpenRow, Completion]] = deque()
         self.out: list[bytes] = []
@@ -78,8 +78,8 @@ BATCH_MIN = 4
 class OpenRequests:
     """The requests that wait for the node. A ticket is used once.
 
-    A request is either in `by_ticket` or part of a batch. `batches` has the batches by their first tickets. As soon as
-    one request of a batch is looked up by its own ticket, all batches are moved to `by_ticket`.
+    A request is either in `by_ticket` or part of a batch. `batches` has the batches by their first tickets. When a
+    ticket is taken that is not in `by_ticket`, the requests of all batches are moved there.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class OpenRequests:
     def commands(
         self, connection: Connection, tickets: range, request_ids: Sequence[int], session_ids: Sequence[int]
     ) -> None:
-        """Add commands that were proposed."""
+        """Add commands that were proposed to the node."""
         connection.in_flight += len(tickets)
         if len(tickets) == 1:
             self.by_ticket[tickets[0]] = (connection.connection_id, request_ids[0], session_ids[0], 0, None)
@@ -157,7 +157,7 @@ class OpenRequests:
         bodies: Sequence[Any],
         bound_ms: int = 0,
     ) -> None:
-        """Add reads that were requested."""
+        """Add reads that were requested from the node."""
         connection.in_flight += len(tickets)
         if len(tickets) == 1:
             self.by_ticket[tickets[0]] = (connection.connection_id, request_ids[0], 0, bound_ms, bodies[0])

@@ -31,11 +31,11 @@ UNIFORM_MIN = 4
 
 _HEADER_BYTES = 4  # The length before each frame.
 
-_ID_BYTES = tuple({24: 2, 25: 3, 26: 5, 27: 9}.get(info, 1) for info in range(32)) * 8  # Id size, by its first byte.
+_ID_BYTES = tuple({24: 2, 25: 3, 26: 5, 27: 9}.get(info, 1) for info in range(32)) * 8  # Size of an id, by first byte.
 
 
 class RequestBatch:
-    """Valid puts and gets, in parallel lists. `end`: where the batch ends in the input."""
+    """Valid puts and gets, in parallel lists. `end`: the position in the input behind the batch."""
 
     __slots__ = ("command_ids", "commands", "end", "read_ids", "reads", "session_ids")
 
@@ -49,11 +49,11 @@ class RequestBatch:
 
 
 def parse_batch(bodies: Sequence[bytes], items: Sequence[Any], start: int, limits: AdmissionLimits) -> RequestBatch:
-    """Take valid puts and gets from `start` on, up to the first other request.
+    """Take valid puts and gets, beginning at `start`. Stop at the first request that is neither.
 
     A put is [id, 2, [session_id, request_no, acknowledged_up_to, 1, key, value]]; without a session, the three
-    numbers before the kind 1 are 0. A get is [id, 3, 1, [2, key]]. Every request passes through this loop, so it calls
-    no function: 0.45 µs.
+    numbers before the kind 1 are 0. A get is [id, 3, 1, [2, key]]. Every request passes through this loop, which
+    takes 0.45 µs: it calls no function of the project.
     """
     batch = RequestBatch()
     key_bytes_max, value_bytes_max, int_max = limits.key_bytes_max, limits.value_bytes_max, INT64_MAX
@@ -101,10 +101,10 @@ def parse_batch(bodies: Sequence[bytes], items: Sequence[Any], start: int, limit
 
 
 def parse_uniform_puts(data: bytes, count_max: int, limits: AdmissionLimits) -> RequestBatch | None:
-    """Decode the valid puts of one layout at the beginning of `data`; `end` of the batch is the byte behind the last
-    put.
+    """Decode the valid puts at the beginning of `data` that have the same layout as the first: all heads and sizes are
+    equal. `end` of the batch is the position behind the last such put.
 
-    None if there are fewer puts than UNIFORM_MIN, or if `data` may have more than `count_max`. Slices compare the bytes
+    None if there are fewer than UNIFORM_MIN, or if `data` may have more than `count_max`. Slices compare the bytes
     that are the same in all frames, and one `struct` reads all numbers: 0.3 µs for each put instead of the 1.4 µs of
     `parse_batch`.
     """

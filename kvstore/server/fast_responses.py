@@ -73,7 +73,7 @@ class ResponseBatcher:
                 self._puts(self._connections.get(open_batch.connection_id), open_batch.request_ids, revisions)
                 place += count
             else:
-                opened.expand(tickets[start])  # The batch has other commands than puts, or spans two entries.
+                opened.expand(tickets[start])  # Not all its commands are puts, or it spans two entries.
 
     def _one_by_one(self, tickets: Sequence[int], results: Sequence[Any], index: int) -> None:
         """Respond to each command, as `answer` does. Commands of one connection are usually consecutive."""
@@ -205,7 +205,7 @@ def _record_item(record: RecordItem) -> bytes:
 @cache
 def _layout(of_ids: int, of_revisions: int) -> tuple[Callable[..., bytes], bytes, bytes, int]:
     """Return how to pack the beginning of a response, up to its revision: the pack function, the bytes before the id,
-    the bytes between id and revision, and the size of all."""
+    the bytes between id and revision, and the size of the packed bytes."""
     _, id_head, id_size = _FORMS[of_ids]
     _, revision_head, revision_size = _FORMS[of_revisions]
     between = b"\x00" + revision_head
@@ -214,6 +214,7 @@ def _layout(of_ids: int, of_revisions: int) -> tuple[Callable[..., bytes], bytes
 
 
 def _halves(encode: Callable[[Sequence[int], Sequence[T]], bytes], ids: Sequence[int], rows: Sequence[T]) -> bytes:
-    """Encode both halves separately, since the sizes of their integers differ. This is rare within a connection."""
+    """Encode the two halves separately, because not all their integers have the same size. This is rare within a
+    connection."""
     half = len(ids) // 2
     return encode(ids[:half], rows[:half]) + encode(ids[half:], rows[half:])

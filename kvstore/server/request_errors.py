@@ -25,7 +25,7 @@ _OTHER_PLACES = "other places"
 
 
 def is_contained(error: BaseException) -> bool:
-    """True if `error`, raised while a request was judged, needs to end only the connection of this request.
+    """True if an error that was raised while a request was judged needs to end only the connection of this request.
 
     False for exceptions that end a process or a task (KeyboardInterrupt, SystemExit, trio.Cancelled), and for an error
     of the disk: a member whose disk fails must stop.
@@ -43,8 +43,8 @@ def _is_decoder_panic(error: BaseException) -> bool:
 class RequestErrors:
     """Counts the contained errors of one member. The first error of each place is logged with its traceback.
 
-    A place is the line of code that raised the error. Later errors of a place are logged in one line, when their count
-    reaches 10, 100, 1,000, …
+    A place is the type of an error and the line of code that raised it. Later errors of a place are logged in one line,
+    when their count reaches 10, 100, 1,000, …
     """
 
     def __init__(self) -> None:

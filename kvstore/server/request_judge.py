@@ -1,7 +1,7 @@
 """The decision about a request: whether it is admitted, and how it is carried out. Nothing is changed here.
 
-The service carries the decision out. If the decision raises an error, the request had no effect. So the error ends only
-one request or one connection.
+The service carries the decision out. If an error is raised while a request is judged, the request had no effect. So
+the error ends only this request or its connection.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ScarceProposal(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """Propose the command that registers a session, once there is a place for it."""
+    """Propose the command that registers a session, once there is a place for the session."""
 
     command: bytes
 
@@ -94,13 +94,13 @@ class WatchEnd(NamedTuple):
 
 
 class WatchWindow(NamedTuple):
-    """Give window back to the watch with the id of the request."""
+    """Add `byte_count` bytes to the window of the watch with the id of the request."""
 
     byte_count: int
 
 
 class WatchProgress(NamedTuple):
-    """Tell the progress of the watch with the id of the request."""
+    """Report the progress of the watch with the id of the request."""
 
 
 class StateHashWanted(NamedTuple):
@@ -131,7 +131,8 @@ FOR_OPERATORS = frozenset({RequestKind.MEMBERS, RequestKind.STATUS, RequestKind.
 
 
 def is_for_operators(asked: DecodedRequest) -> bool:
-    """True for the requests of `hwm status`, which cost little and change nothing, but not for a status with a hash."""
+    """True for the requests that `hwm status` makes: they cost little and change nothing. False for a request for the
+    state hash."""
     return asked.kind in FOR_OPERATORS and not (asked.kind == RequestKind.STATUS and any(asked.items[:1]))
 
 
@@ -163,8 +164,8 @@ class RequestJudge:
         ).encode()
 
     def decide(self, asked: DecodedRequest) -> Decision:
-        """Decide about a request. Raises ProtocolError if it is malformed, else the RaftError or KvError that refuses
-        it."""
+        """Decide about a request. Raises ProtocolError if the request is malformed, and a RaftError or KvError if it is
+        refused."""
         try:
             return self._decide(asked)
         except InvalidRequest:
@@ -215,11 +216,11 @@ class RequestJudge:
             admit_body(asked.items[1], self._limits, highest)
 
     def _level_is_not_known(self) -> Reply | None:
-        """The answer to a request that is valid only at a level above the one that this member has applied. A member
-        that is behind does not know whether such a level is in force; a leader knows it once it has applied an entry of
-        its own term.
+        """Respond to a request that is valid only above the feature level that this member has applied. The cluster may
+        already have a higher level, which a member that is behind does not know. A leader knows the level in force once
+        it has applied an entry of its own term.
 
-        None: the level that this member has applied is in force. Raises NotLeader.
+        None: the applied level is the one in force, so the request is invalid. Raises NotLeader on any other member.
         """
         core = self._node.core
         if core.leading_term is None:

@@ -4,9 +4,9 @@ No state is kept between two requests of a client: each request names the file t
 reads only its newest file, never a file by a name from a client. If the member has written a newer file since the first
 page, the client begins again.
 
-A page is read synchronously, as `read_log` reads entries. Reading 1 MiB takes 0.1 ms from the page cache, which has a
-file that was just written; reading from a disk takes longer. Encoding 1 MiB takes 0.6 ms. A build runs beside other
-work, in chunks.
+A page is read synchronously, as `read_log` reads entries. Reading 1 MiB takes 0.1 ms if the file is in the page cache,
+which is usual for a file that was just written. Reading from the disk takes longer. Encoding 1 MiB takes 0.6 ms. A
+snapshot is built beside other work, in chunks.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class SnapshotPages:
     def page(self, revision: int, items: Sequence[Any]) -> tuple[Any, ...]:
         """The fields of the response: the name of the file, its size, and bytes of it.
 
-        If there is no such page: None, the reason, whether a snapshot is being built, and why the last requested build
-        was given up (empty if it was not). `revision`: the present revision of the store, and so that of a snapshot
-        built now. Raises ProtocolError for malformed items.
+        If there is no such page, the fields are: None, the reason, whether a snapshot is being built, and why the last
+        requested build was given up (empty if it was not). `revision`: the present revision of the store, which a
+        snapshot built now would have. Raises ProtocolError for malformed items.
         """
         name, offset, bytes_max, revision_min, wants_build = _judged(items)
         info = self._node.newest_snapshot()

@@ -1,7 +1,7 @@
-"""Hashes of a member's state, for comparing members. They are computed one at a time, in slices, beside other work.
+"""Hashes of a member's state, for comparing members. One hash at a time is computed, in slices, beside other work.
 
-A response never shows an older state than the one that was current when the request arrived. While the state does not
-change, the last hash is reused.
+A response never shows an older state than the member had when the request arrived. While the state does not change, the
+last hash is reused.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ WAITING_MAX = 64
 """How many requests may wait for a hash, on all connections together."""
 
 WAITING_PER_CONNECTION_MAX = 4
-"""The same bound for one connection, so that one connection cannot take all places. A client of this project makes one
-such request at a time."""
+"""How many requests of one connection may wait, so that one connection cannot take all places. A client of this project
+asks for one hash at a time."""
 
 
 class WaitingRequest(NamedTuple):
@@ -40,13 +40,13 @@ class StateHashes:
         status: Callable[[], MemberStatus],
         answer: Callable[[WaitingRequest, MemberStatus], None],
     ) -> None:
-        """`status` returns the member's status without a hash. `answer` is called for each request that `wait` took, in
-        order, except those that were forgotten."""
+        """`status` returns the member's status without a hash. `answer` is called for each request given to `wait`, in
+        order, unless the request was forgotten."""
         self._node, self._machine, self._take_status, self._answer = node, machine, status, answer
         self._hashing: StateHashing | None = None
         self._status: MemberStatus | None = None  # The status when `_hashing` began.
-        self._served: list[WaitingRequest] = []  # These wait for `_hashing`.
-        self._next: list[WaitingRequest] = []  # For the next hash: the state has changed since `_hashing` began.
+        self._served: list[WaitingRequest] = []  # Requests that wait for `_hashing`.
+        self._next: list[WaitingRequest] = []  # Requests that need a newer state than that of `_hashing`.
         self._index, self._hash = -1, b""  # The last hash, and the index of its state.
 
     @property

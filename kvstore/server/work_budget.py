@@ -1,7 +1,7 @@
 """Bounds on the share of one turn of the event loop that the requests of clients may take.
 
-Peers, timers and all other clients wait while requests are served. Two kinds of work take long. Each kind has a bound
-for one turn; work beyond the bound waits for the next slice (`Service.work`):
+Peers, timers and all other clients wait while requests are served. Two kinds of work take long. Each of the two has a
+bound for one turn; work beyond the bound waits for the next slice (`Service.work`):
 
 - Long responses that the member makes by itself, counted in units of about 0.1 ms. Connections with few waiting
   requests and connections that flood have separate bounds, so a flood takes no time from the others.
@@ -15,14 +15,15 @@ from kvstore.protocol.commands import CommandKind
 from kvstore.protocol.messages import Consistency, DecodedRequest, RequestKind
 
 UNITS_PER_TURN = 16
-"""Units per turn for all connections with few waiting requests: about 2 ms. Only the last response of a turn may exceed
-them."""
+"""Units per turn for all connections with few waiting requests: about 2 ms. Only the last response of a turn may go
+beyond this bound."""
 
 FLOOD_UNITS_PER_TURN = 6
 """Units per turn for all connections that flood: about 1 ms. A slice for floods delays other clients by this time."""
 
 UNIT_BYTES = 2 * 1024
-"""A response costs one unit, and one more unit for each 2 KiB: about 20 small records or log entries."""
+"""A response costs one unit, and one more unit for each 2 KiB of its size. About 20 small records or log entries have
+this size."""
 
 FEW_REQUESTS = 8
 """A connection floods if more than this number of its requests wait."""

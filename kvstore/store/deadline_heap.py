@@ -1,7 +1,7 @@
 """The deadlines of sessions and of leases, in a heap that is corrected lazily.
 
-An item may postpone its deadline by a single assignment: the heap learns of it when the old time comes. No deadline is
-ever brought forward.
+To postpone a deadline, it is enough to assign to the `deadline` of the item. The heap corrects the entry of the item
+later, at the latest when the old time comes. No deadline is ever brought forward.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ NEVER = 2**63
 """Later than any deadline."""
 
 EARLY_CORRECTIONS_MAX = 256
-"""How many entries `first` corrects before their time comes, so that the next ones are due later: 256 take 0.3 ms. If
-10⁵ leases are renewed, correcting all of them at once would take 0.1 s."""
+"""How many entries one call of `first` may correct before their time comes; 256 take 0.3 ms. So the corrections are
+spread over many calls. After 10⁵ leases were renewed, correcting all their entries at once would take 0.1 s."""
 
 STALE_ENTRIES_MAX = 64
-"""The entries of removed items may outnumber the items by so many before the heap is rebuilt."""
+"""The heap is rebuilt when the entries of removed items outnumber the present items by more than this."""
 
 
 class HasDeadline(Protocol):
@@ -28,10 +28,10 @@ class HasDeadline(Protocol):
 
 
 class DeadlineHeap:
-    """The ids of `by_id`, which the owner changes, by deadline.
+    """The ids of the items in `by_id`, ordered by deadline. Only the owner of the heap changes `by_id`.
 
-    Each item has an entry with a time at or before its deadline. The order of equal deadlines is that of the ids. What
-    a caller sees does not depend on which entries were corrected earlier.
+    Each item has an entry with a time at or before its deadline. Items with equal deadlines are ordered by id. Which
+    items are due does not depend on which entries were corrected earlier.
     """
 
     __slots__ = ("_by_id", "_entries")
@@ -45,17 +45,18 @@ class DeadlineHeap:
         heapq.heappush(self._entries, (deadline, item_id))
 
     def removed(self) -> None:
-        """Note that an item was removed from `by_id`. Amortized cost: constant; once for n items 0.2 µs * n."""
+        """Note that an item was removed from `by_id`. Amortized cost: constant. A call that rebuilds the heap
+        takes 0.2 µs for each item."""
         if len(self._entries) > 2 * len(self._by_id) + STALE_ENTRIES_MAX:
             self._entries = [(item.deadline, item_id) for item_id, item in self._by_id.items()]
             heapq.heapify(self._entries)
 
     def first(self, time: int = NEVER, early: int = EARLY_CORRECTIONS_MAX) -> tuple[int, int] | None:
-        """The earliest deadline with its id, if it is at or before `time`; None if there are no items.
+        """The earliest deadline and its item's id, if this deadline is at or before `time`. None if there are no items.
 
-        If no deadline is so early, the result is only a bound: all deadlines are at or after it, and it is after
-        `time`. Cost: 1 µs for each deadline that was postponed, if its old time is at or before `time`, and for up to
-        `early` others.
+        If the earliest deadline is after `time`, the result is the (time, id) of some entry. This time is after `time`,
+        and not after the earliest deadline. Cost: 1 µs for each corrected entry. All outdated entries with a time at or
+        before `time` are corrected, and up to `early` others.
         """
         entries, by_id = self._entries, self._by_id
         while entries:

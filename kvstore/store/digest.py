@@ -1,6 +1,6 @@
-"""A digest of the replicated state over its fields, never over re-encoded CBOR.
+"""A digest of the replicated state. It is computed from the fields, never from re-encoded CBOR.
 
-Every field is preceded by its kind and length, so no two states give the same input to the hash.
+Every field is preceded by its kind and length, so two different states never give the same input to the hash.
 
 See docs/reference/specification.md#813-state-hash.
 """
@@ -28,7 +28,7 @@ from kvstore.store.records import RecordItem
 from kvstore.store.sealed_block import MaybeRecord
 from kvstore.store.sessions import Session, Sessions
 
-_BATCH_PARTS = 1024  # Parts that are joined before they are hashed, so that one call hashes many.
+_BATCH_PARTS = 1024  # How many parts are joined and then hashed by one call.
 _RECORD = struct.Struct(">IIqqqq")
 _DELETION = struct.Struct(">Iq")
 _SESSION = struct.Struct(">qqqqI")
@@ -37,14 +37,14 @@ SLICE_PARTS = 512
 """How many parts one slice hashes, in about 0.5 ms: the parts of 170 records, or of 512 deletions or results."""
 
 SLICE_BYTES = 256 * 1024
-"""How many bytes one slice hashes at most, unless a single value is larger. SHA-256 takes 0.2 to 0.6 ms for this many
-bytes."""
+"""A slice ends once it has this many bytes, even if it has fewer than `SLICE_PARTS` parts. SHA-256 takes 0.2 to 0.6 ms
+for this many bytes."""
 
 _PICTURE_ROWS = 128  # How many rows a view reads from the state at a time.
 
 
 def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int) -> bytes:
-    """A digest of 32 bytes. Two states have the same digest exactly if all their replicated fields are equal.
+    """A digest of 32 bytes. Two states have the same digest if and only if all their replicated fields are equal.
 
     Cost: O(n), about 1 s for 10⁶ small records. For tests and simulations; a running member uses StateHashing.
     """
@@ -65,7 +65,8 @@ def state_digest(store: KeyValueMap, sessions: Sessions, limits: StoreLimits, le
 
 
 class StateHashing:
-    """The `state_digest` of the present state, computed in slices while the state changes (`copy_on_write.py`)."""
+    """Computes the `state_digest` of the state as it is now, in slices, while the state changes. The views of
+    `copy_on_write.py` save the rows that change."""
 
     def __init__(
         self, store: KeyValueMap, sessions: Sessions, limits: StoreLimits, leader_time: int, level: int
@@ -84,7 +85,7 @@ class StateHashing:
         self.result = b""  # 32 bytes once `step` has returned False.
 
     def step(self) -> bool:
-        """Compute one slice; False once `result` is set."""
+        """Hash one slice. Returns False once `result` is set."""
         gathered, room_bytes = list[bytes](), SLICE_BYTES
         for part in islice(self._parts, SLICE_PARTS):
             gathered.append(part)
@@ -112,8 +113,8 @@ def _parts(
     events: Iterable[tuple[int, bytes, MaybeRecord]],
     leases: Iterable[LeaseRow],
 ) -> Iterator[bytes]:
-    """The input of the hash. Sections need no separator, because `head` begins the input and contains the length of
-    each section."""
+    """The input of the hash. The sections need no separator, because `head` comes first and contains the number of rows
+    of each section."""
     yield head
     for key, (value, create_revision, mod_revision, version, lease_id) in records:
         yield _RECORD.pack(len(key), len(value), create_revision, mod_revision, version, lease_id)
@@ -148,7 +149,8 @@ def _whole(session: Session) -> tuple[SessionRow, Sequence[tuple[int, ResultItem
 
 
 def field_bytes(item: Any) -> bytes:
-    """Encode nested tuples of atoms: each item as a letter for its kind, a length, and its content."""
+    """Encode an atom, or nested tuples of atoms: a letter for the kind, then the length or the number, then the
+    content."""
     if type(item) is tuple:
         return b"t%d:" % len(item) + b"".join([field_bytes(each) for each in item])
     if type(item) is bytes:

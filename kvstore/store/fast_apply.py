@@ -1,9 +1,9 @@
-"""The fast path for entries with one put each, which come from clients with one open request at a time.
+"""The fast path for entries with one put each. Such entries come from clients with one open request at a time.
 
 The limits on totals are checked once, for all puts together. The loop ends at the first put that needs the general
-path: its request is repeated, closed or out of order, its session is over or full, the key is attached to a lease, or a
-session or lease may expire at its time.
-`KvMachine` applies the remaining puts on its general path. Tests compare the two paths.
+path. This is a put whose request is repeated, is closed, or acknowledges its own number; whose session is not open or
+has reached a limit; whose key is attached to a lease; or at whose time a session or lease may expire. `KvMachine`
+applies this put and all later ones on its general path. Tests compare the two paths.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def apply_single_puts(
     expiry_due: int,
     rows: Sequence[SinglePut],
 ) -> tuple[int, list[ResultItem]]:
-    """Carry out puts, up to the first one that needs the general path. Return the leader time after them, and their
-    results.
+    """Carry out the puts before the first one that needs the general path. Return the leader time after these puts, and
+    their results.
 
-    `expiry_due`: no session or lease expires before this leader time. Cost of a put: 0.7 µs; with so many keys that the
-    processor has to wait for memory, 1 to 2 µs more.
+    `expiry_due`: no session or lease expires before this leader time. Cost of a put: 0.7 µs, and 1 to 2 µs more in a
+    store that is so large that the processor waits for memory.
     """
     answers: list[ResultItem] = []
     count = len(rows)

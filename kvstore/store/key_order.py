@@ -1,8 +1,8 @@
 """The keys of a store in byte order, sorted lazily. The places of remembered deletions are kept in the same way.
 
-The keys are in blocks of 1,000 to 2,000, with a bound between two blocks. A new key is appended to its block in 0.6 µs;
-a list that is always kept sorted needs 2.1 µs (10⁶ random keys). A block is sorted when it is read or split, in 0.3 to
-0.7 ms. No other operation takes longer. A read sorts only the blocks in which it begins and ends, and those that it
+The keys are in blocks of at most 2,000, with a bound between each two neighbouring blocks. A new key is appended to its
+block in 0.6 µs; a list that is always kept sorted needs 2.1 µs (10⁶ random keys). A block is sorted when it is read or
+split, which takes 0.3 to 0.7 ms. A read sorts only the blocks in which it begins and ends, and the blocks that it
 walks.
 """
 
@@ -19,16 +19,16 @@ K = TypeVar("K", bytes, DeletionPlace)
 
 BLOCK_KEYS = 1_000
 """Half the number of keys in a full block. A block with twice this number is split. A block with less than a quarter of
-this number is joined to its neighbour."""
+this number is joined to a neighbour."""
 
 FEW = 16
-"""Up to this number, the new keys of a block are inserted one by one. If there are more, the whole block is sorted,
-which takes at least 20 µs."""
+"""If a block has at most this many new keys, they are inserted one by one. Otherwise the whole block is sorted, which
+takes at least 20 µs."""
 
 LAST_KEYS = 32
-"""How many keys of the first block are freed in one step. If the keys were added in random order, the memory of keys
-that were freed before lies between those of this block. In a set of a million keys, freeing the last thousand in one
-step would return all this memory to the system at once, which takes 9 ms."""
+"""How many keys of the last remaining block are freed in one step. If the keys were added in random order, memory of
+keys that were freed earlier lies between the keys of this block. After a million keys, freeing the last thousand in one
+step would return all that memory to the system at once, which takes 9 ms."""
 
 KeyPlace = tuple[int, int]
 """(number of the block, index in the block). A place is valid until a key is added or removed."""
@@ -37,7 +37,7 @@ KeyPlace = tuple[int, int]
 class KeyOrder(Generic[K]):
     """A set of keys in blocks. The keys of block i are above bound i - 1, and not above bound i.
 
-    The first `_in_order[i]` keys of block i are sorted; the others were added later.
+    The first `_in_order[i]` keys of block i are sorted; the other keys of the block were added later.
     """
 
     __slots__ = ("_blocks", "_bounds", "_in_order")
@@ -72,8 +72,8 @@ class KeyOrder(Generic[K]):
             place += len(more)
 
     def drop_last_block(self) -> bool:
-        """Free the last block, or some keys of the only block; return False if no keys are left. Only for a set that is
-        no longer used."""
+        """Free the last block, or some keys if only one block is left. Return False if no keys are left. Only for a set
+        that is no longer used."""
         if self._bounds:
             del self._blocks[-1], self._bounds[-1], self._in_order[-1]
             return True
@@ -92,8 +92,8 @@ class KeyOrder(Generic[K]):
         self._shrunk(number)
 
     def remove_all(self, ascending: Sequence[K]) -> None:
-        """Remove keys of the set, given in ascending order. Cost: about 50 ns for each key of the blocks they are
-        in."""
+        """Remove keys of the set, given in ascending order. Cost: about 50 ns for each key in the blocks that are
+        affected."""
         place = 0
         while place < len(ascending):
             number, index = self.place_of(ascending[place])
@@ -116,7 +116,7 @@ class KeyOrder(Generic[K]):
             self._shrunk(number)
 
     def drop_first(self, count: int) -> None:
-        """Remove the first `count` keys; there are so many. Cost: O(count)."""
+        """Remove the first `count` keys; the set must have at least `count`. Cost: O(count)."""
         while count:
             block = self._ordered(0)
             assert block or self._bounds, count
@@ -127,7 +127,7 @@ class KeyOrder(Generic[K]):
             count -= dropped
 
     def place_of(self, key: K) -> KeyPlace:
-        """The place of the first key that is not below `key`; it may be the end of a block."""
+        """The place of the first key that is not below `key`. The place may be the end of a block."""
         number = bisect_left(self._bounds, key)
         return number, bisect_left(self._ordered(number), key)
 
@@ -136,8 +136,8 @@ class KeyOrder(Generic[K]):
         return len(self._blocks) - 1, len(self._blocks[-1])
 
     def count(self, low: KeyPlace, high: KeyPlace) -> int:
-        """Return how many keys there are from `low` to before `high`; the number is negative if `high` comes before
-        `low`.
+        """Return how many keys there are from `low` to before `high`. If `high` is before `low`, the result is minus
+        the number of keys from `high` to before `low`.
 
         Cost: 50 ns for each block between the two places, so 34 µs for 10⁶ keys.
         """
@@ -194,7 +194,7 @@ class KeyOrder(Generic[K]):
         self._in_order[number : number + 1] = [middle, len(upper)]
 
     def _shrunk(self, number: int) -> None:
-        """Remove a block that has become empty, and join one that has become small, unless it is the only one."""
+        """Remove block `number` if it is empty, or join it to a neighbour if it is small. The only block stays."""
         length, last = len(self._blocks[number]), len(self._bounds) - 1
         if length < BLOCK_KEYS // 4 and last >= 0:
             if length:

@@ -1,8 +1,8 @@
 """The replicated state machine: committed entries in, results out (docs/reference/specification.md#8-store).
 
-It is deterministic: no clock, no randomness, no configuration but the replicated limits. Any command of a client has a
-result, which is the same on every member. The member stops only at an entry that no build at the present feature level
-can have made (`UnreadablePayload`, `UnsupportedFeatureLevel`).
+It is deterministic: it uses no clock, no randomness, and no configuration except the replicated limits. Every command
+of a client gets a result, even an invalid command, and the result is the same on every member. The member stops only at
+an entry that no build at the present feature level can have made (`UnreadablePayload`, `UnsupportedFeatureLevel`).
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ _INVALID = int(ResultCode.INVALID_REQUEST)
 _PUT = int(CommandKind.PUT)
 # A global name costs 50 ns less per use than an attribute of the enum.
 _COMMANDS, _NO_OP, _CONFIGURATION = EntryKind.COMMANDS, EntryKind.NO_OP, EntryKind.CONFIGURATION
-_VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # The largest value in the response to a get.
+_VALUE_BYTES_MAX = RESPONSE_BYTES_MAX - ITEM_OVERHEAD_BYTES  # The longest value that a response to a get can hold.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineStatus:
-    """Counts and totals of the state. `results`: how many results are kept for sessions."""
+    """Counts and totals of the state. `results`: the number of kept results of all sessions."""
 
     revision: int
     compact_revision: int
@@ -91,25 +91,28 @@ class MachineStatus:
 
 
 def initial_header(limits: StoreLimits | None = None) -> dict[str, Any]:
-    """The snapshot header of the empty store, with which a cluster begins. A snapshot of the empty store has no chunks.
+    """The snapshot header of the empty store, which is the first state of a cluster. A snapshot of the empty store has
+    no chunks.
 
-    `limits` must be the same on all initial members: they are replicated state.
+    `limits` must be the same on all initial members, because the limits are replicated state.
     """
     return header_of(KeyValueMap(), Sessions(), limits or StoreLimits(), 0, FEATURE_LEVEL_INITIAL)
 
 
 def _limits_of(level: int, limits: StoreLimits) -> StoreLimits:
-    """Return `limits` with the defaults for all limits that `level` does not have yet, as after a restore."""
+    """Return `limits`, but with the default value of each limit that feature level `level` lacks. The restore of a
+    snapshot of that level gives the same limits."""
     return StoreLimits.from_map(limits.to_map(level))
 
 
 class KvMachine:
     """A `raft.StateMachine` of records, sessions and their kept results. It starts as the empty store.
 
-    `limits`: those of feature level 1; the others begin with their defaults, because no state of level 1 has them.
-    `chunk_bytes`: about how many bytes of a snapshot are encoded at once; the number may differ between members.
-    `levels`: the feature levels that this machine can apply; an entry that raises any other level stops the member.
-    `on_applied` is called with the number of commands after each `apply` or `apply_batch`.
+    `limits`: only the limits of feature level 1 are taken from it. All other limits begin with their defaults, because
+    a state of level 1 does not have them.
+    `chunk_bytes`: the approximate size of a snapshot's chunks; members may use different sizes.
+    `levels`: the feature levels that this machine knows; an entry that raises the level above them stops the member.
+    `on_applied`: called after `apply` and `apply_batch`, with the number of commands that were applied.
     """
 
     def __init__(
@@ -127,15 +130,15 @@ class KvMachine:
         self._leader_time = 0
         self._level = FEATURE_LEVEL_INITIAL
         self._levels = levels
-        self._expiry_due = 0  # Nothing expires before this leader time. A new session or lease sets it to 0.
+        self._expiry_due = 0  # No session or lease expires before this leader time. 0: to be computed.
         self._chunk_bytes = chunk_bytes
-        self.has_changed: Callable[[], None] | None = None  # Called after each change of the state.
+        self.has_changed: Callable[[], None] | None = None  # Called after entries were applied or a state was restored.
 
     # The present state.
 
     @property
     def revision(self) -> int:
-        """The store's version: 1 when empty, one more for each transaction that changed something."""
+        """The version of the store: 1 for a new store, and one more for each transaction that changed something."""
         return self._store.revision
 
     @property
@@ -145,22 +148,22 @@ class KvMachine:
 
     @property
     def history(self) -> History:
-        """The kept changes, for reading. Only `apply` changes them."""
+        """The kept history. Callers only read it."""
         return self._store.history
 
     @property
     def leases(self) -> Leases:
-        """The leases, for reading. Only `apply` changes them."""
+        """The leases. Callers only read them."""
         return self._store.leases
 
     @property
     def leader_time(self) -> int:
-        """The greatest `leader_time` applied, in ns."""
+        """The greatest `leader_time` of the applied entries, in ns."""
         return self._leader_time
 
     @property
     def feature_level(self) -> int:
-        """The feature level in force, which determines the known forms of commands. It is the same on all members."""
+        """The feature level in force. It is replicated state, and determines which forms of commands are valid."""
         return self._level
 
     @property
@@ -170,23 +173,25 @@ class KvMachine:
 
     @property
     def sessions(self) -> Sessions:
-        """The open sessions, for reading. Only `apply` changes them."""
+        """The open sessions. Callers only read them."""
         return self._sessions
 
     @property
     def next_deadline(self) -> int | None:
-        """When the next session or lease expires, in ns of leader time; None if there is none.
+        """When the next session or lease expires, in ns of leader time. None if there is no session and no lease.
 
-        They expire only when an entry is applied, so an idle leader proposes an empty transaction at this time.
+        Sessions and leases expire only when an entry is applied. So an idle leader proposes an empty transaction at
+        this time.
 
         See docs/reference/specification.md#812-leader-time.
         """
         return self.next_deadline_by(NEVER)
 
     def next_deadline_by(self, time: int) -> int | None:
-        """Like `next_deadline`, but if nothing expires by `time`, the result is only a bound, which is after `time`.
+        """The same as `next_deadline` if that is at or before `time`. Otherwise the result is some time that is after
+        `time` and not after the next deadline.
 
-        Amortized cost: constant. The exact `next_deadline` costs 1 µs for each deadline that was postponed lately.
+        Amortized cost: constant. `next_deadline` costs 1 µs for each deadline that was postponed recently.
         """
         return _earlier(self._sessions.next_deadline(time), self._store.leases.next_deadline(time))
 
@@ -211,15 +216,16 @@ class KvMachine:
     # Reads of what this member has applied.
 
     def read(self, body: Sequence[Any]) -> ResultItem:
-        """The result item of a get, a range, or a transaction that has only such operations, on the present state of
-        this member. `admit_body` has accepted `body`."""
+        """Carry out a get, a range, or a transaction of only gets and ranges on the present state of this member.
+        Return the result item. `body` must have passed `admit_body`."""
         if body[0] == CommandKind.TXN:
             return txn(self._store, body, self._limits)
         assert body[0] in (CommandKind.GET, CommandKind.RANGE), body[0]
         return operation(self._store, body, self._limits)
 
     def records_of(self, keys: Iterable[bytes]) -> list[RecordItem | None]:
-        """The record of each key, for gets. None if the key is absent or its value is too large: then use `read`."""
+        """The records of keys that gets ask for. None for a key that is absent, and for a value that is too large for
+        a response; the caller then uses `read`."""
         slots, value_bytes_max = self._store.records.slots, _VALUE_BYTES_MAX
         return [
             record if (record := slots[hash(key) % SLOTS].get(key)) and len(record[0]) <= value_bytes_max else None
@@ -227,13 +233,13 @@ class KvMachine:
         ]
 
     def get(self, key: bytes) -> GetResult:
-        """One record. `key` has at least one byte."""
+        """Read one key, which must not be empty."""
         result = read_result(self.read((CommandKind.GET, key)))
         assert isinstance(result, GetResult)
         return result
 
     def range(self, request: Range) -> RangeResult:
-        """One page. Raises RevisionCompacted, RevisionAhead."""
+        """Read one page of a range. Raises RevisionCompacted, RevisionAhead."""
         result = read_result(self.read(command_body(request)))
         assert isinstance(result, RangeResult)
         return result
@@ -244,8 +250,8 @@ class KvMachine:
         """Apply one committed entry; return one result per command in it, in order.
 
         Before the commands are applied, the sessions and leases that are due at the entry's time expire. Cost of a put
-        in a batch: about 1 to 4 µs, see docs/reference/semantics.md. Raises UnreadablePayload,
-        UnsupportedFeatureLevel: the member must stop.
+        in a batch: about 1 to 4 µs, see docs/reference/semantics.md. Raises UnreadablePayload or
+        UnsupportedFeatureLevel; the member must then stop.
         """
         kind, payload = entry.kind, entry.payload
         if kind is _CONFIGURATION:
@@ -274,8 +280,8 @@ class KvMachine:
     def apply_batch(self, entries: Sequence[Entry]) -> list[list[ResultItem]]:
         """Apply several entries in order, like `apply` but at a lower cost, above all for entries of few commands.
 
-        All entries are decoded together, so the caller must bound their number. If one entry raises, the earlier ones
-        have been applied.
+        All entries are decoded together, so the caller must bound their number. If one entry cannot be applied, and
+        its error is raised, the entries before it have been applied.
         """
         if not FAST_PATHS:
             return [self.apply(entry) for entry in entries]
@@ -298,7 +304,8 @@ class KvMachine:
         return results
 
     def _apply_single_puts(self, rows: Sequence[SinglePut]) -> list[list[ResultItem]]:
-        """Apply entries of one put each. The general path takes over at the first put that is off the fast path."""
+        """Apply entries of one put each on the fast path. The first put that needs the general path, and all puts after
+        it, are applied by `_apply_batches`."""
         self._leader_time, answers = apply_single_puts(
             self._store, self._sessions, self._limits, self._leader_time, self._expiry_due, rows
         )
@@ -308,12 +315,13 @@ class KvMachine:
         return results
 
     def _apply_batches(self, batches: Sequence[Batch]) -> list[list[ResultItem]]:
-        """Apply the commands of each batch at its time.
+        """Apply the commands of each batch at the leader time of the batch.
 
-        This is a hot loop for puts under sessions, which are most of the commands. `enter`, `answered`, `put` and
-        `keep` are written in line here, which halves their time. Work that is the same for adjacent commands of one
-        session is done once. Any command off the fast path is handed to `_apply_command`, which safely repeats the
-        session bookkeeping that is already done here. Tests compare with a machine that uses only `_apply_command`.
+        This is a hot loop for puts under sessions: most commands are such puts. The methods `enter`, `answered` and
+        `keep` of `Sessions`, and the function `put`, are written in line here, which halves their time. Work that is
+        the same for adjacent commands of one session is done once. All other commands are passed to `_apply_command`.
+        It repeats session bookkeeping that this loop has done already, which is harmless. Tests compare this loop with
+        a machine that uses only `_apply_command`.
         """
         results_of_all: list[list[ResultItem]] = []
         store, sessions, leader_time = self._store, self._sessions, self._leader_time
@@ -353,7 +361,7 @@ class KvMachine:
                 if session is not None:
                     if floor < acknowledged_up_to < request_no:
                         kept = results.get(acknowledged_up_to) if acknowledged_up_to == floor + 1 else None
-                        if kept and kept[2] is PUT_DONE:  # Usual for a client with one open request at a time.
+                        if kept and kept[2] is PUT_DONE:  # The usual case: one open request at a time.
                             del results[acknowledged_up_to]
                             floor = acknowledged_up_to
                             session_bytes -= PUT_RESULT_BYTES
@@ -414,9 +422,10 @@ class KvMachine:
         return results_of_all
 
     def _expire(self) -> None:
-        """Close the sessions and end the leases that are due, and note when the next session or lease may expire.
+        """Close the sessions that are due, end the leases that are due, and compute `_expiry_due`.
 
-        Once EXPIRED_KEYS_PER_ENTRY keys and leases are gone, no further lease ends; the others end with the next entry.
+        Once EXPIRED_KEYS_PER_ENTRY keys and leases have been removed, no further lease ends. Leases that are still due
+        end with the next entry that has a later time.
         """
         self._sessions.expire(self._leader_time)
         leases, room = self._store.leases, EXPIRED_KEYS_PER_ENTRY
@@ -426,13 +435,15 @@ class KvMachine:
         self._expiry_due = NEVER if due is None else due
 
     def _begin_term(self, leader_time: int) -> None:
-        """Apply a new leader's first entry: leases get a grace, because their owners have to find the new leader."""
+        """Apply a new leader's first entry: for `lease_grace_ns` no lease expires, because owners have to find the new
+        leader."""
         if self._level >= HISTORY_LEVEL:
             leases = self._store.leases
             leases.hold_until = max(leases.hold_until, leader_time + self._limits.lease_grace_ns)
 
     def _end_lease(self, lease: GrantedLease) -> int:
-        """Remove the keys of a lease in byte order, as one change, and the lease. Returns the number of keys."""
+        """Remove the keys of a lease, in byte order and as one change, and then the lease. Returns the number of
+        removed keys."""
         store = self._store
         written = store.take_out_all(sorted(lease.keys))
         if written:
@@ -462,7 +473,7 @@ class KvMachine:
         return answer
 
     def _carry_out(self, item: Sequence[Any]) -> ResultItem:
-        """Carry out a command that neither a kept result nor a session error has answered."""
+        """Carry out a command for which there is neither a kept result nor a session error."""
         kind = item[3]
         if type(kind) is int and kind == 1 and len(item) == 6:
             key, value = item[4], item[5]
@@ -483,8 +494,8 @@ class KvMachine:
         return self._administer(body)
 
     def _keep_or_close(self, session: Session, item: Sequence[Any]) -> ResultItem:
-        """Keep a session alive, or close it. Both are harmless when repeated, so they have no request number, and no
-        result is kept."""
+        """Keep a session alive, or close it. These two commands are harmless when repeated, so they have no request
+        number and no kept result."""
         flaw = validate_command(item, self._level)
         if flaw is not None:
             return self._invalid(flaw)
@@ -493,7 +504,7 @@ class KvMachine:
         return (0, self._store.revision, (item[3],))
 
     def _lease_or_compact(self, body: Sequence[Any]) -> ResultItem:
-        """Carry out a command of level 2 that is no operation: one about leases, or a compaction."""
+        """Carry out a lease command or a compaction. Both need feature level 2."""
         kind, store = body[0], self._store
         leases, history = store.leases, store.history
         if kind == CommandKind.LEASE_RENEW:
@@ -556,19 +567,21 @@ class KvMachine:
     def snapshot(self) -> StateSnapshot:
         """Take a snapshot of the present state. Later changes do not affect it. Cost: O(sessions).
 
-        Until the snapshot is read to the end or closed, rows that change are saved for it.
+        Until the snapshot is closed, or read to its end, the store saves each row for it before the row changes.
         """
         header = header_of(self._store, self._sessions, self._limits, self._leader_time, self._level)
         return take_snapshot(self._store, self._sessions, header, self._chunk_bytes)
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
-        """Load the state of a snapshot. Raises InvalidSnapshot, UnsupportedFeatureLevel; then nothing has changed."""
+        """Load the state of a snapshot. Raises InvalidSnapshot or UnsupportedFeatureLevel; the state is then
+        unchanged."""
         restoring = self.begin_restore(header, chunks)
         while restoring.step():
             pass
 
     def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> Restoring:
-        """Begin a `restore` in slices of a few ms. Entries applied before the restore ends are lost with the old state.
+        """Begin a `restore` in slices of a few ms. Entries that are applied before the restore ends change only the old
+        state, so their changes are lost.
 
         Raises InvalidSnapshot, UnsupportedFeatureLevel.
         """
@@ -586,7 +599,7 @@ class KvMachine:
         return Restoring(header, chunks, become)
 
     def state_hash(self) -> bytes:
-        """The digest of all replicated fields, sessions included, in 32 bytes. Cost: O(n)."""
+        """The digest of all replicated fields, sessions included: 32 bytes. Cost: O(n)."""
         return state_digest(self._store, self._sessions, self._limits, self._leader_time, self._level)
 
     def begin_state_hash(self) -> StateHashing:
@@ -605,9 +618,9 @@ class KvMachine:
 
 
 _bounds = attrgetter("results_per_session_max", "results_bytes_per_session_max", "results_bytes_max", "quota_bytes")
-"""The limits that a put may reach."""
+"""Returns the limits against which a put is checked."""
 
 
 def _earlier(first: int | None, second: int | None) -> int | None:
-    """The earlier of two times, either of which may be None: never."""
+    """The earlier of two times. None stands for never."""
     return second if first is None else first if second is None else min(first, second)

@@ -23,13 +23,14 @@ from kvstore.store.sealed_block import MaybeRecord
 
 RangeItem = tuple[bytes, bytes | None, int, int, int, int]
 FIRST_REVISION = 1
-"""The revision of the empty store; the first change makes it 2."""
+"""The revision of a new store. The first change has revision 2."""
 
 CHECKED_READS = 256
 """About how many old records `check` reads."""
 
 PAST_RECORDS_MIN = 128
-"""How many records of a page at an old revision are looked up at first; the next portions are twice as large each."""
+"""A page at an old revision looks up its records in portions. The first portion has this many records, and each later
+one has twice as many as the one before."""
 
 
 class MapView(Protocol):
@@ -49,10 +50,12 @@ class MapView(Protocol):
 class KeyValueMap:
     """Keys in byte order, with their records. Sessions, quotas and errors are handled by other modules.
 
-    `deletions` maps a key to the place of its remembered deletion, oldest first, all revisions above `deletion_floor`;
-    no key is in both `records` and `deletions`. `deletion_order` has the same places: unlike a dict, it can be read
-    from any place and shortened at its front. Changes by `place`, `take_out` and `take_out_all` must be followed by a
-    `seal` with the keys written. Before any other change of `records`, the open `views` must save the old records.
+    `deletions` maps keys to the places of their remembered deletions, in the order from the oldest to the newest. The
+    revisions of these places are above `deletion_floor`. No key is in both `records` and `deletions`. `deletion_order`
+    has the same places: unlike a dict, it can be read from any place on and shortened at its front.
+
+    After changes by `place`, `take_out` and `take_out_all`, the caller must call `seal` with the changed keys. Code
+    that changes `records` directly must first let the open `views` save the old records.
     """
 
     __slots__ = (
@@ -87,11 +90,11 @@ class KeyValueMap:
 
     @property
     def first_revision(self) -> int:
-        """Every event from this revision on is kept. It is above the present revision if there are none."""
+        """Every event from this revision on is kept. If no event is kept, this is the next revision."""
         return self.history.first_revision if self.history.is_on else self.revision + 1
 
     def deletion_of(self, key: bytes) -> tuple[int, bool]:
-        """(deleted_revision, exact) of an absent key; (0, True) means that the key was never there. Cost: O(1)."""
+        """(deleted_revision, exact) of an absent key; (0, True) means that the key never existed. Cost: O(1)."""
         place = self.deletions.get(key)
         if place is not None:
             return place[0], True
@@ -123,7 +126,8 @@ class KeyValueMap:
         return old
 
     def take_out_all(self, keys: Sequence[bytes]) -> dict[bytes, RecordItem | None]:
-        """Remove the records of these keys, which are there and ascend. Returns them. Cost: 0.5 µs for each key."""
+        """Remove the records of `keys`, and return these records. Every key must exist, and `keys` must ascend. Cost:
+        0.5 µs for each key."""
         slots, old = self.records.slots, dict[bytes, RecordItem | None]()
         size_bytes = len(keys) * RECORD_OVERHEAD_BYTES
         for key in keys:
@@ -200,11 +204,11 @@ class KeyValueMap:
                 view.save_deletion(place)
 
     def select(self, body: Sequence[Any]) -> tuple[tuple[RangeItem, ...], bool, int]:
-        """Read a page for the body of a range, as (items, more, count).
+        """Read the page that the body of a range command asks for. Returns (items, more, count).
 
-        The page ends at its limit, or before the item that would exceed its bound in bytes. It has at least one item if
-        there is any, so that a listing always makes progress. Cost: O(log n + items), and 50 ns for each 1,000 keys in
-        the range.
+        The page ends at `limit`, or before the item that would exceed `bytes_max`. If the range has keys, the page has
+        at least one item, so that a listing always makes progress. Cost: O(log n + items), and 50 ns for each 1,000
+        keys in the range.
         """
         _, start, end, limit, reverse, keys_only, count_only, _, bytes_max = body
         keys = self.keys
@@ -235,7 +239,7 @@ class KeyValueMap:
         return list(self.keys.walk(low, high)) if low < high else []
 
     def record_at(self, key: bytes, revision: int, written: Mapping[bytes, MaybeRecord]) -> MaybeRecord:
-        """The record of `key` as it was at `revision`. `written`: old records of changes that are not sealed yet."""
+        """The record of `key` as of `revision`. `written`: the old records of keys whose changes are not sealed yet."""
         present = written[key] if key in written else self.records.get(key)
         return self.history.record_at(key, revision, present)
 
@@ -244,8 +248,8 @@ class KeyValueMap:
     ) -> tuple[tuple[RangeItem, ...], bool, int]:
         """Like `select`, as of the revision that the body names. `written`: as in `record_at`.
 
-        Cost: that of `select`, 2 µs for each block of events since then, and 0.4 µs for each key created since then
-        that the page has to skip; and for the keys on the page that have changed, that of `EventsSince.befores`.
+        Cost: that of `select`; plus 2 µs for each block of events above the revision; plus 0.4 µs for each key that the
+        page skips because it was created later; plus that of `EventsSince.befores` for the changed keys of the page.
         """
         _, start, end, limit, reverse, keys_only, count_only, revision, bytes_max = body
         since, keys, records = self.history.since(revision), self.keys, self.records
@@ -273,9 +277,9 @@ class KeyValueMap:
     def _as_they_were(
         self, keys: Iterator[bytes], since: EventsSince, written: Mapping[bytes, MaybeRecord]
     ) -> Iterator[tuple[bytes, RecordItem]]:
-        """The records of keys that existed at the revision of `since`, as they were then.
+        """The records as of the revision of `since`, for keys that existed at that revision.
 
-        They are looked up in portions, because the bytes of a page are known only when its records are.
+        The records are looked up in portions, because how many of them fill a page depends on their sizes.
         """
         portion = PAST_RECORDS_MIN
         while batch := list(islice(keys, portion)):

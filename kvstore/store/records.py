@@ -16,7 +16,8 @@ RecordItem = tuple[bytes, int, int, int, int]
 """(value, create_revision, mod_revision, version, lease_id)"""
 
 SHARES = tuple(range(8, 16))
-"""A part has 8 to 15 slots. There are `PARTS_OF_A_SHARE` parts with each of these numbers of slots."""
+"""The numbers of slots that parts have: 8 to 15. For each of these numbers, `PARTS_OF_A_SHARE` parts have so many
+slots."""
 
 PARTS_OF_A_SHARE = 16
 
@@ -47,7 +48,7 @@ class Records:
         self.slots[hash(key) % SLOTS][key] = record
 
     def part_of(self, key: bytes) -> dict[bytes, RecordItem]:
-        """The part that has the record of `key`, or would have it."""
+        """The part to which `key` belongs, even if the key has no record."""
         return self.slots[hash(key) % SLOTS]
 
     def get(self, key: bytes) -> RecordItem | None:

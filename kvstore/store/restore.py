@@ -1,7 +1,7 @@
 """Restoring a state from a snapshot, in slices of a few ms, while the old state is still in use.
 
-10⁶ records of 16 + 128 bytes are read in 3,200 slices. Freeing that many records or events takes some tenths of a
-second, so the old state is freed in slices, too.
+10⁶ records with keys of 16 bytes and values of 128 are read in 3,200 slices. Freeing 10⁶ records or events takes some
+tenths of a second, so the old state is freed in slices, too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ SLICE_RECORDS = 1_024
 records."""
 
 FREED_RECORDS = 1_024
-"""How many records one slice frees, at 0.2 µs each, or 1 µs if memory goes back to the system."""
+"""How many records one slice frees. A record takes 0.2 µs, or 1 µs if its memory is returned to the operating
+system."""
 
 SPARED_EVERY_SLICES = 64
-"""After this many slices, the rows read so far are frozen, so that the garbage collector does not walk them again."""
+"""How often the rows read so far are frozen: each time after this many slices. The garbage collector does not walk
+frozen rows again."""
 
 Become = Callable[[KeyValueMap, Sessions], tuple[KeyValueMap, Sessions]]
 """A function that makes the given store and sessions the present state, in constant time, and returns the old ones."""
@@ -43,7 +45,8 @@ class Restoring:
         self.is_restored = False
 
     def step(self) -> bool:
-        """Do one slice; False if nothing is left to do. Raises InvalidSnapshot, and the errors of the chunks."""
+        """Do one slice. Returns False if nothing is left to do. Raises InvalidSnapshot, and whatever reading `chunks`
+        raises."""
         if self.is_restored:
             return next(self._old, self) is None
         self._slices += 1
@@ -70,7 +73,8 @@ class Restoring:
 
 
 def _take_apart(store: KeyValueMap, sessions: Sessions) -> Iterator[None]:
-    """Free a state in slices. A state with an open view is left alone: it is freed together with the view."""
+    """Free a state in slices. If a view of the state is open, nothing is done here, and Python frees the state together
+    with the view."""
     if store.views or sessions.views:
         return
     deletions, places = store.deletions, store.deletion_order
@@ -81,7 +85,7 @@ def _take_apart(store: KeyValueMap, sessions: Sessions) -> Iterator[None]:
     while places.drop_last_block():
         yield
     for block in store.history.blocks:
-        block.strip()  # Whoever follows the history may still have to find the revision at which to go on.
+        block.strip()  # The revisions stay: a watch hub still looks up in them where its watchers continue.
         yield
     by_id = store.leases.by_id
     while by_id:
@@ -95,7 +99,7 @@ def _take_apart(store: KeyValueMap, sessions: Sessions) -> Iterator[None]:
 
 
 def _free_records(records: Records) -> Iterator[None]:
-    """Free records in slices. They cannot be used any more."""
+    """Free `records` in slices. Nobody may use them any more."""
     parts, room = records.take_apart(), FREED_RECORDS
     while parts:
         part = parts[-1]

@@ -1,9 +1,9 @@
 """Sessions, and the results that they keep for retries. All of this is replicated state.
 
 A request `(session_id, request_no, acknowledged_up_to)` is refused as closed if its number is at or below the session's
-floor. It is answered with its kept result if there is one, and carried out otherwise; numbers may come in any order.
-A session expires if no command was applied for it during its time-to-live, in leader time. It is closed by the next
-entry, before the commands of this entry.
+floor. Otherwise it is answered with its kept result if there is one, and carried out if there is none. Numbers may come
+in any order. A session expires if no command was applied for it during its time-to-live, in leader time. An expired
+session is closed when the next entry is applied, before the commands of that entry.
 
 See docs/reference/specification.md#9-sessions-and-outcomes.
 """
@@ -36,7 +36,7 @@ def result_bytes(item: Any) -> int:
 
 
 def kept_bytes(result: ResultItem) -> int:
-    """`result_bytes` of a result, faster for the most frequent one."""
+    """The `result_bytes` of a result, computed faster for a put, the most frequent command."""
     return PUT_RESULT_BYTES if result[2] == PUT_DONE else result_bytes(result)
 
 
@@ -49,7 +49,7 @@ class Session:
     def __init__(self, session_id: int, ttl_ns: int, deadline: int, floor: int = 0) -> None:
         self.session_id = session_id
         self.ttl_ns = ttl_ns
-        self.deadline = deadline  # The session expires once leader_time reaches this.
+        self.deadline = deadline  # The session expires once leader time reaches this time.
         self.floor = floor
         self.results: dict[int, ResultItem] = {}
         self.results_bytes = 0
@@ -64,8 +64,8 @@ class SessionsView(Protocol):
     """An open view of the sessions as they were at one moment. The view saves a session before the session changes."""
 
     def save(self, session: Session, *, is_over: bool = False) -> None:
-        """Save a session that is about to change. `is_over`: the session is being removed, so its results never change
-        again."""
+        """Save a session that is about to change. `is_over`: the session is being removed, so its results need no
+        copy."""
 
 
 class Sessions:
@@ -81,7 +81,7 @@ class Sessions:
         self.views: list[SessionsView] = []  # The open views, which save a session before it changes.
 
     def register(self, ttl_ns: int, leader_time: int) -> Session:
-        """Open the next session. The caller has checked `sessions_max`."""
+        """Open a session with the next id. The caller has checked `sessions_max`."""
         session = Session(self.next_id, ttl_ns, leader_time + ttl_ns)
         self.next_id += 1
         self.by_id[session.session_id] = session
@@ -89,7 +89,8 @@ class Sessions:
         return session
 
     def enter(self, item: tuple[Any, ...], leader_time: int, revision: int) -> Session | ResultItem:
-        """Return the session of a command, after updating its deadline and floor; or the refusal if it has expired."""
+        """Return the session of a command, after updating the session's deadline and floor. If there is no such
+        session, return the refusal."""
         session = self.by_id.get(item[0])
         if session is None:
             return refusal_item(SessionExpired(item[0]), revision)
@@ -101,7 +102,7 @@ class Sessions:
         return session
 
     def answered(self, session: Session, request_no: int, limits: StoreLimits, revision: int) -> ResultItem | None:
-        """Return the result of a request that must not be carried out (again); None if it must be carried out."""
+        """Return the kept result of a request, or its refusal. Return None if the request must be carried out."""
         if request_no <= session.floor:
             return refusal_item(RequestClosed(request_no, session.floor), revision)
         kept = session.results.get(request_no)
@@ -140,15 +141,16 @@ class Sessions:
         return expired
 
     def next_deadline(self, time: int = NEVER) -> int | None:
-        """When the next session expires if no request arrives, in ns of leader time; None if no session is open.
+        """When the next session expires if no request arrives, in ns of leader time. None if no session is open.
 
-        If none expires by `time`, the result is only a bound, which is after `time`.
+        If no session expires at or before `time`, the result is some time that is after `time` and not after the next
+        expiry.
         """
         first = self.deadlines.first(time)
         return None if first is None else first[0]
 
     def acknowledge(self, session: Session, acknowledged_up_to: int) -> None:
-        """Raise the floor to `acknowledged_up_to`, which is greater, and forget the results at or below the new floor.
+        """Raise the floor to `acknowledged_up_to`, which is above it, and forget the results up to the new floor.
 
         Cost: O(results forgotten), at most O(results kept).
         """

@@ -1,4 +1,4 @@
-"""Watches on one member, sans-I/O: who wants to hear of which keys, and how far each of them has been served.
+"""Watches on one member, sans-I/O: which keys each watch covers, and which events have been sent for it.
 
-A hub follows the history of the store in slices of its own, so a write does nothing for watches.
+A hub follows the history of the store in slices of its own, so a write does no work for watches.
 """

@@ -9,16 +9,17 @@ from kvstore.protocol.watches import EVENT_OVERHEAD_BYTES, MESSAGE_BYTES_MAX, Wa
 from kvstore.store.history import Event, History
 
 KEPT_BYTES_MAX = 4 << 20
-"""How many bytes of encoded events, and how many bytes of messages, are kept for other watchers that need the same."""
+"""How many bytes of encoded events are kept for other watchers that need the same events, and how many bytes of whole
+messages."""
 
-_BATCH_OVERHEAD_BYTES = 256  # What a kept value takes besides its bytes.
+_BATCH_OVERHEAD_BYTES = 256  # How many bytes a kept value takes besides its content.
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
 
 class EventFilter(NamedTuple):
-    """What a watcher wants of each event that matches its range."""
+    """Which of the events in its range a watcher wants, and whether they must have the record before."""
 
     with_previous: bool
     no_puts: bool
@@ -37,10 +38,10 @@ class EventFilter(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One message. `event_count` 0: all events are filtered out, and nothing is sent. `tail`: the message after its id.
+    """One message. `event_count` 0: all events are filtered out, and nothing is sent.
 
-    `next_number`: the cursor after it. `is_whole`: it ends with the end of `revision`. `is_one`: it has events of one
-    revision only.
+    `tail`: the encoded message without the request id. `next_number`: the cursor of a watcher after this message.
+    `is_whole`: the message ends with the last event of `revision`. `is_one`: all its events have the same revision.
     """
 
     event_count: int
@@ -79,10 +80,11 @@ class _RecentBytes(Generic[KeyT, ValueT]):
 
 
 class BatchMaker:
-    """Makes the messages of one member. `encoded` counts the events that were encoded, `made` the messages."""
+    """Makes the messages of one member. `encoded`: how many events were encoded. `made`: how many messages were
+    made."""
 
     def __init__(self, node_id: bytes) -> None:
-        self._node_id = node_id  # As an encoded item.
+        self._node_id = node_id  # As an encoded CBOR item.
         self._events: _RecentBytes[tuple[int, bool], bytes] = _RecentBytes()
         self._batches: _RecentBytes[tuple[object, int, int, EventFilter], Batch] = _RecentBytes()
         self.message_bytes_max = MESSAGE_BYTES_MAX
@@ -96,7 +98,8 @@ class BatchMaker:
     def shared(
         self, group: object, history: History, numbers: Sequence[int], place: int, stop: int, wanted: EventFilter
     ) -> Batch:
-        """The message of a group of watchers for the events among `numbers` from `place` on, below `stop`."""
+        """The message that `make` returns for these arguments. It is made only once for all watchers of a group with
+        the same filter."""
         key = (group, numbers[place], numbers[stop - 1], wanted)
         batch = self._batches.get(key)
         if batch is None:
@@ -113,10 +116,12 @@ class BatchMaker:
         wanted: EventFilter,
         cost_max: int | None = None,
     ) -> Batch:
-        """Make a message of the events among `numbers` from `place` on, below `stop`, which is the end of a revision.
+        """Make a message of the next events in `numbers[place:stop]`. `stop` must be the end of a revision.
 
-        The message ends with a whole revision. It has at most `message_bytes_max` bytes of events, and costs at most
-        `cost_max`, unless its first revision alone has more. A revision of more than `message_bytes_max` is split.
+        The message ends with the last event of a revision, has at most `message_bytes_max` bytes of events, and costs
+        at most `cost_max`. There are two exceptions. If the first revision alone has more than `message_bytes_max`
+        bytes, the message has only a part of this revision. If the first revision alone costs more than `cost_max`,
+        the message may cost more.
         """
         self.made += 1
         events: list[bytes] = []
@@ -161,5 +166,5 @@ class BatchMaker:
 
 
 def _cost(size_bytes: int, event_count: int) -> int:
-    """What a message takes from the window of its watch."""
+    """How many bytes a message takes from the window of its watch."""
     return size_bytes + EVENT_OVERHEAD_BYTES * event_count

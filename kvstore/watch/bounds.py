@@ -1,4 +1,4 @@
-"""The bounds of the work and the memory of a hub."""
+"""The bounds on the work and the memory of a hub."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kvstore.protocol.watches import MESSAGE_BYTES_MAX
 from kvstore.watch.watcher import GROUP_EVENTS_MAX
 
 STEP_UNITS_MAX = 1 << 20
-"""No host asks for a longer step: about a second."""
+"""The most units of one step: about a second of work. No host asks for more."""
 
 FOLLOW_EVENTS = 64
 """How many events are matched before the units are counted again."""
@@ -20,13 +20,13 @@ SERVE_WATCHERS = 64
 """How many watchers of one group are served before another group has its turn."""
 
 HUB_EVENTS_MAX = 1 << 20
-"""How many event numbers all groups together keep: 8 MiB. At this bound, a group with one more number forgets its own.
-"""
+"""How many event numbers all groups together may keep; they take 8 MiB. A group that adds a number beyond this bound
+forgets all its numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubBounds:
-    """The bounds of one hub. The simulator draws smaller ones, so that a few events reach them.
+    """The bounds of one hub. The simulator draws smaller bounds, so that a few events reach them.
 
     `step_units_max`: the most units of one step, whatever the host asks for.
     """

@@ -1,6 +1,7 @@
-"""Watchers that catch up: those at one place of the history read on together, so that an event is matched once for all.
+"""Watchers that catch up. Watchers at the same place of the history are a cohort: they read on together, so that each
+event is matched only once for all of them.
 
-A cohort that reaches the place of another one joins it.
+A cohort that reaches the place of another cohort joins that cohort.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from kvstore.watch.watcher import Group, Watcher, WatcherState
 class Cohort:
     """Watchers that were sent all events below `number`. The events below `reached` are matched.
 
-    `matched`: numbers of matching events that are not served, by group. `queue`: watchers that are served now, up to
-    the event `serves_to`; it is empty between two services.
+    `matched`: by group, the numbers of matching events that have not been sent to all watchers. `queue`: the watchers
+    to which events below the number `serves_to` are now sent; empty while nothing is being sent.
     """
 
     __slots__ = ("by_group", "matched", "number", "queue", "reached", "serves_to")
@@ -28,7 +29,7 @@ class Cohort:
         self.queue: deque[Watcher] = deque()
 
     def add(self, watcher: Watcher) -> None:
-        """Add a watcher at the number of the cohort."""
+        """Add a watcher that was sent all events below the `number` of the cohort."""
         watcher.state = WatcherState.BEHIND
         self.by_group.setdefault(watcher.group, {})[watcher] = None
 
@@ -41,7 +42,7 @@ class Cohort:
             self.matched.pop(watcher.group, None)
 
     def watchers(self) -> Iterator[Watcher]:
-        """All watchers that are still in the cohort, in the order of joining."""
+        """All watchers that are still in the cohort, group by group."""
         for members in self.by_group.values():
             yield from members
 
@@ -56,14 +57,14 @@ class CohortQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Cohort]] = []
-        self._fresh: dict[int, Cohort] = {}  # By number: cohorts for which nothing was matched at this number yet.
+        self._fresh: dict[int, Cohort] = {}  # By number: the cohort there, if no events were matched for it yet.
         self._serial = 0
 
     def __bool__(self) -> bool:
         return bool(self._heap)
 
     def __iter__(self) -> Iterator[Cohort]:
-        """All cohorts, in no order that matters."""
+        """All cohorts, in no particular order."""
         return (cohort for _, _, cohort in self._heap)
 
     def add(self, watcher: Watcher, number: int) -> None:
@@ -80,13 +81,15 @@ class CohortQueue:
         return self._heap[0][2]
 
     def next_number(self) -> int | None:
-        """The number of the next cohort after the first one; None if there is none further ahead."""
+        """The lower number of the two cohorts that come next in the heap. A number equal to that of the first cohort is
+        ignored; None if no number is left."""
         first = self._heap[0][0]
         numbers = [number for number, _, _ in self._heap[1:3] if number > first]
         return min(numbers, default=None)
 
     def begin(self, cohort: Cohort) -> None:
-        """Note that events are matched for the first cohort: nobody can join it until it has moved."""
+        """Note that the matching of events begins for the first cohort. No watcher can join this cohort until it has
+        moved."""
         if self._fresh.get(cohort.number) is cohort:
             del self._fresh[cohort.number]
 
@@ -98,7 +101,7 @@ class CohortQueue:
 
     def put_back(self, cohort: Cohort) -> None:
         """Add a cohort that `pop` has returned, at its new number."""
-        if not cohort.matched:  # What was read beyond the number is read again, with those who join here.
+        if not cohort.matched:  # Later events are matched again, together with watchers that join here.
             cohort.reached = cohort.number
         there = self._fresh.get(cohort.number)
         if there is not None and not cohort.matched:

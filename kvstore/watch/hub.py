@@ -1,15 +1,15 @@
-"""The hub: follows the history of one member, and gives each watcher the events that it is due.
+"""The hub: it follows the history of one member, and sends each watcher the events in the watcher's range.
 
-A watcher is a cursor. The hub keeps no events for a watcher: what a watcher was not sent is in the history. If the
-history drops such an event, the watch is cancelled. No event is ever skipped.
+A watcher is a cursor. The hub keeps no events for a watcher: events that were not sent yet are read from the history.
+If the history drops such an event, the watch is cancelled. No event is ever skipped.
 
 Watchers that were sent everything are *in step*: they wait in their groups. The hub matches each new event with the
-ranges of the groups (`_follow`), and then sends it to their watchers (`_serve`). Watchers that begin in the past, or
-that lag far behind, are in cohorts (`kvstore.watch.cohorts`): a cohort reads the history until it is in step
-(`_catch_up`).
+ranges of the groups (`_follow`), and then sends it to the watchers of the matching groups (`_serve`). Watchers that
+begin in the past, or that lag far behind, are in cohorts (`kvstore.watch.cohorts`): a cohort reads the history until it
+is in step (`_catch_up`).
 
-The hub never sends a part of a revision whose end it has not matched. Its work is counted in units of about 1 µs; it
-stops when the units of a step are used up. The host calls `step` again while `has_work` is true.
+The hub never sends a part of a revision whose end it has not matched. Work is counted in units of about 1 µs; a step
+ends when its units are used up. The host calls `step` again while `has_work` is true.
 
 See docs/concepts/watches.md.
 """
@@ -40,7 +40,8 @@ IDLE_STEP_UNITS = 4_000
 """The units of one step while the member has nothing else to do."""
 
 PROGRESS_TICKS = 10
-"""At this interval in ticks (seconds), watchers with the flag PROGRESS are told the progress that they do not know."""
+"""The interval, in ticks (seconds), at which idle watchers with the flag PROGRESS are sent a progress message, unless
+they know their progress already."""
 
 
 class WatchSource(Protocol):
@@ -48,7 +49,7 @@ class WatchSource(Protocol):
 
     @property
     def history(self) -> History:
-        """The kept events. Another object after a snapshot was installed."""
+        """The kept events. After a snapshot was installed, this is another object."""
 
     @property
     def revision(self) -> int:
@@ -56,7 +57,7 @@ class WatchSource(Protocol):
 
 
 class WatchOutput(Protocol):
-    """The connections of the member. It may give up a connection during `send`, and calls `gone` for it."""
+    """The connections of the member. `send` may give up the connection; it then calls `gone` of the hub."""
 
     def has_room(self, connection_id: int) -> bool:
         """True if the connection has room for another message with events."""
@@ -84,12 +85,12 @@ class WatchHub:
         self._connections: dict[int, _Watching] = {}
         self._index: RangeIndex[Group] = RangeIndex()
         self._count = 0  # Watches.
-        self._history = History()  # While there are no watches, the hub holds on to nothing.
-        self._number = 0  # The next event to match.
+        self._history = History()  # Empty while there are no watches, so that no old block is kept.
+        self._number = 0  # The number of the next event to match.
         self._whole_number = 0  # The events below this number are matched, and end with a whole revision.
         self._revision = 0  # Everything up to this revision is matched.
         self._oldest = 0  # No watcher needs an event below this number.
-        self._kept = 0  # Event numbers in all groups.
+        self._kept = 0  # How many event numbers all groups keep.
         self._due_groups: deque[Group] = deque()
         self._cohorts = CohortQueue()
         self._ahead: list[tuple[int, int, Watcher]] = []  # A heap by revision.
@@ -107,7 +108,7 @@ class WatchHub:
 
     @bounds.setter
     def bounds(self, bounds: HubBounds) -> None:
-        """Use other bounds. There are no watches yet."""
+        """Use other bounds. There must be no watches yet."""
         assert not self._count
         self._bounds = bounds
         self._batches.message_bytes_max = bounds.message_bytes_max
@@ -129,9 +130,9 @@ class WatchHub:
         return watching is not None and watch_id in watching.watchers
 
     def watch(self, connection_id: int, watch_id: int, spec: WatchSpec) -> None:
-        """Begin a watch, and say from which revision it counts. Raises Busy, RevisionCompacted.
+        """Begin a watch, and tell the client the first revision that the watch covers. Raises Busy, RevisionCompacted.
 
-        The history is on, and the connection has no watch with this id.
+        The history must be on, and the connection must not have a watch with this id.
         """
         assert self._source.history.is_on
         assert not self.has_watch(connection_id, watch_id), watch_id
@@ -173,7 +174,7 @@ class WatchHub:
             self._resume(watcher)
 
     def ask_progress(self, connection_id: int, watch_id: int) -> None:
-        """Tell the watch its progress, once it was sent everything up to the present revision."""
+        """Send a progress message for the watch, once all events up to the present revision were sent for it."""
         watcher = self._find(connection_id, watch_id)
         if watcher is not None:
             watcher.asked_revision = self._source.revision
@@ -199,14 +200,14 @@ class WatchHub:
             self._roomy.append(watching)
 
     def tick(self) -> None:
-        """A second has passed: tell the progress to the connections whose turn it is."""
+        """A second has passed: queue progress messages for the connections whose turn it is."""
         self._ticks += 1
         for connection_id, watching in self._connections.items():
             if (connection_id + self._ticks) % PROGRESS_TICKS == 0:
                 self._reports.extend([each for each in watching.watchers.values() if self._wants_report(each)])
 
     def _wants_report(self, watcher: Watcher) -> bool:
-        """True if the watcher wants to be told its progress, and does not know it."""
+        """True if the watcher is idle, has the flag PROGRESS, and was not told its present progress."""
         is_idle = watcher.state is WatcherState.IDLE
         return is_idle and watcher.tells_progress and watcher.next_revision <= self._revision
 
@@ -227,7 +228,7 @@ class WatchHub:
         return self._oldest < source_history.first_number  # Some watcher may have to be cancelled.
 
     def step(self, units: int = STEP_UNITS) -> None:
-        """Follow the history, and send what is due, for about so many units."""
+        """Follow the history, and send what is due, for about `units` units."""
         if not self._count:
             return
         units = min(units, self._bounds.step_units_max)
@@ -248,7 +249,7 @@ class WatchHub:
                 self._report(watcher)
 
     def _begin(self) -> None:
-        """Begin at the present, because there were no watches."""
+        """Begin at the present end of the history, because there were no watches before."""
         self._history = self._source.history
         self._batches.forget()
         self._number = self._whole_number = self._oldest = self._history.end_number
@@ -302,7 +303,7 @@ class WatchHub:
         return units
 
     def _is_too_many(self, group: Group) -> bool:
-        """True if the group keeps more numbers than it may, or all groups together do."""
+        """True if the group keeps more numbers than a group may, or if all groups together keep too many."""
         bounds = self._bounds
         return len(group.numbers) > bounds.group_events_max or self._kept > bounds.hub_events_max
 
@@ -352,7 +353,7 @@ class WatchHub:
     def _serve_due(self, group: Group, watcher: Watcher, stop: int) -> int:
         """Send one message to a due watcher. Returns the units that were used."""
         used = self._send(watcher, group.numbers, stop)
-        if used == 0:  # It has no room.
+        if used == 0:  # The watcher has no room or no window.
             number = group.next_number(watcher)
             assert number is not None
             self._stall(watcher, number, holds_group=True)
@@ -465,7 +466,7 @@ class WatchHub:
             self._cohorts.put_back(cohort)
 
     def _join(self, cohort: Cohort) -> int:
-        """The watchers of this cohort are in step now."""
+        """Let the watchers of a cohort be in step."""
         used = 1
         for watcher in cohort.watchers():
             if watcher.state is WatcherState.BEHIND:
@@ -490,7 +491,8 @@ class WatchHub:
     # Watchers without room.
 
     def _stall(self, watcher: Watcher, number: int, *, holds_group: bool) -> None:
-        """Let a watcher wait, until it has room and window, before the event `number`."""
+        """Let a watcher wait until it has room and window. Its next event is `number`. `holds_group`: its group keeps
+        the numbers of events for it."""
         watcher.state, watcher.number = WatcherState.STALLED, number
         watcher.holds_group = holds_group
         watcher.group.holders += holds_group
@@ -520,7 +522,8 @@ class WatchHub:
                     self._roomy.append(watching)
 
     def _resume(self, watcher: Watcher) -> None:
-        """Go on with a stalled watcher: in its group, if the group has every number that it needs."""
+        """Let a stalled watcher continue: in its group if the group has every number that the watcher needs, otherwise
+        in a cohort."""
         if not self._output.has_room(watcher.connection_id):
             self._wait_for_room(watcher)
             return
@@ -539,14 +542,14 @@ class WatchHub:
         watcher.holds_group = False
 
     def _trim(self, group: Group) -> None:
-        """Forget the numbers of a group, if nobody waits for them."""
+        """Forget the numbers of a group, if no watcher needs them."""
         if not group.holders and not group.due:
             self._kept -= group.clear()
 
     # Changes of the history.
 
     def _look(self) -> None:
-        """Take note of what happened to the history: replaced by that of a snapshot, switched off, or compacted."""
+        """React if the history was replaced by that of a snapshot, switched off, or compacted."""
         if self._source.history is not self._history:
             self._adopt(self._source.history)
         history = self._history
@@ -572,7 +575,7 @@ class WatchHub:
             if lost:
                 self._cancel(watcher, CancelReason.COMPACTED)
         self._oldest = oldest
-        if any(cohort.number < first_number for cohort in self._cohorts):  # The watchers left in them were sent more.
+        if any(cohort.number < first_number for cohort in self._cohorts):  # Their watchers need only later events.
             places = {watcher: number for watcher, number in self._cursors() if watcher.state is WatcherState.BEHIND}
             self._cohorts.clear()
             for watcher, number in places.items():
@@ -582,13 +585,13 @@ class WatchHub:
             self._clear_lost_groups()
 
     def _clear_lost_groups(self) -> None:
-        """Forget the numbers of all groups: those who needed them are cancelled."""
+        """Forget the numbers of all groups, because the watchers that needed them are cancelled."""
         for group in {watcher.group: None for watcher in self._watchers()}:
             self._kept -= group.clear()
 
     def _cursors(self) -> Iterator[tuple[Watcher, int | None]]:
-        """Every watcher, with the number of the first event that it still needs; None: the next one that the hub
-        matches, or a later one."""
+        """Every watcher, with the number of the first event that it still needs. None if the hub has not matched this
+        event yet."""
         behind = {watcher: cohort.number for cohort in self._cohorts for watcher in cohort.watchers()}
         for watcher in self._watchers():
             if watcher.state is WatcherState.DUE:
@@ -601,7 +604,8 @@ class WatchHub:
                 yield watcher, None
 
     def _adopt(self, history: History) -> None:
-        """Go on with the history of a snapshot. The numbers of its events are new: each place is found by revision."""
+        """Continue with the history of a snapshot. Its events have new numbers, so the place of each watcher is found
+        by revision."""
         old, places = self._history, list[tuple[Watcher, int, int]]()
         for watcher, number in list(self._cursors()):
             if number is None:
@@ -639,7 +643,7 @@ class WatchHub:
                     self._place(watcher, revision, skipped)
 
     def _place(self, watcher: Watcher, revision: int, skipped: int) -> None:
-        """Put a watcher where its next event is: the one after `skipped` events of `revision`."""
+        """Put a watcher at its next event, which is the one after the first `skipped` events of `revision`."""
         history = self._history
         if revision < history.first_revision:
             self._cancel(watcher, CancelReason.COMPACTED)
@@ -667,7 +671,8 @@ class WatchHub:
         )
 
     def _tell_progress(self) -> None:
-        """Tell the progress to watchers that wait for it, and were sent everything before."""
+        """Send the progress messages that watchers have asked for, to those watchers that were sent all earlier
+        events."""
         for watcher in [watcher for watcher in self._asked if self._is_told(watcher)]:
             if self._asked.pop(watcher, watcher) is None:
                 watcher.asked_revision = None

@@ -1,4 +1,4 @@
-"""A watcher: one watch of one connection, with its cursor. A group: all watchers of one range."""
+"""A watcher is one watch of one connection, with its cursor. A group has all watchers of one range."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kvstore.watch.batches import EventFilter
 from kvstore.watch.ranges import KeyRange
 
 GROUP_EVENTS_MAX = 4_096
-"""How many event numbers a group keeps for watchers that wait to be served. Watchers further behind read the history
-itself."""
+"""How many event numbers a group keeps for watchers to which these events are not sent yet. Watchers that are further
+behind read the history."""
 
 
 class WatcherState(enum.Enum):
-    """Where a watcher is."""
+    """The states of a watcher."""
 
-    AHEAD = "ahead"  # It begins at a later revision than the hub has reached.
+    AHEAD = "ahead"  # The hub has not reached its first revision yet.
     IDLE = "idle"  # In its group: it was sent every event so far.
     DUE = "due"  # In the queue of its group: there are events to send.
     BEHIND = "behind"  # In a cohort that reads the history.
@@ -29,8 +29,8 @@ class WatcherState(enum.Enum):
 class Watcher:
     """One watch. `number` is the cursor: every due event below this number was sent.
 
-    `next_revision`: the client was sent all events below this revision, and was told so. It only rises.
-    `is_within`: a part of revision `next_revision` was sent.
+    `next_revision`: the client knows that it was sent all events below this revision. The number only rises.
+    `is_within`: some events of revision `next_revision` were sent, but not all.
     """
 
     __slots__ = (
@@ -58,8 +58,8 @@ class Watcher:
         self.next_revision = 0
         self.number = 0
         self.is_within = False
-        self.holds_group = False  # While it is stalled, its group keeps the numbers of events.
-        self.asked_revision: int | None = None  # Progress up to here, or more, is to be reported.
+        self.holds_group = False  # It is stalled, and its group keeps event numbers for it.
+        self.asked_revision: int | None = None  # Once all up to here is sent, progress is reported.
 
     @property
     def is_gone(self) -> bool:
@@ -68,15 +68,16 @@ class Watcher:
 
     @property
     def has_window(self) -> bool:
-        """True if the window allows a message. A revision that was begun is always finished, because the client gives
-        window back after whole revisions only."""
+        """True if the window allows a message. Once a part of a revision was sent, the rest may always be sent, because
+        the client gives window back only after whole revisions."""
         return self.window_bytes > 0 or self.is_within
 
 
 class Group:
     """The watchers of one range. `numbers`: the numbers of the newest matching events, ascending.
 
-    The numbers are complete from the first one on: the group has every matching event that the hub has seen since.
+    `numbers` has no gaps: from its first number on, it has every matching event up to the last one that the hub has
+    matched.
     """
 
     __slots__ = ("due", "holders", "idle", "is_queued", "numbers", "range", "watchers")
@@ -97,6 +98,6 @@ class Group:
         return count
 
     def next_number(self, watcher: Watcher) -> int | None:
-        """The first event that a due watcher was not sent; None if there is none."""
+        """The number of the first event that a due watcher was not sent; None if there is no such event."""
         place = bisect_left(self.numbers, watcher.number)
         return self.numbers[place] if place < len(self.numbers) else None

@@ -1,8 +1,8 @@
-"""The columnar kernel: it proves all keys of a block at once, in numpy. The kernel shares no code with `key/decide.py`.
+"""The columnar kernel: decides all keys of a block at once, in numpy. The kernel shares no code with `key/decide.py`.
 
-`encode` turns rows into columns. `witness` verifies the order that the revisions propose. `zones` decides keys whose
-written values are unique, without using revisions. `triage` combines both. docs/internals/audit-proofs.md proves the
-rules.
+`encode` turns rows into columns. `witness` verifies the order that the revisions propose. `zones` does not use
+revisions; it decides keys whose written values are unique. `triage` runs `witness`, then `zones` for the keys that
+remain. docs/internals/audit-proofs.md proves that the methods are correct.
 """
 
 from __future__ import annotations

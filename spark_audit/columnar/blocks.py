@@ -1,4 +1,4 @@
-"""Blocks of consecutive whole keys whose rows fit the cache, and arithmetic on rows that are grouped by key."""
+"""Blocks of consecutive keys whose rows fit in the CPU cache, and computations on rows that are grouped by key."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 
 from spark_audit.columnar.columns import NOTHING, OTHER, PRESENT, Bools, Columns, Int64s
 
-# About 10 MB of columns and temporary arrays. The number was chosen by measurement: see benchmarks/audit.
+# This many rows take about 10 MB of columns and temporary arrays. Measurements led to this size (benchmarks/audit).
 BLOCK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive keys of the columns, from `first_key` up to `last_key`, with their rows from `begin` up to `end`.
+    """Consecutive keys of the columns, [`first_key`, `last_key`), with their rows [`begin`, `end`).
 
-    In all other fields, keys, rows and tokens are numbered from the start of the block. `key`: the key of each row.
-    `starts`: as in Columns. `absence`: for each key, the token that stands for its absence; tokens are in [0,
-    `tokens`). `call`, `ret`: time stamps, shifted so that every stamp of a key is greater than all stamps of the keys
+    In the fields after these, keys, rows and tokens are numbered from the start of the block. `key`: the key of each
+    row. `starts`: as in Columns. `absence`: for each key, the token that stands for its absence. `tokens`: the number
+    of tokens. `call`, `ret`: time stamps, shifted so that every stamp of a key is greater than all stamps of the keys
     before it. So a running maximum over the block is a running maximum within each key. `origin`: for each key, a stamp
-    below all of its stamps and above those of the keys before it.
+    below all stamps of this key and above all stamps of the keys before it.
     """
 
     columns: Columns
@@ -58,7 +58,7 @@ class Block:
 
 
 def blocks(columns: Columns, rows_max: int = BLOCK_ROWS) -> Iterator[Block]:
-    """Cut the columns into blocks of at most `rows_max` rows. A key that has more is a block of its own."""
+    """Cut the columns into blocks of at most `rows_max` rows. A key with more rows is a block of its own."""
     key = 0
     while key < columns.keys:
         reach = int(np.searchsorted(columns.starts, columns.starts[key] + rows_max, side="right")) - 1
@@ -92,15 +92,15 @@ def _block(columns: Columns, first: int, last: int) -> Block:
 
 
 def _on_one_axis(call: Int64s, ret: Int64s, keys: int) -> tuple[Int64s, Int64s, int]:
-    """Return calls and returns counted from 1, and the width of the range of stamps that each key needs.
+    """Return calls and returns shifted so that the least is 1, and how many stamps to reserve for each key.
 
-    A return after the last call is reduced to 1 above the last call.
+    A return after the last call may be reduced to the stamp after the last call. This changes no precedence.
     """
     if len(call) == 0:
         return call, ret, 2
     low, high = int(call.min()), int(call.max())
     span = high - low + 3
-    # At either end, the stamp just below or just above does not fit an int64.
+    # For a stamp at either end of the int64 range, the arithmetic below would overflow.
     at_an_end = low == -(2**63) or high >= 2**63 - 2
     if at_an_end or span * keys >= 2**62:  # Only the order of the stamps matters, so ranks can replace them.
         stamps, ranks = np.unique(np.concatenate((call, ret)), return_inverse=True)
@@ -110,7 +110,7 @@ def _on_one_axis(call: Int64s, ret: Int64s, keys: int) -> tuple[Int64s, Int64s, 
 
 
 def not_covered(block: Block) -> Bools:
-    """Return for each key whether it has operations that columns cannot express, or more than one clock."""
+    """Return for each key whether it has operations that columns cannot express, or stamps of more than one clock."""
     columns = block.columns
     other = columns.kind[block.begin : block.end] == OTHER
     clock = block.part(columns.clock)
@@ -128,29 +128,32 @@ def any_of(key: Int64s, where: Bools, keys: int) -> Bools:
 
 
 def first_place(token: Int64s, tokens: int) -> Int64s:
-    """Return for each token its first place, or `len(token)` if it has none. Negative tokens are skipped."""
+    """Return for each token the first place that holds it, or `len(token)` if none does. Negative tokens are skipped.
+
+    `token`: the token at each place.
+    """
     place = np.full(tokens, len(token), np.int64)
     known = np.flatnonzero(token >= 0)[::-1]
-    # Of several assignments to one token, the last one remains, which is that of its first place.
+    # numpy keeps the last of several assignments to one index. The places are reversed, so the first place is kept.
     place[token[known]] = known
     return place
 
 
 def places_of(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:
-    """Return the places that hold any of these tokens, in order."""
-    # NOTHING and PRESENT are negative, so they index the array from its end.
+    """Return the places of `column` that hold any token of `wanted`, in ascending order."""
+    # NOTHING and PRESENT are negative, so they index the two extra entries at the end, which stay False.
     is_wanted = np.zeros(tokens - min(NOTHING, PRESENT), np.bool_)
     is_wanted[wanted] = True
     return np.flatnonzero(is_wanted[column])
 
 
 def first_places(column: Int64s, wanted: Int64s, tokens: int) -> Int64s:
-    """Return for each token of `wanted` its first place, or `len(column)` if it has none."""
+    """Return for each token of `wanted` the first place of `column` that holds it, or `len(column)` if none does."""
     if not len(wanted):
         return wanted
     places = places_of(column, wanted, tokens)[::-1]
     first = np.full(tokens, len(column), np.int64)
-    # Of several assignments to one token, the last one remains, which is that of its first place.
+    # numpy keeps the last of several assignments to one index. The places are reversed, so the first place is kept.
     first[column[places]] = places
     return first[wanted]
 
@@ -161,15 +164,15 @@ def last_place(where: Bools) -> Int64s:
 
 
 def last_of(places: Int64s, count: int) -> Int64s:
-    """Return for each of `count` places the last of `places` up to it (inclusive); -1 if there is none."""
+    """Return for each of `count` places the last one of `places` up to it (inclusive); -1 if there is none."""
     last = np.full(count, NOTHING, np.int64)
     last[places] = places
     return np.maximum.accumulate(last, out=last)
 
 
 def so_far(places: Int64s, count: int) -> Int64s:
-    """Return for each of `count` places how many of `places` lie up to it (inclusive).
+    """Return for each of `count` places how many of `places` are not after it.
 
-    `places`: few, ascending; a place may occur twice.
+    `places` is ascending, and a place may occur more than once.
     """
     return np.repeat(np.arange(len(places) + 1), np.diff(places, prepend=0, append=count))

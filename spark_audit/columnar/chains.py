@@ -1,6 +1,6 @@
-"""Chains of clusters that successful compare-and-sets link, and the interval of time that each chain covers.
+"""Chains of clusters, linked by successful compare-and-sets, and the interval of time that each chain covers.
 
-A maximal chain is a block in the sense of `columnar/zones.py`.
+A maximal chain is a block in the sense of `columnar/zones.py`, not of `columnar/blocks.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from spark_audit.columnar.verify_order import Order
 class Chains:
     """The chains of one block of keys. Every array has one entry for each cluster (`Clusters`).
 
-    `f`, `s`: the cluster's least return and greatest call. `root`: the first cluster of the chain to which the cluster
-    belongs. `depth`: the number of links before the cluster in its chain. `cyclic`: whether this chain is a cycle.
-    `ancestor`: among the earlier clusters of the chain, the one with the greatest `s`; `ancestor_call`: the `s` of this
-    ancestor. `first_return`, `last_call`: at a root, the least `f` and the greatest `s` in its chain.
+    `f`, `s`: the cluster's least return and greatest call. `root`: the first cluster of the cluster's chain. `depth`:
+    the number of links before the cluster in its chain. `cyclic`: whether the links before the cluster lead into a
+    cycle. `ancestor`: among the earlier clusters of the chain, the one with the greatest `s`. `ancestor_call`: the `s`
+    of this ancestor. `first_return`, `last_call`: at a root, the least `f` and the greatest `s` in its chain.
     """
 
     f: Int64s
@@ -35,7 +35,7 @@ class Chains:
     ancestor_call: Int64s
     first_return: Int64s
     last_call: Int64s
-    active: Bools  # Whether the cluster has members.
+    active: Bools  # Whether the cluster has a member or a successor.
 
 
 def chains(block: Block, given: Order, made: Clusters) -> Chains:

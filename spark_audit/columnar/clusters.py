@@ -1,9 +1,9 @@
 """Clusters: a cluster is a write together with the operations that read the value of this write.
 
-Some responses do not identify the write that they read from. Such a response is used only in part: its observation is
-dropped. If several deletions may have caused a read of absence, this read is a cluster of its own. Both rules allow
-more orders than the history itself allows. So every violation that is found is real, but linearizability is not proven
-(`vague`).
+Some responses do not identify the write that they read from. The observation in such a response is ignored. If a key
+has deletions, a read of its absence does not show which deletion it read from, so each such read is a cluster of its
+own. Both rules allow more orders than the history itself allows. So every violation that is found is real, but the
+lack of a violation does not prove linearizability. Such a key is `vague`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from spark_audit.columnar.verify_order import Order
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """The clusters of one block of keys. A cluster has the number of the row of its write.
+    """The clusters of one block of keys.
 
-    The cluster of the initial absence of key k has the number `len(rows) + k`. `of`: for each row its cluster, -1 if
-    the row belongs to no cluster. `before`: for the cluster of a compare-and-set, the cluster of the value that it
-    expected; -1 for other clusters. `observer`: for an unknown write, the row that shows that the write took effect.
-    `unwritten`: rows that found a value which no operation wrote. `vague`: for each key, whether a response was used
-    only in part (see the docstring of this module).
+    The number of a cluster is the row of its write, or of its read if it has no write. The initial absence of key k is
+    the cluster `rows + k`, where `rows` is the number of rows. `of`: for each row its cluster, -1 if the row belongs
+    to no cluster. `before`: for the cluster of a compare-and-set, the cluster of the value that it expected; -1 for
+    other clusters. `observer`: for an unknown write, the row that shows that the write took effect; -1 for other rows.
+    `unwritten`: whether the row found a value which no operation wrote. `vague`: for each key, whether its clusters
+    allow more orders than the history (see the docstring of this module).
     """
 
     of: Int64s
@@ -37,7 +38,7 @@ class Clusters:
 
 
 def clusters(block: Block, given: Order) -> Clusters:
-    """Return the clusters of a block. `given`: the columns of the block's rows, in their own order."""
+    """Return the clusters of a block. `given`: the columns of the block's rows, sorted by (key, call)."""
     rows = len(given)
     place = np.arange(rows)
     deletes = given.writes == given.absence
@@ -63,7 +64,7 @@ def clusters(block: Block, given: Order) -> Clusters:
 
 
 def _writers(given: Order, writes_value: Bools, tokens: int) -> tuple[Int64s, Bools]:
-    """Return for each token the first row that wrote it (-1 if none), and whether several rows may have written it."""
+    """Return for each token the first row that writes it (-1 if none), and whether several rows write it."""
     token = np.where(writes_value, given.writes, NOTHING)
     writer = first_place(token, tokens)
     writer[writer == len(token)] = NOTHING
@@ -71,7 +72,10 @@ def _writers(given: Order, writes_value: Bools, tokens: int) -> tuple[Int64s, Bo
 
 
 def _named(given: Order, repeated: Bools) -> tuple[Int64s, Bools]:
-    """Return `finds` without tokens that several rows wrote, and which rows reported more than the result contains."""
+    """Return `finds` without PRESENT and without tokens that several rows wrote; each such entry becomes NOTHING.
+
+    Also return for each row whether it reports or requires more of the state before it than the returned entry says.
+    """
     by_value = given.finds >= 0
     ambiguous = np.zeros(len(given), np.bool_)
     ambiguous[by_value] = repeated[given.finds[by_value]]

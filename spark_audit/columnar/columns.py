@@ -1,12 +1,13 @@
-"""Operations of many keys as columns of numbers, sorted by (key, call). Each text is encoded exactly once.
+"""Operations of many keys as columns of numbers, sorted by (key, call).
 
 Rows that do not affect the order of a key are left out: failed operations, and reads of unknown outcome. Reads that
-promise less than linearizability (`local` ones, pinned pages) are kept apart in `weak`. The projection of a listing
-(`history/projection.py`) is a read. Projections of transactions, and appends, are of kind OTHER: their keys are decided
-by the Python code (`key/decide.py`).
+promise less than linearizability (`local` and `bounded` reads, and listings at a pinned revision) have columns of their
+own, in `weak`. The projection of a listing onto one of its keys (`history/projection.py`) is a read of this key.
+Appends, and projections of transactions, are of kind OTHER. Columns cannot express them, so `key/decide.py` decides
+their keys.
 
-A *token* stands for a value of one key. Arrow's dictionary compares the texts themselves, so equal tokens mean equal
-texts, whatever their hashes. The tokens of key k run from `tokens[k]` up to `tokens[k + 1]`. The first of these tokens
+A *token* is a number that stands for a value of one key. Arrow's dictionary compares whole texts, not their hashes, so
+equal tokens mean equal texts. Key k has the tokens in [`tokens[k]`, `tokens[k + 1]`). The first of these tokens
 stands for the absence of the key.
 """
 
@@ -29,7 +30,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 FOREVER = 2**63 - 1  # The return of an operation of unknown outcome.
 GET, PUT, DELETE, CAS, OTHER = range(5)
-NOTHING = -1  # In place of a token or a number: it was not reported, or does not apply.
+NOTHING = -1  # Stands for a token or a number that was not reported, or that does not apply.
 PRESENT = -2  # In `finds`: the response reported a record without its value.
 
 _KINDS = {"get": GET, "range": GET, "put": PUT, "delete": DELETE, "cas": CAS}
@@ -63,14 +64,16 @@ NEEDED: pa.Schema = pa.schema(_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The operations of many keys. The rows of key k run from `starts[k]` up to `starts[k + 1]`.
+    """The operations of many keys. The rows of key k are those in [`starts[k]`, `starts[k + 1]`).
 
-    `names[k]`: (run_id, key). `row`: the number of the row in the input. Four fields describe the operation on the
-    condition that it takes effect. `writes`: the token that the operation writes; the token of absence for a
-    deletion that found a record or may have found one. `finds`: the token that the state before the operation must
-    have, or PRESENT or NOTHING; for a failed compare-and-set, the token that its response reported. `differs`: for a
-    failed compare-and-set, a token that the state before it must not have. `expected_revision`: the revision that the
-    record before a compare-and-set must have; if the compare-and-set `failed`, the record must not have it.
+    `names[k]`: the (run_id, key) of key k. `row`: the number of the row in the input. The next four fields describe
+    an operation that takes effect; an operation of unknown outcome is described as if it does.
+
+    `writes`: the token that the operation writes; for a deletion that found a record or may have found one, the token
+    of absence. `finds`: the token that the state before the operation must have, or PRESENT or NOTHING; for a failed
+    compare-and-set, the token that its response reported. `differs`: for a failed compare-and-set, a token that the
+    state before it must not have. `expected_revision`: the revision that the record before a compare-and-set must
+    have; if the compare-and-set `failed`, the record must have a different one.
     """
 
     names: list[tuple[str, str]]
@@ -89,10 +92,10 @@ class Columns:
     finds: Int64s
     differs: Int64s
     expected_revision: Int64s
-    mod: Int64s  # `mod`, `create`, `version`: the numbers that the response reported of the record.
+    mod: Int64s  # `mod`, `create` and `version` are the numbers of the record, as the response reported them.
     create: Int64s
     version: Int64s
-    # Reads of weaker consistency. They share names and tokens with the other operations, but not rows.
+    # The reads that promise less than linearizability, as separate columns with the same names and tokens.
     weak: Columns | None = None
 
     def __len__(self) -> int:
@@ -116,7 +119,7 @@ class Columns:
         return Columns([self.names[key] for key in keys.tolist()], starts, tokens, **columns)
 
     def where(self, rows: Bools) -> Columns:
-        """Return the same keys and tokens with these rows only."""
+        """Return these rows only. All keys and tokens stay."""
         starts = np.concatenate(([0], np.cumsum(rows)))[self.starts]
         return Columns(self.names, starts, self.tokens, **{name: getattr(self, name)[rows] for name in _PER_ROW})
 
@@ -137,15 +140,18 @@ def rows_of(columns: Columns, keys: Int64s) -> Int64s:
 
 
 def encode_rows(rows: Iterable[Mapping[str, Any]]) -> Columns:
-    """Return the columns of rows in memory.
+    """Return the columns of these rows.
 
-    The rows are well-formed (docs/reference/specification.md#103-row), and each is of one key.
+    Every row must be well-formed (docs/reference/specification.md#103-row) and concern one key.
     """
     return encode(pa.Table.from_pylist([{**row} for row in rows], schema=NEEDED))
 
 
 def encode(table: pa.Table) -> Columns:
-    """Return the columns of a table of well-formed rows, each of one key. Missing columns count as null. O(n log n)."""
+    """Return the columns of a table. Takes O(n log n).
+
+    Every row must be well-formed and concern one key. A column that the table does not have counts as null.
+    """
     source = _Source(table)
     op, status = source.codes("op"), source.codes("status")
     ok, unknown = status.equal("ok"), status.equal("unknown")
@@ -192,7 +198,7 @@ def encode(table: pa.Table) -> Columns:
 
 
 def key_ids(table: pa.Table) -> Int64s:
-    """Return for each row of the table the number of its key: the index in the `names` that `encode` returns."""
+    """Return for each row of the table the number of its key, which is its index in `names` of `encode(table)`."""
     return _key_ids(_Source(table.select(["run_id", "key"])))[0]
 
 
@@ -209,7 +215,7 @@ class _Codes:
 
 
 class _Source:
-    """The columns of a table as numpy arrays; missing columns are null."""
+    """The columns of a table as numpy arrays. A column that the table does not have counts as null."""
 
     def __init__(self, table: pa.Table) -> None:
         self.rows = table.num_rows
@@ -249,7 +255,7 @@ class _Source:
 
 
 def _used(ids: Int64s, texts: list[str | None]) -> _Codes:
-    """Encode the same texts by a dictionary without unused and repeated entries."""
+    """Return the same column of texts with a dictionary that has no unused and no repeated entries."""
     there = np.zeros(len(texts) + 1, np.bool_)
     there[ids] = True
     number: dict[str, int] = {}
@@ -283,7 +289,7 @@ def _numbers(column: Any, null: int) -> Int64s:
 
 
 def _key_ids(source: _Source) -> tuple[Int64s, list[tuple[str, str]]]:
-    """Return for each row the number of its (run, key), and the pairs by number."""
+    """Return for each row the number of its (run_id, key), and the list of these pairs in the order of the numbers."""
     run, key = source.codes("run_id"), source.codes("key")
     runs = run.texts or [""]
     if len(runs) == 1:
@@ -294,7 +300,7 @@ def _key_ids(source: _Source) -> tuple[Int64s, list[tuple[str, str]]]:
 
 
 def _by_key_and_call(key: Int64s, call: Int64s, taking_part: Bools) -> Int64s:
-    """The rows that take part, sorted by (key, call)."""
+    """Return the numbers of the rows for which `taking_part` is true, sorted by (key, call)."""
     row = np.flatnonzero(taking_part)
     if len(row) > 1 and (np.diff(call[row]) < 0).any():
         row = row[np.argsort(call[row], kind="stable")]
@@ -304,7 +310,8 @@ def _by_key_and_call(key: Int64s, call: Int64s, taking_part: Bools) -> Int64s:
 def sorted_by(rank: Int64s) -> Int64s:
     """Return a stable argsort of numbers ≥ 0.
 
-    Each rank is packed with its place into one number, because these numbers sort several times faster.
+    Each rank is packed with its place into one number. To sort these numbers is several times faster than an argsort of
+    the ranks.
     """
     place_bits = max(1, len(rank) - 1).bit_length()
     if len(rank) == 0 or int(rank.max()).bit_length() + place_bits > 63:
@@ -315,7 +322,7 @@ def sorted_by(rank: Int64s) -> Int64s:
 
 
 class _Meaning:
-    """The effect of each row of the source on its key."""
+    """The effect of each row of the source on its key, and what the row requires of the state before it."""
 
     def __init__(self, source: _Source, kind: Int8s, unknown: Bools) -> None:
         found, succeeded = source.flags("found"), source.flags("succeeded")
@@ -340,10 +347,7 @@ class _Meaning:
         self._source = source
 
     def tokens(self, row: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s, Int64s, Int64s]:
-        """Return `writes`, `finds` and `differs` of these rows, and the first token of each key.
-
-        The last entry of the first tokens is the end of the last key's tokens.
-        """
+        """Return `writes`, `finds` and `differs` of these rows, and `tokens` of all keys (see `Columns`)."""
         source, rows = self._source, self._source.rows
         texts = pa.concat_arrays([source.text("value"), source.text("expected"), source.output_text("value")])
         ids = _numbers(texts.dictionary_encode().indices, NOTHING)
@@ -367,9 +371,9 @@ def _valid_output(source: _Source, name: str) -> Bools:
 
 
 def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64s]:
-    """Replace values by tokens (NOTHING stays NOTHING), and return the tokens and the first token of each key.
+    """Return the values replaced by tokens (NOTHING stays NOTHING), and `tokens` of all keys (see `Columns`).
 
-    The rows are sorted by key.
+    The rows must be sorted by key.
     """
     flat = values.reshape(-1)
     known = np.flatnonzero(flat >= 0)
@@ -381,13 +385,13 @@ def number_tokens(values: Int64s, key: Int64s, keys: int) -> tuple[Int64s, Int64
         _, value = np.unique(owner * size + value, return_inverse=True)
         value, size = value.reshape(-1), len(_)
     first_seen = np.zeros(size, np.int64)
-    # Of several assignments to one value, the last one remains, which is that of its first place.
+    # numpy keeps the last of several assignments to one index. The places are reversed, so the first place is kept.
     first_seen[value[::-1]] = np.arange(len(value))[::-1]
     is_first = np.zeros(len(value), np.bool_)
     is_first[first_seen[value]] = True
     rank = (np.cumsum(is_first) - 1)[first_seen[value]]
     tokens = np.full(len(flat), NOTHING, np.int64)
-    # Smaller tokens stand for the values before this one, and for the absence of each key up to and including this key.
+    # `rank` counts the smaller tokens that stand for values, `owner + 1` those that stand for the absence of a key.
     tokens[known] = rank + owner + 1
     new = np.bincount(owner[is_first], minlength=keys)
     first = np.concatenate(([0], np.cumsum(new + 1)))

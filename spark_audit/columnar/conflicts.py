@@ -1,4 +1,4 @@
-"""Violations of single keys, and the few rows that show each. Only the first violation found of each key is kept."""
+"""Finds violations of single keys, and the few rows that show each. Only the first violation of each key is kept."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ UNWRITTEN, NOT_DIFFERENT, BEFORE_ITS_WRITE, TWO_REVISIONS, TWO_SUCCESSORS, CYCLE
 
 
 class ConflictFinder:
-    """Collects violations of one block of keys.
+    """Collects the violations of the keys in one block.
 
-    `core`: for each key, the rows of the columns that show its violation. `reason`: for each key, an index of REASONS,
-    or -1.
+    `core`: for each key, the rows of the columns that show its violation. `reason`: for each key, the index of the
+    violation in REASONS; -1 if there is none.
     """
 
     def __init__(self, block: Block, given: Order, made: Clusters) -> None:
@@ -39,8 +39,8 @@ class ConflictFinder:
     def _note(self, reason: int, *rows: Int64s) -> None:
         """Record violations with this reason.
 
-        `rows`: arrays of equal length; the entries at one index belong to one violation. The entries are rows of the
-        block, -1 for none. The entry in the first array determines the key.
+        `rows`: arrays of equal length. Their entries at one index are the rows of one violation, numbered in the block;
+        -1 for none. The key of a violation is that of its entry in the first array.
         """
         fresh = self.reason[self._block.key[rows[0]]] < 0
         table = np.stack([column[fresh] for column in rows], axis=1)[::-1]
@@ -50,11 +50,11 @@ class ConflictFinder:
         for place in range(1, table.shape[1]):  # Name each operation only once.
             again = (table[:, :place] == table[:, place : place + 1]).any(axis=1)
             table[again, place] = NOTHING
-        # Of several assignments to one key, the last one remains, which is that of its first violation.
+        # numpy keeps the last of several assignments to one key. The table is reversed, so the first violation is kept.
         self.core[key, : table.shape[1]] = table
 
     def answers(self) -> None:
-        """Find violations that a single operation shows, or a read together with its write."""
+        """Find violations that a single operation shows, or reads together with the write from which they read."""
         given, made, rows = self._given, self._made, np.arange(len(self._given))
         unwritten = rows[made.unwritten]
         if len(unwritten):
@@ -88,7 +88,7 @@ class ConflictFinder:
             self._note(NOT_DIFFERENT, readers[failed], write[failed])
 
     def chains(self, linked: Chains) -> None:
-        """Find clusters with two successors, cyclic chains, and chains whose operations are in the wrong order."""
+        """Find clusters with two successors, cyclic chains, and chains whose order contradicts real time."""
         given, made = self._given, self._made
         links = np.flatnonzero(made.before >= 0)
         if not len(links):
@@ -127,7 +127,7 @@ class ConflictFinder:
         return np.where(cluster < len(self._given), cluster, NOTHING)
 
     def pairs(self, linked: Chains) -> None:
-        """Find pairs of blocks in which each block must precede the other."""
+        """Find pairs of blocks (see `columnar/zones.py`) of which each block would have to precede the other."""
         block = np.flatnonzero(linked.active & (linked.root == np.arange(len(linked.root))) & ~linked.cyclic)
         begin, end = linked.first_return[block], linked.last_call[block]
         forward = block[begin < end]
@@ -149,12 +149,16 @@ class ConflictFinder:
     def _conflict(self, linked: Chains, one: Int64s, other: Int64s) -> None:
         returned, called = self._block_ends(linked)
         ends = [returned[one], called[one], returned[other], called[other]]
-        # A block of the initial absence may have no row with a return, so the row with the greatest call replaces it.
+        # The block of the initial absence may have no row with the least return. The row with the greatest call is
+        # used instead.
         ends[0] = np.where(ends[0] >= 0, ends[0], ends[1])
         self._note(PAIR, *ends, self._write(one), self._write(other))
 
     def _block_ends(self, linked: Chains) -> tuple[Int64s, Int64s]:
-        """Return for each root the row with the block's least return, and the row with its greatest call."""
+        """Return for the root of each block the row with the block's least return, and the row with its greatest call.
+
+        An entry is -1 if there is no such row.
+        """
         returned, called = self._ends(linked)
         clusters = np.flatnonzero(linked.active)
         root = linked.root[clusters]

@@ -1,10 +1,10 @@
-"""Unknown writes that no operation read, but that must have taken effect because of some response.
+"""Hidden writes: unknown writes whose value no operation read, but which some response shows to have taken effect.
 
-The response reports a creation revision, a version, absence or presence that the known writes do not explain. It
-requires an unknown deletion or an unknown put before a certain place of the order. Such a place is a *slot*. Unknown
-writes that were not observed, and that were called early enough, fill the slots; each slot takes the write called last.
-An unknown compare-and-set fills a slot only directly after the write that it expected. This choice need not be right,
-because the resulting order is verified like any other.
+The response reports a creation revision, a version, absence or presence that the other writes do not explain. So an
+unknown write must stand before a certain place of the order. Such a place is a *slot*. The candidates for a slot are
+the unknown writes that were not observed and were called early enough; the slot takes the candidate that was called
+last. An unknown compare-and-set fills a slot only directly after the write that it expected. A wrong choice proves
+nothing false, because the resulting order is verified like any other.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from spark_audit.columnar.verify_order import Order, States, counts, states
 
 
 def with_hidden(proposal: Proposal) -> Proposal:
-    """Insert unknown writes wherever creations, versions, absence and presence require them.
+    """Insert unknown writes wherever reported creations, versions, absence and presence require them.
 
-    Requirements that arise from an insertion are not met.
+    An insertion may create another requirement. This requirement is left to the next call.
     """
     unused = np.flatnonzero(proposal.unused())
     if not len(unused):
@@ -43,11 +43,11 @@ def with_hidden(proposal: Proposal) -> Proposal:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """The states along an order, computed without revisions.
+    """The states along an order, and the deadlines for insertions.
 
     `before`: the state before each place. `number`, `creation`: see `counts` in columnar/verify_order.py. `deadline`:
-    for each place, the latest call that a write inserted there may have. It is the least return of the operations from
-    that place on (stamps as in Block).
+    for each place, the latest call that a write inserted there may have. This is the least return among the operation
+    at the place and all later operations (stamps as in Block).
     """
 
     before: States
@@ -62,22 +62,22 @@ class _Replay:
 
 
 def _fillers(given: Order, rows: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Return, of these rows, the deletions, the writes that expect absence, and the puts (which expect nothing)."""
+    """Return, from these rows, the deletions, the compare-and-sets that expect absence, and the puts."""
     finds, writes, absence = given.finds[rows], given.writes[rows], given.absence[rows]
     makes = (writes >= 0) & (writes != absence)
     blind = (finds == NOTHING) & (given.expected_revision[rows] < 0)
     return rows[writes == absence], rows[(finds == absence) & (writes >= 0)], rows[makes & blind]
 
 
-_DELETES, _CREATES, _COUNTS = range(3)  # The ranks of slots: they order the slots at one place.
+_DELETES, _CREATES, _COUNTS = range(3)  # The ranks of slots. Writes inserted at the same place are in this order.
 
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
     """Places before which a write is missing.
 
-    `rank`: the order among the slots of one place. `revision`: the revision that the write must have had, -1 if none is
-    named.
+    `rank`: the order of the slot among the slots at the same place. `revision`: the revision that the write must have;
+    -1 if it is not known.
     """
 
     place: Int64s
@@ -91,10 +91,12 @@ class _Slots:
 
 
 def _structural(proposal: Proposal, before: States, creations: _Creations, named: Int64s) -> tuple[_Slots, _Slots]:
-    """Return the slots of deletions, and the slots of puts.
+    """Return the slots that need a deletion, and the slots that need a put.
 
-    A response that reports absence or a creation requires a deletion. A response that reports a creation, presence or a
-    revision requires a put. `named`: the places of compare-and-sets that expected a revision which no write has.
+    If the state before a response has a record, a report of absence or of a creation requires a deletion. A report of a
+    creation requires a put, and so does a report of presence if the state has no record. `named`: the places of
+    successful compare-and-sets whose expected revision no write before them has. Each of these places requires a put
+    with this revision.
     """
     order = proposal.order
     absent_at = (order.finds == order.absence) & before.present
@@ -114,9 +116,9 @@ def _structural(proposal: Proposal, before: States, creations: _Creations, named
 def _named_swaps(
     proposal: Proposal, replay: _Replay, named: Int64s, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, _Slots]:
-    """Return the unknown compare-and-sets that expect the record before a place of `named`.
+    """Find unknown compare-and-sets that expect the record before a place of `named`, and so fit the slot there.
 
-    The second result has, for each of them, a slot at that place.
+    Return these compare-and-sets, and for each of them the slot at its place.
     """
     order, (swaps, after) = proposal.order, expecting
     at, swap = np.intersect1d(replay.before.writer[named], after, return_indices=True)[1:]
@@ -126,10 +128,10 @@ def _named_swaps(
 
 
 def _named(proposal: Proposal, before: States) -> tuple[Proposal, Int64s]:
-    """Find places where a compare-and-set succeeded, but the write before it does not have the expected revision.
+    """Find compare-and-sets that succeeded although the last write before them does not have the expected revision.
 
-    If the write before it is an unknown write without a revision, this write gets the expected revision. The remaining
-    places need another write, and are returned.
+    If that write is an unknown write without a revision, it gets the expected revision. Each of the other
+    compare-and-sets needs another write before it; their places are returned.
     """
     order = proposal.order
     named = np.flatnonzero((order.expected_revision >= 0) & ~order.failed)
@@ -162,11 +164,11 @@ def _parts(slots: _Slots) -> tuple[Int64s, Int64s, Int64s]:
 
 @dataclass(frozen=True, slots=True)
 class _Creations:
-    """Creations that responses report.
+    """The creations that responses report.
 
-    `revision`: the reported revision of the creation. `place`: the first write of that revision or above. `known`:
-    whether that write is the creation. `reader`: the first place that reports the creation. `of`: for each place, the
-    number of the creation that it reports, -1 if none.
+    `revision`: the reported revision of the creation. `place`: the place of the key's first write with this or a higher
+    revision. `known`: whether this write is the creation. `reader`: the first place whose response reports the
+    creation. `of`: for each place of the order, the index of the creation that its response reports; -1 if none.
     """
 
     place: Int64s
@@ -179,7 +181,8 @@ class _Creations:
 def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creations]:
     """Find the reported creations.
 
-    If no known write is the creation, it may be an unknown write, which then gets the reported revision.
+    If no write in the order has the revision of a creation, an unknown write in the order may be this creation. That
+    write then gets the revision.
     """
     order, key = proposal.order, proposal.key()
     readers = np.flatnonzero((order.create >= 0) & replay.before.present)
@@ -188,7 +191,7 @@ def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creation
         return proposal, _Creations(readers, readers, np.zeros(0, np.bool_), readers, of)
     span = int(order.create.max()) + 1
     codes = key[readers] * span + order.create[readers]
-    # Most readers report the same creation as the reader before, so only changes are looked at.
+    # Most readers report the same creation as the reader before them. The first reader of each such run is enough.
     run = np.flatnonzero(np.diff(codes, prepend=NOTHING))
     code, first, number = np.unique(codes[run], return_index=True, return_inverse=True)
     place, known = _write_of(proposal, replay.before.writes, code // span, code % span)
@@ -200,10 +203,10 @@ def _creations(proposal: Proposal, replay: _Replay) -> tuple[Proposal, _Creation
 
 
 def _write_of(proposal: Proposal, writers: Int64s, key: Int64s, revision: Int64s) -> tuple[Int64s, Bools]:
-    """Find for each (key, revision) the key's first write of that revision or above.
+    """Find for each (key, revision) the key's first write with this or a higher revision.
 
-    Return the place of this write, and whether the write has exactly that revision. The place is the number of places
-    if there is no such write. `writers`: the places of all writes.
+    Return the place of this write, and whether the write has exactly this revision. If there is no such write, the
+    place is the length of the order. `writers`: the places of all writes.
     """
     if not len(key):
         return key, np.zeros(0, np.bool_)
@@ -220,10 +223,11 @@ def _write_of(proposal: Proposal, writers: Int64s, key: Int64s, revision: Int64s
 
 
 def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Proposal, _Creations]:
-    """Assign each creation without a write to the unknown write just before it, if version and place permit it.
+    """Assign each creation that no known write made to the unknown write directly before its place.
 
-    If a chain of unknown compare-and-sets stands just before the creation, the creation is assigned to the first
-    operation of the chain.
+    The write must be able to create a record, and must fit the reported version. If a chain of unknown compare-and-sets
+    stands directly before the place, the creation is assigned to the first write of the chain. That write gets the
+    revision of the creation.
     """
     order, number = proposal.order, replay.number
     write = replay.before.writer[made.place]
@@ -240,7 +244,7 @@ def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Pro
     version = order.version[made.reader]
     counted = version == number[replay.before.writer[made.reader]] - number[first] + 1
     chained = unnamed & ~fits & counted & (version >= 0) & blind(first) & (order.revision[first] < 0)
-    # The creation happened at this place or earlier.
+    # If a creation is not assigned to a write, it happened at `made.place` or earlier.
     place = np.where(fits, write, np.where(chained, first, made.place))
     fits = (fits & ((version < 0) | counted)) | chained
     adopted = _Creations(place, made.revision, made.known | fits, made.reader, made.of)
@@ -250,16 +254,17 @@ def _adopted(proposal: Proposal, replay: _Replay, made: _Creations) -> tuple[Pro
 def _versions(
     proposal: Proposal, replay: _Replay, creations: _Creations, named: Int64s, expecting: tuple[Int64s, Int64s]
 ) -> tuple[Int64s, Int64s, _Slots]:
-    """Return the writes that the reported versions require.
+    """Find the unknown writes that the reported versions require.
 
-    The results are compare-and-sets, the places before which they go, and slots of puts. The version of a record counts
-    from its reported creation, known or hidden. If no creation was reported, it counts from the last creation in the
-    order. `named`: places before which a write is inserted for another reason.
+    Return compare-and-sets, the places before which they are to be inserted, and slots for puts. The version of a
+    record is counted from its reported creation, even if that creation is hidden. If no creation was reported, the
+    version is counted from the last creation in the order. `named`: places before which a write is inserted for another
+    reason.
     """
     order, before, creation = proposal.order, replay.before, replay.creation
     number = replay.number + so_far(named, len(order)) if len(named) else replay.number
     readers = np.flatnonzero((order.version >= 0) & (before.writer >= 0) & before.present)
-    # Of the readers that find the record of the same write, one is enough.
+    # Among adjacent readers that find the record of the same write, one is enough.
     readers = readers[np.flatnonzero(np.diff(before.writer[readers], prepend=NOTHING))]
     writer = before.writer[readers]
     epoch, base, until = creation[writer], number[creation[writer]] - 1, creation[writer]
@@ -268,7 +273,7 @@ def _versions(
     place, known = creations.place[of[some]], creations.known[of[some]]
     makes = (order.writes[place] >= 0) & (order.writes[place] != order.absence[place])
     epoch[some] = place
-    base[some] = number[place] - np.where(known, 1, makes + 1)  # `number` does not include a creation that is hidden.
+    base[some] = number[place] - np.where(known, 1, makes + 1)  # `number` does not count a hidden creation.
     until[some] = np.where(known, place, place - 1)
     excess = order.version[readers] - (number[writer] - base)
     goes_on = np.diff(epoch, prepend=NOTHING) == 0
@@ -284,7 +289,7 @@ def _versions(
 
 @dataclass(frozen=True, slots=True)
 class _Gaps:
-    """Gaps in the order: `missing` writes after the place `after`, up to (not behind) the place `until`."""
+    """Gaps in the order. `missing` writes must be inserted after `after`, at the latest immediately before `until`."""
 
     until: Int64s
     after: Int64s
@@ -296,7 +301,8 @@ def _swaps(
 ) -> tuple[Int64s, Int64s, Int64s]:
     """Find unknown compare-and-sets that fit into gaps.
 
-    Return these compare-and-sets, the places before which they go, and the number of writes still missing in each gap.
+    Return these compare-and-sets, the places before which they are to be inserted, and the number of writes that are
+    still missing in each gap.
     """
     order, given, writers = proposal.order, proposal.given, replay.before.writes
     swaps, wrote = expecting
@@ -320,7 +326,7 @@ def _swaps(
 def _filled(
     proposal: Proposal, deadline: Int64s, wanted: tuple[tuple[_Slots, Int64s], ...], rows: Int64s, slots: _Slots
 ) -> Proposal:
-    """Insert `rows` at `slots`, and fill the slots of `wanted` from their candidates while there are enough."""
+    """Insert `rows` at `slots`, and fill the slots in `wanted` from their candidates as far as these suffice."""
     for some, candidates in wanted:
         taken = np.isin(some.place * 4 + some.rank, slots.place * 4 + slots.rank) & (some.rank == _CREATES)
         place, rank, revision = (column[~taken] for column in _parts(some))
@@ -333,13 +339,14 @@ def _filled(
 def _last_called(deadline: Int64s, call: Int64s, origin: Int64s) -> tuple[Int64s, Int64s]:
     """Match slots with fillers; return the slots and the fillers of the pairs.
 
-    Each slot, the earliest first, takes the filler called last before its deadline. So as many slots as possible are
-    filled, and the fillers that remain are those called earliest, which fit the most slots. Slots match fillers as
-    closing brackets match opening brackets, so a slot and its filler are neighbours among the brackets of one depth.
-    `origin`: a stamp for each key; all stamps of a key lie above its origin and below the origin of the next key.
+    In the order of their deadlines, each slot takes the unused filler that was called last before its deadline. So as
+    many slots as possible are filled, and the fillers that remain are those called earliest, which fit the most slots.
+    Slots match fillers as closing brackets match opening brackets, so a slot and its filler are neighbours among the
+    brackets of one depth. `origin`: a stamp for each key; all stamps of a key lie above its origin and below the origin
+    of the next key.
     """
     times = np.concatenate((call, deadline))
-    # At equal stamps a call comes before a deadline, because it still meets the deadline.
+    # At equal stamps the call comes before the deadline, because a call at the deadline still meets it.
     event = np.argsort(times, kind="stable")
     opens = event < len(call)
     key = np.searchsorted(origin, times[event], side="right")

@@ -1,4 +1,4 @@
-"""Inserts the unknown writes whose value was observed, each immediately before its first observer."""
+"""Inserts the unknown writes whose values were observed. Each is inserted immediately before its first observer."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from spark_audit.columnar.proposed_order import Draft, Proposal
 
 
 def with_observed(draft: Draft) -> Proposal:
-    """Insert every unknown put and compare-and-set whose value an operation found.
+    """Insert every unknown put and compare-and-set whose value was found by an operation in the order.
 
-    The operation may be a completed one, or an inserted compare-and-set. `draft`: the completed operations.
+    That operation is a completed one or an unknown compare-and-set that is inserted itself. `draft` must contain all
+    completed operations, and no others.
     """
     block, given = draft.block, draft.given
     rows = np.flatnonzero(block.unknown & (given.writes >= 0) & (given.writes != given.absence))
     written = given.writes[rows]
     owner = np.full(block.tokens, NOTHING, np.int64)
-    # If several writes wrote the token, its owner is the write called first.
+    # If several unknown writes write the token, its owner is the write called first.
     owner[written[::-1]] = np.arange(len(rows))[::-1]
     also = places_of(given.writes, written, block.tokens)
     owner[given.writes[also[~block.unknown[also]]]] = (
-        NOTHING  # An acknowledged write wrote these tokens, so no unknown write is needed.
+        NOTHING  # An acknowledged write wrote these tokens, so no unknown write is needed to explain them.
     )
     rows_find, places_find, revision_of = _finds(draft, owner)
     mine = owner[written] == np.arange(len(rows))
@@ -40,19 +41,18 @@ def with_observed(draft: Draft) -> Proposal:
 
 
 def _finds(draft: Draft, owner: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Return `finds` of all rows, `finds` of all places, and the reported revision of each token.
+    """Return `finds` of all rows, `finds` of all places, and for each token its reported revision (-1 if none).
 
     In both `finds`, a compare-and-set that expects a revision finds the token that was written at this revision, or
-    NOTHING if that token is not known. The last array has for each token its reported
-    revision, or -1. Only tokens of unknown writes (`owner`) are looked up, because every other write carries its
-    revision itself.
+    NOTHING if that token is not known. Only tokens that have an `owner` are looked up, because every acknowledged write
+    carries its own revision.
     """
     block, given = draft.block, draft.given
     revision_of = np.full(block.tokens, NOTHING, np.int64)
     places_find = given.finds[draft.rows]
     readers = draft.rows[places_of(places_find, np.flatnonzero(owner >= 0), block.tokens)]
     readers = readers[given.mod[readers] >= 0][::-1]
-    # Of several assignments to one token, the last one remains, which is that of the first reader.
+    # numpy keeps the last of several assignments to one token. The readers are reversed, so the first reader is kept.
     revision_of[given.finds[readers]] = given.mod[readers]
     if given.expected_revision.max(initial=NOTHING) < 0:
         return given.finds, places_find, revision_of

@@ -8,9 +8,9 @@ from spark_audit.columnar.columns import NOTHING, Bools, Int64s
 
 
 def least_of_descendants(parent: Int64s, value: Int64s) -> Int64s:
-    """Return for each link the least value among itself and its descendants.
+    """Return for each link the least value among its own value and those of its descendants.
 
-    `parent`: -1 for none. The chains may contain cycles.
+    `parent`: the parent of each link, -1 if it has none. The chains may contain cycles.
     """
     least, jump = value.copy(), parent.copy()
     for _ in range(len(parent).bit_length()):
@@ -24,9 +24,9 @@ def least_of_descendants(parent: Int64s, value: Int64s) -> Int64s:
 
 
 def depths(parent: Int64s) -> tuple[Int64s, Int64s, Bools]:
-    """Return for each link its root, the number of links before it, and whether it leads into a cycle.
+    """Return for each link its root, the number of its ancestors, and whether a cycle is among its ancestors.
 
-    For a link that leads into a cycle, the root and the number mean nothing.
+    If a cycle is among the ancestors of a link, the root and the number have no meaning.
     """
     depth = (parent >= 0).astype(np.int64)
     root = np.where(parent >= 0, parent, np.arange(len(parent)))

@@ -13,11 +13,11 @@ from spark_audit.columnar.verify_order import Order
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A proposed order without its columns.
+    """A proposed order of rows, before the columns are put into this order.
 
-    `rows`: the rows of the block, in the proposed order. `given`: the columns of all rows, in their own order. In
-    `given`, the `revision` of an unknown write is the revision that responses name; -1 as long as no such response is
-    known. `sizes`: for each key, its number of places.
+    `rows`: the chosen rows of the block, in the proposed order. `given`: the columns of all rows of the block, sorted
+    by (key, call). In `given`, the `revision` of an unknown write is the revision that a response shows it to have, or
+    -1 while no such response is known. `sizes`: for each key, its number of places in the order.
     """
 
     block: Block
@@ -38,7 +38,7 @@ class Draft:
         return Draft(self.block, with_revisions(self.given, rows, revision), merged, sizes)
 
     def in_order(self) -> Proposal:
-        """Return the proposal: this order together with its columns."""
+        """Return the proposal, which has the columns in this order."""
         sizes = self.sizes
         begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
         order = self.given.taken(self.rows, begins=begins, absence=np.repeat(self.block.absence, sizes))
@@ -81,9 +81,9 @@ class Proposal:
         return Proposal(self.block, given, self.rows, order, self.sizes)
 
     def with_row(self, places: Int64s, rows: Int64s) -> Proposal:
-        """Put these rows at these places.
+        """Replace the rows at these places by the given rows.
 
-        Each new row is of the same key as the row that it replaces, and keeps its own revision.
+        Each new row must be of the same key as the row that it replaces. It keeps its own revision.
         """
         there = self.rows.copy()
         there[places] = rows
@@ -91,11 +91,12 @@ class Proposal:
         return replace(self, rows=there, order=order)
 
     def out_of_turn(self) -> Bools:
-        """Find the places whose revision is below the last known revision of the key.
+        """Find the places at which the revisions of a key are out of order.
 
-        A write whose revision is equal to it is also found. At such a place, an unknown write is not at the place of
-        its revision, or the write of a reported revision is missing. In an order without such a place, every read reads
-        from the last write whose revision is not above that of the read.
+        The revision at such a place is below that of the key's nearest earlier place with a revision; or the two are
+        equal, and the later operation is a write. Then an unknown write is not at the place of its revision, or the
+        write of a reported revision is missing. In an order without such places, every read reads from the last write
+        whose revision is not above that of the read.
         """
         known = np.flatnonzero(self.order.revision > 0)
         rise = np.diff(self.order.revision[known])
@@ -107,7 +108,10 @@ class Proposal:
         return wrong
 
     def guessed(self) -> Bools:
-        """Return for each key whether it has an unknown write whose place no response named."""
+        """Return for each key whether the place of one of its unknown writes is a guess.
+
+        It is a guess if no response determines the write's revision.
+        """
         unnamed = np.flatnonzero(self.order.revision < 0)
         unnamed = unnamed[self.order.writes[unnamed] >= 0]
         return self.keys_of(unnamed)
@@ -129,7 +133,7 @@ def with_revisions(given: Order, rows: Int64s, revision: Int64s) -> Order:
 def propose(block: Block) -> Draft:
     """Order the completed operations by (key, revision, writer first, call).
 
-    The rows are sorted by (key, call) already.
+    The rows of the block are already sorted by (key, call).
     """
     given = given_order(block)
     completed = np.flatnonzero(~block.unknown)
@@ -146,7 +150,7 @@ def propose(block: Block) -> Draft:
 
 
 def given_order(block: Block) -> Order:
-    """The columns of the block's rows, in their own order."""
+    """Return the columns of the block's rows, sorted by (key, call)."""
     columns, sizes = block.columns, np.diff(block.starts)
     revision = block.part(columns.revision).copy()
     revision[block.unknown] = NOTHING
@@ -168,8 +172,8 @@ def given_order(block: Block) -> Order:
 
 
 def _or_nothing(column: Int64s) -> Int64s:
-    """Return the column, or, if none of its entries has a value, a constant array.
+    """Return the column; or, if all of its entries are NOTHING, a constant array of stride 0 instead.
 
-    A constant array takes no memory, and no time to reorder (`Order.taken`).
+    Such an array takes no memory, and `Order.taken` need not reorder it.
     """
     return column if column.max(initial=NOTHING) >= 0 else np.broadcast_to(np.int64(NOTHING), len(column))

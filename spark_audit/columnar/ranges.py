@@ -1,10 +1,10 @@
-"""The witness for one key, applied to one range of its operations at a time and continued from a carry.
+"""The witness for one key whose operations are too many to be handled at once, so that they are split into ranges.
 
-A carry is the result of the earlier ranges: the record after them, the greatest call, and the greatest revision of
-their operations. In the witness, the write of the record is the first row (`Carry`). If the record was written more
-than once, an artificial creation is inserted before that write. Of each range, only a prefix of the order is taken. The
-other operations are left to the next range, which knows more of the later operations. docs/internals/audit-proofs.md,
-section 10, proves that prefixes join to one order.
+The result of the earlier ranges is passed on as a `Carry`: the record after them, the greatest call, and the greatest
+revision. The order of a range begins with the write of the carried record. If the record was written more than once, an
+artificial creation is inserted before that write. Only a prefix of the order of each range is taken. The other
+operations are left to the next range, in which more of the later operations are known. docs/internals/audit-proofs.md,
+section 10, proves that these prefixes, joined, are one valid order.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _NEVER = 2**62  # A version that no record has.
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """The result of the earlier ranges, from which the next one continues.
+    """The result of the earlier ranges, from which the next range continues.
 
     `version`: the version of the record; 0 if there is no record. `revision`, `create`: the revision of the record, and
-    the revision of its creation. If there is a record, row 0 of the table behind `columns` is its write: a put at its
-    revision, without any observation. `call`, `last`: the greatest call and the greatest revision so far. `unsure`:
-    there is no record because of a deletion of unknown outcome.
+    the revision of its creation. If there is a record, row 0 of the table from which the columns are made is the
+    record's write: a put at its revision, without any observation. `call`, `last`: the greatest call and the greatest
+    revision so far. `unsure`: whether there is no record because of a deletion of unknown outcome.
     """
 
     version: int = 0
@@ -46,10 +46,10 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """A verified prefix. All rows are numbered as in the table.
+    """A verified prefix. All rows have their numbers in the table from which the columns were made.
 
     `writer`: the write of the record in the new carry, -1 if there is no record. `used`: the rows of unknown outcome in
-    the prefix. `placed`: the same rows with their revisions. `left`: the completed rows after the prefix.
+    the prefix. `placed`: the same rows with their possible revisions. `left`: the completed rows after the prefix.
     """
 
     carry: Carry
@@ -60,10 +60,10 @@ class Advanced:
 
 
 def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanced | None:
-    """Choose a prefix of these operations and prove it; return None if the proof fails.
+    """Choose a prefix of the order of these operations and verify it; return None if the verification fails.
 
-    `columns`: the operations of one key. `last`: this is the last range. Of any other range, at least `ahead` places at
-    the end are not taken. `columns.weak` is ignored.
+    `columns`: the operations of one key in one range; `columns.weak` is ignored. `last`: whether this is the last
+    range. If it is not, at least `ahead` places at the end of the order are left to the next range.
     """
     begun = 0 if carry.version == 0 else 1 + (carry.version > 1)
     made = _with_creation(columns, carry)
@@ -84,10 +84,10 @@ def advance(columns: Columns, carry: Carry, *, ahead: int, last: bool) -> Advanc
 
 
 def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
-    """Return whether every weak read fits its own revision, as far as this range shows.
+    """Return whether every weak read fits the revision that it carries (`columnar/weak_reads.py`).
 
-    See `columnar/weak_reads.py`. `columns` has all acknowledged writes of the key at the revisions of the range,
-    including those left over from earlier ranges.
+    `columns` must have all acknowledged writes of the key at the revisions of the range, including those left over from
+    earlier ranges.
     """
     weak = columns.weak
     if weak is None:
@@ -98,11 +98,11 @@ def weak_reads_fit(columns: Columns, carry: Carry) -> bool:
 
 
 def _with_creation(columns: Columns, carry: Carry) -> Columns | None:
-    """Insert a creation before the write of the carried record.
+    """Insert a creation before the write of the carried record, if that write is not the creation itself.
 
-    The writes between this creation and the write of the record are left out, so the reported versions of the record
-    are reduced accordingly. Return None if a row reports a version without the creation revision, because the version
-    may belong to a later record of the same key.
+    The writes between the two are left out, so every reported version of the record is reduced by their number. If a
+    row reports a version without a creation revision, the version may belong to a later record of the key. The result
+    is then None.
     """
     if carry.version <= 1:
         return columns
@@ -131,13 +131,13 @@ _OF_KEYS = ("names", "starts", "tokens", "weak")
 
 
 def _places_of_carry(columns: Columns, begun: int) -> Int64s:
-    """Return the rows of the columns that stand for the carry, in order, the creation first."""
+    """Return the rows of the columns that stand for the carry: the creation, then the write of the record."""
     write = np.flatnonzero(columns.row == 0)
     return np.concatenate((np.zeros(begun - 1, np.int64), write)) if begun else write[:0]
 
 
 def _before_its_time(columns: Columns, proposal: Proposal, carry: Carry) -> Bools:
-    """Find the operations that cannot follow the carry because of real time or of their revision."""
+    """Find the operations that cannot follow the earlier ranges because of real time or because of their revision."""
     order = proposal.order
     late: Bools = columns.ret[proposal.rows] < carry.call
     late |= (order.revision > 0) & (order.revision < carry.last)
@@ -158,8 +158,8 @@ class _Ends:
     """The state after each place.
 
     `writer`: the place of the last write, -1 if none. `present`, `create`, `version`: the record that this write left.
-    `creation`: the place of the record's creation. `clean`: the operation at the place has a revision, and the revision
-    and creation of the record are known. Versions count only the writes in the columns.
+    `creation`: the place of the record's creation. `clean`: whether the operation at the place has a revision, and the
+    revision and the creation revision of the record are known. `version` counts only the writes in the columns.
     """
 
     writer: Int64s
@@ -179,7 +179,7 @@ class _Ends:
         creation = np.maximum(creations[some], 0)
         create, version = order.revision[creation], number[some] - number[creation] + 1
         clean = ~present | ((order.revision[some] > 0) & (create > 0))
-        clean &= order.revision > 0  # If the place has a revision, no earlier write has a higher one.
+        clean &= order.revision > 0  # The prefix up to such a place has no revision above that of the place.
         return _Ends(writer, present, create, version, creation, clean)
 
 
@@ -194,7 +194,7 @@ def _advanced(
         return Advanced(carry, NOTHING, used, left, PlacedWrites())
     order, place = proposal.order, int(ends.writer[end])
     revisions = order.revision[: end + 1]
-    mine = taken[columns.row[taken] >= 0]  # The artificial creation has no call of its own.
+    mine = taken[columns.row[taken] >= 0]  # The call of the artificial creation is not a recorded one.
     after = Carry(
         call=max(carry.call, int(columns.call[mine].max(initial=_EARLIEST))), last=max(carry.last, int(revisions.max()))
     )

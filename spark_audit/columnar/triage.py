@@ -1,6 +1,6 @@
-"""Decides all keys of some columns: first by the witness, then, for suspect keys, by zones.
+"""Decides keys without a search: first all keys by the witness, then the suspect ones by zones.
 
-The remaining keys are left to the search.
+Keys that neither method decides are left to the search.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ BY_WITNESS, BY_ZONES, WRONG, LEFT = range(4)
 class Triage:
     """The decision for each key.
 
-    `verdict`: BY_WITNESS or BY_ZONES if the key is proven linearizable; WRONG; or LEFT for the search. `guessed`: for a
-    key proven BY_WITNESS, whether no response named the place of some unknown write; True for a key proven BY_ZONES.
-    `at`: the row of the columns at which the witness failed; -1 if the witness did not fail, or if the row is not
-    known. `core`, `reason`: for a WRONG key, see `zones`. `placed`: the unknown writes of keys proven BY_WITNESS.
+    `verdict`: BY_WITNESS or BY_ZONES if the key is proven linearizable by that method, WRONG if it has a violation,
+    LEFT if the search must decide. `guessed`: for a key proven BY_WITNESS, whether the place of an unknown write is a
+    guess; True for a key proven BY_ZONES. `at`: the row of the columns at which the witness failed; -1 if the witness
+    did not fail, or if the row is not known. `core`, `reason`: for a WRONG key, its violation (see `Zoned`). `placed`:
+    the unknown writes of the keys proven BY_WITNESS.
     """
 
     verdict: Int8s
@@ -38,7 +39,7 @@ class Triage:
 
 
 def triage(columns: Columns, rows_max: int = BLOCK_ROWS) -> Triage:
-    """Decide all keys that can be decided without a search. O(n log n)."""
+    """Decide all keys that can be decided without a search. Takes O(n log n)."""
     seen = witness(columns, rows_max)
     verdict = np.full(columns.keys, BY_WITNESS, np.int8)
     guessed = seen.guessed.copy()
@@ -50,7 +51,7 @@ def triage(columns: Columns, rows_max: int = BLOCK_ROWS) -> Triage:
         zoned = zones(columns.of_keys(suspect), rows_max)
         named = np.where(zoned.status == VIOLATION, WRONG, np.where(zoned.status == NEEDS_SEARCH, LEFT, BY_ZONES))
         verdict[suspect], guessed[suspect], reason[suspect] = named, named == BY_ZONES, zoned.reason
-        # In `zoned.core`, the index -1 selects the appended last entry, so it stays -1.
+        # An entry -1 of `zoned.core` stays -1, because it selects the last entry, which is appended here.
         rows = np.append(rows_of(columns, suspect), NOTHING)
         core[suspect] = rows[zoned.core]
     return Triage(verdict, guessed, seen.at, core, reason, seen.placed)

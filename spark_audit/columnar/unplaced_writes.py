@@ -1,6 +1,6 @@
-"""Hidden writes in a proposed order: which of them are used, and the revisions that each may have.
+"""Unknown writes in a proposed order: chooses which of several equivalent ones are used, and finds their revisions.
 
-See `key/unplaced_writes.py`.
+`key/unplaced_writes.py` explains the rules, and does the same for a single key.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ def _none() -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class PlacedWrites:
-    """Unknown writes in a verified order, by row of the columns: see `store/revision_claims.py`.
+    """The claimed and the unplaced writes in a verified order (`store/revision_claims.py`), each given by its row.
 
     `claimed`, `revision`: the writes whose revision is known from a reported record, and the revision of each.
-    `unplaced`, `low`, `high`: the other writes, in the order of their places, and the range in which the revision of
-    each lies. `mover`, `first`, `last`: an unplaced write (by its row), and one of its alternative ranges.
+    `unplaced`, `low`, `high`: the other unknown writes, in the order of their places, and the range in which the
+    revision of each lies. `mover`, `first`, `last`: the alternative ranges; each index has the row of an unplaced
+    write, and the ends of one range of this write.
     """
 
     claimed: Int64s = field(default_factory=_none)
@@ -50,7 +51,7 @@ class PlacedWrites:
 
     @staticmethod
     def joined(some: list[PlacedWrites]) -> PlacedWrites:
-        """Join several of these objects into one."""
+        """Concatenate these objects to one."""
         return PlacedWrites(*(np.concatenate([getattr(one, name) for one in some]) for name in PlacedWrites.__slots__))
 
     def where(self, claimed: Bools, unplaced: Bools) -> PlacedWrites:
@@ -81,10 +82,11 @@ class PlacedWrites:
 
 
 def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
-    """Replace the unknown puts that no operation can have seen by the earliest-called puts of each key.
+    """Choose again which unknown puts stand at the places where no operation can have seen the put.
 
-    The new puts are placed in the order of their calls. Deletions of unknown outcome are treated in the same way.
-    Revisions stay at their places. `claimed`: rows whose revision is known from a reported record; these rows stay.
+    The candidates are all unknown puts of the key whose values no operation in the order finds. Those called first take
+    the places, in the order of their calls. Deletions of unknown outcome are treated in the same way. Revisions stay at
+    their places. `claimed`: rows whose revision is known from a reported record; these rows stay, too.
     """
     given, key = proposal.given, proposal.block.key
     unknown = proposal.block.unknown.copy()
@@ -110,10 +112,10 @@ def with_earliest_calls(proposal: Proposal, claimed: Int64s) -> Proposal:
 
 
 def _puts_for_swaps(proposal: Proposal, unknown: Bools, places: Int64s) -> Proposal:
-    """Replace compare-and-sets that no operation can have seen, each by an unused put that was called no later.
+    """Replace unknown compare-and-sets that no operation can have seen, each by an unused put that was called no later.
 
-    Such a put fits at the place of the compare-and-set, and also at other places. `places`: the places of unknown
-    writes.
+    The put fits at the place of the compare-and-set, and, unlike the compare-and-set, at other places, too. `places`:
+    the places of unknown writes.
     """
     given, key = proposal.given, proposal.block.key
     puts = _where(unknown, _hidden_puts(proposal))
@@ -134,7 +136,7 @@ def _puts_for_swaps(proposal: Proposal, unknown: Bools, places: Int64s) -> Propo
 
 
 def _unknown_places(proposal: Proposal) -> Int64s:
-    """The places of unknown writes."""
+    """Return the places of unknown writes."""
     return np.flatnonzero(proposal.block.unknown[proposal.rows])
 
 
@@ -171,9 +173,9 @@ def _hidden_puts(proposal: Proposal) -> Int64s:
 
 
 def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
-    """Return for each place whether the next operation takes effect independently of the record.
+    """Return for each place whether the next operation is one whose response and effect do not depend on the value.
 
-    Operations at the places `puts` (ascending) are skipped. Every deletion counts as independent of the record.
+    Operations at the places `puts` (ascending) are skipped. A deletion does not depend on the value.
     """
     order = proposal.order
     ends = np.append(np.flatnonzero(np.diff(puts) != 1), len(puts) - 1)  # The ends of runs of adjacent places.
@@ -193,9 +195,9 @@ def _is_unobserved(proposal: Proposal, places: Int64s, puts: Int64s) -> Bools:
 def _taken_in_turn(key: Int64s, call: Int64s, slot_key: Int64s, slot_call: Int64s) -> tuple[Int64s, Int64s]:
     """Match slots with puts; return the slots and the puts of the pairs.
 
-    A slot is the place of a compare-and-set, and `slot_call` is the call of that compare-and-set. Each slot in turn
-    takes the first unused put of its key, unless this put was called later than `slot_call`. Slots and puts are sorted
-    by (key, call).
+    Here a slot is the place of a compare-and-set, and `slot_call` is the call of this compare-and-set. Each slot in
+    turn takes the first unused put of its key, unless this put was called later than `slot_call`. Slots and puts must
+    be sorted by (key, call).
     """
     begins, ends = np.searchsorted(key, slot_key), np.searchsorted(key, slot_key, side="right")
     in_time = np.minimum(np.searchsorted(call, slot_call, side="right"), ends) - begins
@@ -213,7 +215,7 @@ def _taken_in_turn(key: Int64s, call: Int64s, slot_key: Int64s, slot_call: Int64
 
 
 def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
-    """Return for each key of `wanted` the first of its candidates that is not used yet.
+    """Return for each key of `wanted` the first of its candidates that no earlier entry of `wanted` got.
 
     `wanted`: keys, ascending. `candidates`: sorted by (key, call).
     """
@@ -223,11 +225,11 @@ def _first_called(candidates: Int64s, key: Int64s, wanted: Int64s) -> Int64s:
 
 
 def placed_writes(proposal: Proposal, replayed: States, claimed: Int64s, revision: Int64s) -> PlacedWrites:
-    """Return the unknown writes of a verified proposal. `replayed`: its states.
+    """Return the unknown writes of a verified proposal. `replayed`: the states of the proposal.
 
-    `claimed`, `revision`: see `PlacedWrites`. Every other unknown write is unplaced. Its revision is bounded by the
-    nearest places of its key that have a revision. If a reported creation or a comparison determines its revision, both
-    bounds are equal to this revision.
+    `claimed`, `revision`: see `PlacedWrites`. Every other unknown write is unplaced. The nearest places of its key that
+    have a revision bound its own revision. If a reported creation or a comparison determines its revision, both bounds
+    are equal to this revision.
     """
     order, begins = proposal.order, proposal.order.begins
     mine = _unknown_places(proposal)
@@ -272,8 +274,8 @@ def _alternatives(proposal: Proposal, replayed: States, known: Int64s, mine: Int
 def _around(stops: Int64s, known: Int64s, places: Int64s, count: int) -> tuple[Int64s, Int64s]:
     """Return for each place (ascending) the begin and the end of the window that `alternative_ranges` needs.
 
-    The window goes from the stop before the place to the first place with a `known` revision behind the stop after it.
-    A key begins with a stop, since no record is present there.
+    The window begins at the last stop before the place. It ends with the first place in `known` that is not before the
+    next stop. The first place of a key is a stop, because no record is present there.
     """
     begin = np.append(stops, 0)[np.searchsorted(stops, places) - 1]
     stop = np.append(stops, count)[np.searchsorted(stops, places)]
@@ -292,7 +294,7 @@ def _within(begins: Int64s, ends: Int64s) -> Int64s:
 
 
 def _kinds(order: Order, places: Int64s, hidden: Bools, stops: Bools) -> Int64s:
-    """The kinds of these places, given the hidden puts and the stops; see `key/unplaced_writes.py`."""
+    """Return the kinds of these places (`key/unplaced_writes.py`), given the hidden puts and the stops among them."""
     claimed = order.revision[places] > 0
     blind = (order.writes[places] >= 0) & (order.finds[places] == NOTHING) & (order.expected_revision[places] < 0)
     kinds = np.where(claimed, np.where(blind, BLIND, LOOKS), np.where(blind, UNNAMED_PUT, UNNAMED))

@@ -1,8 +1,8 @@
-"""The verification of an order: does it respect real time, and does every response follow from the state at its place?
+"""Verifies an order: it must respect real time, and every response must follow from the state before its operation.
 
-A verified order is a proof, however it was found, so this check is the only part of the witness that must be right. The
-check is stricter than `model/key.py` in one point: if the write of a record has no revision, a response that reports a
-revision of this record is refused.
+A verified order proves linearizability, no matter how it was found. So this check is the only part of the witness whose
+errors could lead to a wrong verdict. The check is stricter than `model/key.py` in one point: if the write of a record
+has no revision, a response that reports a revision of this record is refused.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from spark_audit.columnar.columns import NOTHING, PRESENT, Bools, Int64s
 class Order:
     """Operations of several keys in the proposed order; the operations of each key are consecutive.
 
-    Columns as in `Columns`. `begins`: for each operation, the place at which its key begins. `revision`: -1 if no
-    response named it.
+    The fields are those of `Columns`, with these differences. `begins`: for each operation, the place at which its key
+    begins. `absence`: for each operation, the token that stands for the absence of its key. `revision`: -1 if it is not
+    known.
     """
 
     begins: Int64s
@@ -42,12 +43,12 @@ class Order:
         return len(self.call)
 
     def taken(self, places: Int64s, *, begins: Int64s, absence: Int64s) -> Order:
-        """Return the order of the operations at these places, with its own `begins` and `absence`."""
+        """Return the order that consists of the operations at these places, with the given `begins` and `absence`."""
         rest: dict[str, Any] = {name: _taken(getattr(self, name), places) for name in _TAKEN}
         return Order(begins=begins, absence=absence, **rest)
 
     def changed(self, places: Int64s, to: Order) -> Order:
-        """Replace the columns at these places by those of `to`; `begins` and `absence` stay."""
+        """Replace the operations at these places by those of `to`. `begins` and `absence` stay."""
         names: dict[str, Any] = {
             name: _changed(getattr(self, name), places, getattr(to, name)) for name in _TAKEN
         }  # fmt: skip
@@ -77,8 +78,8 @@ def _changed(column: Int64s, places: Int64s, to: Int64s) -> Int64s:
 class States:
     """The state before each operation.
 
-    `writer`: the place of the last write, -1 if none. `token`, `present`, `revision`: the record that this write left.
-    `writes`: the places of all writes.
+    `writer`: the place of the last write, -1 if none. `token`, `present`, `revision`: the record that this write left,
+    or its absence. `writes`: the places of all writes in the order.
     """
 
     writer: Int64s
@@ -89,7 +90,7 @@ class States:
 
 
 def states(order: Order) -> States:
-    """Compute the states along the order: the last write is carried forward from place to place."""
+    """Return the state before each operation of the order."""
     before = np.empty(len(order), np.int64)
     before[:1] = NOTHING
     writes = np.flatnonzero(order.writes >= 0)
@@ -103,9 +104,9 @@ def states(order: Order) -> States:
 
 
 def late(order: Order) -> Bools:
-    """Find operations that had returned before an operation which precedes them in the order was called.
+    """Find operations that returned before the call of an operation that precedes them in the order.
 
-    The stamps `call` and `ret` are those of Block, so only operations of one key are compared.
+    The stamps `call` and `ret` are those of Block, so operations of different keys never count as late.
     """
     return np.maximum.accumulate(order.call) > order.ret if len(order) else np.zeros(0, np.bool_)
 
@@ -139,10 +140,10 @@ def _wrong_count(order: Order, before: States, places: Int64s) -> Bools:
 
 
 def counts(order: Order, before: States) -> tuple[Int64s, Int64s]:
-    """Return at the place of each write how many writes up to it leave a record, and where the last creation is.
+    """Return for the place of each write how many writes up to it leave a record, and the place of the last creation.
 
-    Both results are counted over all keys together. The place of the last creation is -1 if there is no creation.
-    Entries at places without a write have no meaning.
+    The writes of all keys are counted together. The place of the last creation is -1 if there is no creation up to
+    that write. Entries at places without a write have no meaning.
     """
     writes = before.writes
     makes = order.writes[writes] != order.absence[writes]

@@ -1,8 +1,8 @@
-"""The check of weak reads against the revision that each carries, for all keys at once.
+"""Checks each weak read against the revision that it carries, for all keys at once.
 
-A weak read promises less than linearizability. The rules are those of `key/weak_reads.py`, and a read that this module
-accepts is accepted there, too. All other reads are decided by `key/weak_reads.py`; in a sound history they are few.
-That module is exact even if a value was written twice or the stamps are of several clocks.
+A weak read promises less than linearizability. `key/weak_reads.py` has the exact rules. This module accepts only reads
+that the exact rules accept, too. `key/weak_reads.py` decides the other weak reads, which are few in a sound history: it
+also handles values that were written twice, and stamps of several clocks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from spark_audit.columnar.columns import OTHER, Bools, Columns, Int64s
 
 
 def doubtful(columns: Columns) -> Bools:
-    """Return for each row of `columns.weak` (not None) whether the read might contradict its own revision."""
+    """Return for each row of `columns.weak` whether the read might contradict the revision that it carries.
+
+    `columns.weak` must not be None.
+    """
     reads = columns.weak
     assert reads is not None
     key = reads.key_of_row()
@@ -37,7 +40,7 @@ def doubtful(columns: Columns) -> Bools:
 def _last_acknowledged(columns: Columns, key: Int64s, revision: Int64s) -> tuple[Int64s, Bools]:
     """Return for each (key, revision) the row of the key's last acknowledged write at or below that revision.
 
-    Also return whether there is such a write; if there is none, the returned row has no meaning.
+    The second result tells whether there is such a write. If there is none, the returned row has no meaning.
     """
     rows = np.flatnonzero((columns.writes >= 0) & (columns.revision > 0))
     if not len(rows):
@@ -62,7 +65,10 @@ def _first_unknown_deletion(columns: Columns) -> Int64s:
 
 
 def _written(columns: Columns, reads: Columns) -> Bools:
-    """Return for each read whether the first write of its value has the reported revision and was called in time."""
+    """Return for each read whether the first write of its value was called in time and may have the reported revision.
+
+    A write of unknown outcome may have any revision.
+    """
     row = first_place(columns.writes, int(columns.tokens[-1]))[reads.finds]
     there = row < len(columns)
     row = np.where(there, row, 0)
@@ -72,7 +78,7 @@ def _written(columns: Columns, reads: Columns) -> Bools:
 
 
 def _beyond_columns(columns: Columns, reads: Columns) -> Bools:
-    """Return for each key whether it has operations that columns cannot express, or more than one clock."""
+    """Return for each key whether it has operations that columns cannot express, or stamps of more than one clock."""
     key = np.r_[columns.key_of_row(), reads.key_of_row()]
     clock = np.r_[columns.clock, reads.clock]
     pairs = np.unique(key * (int(clock.max()) + 1) + clock)

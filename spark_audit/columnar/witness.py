@@ -1,11 +1,11 @@
-"""Witness: the order that the revisions propose, for all keys at once. A verified order is a proof.
+"""Builds the order that the revisions propose, for all keys at once, and verifies it. A verified order is a proof.
 
-- Order by (key, revision, writer first, call).
-- A write of unknown outcome takes part only if its effect was observed. The write goes immediately before its first
-  observer: the write never returns, so the latest place is the best one. Chains of unknown compare-and-sets are
-  followed backwards (`columnar/observed_unknowns.py`). Versions and creation revisions show hidden writes
-  (`columnar/hidden_unknowns.py`).
-- The order is verified (`columnar/verify_order.py`). A key whose order fails is suspect, not wrong.
+- The completed operations are sorted by (key, revision, writer first, call).
+- A write of unknown outcome takes part only if its effect was observed. The write is inserted immediately before its
+  first observer: the write never returns, so the latest possible place is the best one. If the observer is an unknown
+  compare-and-set, it must have been observed itself (`columnar/observed_unknowns.py`). Versions and creation revisions
+  show hidden writes (`columnar/hidden_unknowns.py`).
+- The order is verified (`columnar/verify_order.py`). A key whose order is not valid is suspect, not wrong.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from spark_audit.columnar.verify_order import Order, States, late, states, unexp
 
 OK, SUSPECT, NOT_COVERED = range(3)
 
-# A hidden deletion may require a hidden put, which may require another deletion in the next round. More rounds are
-# rare.
+# A hidden deletion may require a hidden put, which may require another deletion in the next round. More rounds than
+# this are rarely needed.
 ROUNDS_MAX = 4
 
 
@@ -33,9 +33,9 @@ ROUNDS_MAX = 4
 class Witnessed:
     """The result for each key of the columns.
 
-    `status`: OK, SUSPECT or NOT_COVERED. `guessed`: the key has an unknown write whose place no response named. `at`:
-    for a suspect key, the first row of the columns that does not fit the order; -1 if an acknowledged operation has no
-    revision. `placed`: the unknown writes of keys that are OK.
+    `status`: OK, SUSPECT or NOT_COVERED. `guessed`: for a key that is OK, whether the place of an unknown write is a
+    guess. `at`: for a suspect key, the first row of the columns that does not fit the order; -1 if an acknowledged
+    operation has no revision. `placed`: the unknown writes of the keys that are OK.
     """
 
     status: Int8s
@@ -45,7 +45,7 @@ class Witnessed:
 
 
 def witness(columns: Columns, rows_max: int = BLOCK_ROWS) -> Witnessed:
-    """Verify each key's operations in the order of their revisions. O(n log n), a block of keys at a time."""
+    """Verify the operations of each key in the order of their revisions. Takes O(n log n)."""
     first = _pass(columns, rows_max, patient=False)
     again = np.flatnonzero((first.status == SUSPECT) & (first.at >= 0) & _unsure(columns))
     if not len(again):
@@ -80,7 +80,7 @@ def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, PlacedWr
     guessed = proposal.guessed() if block.unknown.any() else np.zeros(block.keys, np.bool_)
     bad = proposal.rows[wrong][::-1]
     at = np.full(block.keys, NOTHING, np.int64)
-    # Of several assignments to one key, the last one remains, which is that of its first row.
+    # numpy keeps the last of several assignments to one key. The rows are reversed, so the first row is kept.
     at[block.key[bad]] = bad + block.begin
     without_revision = any_of(block.key, (block.part(block.columns.revision) <= 0) & ~block.unknown, block.keys)
     at[without_revision] = NOTHING
@@ -95,7 +95,7 @@ def _decide(block: Block, patient: bool) -> tuple[Int8s, Bools, Int64s, PlacedWr
 def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, PlacedWrites | None]:
     """Return the order that the revisions propose, its wrong places, and the unknown writes inserted into it.
 
-    The inserted writes are identified by their rows in the block; None if the block has no unknown writes.
+    The inserted writes are given by their rows in the block; they are None if the block has no unknown writes.
     """
     draft = propose(block)
     if block.unknown.any():
@@ -107,9 +107,9 @@ def attempt(block: Block, patient: bool) -> tuple[Proposal, Bools, PlacedWrites 
 def _with_unknown(draft: Draft, patient: bool) -> tuple[Proposal, Bools, PlacedWrites]:
     """Insert unknown writes into the draft; return the proposal, its wrong places, and the inserted writes.
 
-    If `patient`, rounds are repeated until a round inserts nothing, or no place is wrong. Otherwise another round is
-    made only if the wrong keys hold more than a quarter of the block's rows. A separate pass over so many rows would
-    cost more.
+    Rounds are repeated until a round inserts nothing, or no place is wrong, or there were ROUNDS_MAX of them. If
+    `patient` is false, rounds also end when the wrong keys have at most a quarter of the block's rows: a separate pass
+    over so few rows costs less.
     """
     block = draft.block
     sizes = np.diff(block.starts)

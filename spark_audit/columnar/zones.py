@@ -1,17 +1,17 @@
-"""Zones: linearizability of keys whose written values are unique, without revisions. O(n log n).
+"""Zones: decides keys whose written values are unique, without using revisions, in O(n log n).
 
-The method of Gibbons and Korach (1997), with blocks (chains of successful compare-and-sets) in place of clusters. The
-rules, proven in docs/internals/audit-proofs.md:
+This is the method of Gibbons and Korach (1997), with blocks (chains of successful compare-and-sets) in place of
+clusters. A *zone* is the interval between f and s, or between F and S. docs/internals/audit-proofs.md proves the rules:
 
-- cluster: a write and its reads; f = least return, s = greatest call; no read returned before its write was called;
-- chain: the cluster of a compare-and-set comes directly after that of the value it expected; two successors, or a
-  cycle, are a violation; and for clusters i before j of a chain, s(i) ≤ f(j);
-- block: a chain, or a cluster in no chain; F = least f, S = greatest s. Two blocks of a key conflict iff F(A) < S(B)
-  and F(B) < S(A). If no two blocks conflict, all blocks in the order of min(F, S) are a linearization.
+- cluster: a write and its reads; f = least return, s = greatest call. No read may return before its write is called.
+- chain: the cluster of a compare-and-set comes directly after the cluster of the value that it expected. A cluster with
+  two successors is a violation, and so is a cycle. If cluster i is before cluster j in a chain, s(i) ≤ f(j) must hold.
+- block: a chain, or a cluster in no chain; F = least f, S = greatest s. Two blocks A, B of a key conflict if and only
+  if F(A) < S(B) and F(B) < S(A). If no two blocks conflict, all blocks in the order of min(F, S) are a linearization.
 
-A key is `vague` if one of its responses does not identify the write that it read from. A violation that is found for
-such a key is still real. If none is found for it, an order is proposed and verified: the key is OK if the order holds,
-otherwise NEEDS_SEARCH. Nothing is guessed.
+A key is `vague` if its clusters allow more orders than its history (`columnar/clusters.py`). A violation that is found
+for a vague key is still real. If none is found, an order of the key is proposed and verified: the key is OK if the
+order is valid, otherwise NEEDS_SEARCH.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Zoned:
 
 
 def zones(columns: Columns, rows_max: int = BLOCK_ROWS) -> Zoned:
-    """Decide each key whose reads name what they read, a block of keys at a time."""
+    """Decide the keys, one block of keys at a time. A key that zones cannot decide gets NEEDS_SEARCH."""
     status = np.full(columns.keys, OK, np.int8)
     core = np.full((columns.keys, CORE_MAX), NOTHING, np.int64)
     reason = np.full(columns.keys, NOTHING, np.int8)
@@ -75,7 +75,10 @@ def _decide(block: Block) -> tuple[Int8s, Int64s, Int8s]:
 
 
 def _verified(block: Block, given: Order, made: Clusters, linked: Chains, wanted: Bools) -> Bools:
-    """Return for each key whether the order that its zones propose is valid, including all reported numbers."""
+    """Return for each key of `wanted` whether the order that its zones propose is valid.
+
+    A valid order agrees with all reported revisions and versions, too.
+    """
     rows = np.flatnonzero((made.of >= 0) & wanted[block.key] | (~block.unknown & wanted[block.key]))
     cluster = np.where(made.of[rows] >= 0, made.of[rows], rows)
     root = linked.root[cluster]

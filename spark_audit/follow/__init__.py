@@ -1,5 +1,5 @@
-"""The audit of a growing history.
+"""Audits a growing history, part by part.
 
-The package reads the growing files, and audits the rows from each cut to the next one (a cut is a position in the order
-of revisions, see `follow.py`). It saves its state, so that the next run of the command continues from there.
+A part ends at a *cut*, which is a position in the order of revisions (`follow.py`). The state after the cut is saved,
+so that the next run of the command audits only the rows that were added since.
 """

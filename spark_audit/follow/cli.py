@@ -1,4 +1,4 @@
-"""`hwm-audit follow`: the audit of a history that grows, part by part. The exit codes are those of `check`."""
+"""The command `hwm-audit follow`: audits a growing history, part by part. The exit codes are those of `check`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from spark_audit.key.decide import CONFIGURATIONS_MAX
 from spark_audit.report.terminal import print_verdict
 from spark_audit.verdict.verdict import Verdict
 
-# The value exceeds the time for which a client waits for an answer, and the time for which a recorder buffers rows.
+# This is longer than a client waits for an answer, and longer than a recorder buffers rows.
 SETTLED_SECONDS = 30.0
 
 
@@ -34,7 +34,7 @@ SETTLED_SECONDS = 30.0
     default=SETTLED_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="How long after its call an operation is in the history, at the latest.",
+    help="The longest time from the call of an operation until its row is in the history.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole verdict as JSON.")
 @click.option(
@@ -42,7 +42,7 @@ SETTLED_SECONDS = 30.0
     type=click.IntRange(min=1),
     default=CONFIGURATIONS_MAX,
     show_default=True,
-    help="How far a key is searched before it counts as undecided.",
+    help="The most configurations to search for a key before it counts as undecided.",
 )
 @click.option("--verbose", is_flag=True, help="Show a traceback if the job fails.")
 def follow_command(
@@ -54,9 +54,10 @@ def follow_command(
     configurations_max: int,
     verbose: bool,
 ) -> None:
-    """Check what is new behind PATH since the last time, from what STATE.json carries; in this process, without Spark.
+    """Check what was added to histories since the last run of this command. Each PATH is as for `check`.
 
-    The verdict is on all that is settled so far; with --final on everything, as that of `check`.
+    STATE.json keeps the results of earlier runs of the command. The check runs in this process, without Spark. The
+    verdict covers all operations that are settled so far; with --final, it covers all operations.
 
     Exit status: 0 linearizable, 3 violation, 4 undecided, 2 unreadable or malformed input, 1 the job failed.
     """
@@ -89,7 +90,7 @@ def follow_files(
     final: bool,
     configurations_max: int = CONFIGURATIONS_MAX,
 ) -> Verdict:
-    """Audit the new rows of the files behind these paths and of all files read before, and update `followed`.
+    """Audit the new rows of the files at these paths and of all files read before, and update `followed`.
 
     Raises UnreadablePath, MalformedHistory, and, if `final`, NothingToCheck. After an error, `followed` is inconsistent
     and must be discarded.
@@ -117,7 +118,7 @@ def follow_files(
 
 
 class _Again:
-    """Reads all rows of one run again, up to the position reached in each file."""
+    """Reads the rows of one run again, in each file up to the position reached so far."""
 
     def __init__(self, run_id: str, files: list[tuple[HistoryFile, FilePosition]]) -> None:
         self._run_id, self._files = run_id, files

@@ -1,8 +1,8 @@
-"""Reads growing files: the new rows of a file, or all earlier rows again, after a check that these are unchanged.
+"""Reads growing files: only the new rows of a file, or, again, all rows that were read before.
 
-From a file of JSON lines, only complete lines are read. Text after the last line end counts as still being written
-until the history is final. A Parquet file is read as a whole, as soon as its footer is written. Bytes that were read
-once must never change.
+Bytes that were read once must never change. Of a file of JSON lines, only complete lines are read: text after the last
+line end may still be growing, unless the history is final. A Parquet file is read as a whole, once its footer is
+written.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from spark_audit.history.rows import FIELDS, problem, row_of_line
 
 Row = dict[str, Any]
 
-# The number of bytes before the position that are compared with their checksum at each part. When earlier rows are read
-# again, all bytes are compared.
+# Before new rows are read, this many bytes before the position are compared with their checksum. When earlier rows are
+# read again, all bytes before the position are compared.
 END_BYTES = 4096
 _NAMES = tuple(name for name, _ in FIELDS)
 _BLOCK_BYTES = 2**20
@@ -30,8 +30,8 @@ _BLOCK_BYTES = 2**20
 class FilePosition:
     """The position up to which a file was read.
 
-    `size`: the position in bytes. `lines`: the position in lines (for Parquet, in rows). `crc`: CRC-32 of all bytes
-    before the position. `end_crc`: CRC-32 of the last END_BYTES bytes before it.
+    `size`: the position in bytes. `lines`: the position in lines, or, in a Parquet file, in rows. `crc`: CRC-32 of all
+    bytes before the position. `end_crc`: CRC-32 of the last END_BYTES bytes before the position.
     """
 
     size: int = 0
@@ -41,10 +41,10 @@ class FilePosition:
 
 
 def new_rows(file: HistoryFile, mark: FilePosition, *, final: bool) -> tuple[list[Row], FilePosition]:
-    """Return the rows after the position, well-formed and with all fields, and the position after these rows.
+    """Return the rows after the position, with all fields, and the position after these rows.
 
-    Raises MalformedHistory for malformed rows, and UnreadablePath if the file cannot be read or its earlier bytes have
-    changed.
+    Raises MalformedHistory if a row is malformed, and UnreadablePath if the file cannot be read or its earlier bytes
+    have changed.
     """
     path = file.path
     try:
@@ -81,7 +81,7 @@ def new_rows(file: HistoryFile, mark: FilePosition, *, final: bool) -> tuple[lis
 def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
     """Yield the rows before the position.
 
-    Raises UnreadablePath if these rows have changed, at the latest after the last row was yielded.
+    Raises UnreadablePath if the bytes of these rows have changed. This may be noticed only after the last row.
     """
     crc, left = 0, mark.size
     if not left:
@@ -96,7 +96,7 @@ def rows_again(file: HistoryFile, mark: FilePosition) -> Iterator[Row]:
             for line in opened:
                 if left <= 0:
                     break
-                # The last line may have grown since it was read, so only its earlier bytes are used.
+                # If the position is inside a line, the line has grown since, so only its bytes before it are used.
                 line = line[:left]
                 crc, left = zlib.crc32(line, crc), left - len(line)
                 if line.strip(b" \n"):

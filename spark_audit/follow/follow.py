@@ -1,10 +1,10 @@
-"""The audit of a growing history: each part is audited once, starting from the carry of the last cut.
+"""Audits a growing history: each part is audited once, starting from the carry of the last cut.
 
 A cut is a position in the order of revisions: (revision, 1 for reads, call). Rows that rank before the cut are decided
 and then dropped; only the carry, a summary of them, is kept. Rows that rank after the cut wait for a later cut. A row
-that arrives later should rank after the cut. If it ranks before the cut, the run is read again from its first row. So
-the verdict on all rows does not depend on the cuts. The module reads no files: it receives rows, and a function that
-reads them again. `follow/files.py` reads the histories; `follow/state.py` reads and writes the state.
+that arrives later normally ranks after the cut. If it does not, the run is read again from its first row. So the
+verdict on all rows does not depend on the cuts. This module reads no files; it receives rows, and a function that reads
+earlier rows again. `follow/files.py` reads the histories; `follow/state.py` reads and writes the state.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ SERVICES = "watches, leases, locks and reads at a revision are judged in the who
 class RunCarry:
     """The carry of one run. Times are in ns of the only clock of the run.
 
-    `cut`: (revision, call); rows that rank before (revision, 1, call) are closed. `held`: answered rows after the cut.
-    `whole`: if each verdict needs all rows of the run, the reason; otherwise "". `uncut`: if the run can only be
-    decided at its end, the reason; otherwise "". `again`: keys that are decided from all their rows each time.
-    `latest`: the greatest call of a closed row that takes part. `clients`: the last operation of each client, as (call,
-    return or None). `writes`: the number of closed changes, and the least and the greatest of their revisions.
+    `cut`: (revision, call). Rows that rank before (revision, 1, call) are *closed*. `held`: the answered rows after the
+    cut. `whole`: the reason why each verdict needs all rows of the run, "" if it does not. `uncut`: the reason why the
+    run can be decided only at its end, "" if it can be decided before. `again`: keys that are decided from all their
+    rows each time. `latest`: the greatest call of a closed row that takes part, or of an unknown write that took
+    effect. `clients`: the last operation of each client, as (call, return or None). `writes`: the number of closed
+    changes, and the least and the greatest of their revisions.
 
-    The following fields are for writes of unknown outcome (`store/revision_claims.py`). `reached`: for the call of each
-    such write, the highest revision returned before the call; for a call before an earlier cut, an upper bound of this
-    revision. `choices`: the revisions that each unplaced write of the carried keys may have. `taken`: the revisions of
-    closed changes, and the claimed revisions. `needs_replay`: whether some responses depend on revisions of unplaced
-    writes. `latest` includes the calls of these writes.
+    The following fields are for writes of unknown outcome (`store/revision_claims.py`). `reached`: call of such a
+    write → the highest revision among the operations that returned before this call, or an upper bound of it if the
+    call was before an earlier cut. `choices`: the revisions that each unplaced write of the carried keys may have.
+    `taken`: the revisions of closed changes, and the claimed revisions. `needs_replay`: whether `Closed.unproven` was
+    true for a part of some key.
     """
 
     cut: tuple[int, int] = (0, BEFORE_ALL)
@@ -94,8 +95,8 @@ def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, f
     """Audit the new rows, move the cut, and add the result to `verdict`.
 
     `rows`: well-formed rows with all fields. `settled_ns`: the longest expected time from the call of an operation
-    until its row is in the history. `final`: the history is complete, so the verdict is on the whole history; otherwise
-    it is on the rows before the cut. Raises MalformedHistory if rows contradict each other.
+    until its row is in the history. `final`: whether the history is complete. If it is, the verdict covers the whole
+    history, otherwise only the rows before the cut. Raises MalformedHistory if rows contradict each other.
     """
     new = list(rows)
     late = _note(run, carry, new)
@@ -116,7 +117,7 @@ def follow(run: Run, carry: RunCarry, rows: Iterable[Row], *, settled_ns: int, f
 
 
 def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
-    """Count the rows, and check the rules that concern several rows. Return whether a row ranks before the cut."""
+    """Count the new rows, and check the rules that concern several rows. Return whether one ranks before the cut."""
     late = doubtful = False
     bound = _bound(carry.cut)
     for row in sorted(new, key=lambda row: (row["call_ns"], row["return_ns"] is None, row["return_ns"], row["op_id"])):
@@ -141,8 +142,8 @@ def _note(run: Run, carry: RunCarry, new: Sequence[Row]) -> bool:
             carry.whole = carry.whole or "listings and transactions are replayed from the first row"
         late |= takes_part(row) and rank(row)[:3] < bound
     carry.rows += len(new)
-    # Rows in an unusual order are not malformed for this reason alone. The check of all rows decides, and raises
-    # MalformedHistory if they are.
+    # Rows that arrive in an unusual order may still be well-formed. So all rows are checked together; this raises
+    # MalformedHistory if they break a rule.
     if doubtful:
         with suppress(NothingToCheck):
             check_rows(run.again(), clocks=run.clocks, configurations_max=1, name=run.run_id)
@@ -162,8 +163,8 @@ def _bound(cut: tuple[int, int]) -> tuple[int, int, int]:
 def _next_cut(carry: RunCarry, settled_ns: int, final: bool) -> tuple[int, int]:
     """Return the next cut.
 
-    For a complete history the cut lies after the last row. Otherwise it lies at the highest revision returned before
-    the settled time.
+    If the history is complete, the cut is after the last row. Otherwise its call is the settled time, which is the
+    newest stamp less `settled_ns`, and its revision is the highest among the operations that returned before that time.
     """
     if carry.uncut:
         return carry.cut
@@ -187,7 +188,8 @@ def _split(rows: Iterable[Row], cut: tuple[int, int]) -> tuple[list[Row], list[R
 def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterable[Row]) -> None:
     """Extend the order over all keys, and the order of each key, by the closed rows.
 
-    A key or a run whose order cannot be extended is recorded in the carry, and is then decided from all its rows.
+    If the order of a key, or of the run, cannot be extended, the carry records this. The key or the run is then decided
+    from all its rows.
     """
     clocks = Clocks.from_run(run.clocks)
     ordered = [row for row in closed if takes_part(row)]
@@ -225,9 +227,9 @@ def _close(run: Run, carry: RunCarry, closed: Sequence[Row], unanswered: Iterabl
 
 
 def _take(carry: RunCarry, done: Closed) -> bool:
-    """Add the unknown writes that took effect in this part of a key.
+    """Add the unknown writes that took effect in this part of a key to the carry of the run.
 
-    Return False if one of these writes has an impossible revision.
+    Return False if the revision of one of these writes is impossible.
     """
     fine = True
     for revision, call_ns in done.claims:
@@ -237,7 +239,7 @@ def _take(carry: RunCarry, done: Closed) -> bool:
     for write in done.unplaced:
         if write.low == write.high:
             fine &= carry.reached[write.call_ns] < write.low
-        # The unplaced writes of a key have a fixed order, so a lower bound is never below the one before it.
+        # The unplaced writes of a key are in order, so each lower bound is raised to the one before it.
         least = max(least, write.low, carry.reached[write.call_ns] + 1)
         carry.choices.append(((least, write.high), *alternatives_of(write, carry.reached[write.call_ns])))
         carry.latest = max(carry.latest, write.call_ns)
@@ -292,9 +294,10 @@ def _is_closed(row: Row, cut: tuple[int, int]) -> bool:
 
 
 def _decide_again(run: Run, carry: RunCarry) -> Iterator[KeyFindings]:
-    """Decide from all their rows the keys that could not be proven part by part.
+    """Decide the keys of `carry.again` from all their rows.
 
-    If the witness proves a key in this way, the key gets a carry again.
+    If the witness proves such a key without unplaced or claimed writes, the key gets a carry again. The findings of all
+    other keys are yielded.
     """
     if not carry.again:
         return

@@ -1,8 +1,8 @@
-"""One key across cuts: the carry of its decided part, and the proof of its next part, which begins with this carry.
+"""Proves the next part of a key from the carry, which is a summary of the parts of the key that are proven already.
 
 The proof shows that the order of revisions, extended by the next part, explains every response. A failed proof is not a
 violation: the key is then decided again from its first row, by `findings_of_key`. docs/internals/audit-proofs.md,
-section 6, proves that this is enough.
+section 6, proves that the result is that of an audit of all rows.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from spark_audit.store.revision_claims import UnplacedWrite
 
 Row: TypeAlias = Mapping[str, Any]
 
-BEFORE_ALL = -(2**63)  # A stamp in ns before every call, so that no unknown write is placed before it.
-# Acknowledged writes of a key that are kept for the check of old reads. For reads older than these, all rows of the key
-# are read again.
+BEFORE_ALL = -(2**63)  # A stamp (ns) before every call. No unknown write can precede an operation that returns then.
+# The last acknowledged writes of a key are kept, up to this number, for the check of old reads. If a read is older than
+# all of them, all rows of the key are read again.
 TAIL_WRITES_MAX = 4
 _CARRIED = -1  # The op_id of the operation that represents the decided part of a key. The op_ids of rows are ≥ 0.
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCarry:
-    """The carry of a key: its state after the earlier parts, all of which are proven.
+    """The carry of a key: a summary of its earlier parts, all of which are proven.
 
-    `state`: the state after the last operation. `last`: the greatest revision so far. `call`: the greatest call, in ns,
-    of an operation that takes part, including unknown writes that took effect. `pending`: rows of unknown outcome
-    without any visible effect yet. `tail`: rows of the last acknowledged writes of the key; `complete`: whether the key
-    had no other acknowledged writes. `rows`, `weak`: the number of rows that reported on the key, and the number of
+    `state`: the state after the last operation. `last`: the greatest revision so far. `call`: the greatest call (ns)
+    of an operation in the order, including unknown writes that took effect. `pending`: the rows of unknown outcome that
+    are not in the order yet. `tail`: the rows of the last acknowledged writes of the key. `complete`: whether the key
+    has had no other acknowledged writes. `rows`, `weak`: the number of rows that report on the key, and the number of
     weak reads among them.
     """
 
@@ -54,8 +54,8 @@ class Closed:
     """The result of a proven part of a key, with the carry after it.
 
     `claims`: (revision, call) of each unknown write whose revision is known from a reported record. `unplaced`: the
-    other unknown writes of this part. `unproven`: whether responses depend on the unknown revisions of unplaced writes,
-    so that `unplaced_writes` gave None.
+    other unknown writes that took effect in this part. `unproven`: whether `unplaced_writes` returned None, for example
+    because a response depends on the revision of an unplaced write.
     """
 
     carry: KeyCarry
@@ -66,17 +66,14 @@ class Closed:
 
 @dataclass(slots=True)
 class KeyPart:
-    """The rows of one key in one part: the answered rows before the cut, and the new rows of unknown outcome."""
+    """The rows of one key in one part: the answered rows before its cut, and the new rows of unknown outcome."""
 
     answered: list[Row] = field(default_factory=list)
     unknown: list[Row] = field(default_factory=list)
 
 
 def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | None:
-    """Return the carry after this part.
-
-    Return None if the order of revisions, continued from `carry`, does not explain the part.
-    """
+    """Prove this part from `carry`; return None if the order of revisions does not explain the part."""
     answered = [op for row in part.answered for op in operation_of(row)]
     pending = [*carry.pending, *part.unknown]
     unknown = [op for row in pending for op in operation_of(row)]
@@ -122,15 +119,16 @@ def close(key: str, carry: KeyCarry, part: KeyPart, clocks: Clocks) -> Closed | 
 
 
 def _before(state: State) -> State:
-    """Return a state that becomes `state` by one write of the carried record."""
+    """Return a state from which one write of the carried record leads to `state`."""
     value, _, create, version = state
     return ABSENT if value is None or version <= 1 else ("", None, create, version - 1)
 
 
 def past(carry: KeyCarry, clock: str) -> Operation:
-    """Return one operation that represents all decided operations of the key.
+    """Return one operation that represents all earlier parts of the key.
 
-    The operation results in the carried state, and its call is the greatest of all decided calls.
+    It leads to the carried state. Its call is the greatest call of the earlier parts, and its return is before every
+    call.
     """
     value, mod, _, _ = carry.state
     step = Step("get") if value is None else Step("put", value)
@@ -139,7 +137,7 @@ def past(carry: KeyCarry, clock: str) -> Operation:
 
 
 def _records_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
-    """Return whether every reported record is the carried record, or was written after it."""
+    """Return whether every reported record is the carried record or a later one."""
     value, mod, _, _ = carry.state
     if value is not None and mod is None:
         return False  # The revision of the carried record is not known, so the place of its write is uncertain.
@@ -156,7 +154,10 @@ def _records_are_new(carry: KeyCarry, strict: Sequence[Operation]) -> bool:
 
 
 def _reads_fit(carry: KeyCarry, answered: Sequence[Operation], unknown: Iterable[Operation], clocks: Clocks) -> bool:
-    """Return whether each read fits its own revision (`key/weak_reads.py`); False if a read lies before the tail."""
+    """Return whether each read fits the revision that it carries (`key/weak_reads.py`).
+
+    The result is False, too, if a read is older than all writes of an incomplete tail.
+    """
     tail = [op for row in carry.tail for op in operation_of(row)]
     if not carry.complete:
         oldest = min(op.revision or 0 for op in tail)

@@ -1,4 +1,7 @@
-"""The state file of `hwm-audit follow`, kept between two parts: JSON, written aside, synced and renamed."""
+"""The state file, which keeps the state of `hwm-audit follow` from one run of the command to the next.
+
+The file is JSON. It is written under another name, synced, and then renamed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ _STORED_NAMES = {
 class FollowState:
     """The state of `hwm-audit follow`.
 
-    `files`: the position in each file, by absolute path. `folders`: run_id → its folder. `runs`: run_id → its carry.
+    `files`: absolute path → the position in the file. `folders`: run_id → the folder of the run. `runs`: run_id → the
+    carry of the run.
     """
 
     files: dict[str, FilePosition] = field(default_factory=dict)
@@ -38,7 +42,7 @@ class FollowState:
 
 
 def read_state(path: Path) -> FollowState:
-    """Return the state of the file; an empty one if there is no file. Raises UnreadablePath."""
+    """Return the state in the file; an empty state if there is no file. Raises UnreadablePath."""
     path = replaceable_file(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -60,7 +64,7 @@ def read_state(path: Path) -> FollowState:
 
 
 def write_state(path: Path, followed: FollowState) -> None:
-    """Replace the file. If this fails, the file is unchanged and UnreadablePath is raised."""
+    """Replace the file by this state. If the write fails, raises UnreadablePath, and the file is unchanged."""
     stored = {
         "hwm_audit_follow": VERSION,
         "files": {name: asdict(mark) for name, mark in sorted(followed.files.items())},
@@ -125,7 +129,7 @@ def _key_from(stored: dict[str, Any]) -> KeyCarry:
 
 
 def _short(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row without null fields. It may be a projected row, which has more fields than a row."""
+    """Return the row, or projected row, without its null fields."""
     return {name: value for name, value in row.items() if value is not None}
 
 

@@ -1,1 +1,1 @@
-"""A recorded history: its rows and operations, requests and effects, clocks and paths. Nothing is decided here."""
+"""A recorded history: its files, rows, requests, operations and clocks. This package decides no property of it."""

@@ -1,8 +1,8 @@
 """Real-time precedence between operations.
 
-Within one clock, a precedes b if the return of a is before the call of b; operations with equal stamps are concurrent.
-Across clocks, the return of a plus the error bounds of both clocks must be before the call of b. Without a bound,
-operations on different clocks are concurrent.
+Operation A precedes operation B if the return of A is before the call of B. Equal stamps give no precedence. If A and B
+have different clocks, the return of A plus the error bounds of both clocks must be before the call of B. If one of
+these clocks has no error bound, operations of the two clocks are concurrent.
 
 See docs/reference/specification.md#107-clocks.
 """
@@ -27,9 +27,9 @@ class Clocks:
         return cls({c["clock_id"]: c["error_bound_ns"] for c in clocks if c.get("error_bound_ns") is not None})
 
     def margin_ns(self, one: str, other: str) -> int | None:
-        """The uncertainty (ns) between stamps of two clocks: only a greater difference orders two operations.
+        """Return the uncertainty (ns) between stamps of two clocks; None if it has no bound.
 
-        None if there is no bound.
+        Two stamps order their operations only if they differ by more than this.
         """
         if one == other:
             return 0
@@ -38,14 +38,14 @@ class Clocks:
         return None
 
     def precedes(self, first: Operation, second: Operation) -> bool:
-        """Whether `first` had returned before `second` was called."""
+        """Return whether `first` certainly returned before `second` was called."""
         margin = self.margin_ns(first.clock, second.clock)
         return margin is not None and first.return_ns + margin < second.call_ns
 
     def widened(self, operation: Operation) -> tuple[int, int]:
-        """The call and the return on an axis common to all clocks.
+        """Return the call and the return on an axis that is common to all clocks.
 
-        No precedence is added, but some within one clock may be lost.
+        This axis adds no precedence, but it may lose precedences between operations of one clock.
         """
         bound = self._bounds.get(operation.clock)
         if bound is None:

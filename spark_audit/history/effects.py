@@ -9,7 +9,7 @@ from spark_audit.history.operation import WEAK
 
 
 def changed(row: Mapping[str, Any]) -> bool:
-    """Whether this acknowledged operation changed the store and so has a revision of its own.
+    """Return whether this acknowledged operation changed the store, and so has a revision of its own.
 
     See docs/reference/specification.md#81-records-and-revisions.
     """
@@ -27,10 +27,13 @@ def changed(row: Mapping[str, Any]) -> bool:
 
 
 def takes_part(row: Mapping[str, Any]) -> bool:
-    """Whether the order of revisions includes this row: a completed operation that promises linearizability."""
+    """Return whether the order of revisions includes this row.
+
+    It includes acknowledged operations that have a revision and promise linearizability.
+    """
     return row["status"] == "ok" and row.get("revision") is not None and row.get("consistency") not in WEAK
 
 
 def rank(row: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    """The position of the row in the order of revisions: (revision, writer first, call, op_id)."""
+    """Return the sort key of the row in the order of revisions: (revision, writer first, call, op_id)."""
     return (row["revision"], 0 if changed(row) else 1, row["call_ns"], row["op_id"])

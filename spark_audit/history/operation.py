@@ -1,6 +1,6 @@
-"""An operation as one key sees it: a time interval, its effect on the key, and what its response reported.
+"""An operation on one key: its time interval, its effect on the key, and what its response reported of the key.
 
-All decisions are made on operations. `operation_of` makes operations from rows (`history/rows.py`). A transaction or a
+Keys are decided from operations. `operation_of` makes operations from rows (`history/rows.py`). A transaction or a
 range is first split into one row per key (`history/projection.py`), so each row in this module concerns one key.
 """
 
@@ -14,14 +14,15 @@ from typing import Any
 FOREVER = 2**63 - 1  # The return of an operation of unknown outcome: later than every stamp (int64, in ns).
 
 WEAK = ("local", "bounded")
-"""Consistencies that promise less than linearizability. An answer may be old, but must fit the revision it carries."""
+"""Consistencies that promise less than linearizability. The answer to such a read may be old, but it must fit the
+revision that it carries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A record, as reported by a response.
+    """A record, or its absence, as reported by a response.
 
-    A number is None if it was not reported. If a record was found and `value` is None, the request asked for keys only.
+    A number that was not reported is None. If a record was found and `value` is None, the request asked for keys only.
     """
 
     found: bool
@@ -33,10 +34,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A comparison of a transaction with this key.
+    """A comparison in a transaction, about this key.
 
-    Its `value` is text if the target is the value of the record, otherwise a number. See
-    docs/reference/specification.md#85-comparisons.
+    `value` is text if `target` is `value`, otherwise a number. See docs/reference/specification.md#85-comparisons.
     """
 
     target: str  # version, create_revision, mod_revision, value
@@ -46,9 +46,9 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One elementary action.
+    """One action on the key. An operation other than a transaction has one step.
 
-    `flag`: whether a delete found a record, or a cas succeeded; None if unknown or dropped.
+    `flag`: whether a delete found a record, or a cas succeeded; None if this is unknown or to be ignored.
     """
 
     kind: str  # get, put, delete, cas, append
@@ -63,8 +63,8 @@ class Step:
 class Operation:
     """One operation on one key.
 
-    Times are in ns of `clock`; `return_ns` is FOREVER if the outcome is unknown. `guards_hold` is None if it is not
-    known whether the guards hold.
+    Times are stamps of `clock`, in ns; `return_ns` is FOREVER if the outcome is unknown. `guards_hold` is None if it is
+    not known whether all guards hold.
     """
 
     op_id: int
@@ -79,14 +79,15 @@ class Operation:
     guards: tuple[Guard, ...] = ()
     guards_hold: bool | None = None
     weak: str | None = None  # "local", "bounded" or "pinned": a read that promises less than linearizability.
-    # True for a transaction that changed some key, so that no other operation has its revision.
+    # True for a transaction that changed some key, and so has a revision that no other change has.
     changes_store: bool = False
-    # The number of a branch of an unknown transaction. At most one of the operations with one op_id takes effect.
+    # The number of the branch, for an unknown transaction. Its branches are operations with the same op_id, of which at
+    # most one takes effect.
     alternative: int = 0
 
     @property
     def rank(self) -> tuple[int, int, int, int]:
-        """The position of the operation in the order of revisions: (revision, writer first, call, op_id)."""
+        """The sort key of the operation in the order of revisions: (revision, writer first, call, op_id)."""
         return (self.revision or 0, 0 if self.changes_store or self.writes else 1, self.call_ns, self.op_id)
 
     @property
@@ -95,7 +96,7 @@ class Operation:
         return any(_changes(step) for step in self.steps)
 
     def without_reads(self) -> Operation | None:
-        """The same operation without its observations; None if it has no effect besides observing."""
+        """Return the same operation without its observations; None if it does nothing but observe."""
         steps = tuple(_blind(step) for step in self.steps if _changes(step))
         return replace(self, steps=steps, guards=(), guards_hold=None) if steps else None
 
@@ -106,12 +107,12 @@ def _changes(step: Step) -> bool:
 
 def _blind(step: Step) -> Step:
     if step.kind == "cas":
-        return Step("put", step.value)  # The expected value counts as an observation, even if the outcome is unknown.
+        return Step("put", step.value)  # What the cas expected is an observation, too, even if the outcome is unknown.
     return Step("delete") if step.kind == "delete" else step
 
 
 def seen_in(output: Mapping[str, Any]) -> Seen:
-    """The record that `output` (of a row, an item or a result) reports."""
+    """Return the record that `output` reports. `output`: that of a row, an item of a listing, or a result of a txn."""
     if not output.get("found"):
         return Seen(found=False)
     return Seen(
@@ -120,10 +121,10 @@ def seen_in(output: Mapping[str, Any]) -> Seen:
 
 
 def operation_of(row: Mapping[str, Any]) -> tuple[Operation, ...]:
-    """The operations of a row about one key, in most cases one.
+    """Return the operations of a row about one key. Most rows have one.
 
-    A row that failed or reports nothing has no operation. An unknown transaction has one operation for each branch that
-    may write.
+    A row that failed, or a get of unknown outcome, has no operation. An unknown transaction has one operation for each
+    branch that may write.
     """
     if row["status"] == "fail":
         return ()
@@ -211,7 +212,7 @@ def _result_step(step: Mapping[str, Any], result: Mapping[str, Any]) -> Step:
 
 
 def as_bytes(text: str) -> bytes:
-    """The bytes that the text of a row stands for: `base64:` marks bytes that are not UTF-8.
+    """Return the bytes that a text in a row stands for. The prefix `base64:` marks bytes that are not UTF-8.
 
     See docs/reference/specification.md#104-text.
     """

@@ -1,4 +1,4 @@
-"""The files of histories behind command-line arguments: run folders, folders of run folders, globs, single files."""
+"""Finds history files from command-line arguments: run folders, folders of run folders, globs, or single files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_audit.errors import Fault, MalformedHistory, UnreadablePath
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 RUN_FORMAT = 1
-"""The highest `format` of a run.json that this version reads. A run.json without this field has the first format."""
+"""The highest `format` of a run.json that this version reads. A run.json without this field has format 1."""
 
 NOT_HISTORIES = ("events.jsonl", "run.json")
 
@@ -33,7 +33,7 @@ class HistoryFile:
 
 
 def history_files(given: Iterable[str]) -> list[HistoryFile]:
-    """All files of rows behind these paths, each once, in a fixed order.
+    """Return all files of rows at these paths, each once, sorted by path.
 
     Raises UnreadablePath for a path without any history.
     """
@@ -48,10 +48,10 @@ def history_files(given: Iterable[str]) -> list[HistoryFile]:
 
 
 def replaceable_file(path: Path) -> Path:
-    """The file that `path` leads to, with links resolved, for replacement by a rename.
+    """Return the file that `path` leads to, with links resolved, so that a rename can replace it.
 
-    Raises UnreadablePath for anything but a regular file: a rename would replace a device or pipe that other programs
-    use.
+    Raises UnreadablePath if something other than a regular file is there, because the rename would replace a device or
+    pipe that other programs use.
     """
     real = Path(os.path.realpath(path))
     if real.exists() and not real.is_file():
@@ -98,13 +98,13 @@ def _is_history(path: Path) -> bool:
 
 
 def _folder_of(path: Path) -> Path:
-    """The run folder of a file: the parent of the nearest folder `ops` above the file, else the file's folder."""
+    """Return the run folder of a file: the parent of the nearest folder `ops` above it, or else the file's folder."""
     ops = next((parent for parent in path.parents if parent.name == "ops"), None)
     return (ops.parent if ops is not None else path.parent).resolve()
 
 
 def read_run_file(folder: Path) -> dict[str, Any]:
-    """`run.json` of a run folder; empty if there is none. Raises MalformedHistory."""
+    """Return the content of `run.json` in a run folder; empty if there is no such file. Raises MalformedHistory."""
     path = folder / "run.json"
     if not path.exists():
         return {}
@@ -125,9 +125,9 @@ def read_run_file(folder: Path) -> dict[str, Any]:
 
 
 def folders_of_runs(seen: Iterable[tuple[str, Path]], headers: Mapping[Path, Mapping[str, Any]]) -> dict[str, Path]:
-    """The folder of each run, from pairs of run_id and folder. `headers`: run.json of each folder.
+    """Return the folder of each run, by run_id. `seen`: (run_id, folder) pairs. `headers`: run.json of each folder.
 
-    Raises MalformedHistory for a run_id that two folders share, or that differs from the one in run.json.
+    Raises MalformedHistory if two folders have rows of the same run_id, or if a run_id is not that of run.json.
     """
     folders: dict[str, Path] = {}
     for run_id, folder in seen:

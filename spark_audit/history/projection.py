@@ -1,7 +1,7 @@
-"""The projection of a row that concerns several keys onto each of them.
+"""Splits a row that concerns several keys into its projections: one row for each key.
 
 The projection of a linearizable history onto one key is linearizable, so a violation in a projection is a violation of
-the history. The reverse does not hold: `store/replay.py` checks listings and transactions against the whole store.
+the history. The reverse does not hold, so `store/replay.py` checks listings and transactions against the whole store.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from spark_audit.history.services import SERVICE_OPS
 
 
 def project(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield (key, row about this key alone) for every key that the row reports on; nothing if the row failed."""
+    """Yield (key, row about this key alone) for every key that the row reports on.
+
+    A range or transaction that failed yields nothing. A row of a service yields nothing, because the rows of
+    `plain_rows` stand for it.
+    """
     if row["op"] in SERVICE_OPS:
-        return  # What stands for such a row has rows of its own (`plain_rows`).
+        return
     if row["op"] not in ("range", "txn"):
         yield row["key"], row
     elif row["status"] != "fail":
@@ -29,7 +33,7 @@ def project(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _listed(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield each item as a read of its key.
 
-    Absent keys are checked only by the replay, unless the range can hold only one key.
+    The absence of keys is left to the replay, unless the range can contain only one key.
     """
     if row["status"] != "ok" or request["count_only"]:
         return
@@ -43,7 +47,7 @@ def _listed(row: Mapping[str, Any], request: Request) -> Iterator[tuple[str, Map
     for item in row["output"]["items"]:
         seen = {
             name: value for name, value in item.items() if name != "key"
-        }  # `key` is no field of the output of a row, and Spark drops fields outside of the schema.
+        }  # The schema of a row's output has no field `key`, and Spark drops fields that are not in the schema.
         yield item["key"], {**base, "key": item["key"], "output": {**seen, "found": True}}
 
 
@@ -74,9 +78,10 @@ def _keys(*lists: list[Request]) -> list[str]:
 
 
 def _part(row: Mapping[str, Any], key: str, request: Request, output: Request | None) -> Mapping[str, Any]:
-    """Return the part of a transaction about one key.
+    """Return the part of a transaction that concerns one key.
 
-    `exact` in its `request`: all comparisons concern this key, so the key alone decides which branch runs.
+    In its request, `exact` is true if all comparisons concern this key, so that the key alone decides which branch
+    runs.
     """
     mine = {
         name: [item for item in request[name] if item.get("op") != "range" and item["key"] == key]

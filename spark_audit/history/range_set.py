@@ -10,7 +10,7 @@ class RangeSet:
     """A set of integers. With n ranges, a look-up costs O(log n), the insertion of a range O(n)."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        """`ranges`: the (first, last) of each range, ascending; no range is adjacent to the next."""
+        """`ranges`: the (first, last) of each range, ascending. Ranges must not overlap or be adjacent."""
         pairs = list(ranges)
         self._firsts, self._lasts = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 

@@ -1,8 +1,9 @@
-"""The requests of ranges and transactions: the fields, the defaults, and the form of a response.
+"""The requests of ranges and transactions: their fields and defaults, and the form of the responses.
 
-`range`: `start`, `end`, `prefix`, `limit`, `reverse`, `keys_only`, `count_only`, `revision`. `txn`: `compares` of
-`key`, `target`, `op`, `value`; `success`, `failure` of `op`, `key`, `value`, or the fields of a range. The tables are
-in docs/reference/specification.md#105-request and docs/reference/specification.md#106-output.
+A `range` has `start`, `end`, `prefix`, `limit`, `reverse`, `keys_only`, `count_only`, `revision`. A `txn` has three
+lists. An item of `compares` has `key`, `target`, `op`, `value`. An item of `success` or `failure` has `op`, and either
+`key` and `value` or the fields of a range. The tables are in docs/reference/specification.md#105-request and
+docs/reference/specification.md#106-output.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _RANGE: dict[str, tuple[tuple[type, ...], object]] = {
     "count_only": (_FLAG, False),
     "revision": (_NUMBER, None),
 }
-# The numbers of a record in a response, which are ≥ 0 if reported.
+# The numbers of a record in a response. A reported number must be ≥ 0.
 NUMBERS = ("create_revision", "mod_revision", "version", "deleted_revision")
 _TARGETS = ("version", "create_revision", "mod_revision", "value")
 
@@ -35,19 +36,19 @@ HALF_PAIR = "text with one half of a surrogate pair"
 
 
 def is_text(value: str) -> bool:
-    """Whether UTF-8 can encode the text.
+    """Return whether UTF-8 can encode the text.
 
-    UTF-8 cannot encode half of a surrogate pair, which a JSON escape can create.
+    A JSON escape can create one half of a surrogate pair, which UTF-8 cannot encode.
     """
     return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 class BadRequest(ValueError):
-    """The request does not have the documented form; the text of the error names the place."""
+    """A request or an answer does not have the documented form; the text of the error names the place."""
 
 
 def parse_request(row: Mapping[str, Any]) -> Request:
-    """The request of a range or transaction row, with all defaults filled in. Raises BadRequest."""
+    """Return the request of a range or transaction row, with all defaults filled in. Raises BadRequest."""
     try:
         request = json.loads(row["request"])
     except RecursionError:
@@ -60,7 +61,7 @@ def parse_request(row: Mapping[str, Any]) -> Request:
 
 
 def parse_range(given: Mapping[str, Any]) -> Request:
-    """A range with its defaults. Raises BadRequest."""
+    """Return the request of a range with all defaults filled in. Raises BadRequest."""
     parsed: Request = {}
     for name, (types, default) in _RANGE.items():
         parsed[name] = given.get(name, default)
@@ -113,7 +114,10 @@ def _check_text(*values: object) -> None:
 
 
 def request_problem(row: Mapping[str, Any]) -> str | None:
-    """The reason why a range or transaction row with well-formed plain fields is malformed; None if it is not."""
+    """Return why the request or the output of a range or transaction row is malformed; None if both are well-formed.
+
+    `plain_problem` (`history/rows.py`) must have accepted the row.
+    """
     try:
         request = parse_request(row)
     except BadRequest as error:
@@ -158,13 +162,16 @@ def _listing_problem(request: Request, output: Mapping[str, Any]) -> str | None:
 
 
 def single_key(request: Request) -> str | None:
-    """The only key that a range can return, if it is `[key, key + "\\0")`."""
+    """Return the key of a range `[key, key + "\\0")`, which can list only this key; None for any other range.
+
+    None is also returned if the range only counts keys.
+    """
     start, end = request["start"], request["end"]
     return start if start is not None and end == start + "\0" and not request["count_only"] else None
 
 
 def covers(request: Request, key: str) -> bool:
-    """Whether the range's interval holds the key (byte order)."""
+    """Return whether the range's interval contains the key, in byte order."""
     have = as_bytes(key)
     if request["prefix"] is not None:
         return have.startswith(as_bytes(request["prefix"]))
@@ -173,7 +180,7 @@ def covers(request: Request, key: str) -> bool:
 
 
 def keys_named(request: Request) -> Iterator[str]:
-    """The keys that a transaction names, in any part of it."""
+    """Yield the keys of all comparisons and operations of a transaction, except for ranges."""
     for part in ("compares", "success", "failure"):
         for step in request[part]:
             if step.get("op") != "range":
@@ -181,7 +188,7 @@ def keys_named(request: Request) -> Iterator[str]:
 
 
 def is_multi_key(row: Mapping[str, Any]) -> bool:
-    """Whether the history of one key cannot decide this row: a listing, or a transaction over several keys."""
+    """Return whether this row is a listing, or a transaction over several keys. No single key can decide such a row."""
     if row["op"] not in ("range", "txn") or row["status"] == "fail":
         return False
     request = parse_request(row)

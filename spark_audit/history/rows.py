@@ -1,4 +1,4 @@
-"""The fields and types of a row, and the rules that make an object an operation.
+"""The fields and types of a row, and the rules that a well-formed row obeys.
 
 Each rule has two forms: a Python predicate for a row in memory, and a Spark SQL condition over columns. A test runs
 malformed rows through both. `history/requests.py` has the rules that need the parsed request.
@@ -74,10 +74,9 @@ _PYTHON_TYPES = {"string": str, "long": int, "boolean": bool}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of a row, in both forms.
+    """A rule for rows, in both forms.
 
-    `broken(row)` and `sql` are true for a row that breaks the rule. If the SQL condition is null, the row does not
-    break the rule.
+    `broken(row)` and `sql` are true for a row that breaks the rule. A row for which `sql` is null does not break it.
     """
 
     reason: str
@@ -108,7 +107,7 @@ def _at_least(name: str, least: int) -> Rule:
 
 
 def _not_negative(name: str) -> Rule:
-    """Refuse numbers below 0, because columns use negative numbers for numbers that were not reported."""
+    """Refuse numbers below 0, because `columnar` uses negative numbers for numbers that were not reported."""
     return Rule(f"output.{name} is below 0", f"output.{name} < 0", lambda row: (_output(row, name) or 0) < 0)
 
 
@@ -198,27 +197,30 @@ RULES: tuple[Rule, ...] = (
 
 
 def problem(row: object) -> str | None:
-    """The reason why this object is not an operation; None if it is one."""
+    """Return why this object is not a well-formed row; None if it is one."""
     found = plain_problem(row)
     return detail_problem(row) if found is None and isinstance(row, Mapping) else found
 
 
 def detail_problem(row: Mapping[str, Any]) -> str | None:
-    """The reason why the request, or the answer, of a row with well-formed plain fields is malformed."""
+    """Return why the request or the answer of a row is malformed; None if both are well-formed.
+
+    `plain_problem` must have accepted the row.
+    """
     if row["op"] in MULTI_KEY_OPS:
         return request_problem(row)
     return service_problem(row) if is_service(row) else None
 
 
 def plain_problem(row: object) -> str | None:
-    """The reason why this object breaks a type or one of RULES; None if it does not. The request is not checked."""
+    """Return which type or which of RULES this object breaks; None if it breaks none. The request is not parsed."""
     if not isinstance(row, Mapping):
         return "not an object"
     return _type_problem(row, FIELDS, "") or next((rule.reason for rule in RULES if rule.broken(row)), None)
 
 
 def read_line(line: str) -> tuple[object, str | None]:
-    """The value of a line of JSON, or the reason why the line is not JSON."""
+    """Return (value, None) for a line of JSON, or (None, reason) if the line is not JSON."""
     try:
         return json.loads(line), None
     except RecursionError:
@@ -228,7 +230,7 @@ def read_line(line: str) -> tuple[object, str | None]:
 
 
 def row_of_line(line: bytes, problem_of: Callable[[object], str | None]) -> tuple[dict[str, Any], str | None]:
-    """The row of a line of a file if `problem_of` accepts it; otherwise the reason why it is malformed."""
+    """Return (row, None) for a line of a file if `problem_of` accepts the row, otherwise ({}, reason)."""
     try:
         text = line.decode()
     except UnicodeDecodeError:
@@ -241,7 +243,7 @@ def row_of_line(line: bytes, problem_of: Callable[[object], str | None]) -> tupl
 
 
 def _is_text(value: Any, wanted: Type) -> bool:
-    """Whether UTF-8 can encode all texts of a value of this type."""
+    """Return whether UTF-8 can encode all texts in this value, whose type is `wanted`."""
     if value is None or isinstance(wanted, str):
         return not isinstance(value, str) or is_text(value)
     if isinstance(wanted, list):
@@ -273,9 +275,9 @@ def _value_problem(value: Any, wanted: Type, path: str) -> str | None:
 
 
 def text_fields() -> frozenset[str]:
-    """The names of all text fields, at any depth.
+    """Return the names of all text fields, at any depth.
 
-    In these fields, a JSON reader such as Spark's would silently turn numbers into text.
+    If the value of such a field is a number, Spark's JSON reader silently turns it into text.
     """
     return frozenset(_text_fields(FIELDS))
 
@@ -292,15 +294,15 @@ def _text_fields(fields: tuple[tuple[str, Type], ...]) -> list[str]:
 
 
 def twice(op_id: int, run_id: str) -> str:
-    """The fault of a row whose op_id another row of the run also has."""
+    """Return the fault of a row whose op_id another row of the same run has, too."""
     return f"op_id {op_id} appears twice in run {run_id}"
 
 
 def overlapping(client: str, op_id: int) -> str:
-    """The fault of a row that its client called while another operation was open."""
+    """Return the fault of a row that was called before the client's previous operation had returned."""
     return f"client {client} called this before its operation {op_id} had returned"
 
 
 def after_unknown(client: str, op_id: int) -> str:
-    """The fault of a row whose client had an operation of unknown outcome before."""
+    """Return the fault of a row whose client already has an operation of unknown outcome."""
     return f"client {client} goes on after its operation {op_id} of unknown outcome; it must take a new name"

@@ -1,7 +1,7 @@
-"""Rows of services: watches, leases, locks, deletions of ranges, compactions, and reads at a revision.
+"""Rows of services: watches, leases, locks, deletions of ranges, compactions, puts with a lease, reads at a revision.
 
-Such a row has its request as canonical JSON, and most have their answer as canonical JSON in `output.answer`. The
-tables are in docs/reference/specification.md#1010-rows-of-services.
+Each of these rows has its request as JSON text in `request`. Most have their answer as JSON text in `output.answer`.
+The fields are in docs/reference/specification.md#1010-rows-of-services.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Row: TypeAlias = Mapping[str, Any]
 Fields: TypeAlias = dict[str, Any]
 
 SERVICE_OPS = ("watch", "delete_range", "lease_grant", "lease_renew", "lease_revoke", "compact", "lock", "unlock")
-# Operations of a service whose acknowledged rows have `output.answer`.
+# The service operations whose acknowledged rows have `output.answer`.
 ANSWERED_OPS = ("watch", "lease_grant", "lease_renew", "lease_revoke", "lock")
-# Operations of a single key that may have a request: a put with a lease, a get at a revision.
+# The operations of a single key that may have a `request`: a put for its lease, a get for its revision.
 OPTION_OPS = ("put", "get")
 ENDS = ("cancelled", "compacted", "broken")
 KINDS = ("put", "delete")
-DELETED_KEYS_MAX = 10_000  # The number of keys that an unknown deletion of a range may name.
+DELETED_KEYS_MAX = 10_000  # The most keys that the request of a deletion of a range may name.
 
 _INT64_MAX = 2**63 - 1
 _EVENT_FIELDS, _RECORD_FIELDS = 8, 5
@@ -39,9 +39,9 @@ class Record(NamedTuple):
 
 
 class WatchEvent(NamedTuple):
-    """An event of a watch. `value` is None, and the numbers of the record are 0, for a deletion.
+    """An event of a watch. For a deletion, `value` is None, and all numbers but `revision` are 0.
 
-    `previous`: the record before; None if there was none, or if the watch did not ask for it.
+    `previous`: the record before the event; None if there was none, or if the watch did not ask for previous records.
     """
 
     revision: int
@@ -55,7 +55,7 @@ class WatchEvent(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message of a watch. Without events, it is a bookmark: everything up to `revision` was delivered."""
+    """A message of a watch. A message without events is a bookmark: all events up to `revision` were delivered."""
 
     return_ns: int
     revision: int
@@ -63,12 +63,15 @@ class Message(NamedTuple):
 
 
 def is_service(row: Row) -> bool:
-    """Whether the row is of a service, or is an operation of one key with an option."""
+    """Return whether this is a row of a service: one of SERVICE_OPS, or one of OPTION_OPS with a request."""
     return row["op"] in SERVICE_OPS or (row["op"] in OPTION_OPS and row.get("request") is not None)
 
 
 def service_problem(row: Row) -> str | None:
-    """The reason why a row of a service with well-formed plain fields is malformed; None if it is not."""
+    """Return why the request or the answer of a row of a service is malformed; None if both are well-formed.
+
+    `plain_problem` (`history/rows.py`) must have accepted the row.
+    """
     try:
         parse_service(row)
         if row["status"] != "ok":
@@ -85,7 +88,7 @@ def service_problem(row: Row) -> str | None:
 
 
 def parse_service(row: Row) -> Fields:
-    """The request of the row, with all defaults filled in. Raises BadRequest."""
+    """Return the request of the row, with all defaults filled in. Raises BadRequest."""
     request = _object(row["request"], "request")
     fields = _REQUESTS[row["op"]]
     parsed = {name: request.get(name, field.default) for name, field in fields.items()}
@@ -102,7 +105,7 @@ def parse_service(row: Row) -> Fields:
 
 
 def answer_of(row: Row) -> Fields:
-    """The answer of an acknowledged row. Raises BadRequest."""
+    """Return the answer of an acknowledged row, with all defaults filled in. Raises BadRequest."""
     answer = _object(row["output"]["answer"], "output.answer")
     fields = _ANSWERS[row["op"]]
     parsed = {name: answer.get(name, field.default) for name, field in fields.items()}
@@ -115,7 +118,7 @@ def answer_of(row: Row) -> Fields:
 
 
 def messages_of(row: Row) -> tuple[Fields, Iterator[Message]]:
-    """The answer of an acknowledged, well-formed row of a watch, and its messages."""
+    """Return the answer of an acknowledged, well-formed row of a watch, and an iterator over its messages."""
     answer = json.loads(row["output"]["answer"])
     return answer, (Message(when, told, tuple(map(_known_event, events))) for when, told, events in answer["messages"])
 
@@ -256,23 +259,24 @@ _ANSWERS: dict[str, dict[str, _Field]] = {
 }
 
 LEASE_END_IDS = 2**61
-"""The op_id of the deletion by a lease is this number plus the op_id of the operation that attached the key."""
+"""The deletion of a key by its lease has as op_id this number plus the op_id of the operation that attached the key."""
 
 
 def number_words(op_id: int) -> str:
-    """The number of a plain row in words: `#7`, or `by the lease of #7` for the deletion by a lease."""
+    """Return the name of a row in messages: `#7`, or `by the lease of #7` for the deletion of a key by its lease."""
     return f"by the lease of #{op_id - LEASE_END_IDS}" if op_id >= LEASE_END_IDS else f"#{op_id}"
 
 
 def plain_rows(row: Row) -> Iterator[Row]:
-    """Yield the rows of single keys, ranges and transactions that stand for a row.
+    """Yield the plain rows (operations on one key, ranges and transactions) that stand for the row.
 
-    A row that is of no service stands for itself. The rows of leases, watches and compactions stand for nothing.
+    A plain row stands for itself. Watches, compactions, unlocks, reads at a revision, and the grants, renewals and
+    revocations of leases yield nothing. `services/key_check.py` judges reads at a revision.
 
-    A key that an operation attached to a lease may be deleted by the lease, once, at any time: the row of the operation
-    also stands for a deletion of unknown outcome. A deletion of a range is a transaction that lists the range and
-    deletes each key of the list. A lock is a put of its key, at the revision of its fence. Reads at a revision are
-    judged apart (`services/key_check.py`), and stand for nothing here.
+    If an operation attaches a key to a lease, the lease may delete the key once, at any later time. So the operation's
+    row yields a deletion of unknown outcome, too. A deletion of a range becomes a transaction that lists the range and
+    deletes each listed key; if its outcome is unknown, the transaction only deletes the keys that the request names. A
+    lock becomes a put of its key, at the revision of its fence.
     """
     if not is_service(row):
         yield row
@@ -297,7 +301,7 @@ def plain_rows(row: Row) -> Iterator[Row]:
 
 
 def _end_of_lease(row: Row, key: str, lease_id: int) -> Row:
-    """The deletion of a key by its lease, which may take effect at any time after the key was attached."""
+    """Return the deletion of a key by its lease. It may take effect at any time after the key was attached."""
     ended = {"op": "delete", "key": key, "value": None, "request": None, "output": None, "status": "unknown"}
     named = {"op_id": LEASE_END_IDS + row["op_id"], "client": f"lease {lease_id} of #{row['op_id']}"}
     return {**row, **ended, **named, "return_ns": None, "revision": None, "consistency": None, "error": None}

@@ -1,6 +1,6 @@
-"""Histories of Jepsen, Knossos and Porcupine, turned into rows that `hwm-audit check` reads.
+"""Turns histories of Jepsen, Knossos and Porcupine into rows that `hwm-audit check` reads.
 
-docs/reference/audit-import.md says how each line is read, above all `:fail` and `:info`.
+docs/reference/audit-import.md specifies how each line is read, in particular `:fail` and `:info`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMATS: Final = tuple(_READERS)
 
 @dataclass(slots=True)
 class Imported:
-    """The counts over all files. `left_out`: the lines that are not client events: description → number of lines."""
+    """The counts over all files. `left_out`: description of lines that are not client events → their number."""
 
     runs: int = 0
     operations: int = 0
@@ -53,10 +53,11 @@ class Imported:
 def import_histories(
     name: str, paths: Sequence[Path], out: Path, settings: Settings, *, replace: bool = False
 ) -> Imported:
-    """Read files of one of FORMATS, each a run named by its path, and write their rows to `out` (.jsonl, .parquet).
+    """Read the histories at `paths`, and write their rows to `out` (.jsonl, .parquet).
 
-    Raises NotImportable at the first line that is not of the format. Raises UnreadablePath for a path that is given
-    twice or cannot be opened, and for a file without any operation. On an error, `out` is unchanged.
+    `name`: one of FORMATS. Each history is a run whose run_id is its path. Raises NotImportable at the first line that
+    does not have the format. Raises UnreadablePath for a path that is given twice or cannot be opened, and for a file
+    without any operation. On an error, `out` is unchanged.
     """
     twice = next((path for path, count in Counter(path.resolve() for path in paths).items() if count > 1), None)
     if twice is not None:

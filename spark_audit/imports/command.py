@@ -1,4 +1,4 @@
-"""`hwm-audit import`: exit 0 written, 2 malformed input or wrong usage, 1 a failed disk.
+"""The command `hwm-audit import`. Exit codes: 0 written, 2 malformed input or wrong usage, 1 any other failure.
 
 A failed import leaves no incomplete file.
 """
@@ -23,26 +23,31 @@ from spark_audit.imports.edn import NotEdn, form_of, text_of
     type=click.Choice(["no-effect", "saw-another"]),
     default="no-effect",
     show_default=True,
-    help="What a failed compare-and-set says: that it changed nothing, or also that the value was another.",
+    help="What a failed compare-and-set means: only that it changed nothing, or also that the value was not the "
+    "expected one.",
 )
 @click.option(
     "--nil-read",
     type=click.Choice(["nil", "unknown"]),
     default="nil",
     show_default=True,
-    help="What a completed read of nil says: that the register held nil, or nothing (as Knossos has it).",
+    help="What a completed read of nil means: that the register held nil, or, as in Knossos, that the value is not "
+    "known.",
 )
 @click.option(
     "--keys",
     type=click.Choice(["auto", "independent", "one"]),
     default="auto",
     show_default=True,
-    help="Whether values are [key value] of jepsen.independent, or of one register.",
+    help="How values are read: as [key value] of jepsen.independent, or as values of one register. auto decides by the "
+    "first value.",
 )
 @click.option(
-    "--initial", metavar="VALUE", help="What a register holds at first, as printed. [default: nil; porcupine: empty]"
+    "--initial",
+    metavar="VALUE",
+    help="The initial value of each register, as the format prints it. [default: nil; porcupine-kv: empty]",
 )
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 def import_command(
     form: str,
     paths: tuple[Path, ...],
@@ -55,9 +60,9 @@ def import_command(
 ) -> None:
     """Turn histories of Jepsen, Knossos or Porcupine into rows that `hwm-audit check` reads.
 
-    FORMAT: jepsen-edn (maps), jepsen-log (printed lines), porcupine-kv (get, put, append). Each PATH is a run.
+    FORMAT is jepsen-edn (maps), jepsen-log (printed lines) or porcupine-kv (get, put, append). Each PATH becomes a run.
 
-    Exit status: 0 written, 2 malformed input (file, line, what was expected; nothing is written) or wrong usage.
+    Exit status: 0 written, 2 malformed input or wrong usage, 1 any other failure. After a failure, nothing is written.
     """
     settings = Settings(
         independent={"auto": None, "independent": True, "one": False}[keys],
@@ -77,9 +82,9 @@ def import_command(
 
 
 def _initial(form: str, text: str | None) -> str | None:
-    """The initial value as text of a row.
+    """Return the initial value as it is stored in a row.
 
-    The initial value for Jepsen is read as EDN, so that 0 and 0N are equal; for Porcupine it is unchanged.
+    For a Jepsen format, the text is read as EDN, so that 0 and 0N are equal. For Porcupine, it is stored unchanged.
     """
     if text is None or form == "porcupine-kv":
         return text

@@ -1,13 +1,13 @@
-"""A strict, streaming reader of EDN (https://github.com/edn-format/edn), in which Clojure programs print histories.
+"""A strict, streaming reader of EDN (https://github.com/edn-format/edn), the format in which Clojure prints histories.
 
-Forms are read one at a time, each with the line on which it begins; memory is bounded by the largest form. A file holds
-forms one after the other, or one vector or list around all of them. In the second case, the forms are the elements of
-this vector or list.
+Forms (EDN values) are read one at a time, each with the line on which it begins. Memory is bounded by the largest form.
+A file has either a sequence of forms, or one vector or list that encloses them. In the second case, the elements of the
+vector or list are the forms.
 
 Values are read as: nil → None, whole numbers (also 3N) → int, text → str, vectors and lists → tuple (they are equal in
-EDN), maps → dict, sets → frozenset. All other atoms are read as `Name`s, which keep their text and are compared by it.
-Keywords become `Name`s, and so do true and false, because in Python these would equal 1 and 0. A tagged form (`#tag
-form`) is read without its tag, so a record becomes a map.
+EDN), maps → dict, sets → frozenset. All other atoms, such as keywords, are read as `Name`s, which keep their text and
+are compared by it. This includes true and false, because Python's True and False would equal 1 and 0. The tag of a
+tagged form (`#tag form`) is dropped, so a record becomes a map.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TextIO
 
 CHUNK_CHARACTERS = 1 << 16
-FORM_DEPTH_MAX = 100  # No history nests deeper.
-TOKEN_CHARACTERS_MAX = 1 << 24  # A longer text is reported as a text without an end.
+FORM_DEPTH_MAX = 100  # Real histories do not nest this deep.
+TOKEN_CHARACTERS_MAX = 1 << 24  # A longer text is reported as one without an end.
 _UNKNOWN: Final = object()
-# The number of distinct atoms whose parsed form is cached. Other atoms are parsed at each occurrence.
+# For at most this many distinct atoms, the parsed form is cached. Other atoms are parsed each time they occur.
 _KNOWN_ATOMS_MAX = 1 << 16
 _KNOWN_DIGITS_MAX = 5  # Longer numbers are mostly time stamps, which do not repeat, so they are not cached.
 
@@ -51,7 +51,7 @@ _NAMED = {"[": "a vector", "(": "a list", "{": "a map", "#{": "a set"}
 
 
 class Name(str):
-    """A keyword (`:read`), symbol, character or inexact number, as written. A `Name` never equals a plain `str`."""
+    """The text of a keyword (`:read`), symbol, character or inexact number. A `Name` never equals a plain `str`."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ _INTERNED: dict[str, Name] = {}
 
 
 def name(text: str) -> Name:
-    """The `Name` of this text, always the same object, so that looking it up is cheap."""
+    """Return the `Name` with this text. It is the same object each time, so comparisons with it are cheap."""
     return _INTERNED.setdefault(text, Name(text))
 
 
@@ -81,15 +81,15 @@ class NotEdn(Exception):
 
 
 def forms(text: TextIO) -> Iterator[tuple[int, Any]]:
-    """Yield (line, form) for each form of the file; lines count from 1.
+    """Yield (line, form) for each form of the file; lines count from 1. Raises NotEdn.
 
-    If one collection encloses all forms, its elements are the forms. Raises NotEdn.
+    If one vector or list encloses all forms, its elements are yielded instead.
     """
     return _Reader(1, unwrap=True).forms(_tokens(text))
 
 
 def form_of(text: str, line: int = 1) -> Any:
-    """The one form of this line. Raises NotEdn."""
+    """Return the only form in this text. `line`: the line for errors. Raises NotEdn."""
     found = [form for _, form in _Reader(line).forms([_TOKENS.findall(text)])]
     if len(found) != 1:
         raise NotEdn(line, "one value", f"{len(found)}" if found else "nothing")
@@ -97,9 +97,9 @@ def form_of(text: str, line: int = 1) -> Any:
 
 
 def _tokens(text: TextIO) -> Iterator[list[str]]:
-    """All tokens, chunk by chunk.
+    """Yield all tokens, one chunk of the file after the other.
 
-    A token at the end of a chunk may continue in the next chunk, so it is only yielded after the next chunk is read.
+    A token at the end of a chunk may continue in the next chunk, so it is yielded only with the next chunk.
     """
     rest = ""
     line = 1
@@ -117,7 +117,7 @@ def _tokens(text: TextIO) -> Iterator[list[str]]:
 
 
 class _Open:
-    """A form that has begun: a collection, or a prefix of another form (`#_`, a tag)."""
+    """A form that has begun but not ended: a collection, or a prefix (`#_`, a tag) whose form has not ended."""
 
     __slots__ = ("items", "line", "opened", "prefix")
 
@@ -126,7 +126,7 @@ class _Open:
         self.items: list[Any] = []
 
     def whole(self) -> Any:
-        """The collection. Raises NotEdn if a map or set cannot be made of the items."""
+        """Return the complete collection. Raises NotEdn if the items do not make a valid map or set."""
         if self.opened in ("[", "("):
             return tuple(self.items)
         keys = self.items if self.opened == "#{" else self.items[::2]
@@ -147,7 +147,7 @@ class _Open:
 class _Reader:
     def __init__(self, line: int, *, unwrap: bool = False) -> None:
         self._line = line
-        # Whether a vector or list at the beginning of the file is only an enclosure of the forms.
+        # Whether a vector or list that begins now is the one that encloses all forms of the file.
         self._unwrap = unwrap
         self._around: _Open | None = None
         self._ended = False  # Whether the enclosing collection has ended.
@@ -156,7 +156,7 @@ class _Reader:
 
     def forms(self, chunks: Iterable[list[str]]) -> Iterator[tuple[int, Any]]:
         known = self._atoms.get
-        items: list[Any] | None = None  # The items of the innermost open collection; None inside of a tag or #_.
+        items: list[Any] | None = None  # The items of the innermost open form; None if it is a prefix.
         for tokens in chunks:
             for token in tokens:
                 line = self._line
@@ -207,7 +207,7 @@ class _Reader:
         return self._items()
 
     def _end(self, token: str) -> tuple[int, Any] | None:
-        """Return the line and form of the collection that this bracket closes; None for the enclosure of all forms."""
+        """Return (line, form) of the collection that this bracket closes; None if it encloses all forms of the file."""
         now = self._open[-1] if self._open else None if self._ended else self._around
         if now is None or _CLOSES.get(now.opened) != token:
             raise NotEdn(self._line, "a form" if now is None else f"the end of {_begun(now)}", token)
@@ -287,7 +287,7 @@ def _unescaped(escape: str, line: int) -> str:
 
 
 def text_of(form: Any) -> str:
-    """The text of a form in EDN.
+    """Return the form as EDN text.
 
     Members of maps and sets are sorted by their text, so that equal forms have equal texts.
     """

@@ -1,4 +1,4 @@
-"""The common form of all formats: one event per line of a history, about one operation on one register or key."""
+"""The events into which all formats are translated. An event is the call or the end of one operation on one key."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, NamedTuple, Protocol, TextIO
 
 from spark_audit.errors import InputError
 
-FOUND_CHARACTERS_MAX = 120  # The number of characters of an unexpected text that an error shows.
+FOUND_CHARACTERS_MAX = 120  # An error shows at most this many characters of an unexpected text.
 
 
 class Event(NamedTuple):
-    """One event of a history. All values are text as in a row.
+    """One event of a history. Values are texts, as in a row.
 
     `line` counts from 1. `type`: invoke, ok, fail, info. `op`: get, put, cas, append. `value`: the value that a
     completed get returned, or the new value of a put, cas or append; None if the line has none. `expected`: the
-    expected value of a cas. `time_ns`: None if the line has no time. `error`: why the operation failed, if the line
-    says so.
+    expected value of a cas. `time_ns`: None if the line has no time. `error`: the reason of a failure; None if the line
+    has none.
     """
 
     line: int
@@ -35,10 +35,11 @@ class Event(NamedTuple):
 class Reader(Protocol):
     """The reader of one format.
 
-    At the first line that is not of the format, `events` raises NotImportable without the name of the file.
+    At the first line that does not have the format, `events` raises NotImportable; the caller adds the name of the
+    file.
     """
 
-    left_out: Counter[str]  # The lines that are not client events: description → number of lines.
+    left_out: Counter[str]  # Description of lines that are not client events → their number.
 
     def events(self, text: TextIO) -> Iterator[Event]:
         """Yield the events of a history, in the order of its lines."""
@@ -50,9 +51,9 @@ class Settings:
     """How a history is to be read.
 
     `independent`: whether values are `[key value]`; None if the first operation decides. `initial`: the initial value
-    of each register, as text of a row. `nil_read_unknown`: a completed read of nil means that the value is not known
-    (as in Knossos), not that the register held nil. `failed_cas_saw_another`: a failed compare-and-set means that the
-    register had another value than the expected one.
+    of each register, as it is stored in a row; None for the default of the format. `nil_read_unknown`: whether a
+    completed read of nil means, as in Knossos, that the value is not known, instead of that the register held nil.
+    `failed_cas_saw_another`: whether a failed compare-and-set means that the register did not have the expected value.
     """
 
     independent: bool | None = None
@@ -62,7 +63,7 @@ class Settings:
 
 
 class NotImportable(InputError):
-    """A line that is not of the format. `line` counts from 1."""
+    """A line does not have the format. `line` counts from 1."""
 
     def __init__(self, file: str, line: int, expected: str, found: str) -> None:
         self.file, self.line, self.expected, self.found = file, line, expected, found
@@ -73,7 +74,7 @@ class NotImportable(InputError):
 
 
 def refused(line: int, expected: str, found: Any) -> NotImportable:
-    """The error for this line; the caller adds the name of the file."""
+    """Return the error for this line. The caller adds the name of the file."""
     text = str(found)
     shown = text if len(text) <= FOUND_CHARACTERS_MAX else f"{text[: FOUND_CHARACTERS_MAX - 1]}…"
     return NotImportable("", line, expected, shown)

@@ -1,4 +1,4 @@
-"""Histories of Jepsen and Knossos: EDN maps, or printed lines, about registers with compare-and-set."""
+"""Reads histories of Jepsen and Knossos about registers with compare-and-set, as EDN maps or as printed lines."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PROCESS, _TYPE, _F, _VALUE, _TIME, _ERROR = (
 _TYPES: Final = {name(f":{type_}"): type_ for type_ in ("invoke", "ok", "fail", "info")}
 _OPS: Final = {name(":read"): "get", name(":write"): "put", name(":cas"): "cas"}
 
-# `INFO  jepsen.util - 3\t:ok\t:read\tnil`, perhaps after a stamp and a thread, or (history.txt) without the prefix. A
-# history printed as a result looks similar (`:type :ok,`). So a line without a process number or without the prefix
-# must have a type.
+# An event is printed as `INFO  jepsen.util - 3\t:ok\t:read\tnil`, perhaps with a stamp and a thread in front, or, in
+# history.txt, without the prefix `INFO  jepsen.util - `. Other lines of a log can look similar (`:type :ok,`). So a
+# line without the prefix or without a process number counts as an event only if a type follows.
 _BEGUN = r"(?:\d+|:[\w.+-]+)\s+:(?:invoke|ok|fail|info)(?!\S)"
 _LINE = re.compile(rf"(?:(?:.*\s)?jepsen\.util(?:\s+-|:)?\s+(?=\d+(?:\s|$)|{_BEGUN})|(?={_BEGUN}))(?P<event>.*)")
 _EVENT = re.compile(r"(?P<process>\d+|:[\w.+-]+)\s+(?P<type>:[a-z]+)\s+(?P<f>:[^\s]+)\s+(?P<value>[^\s].*)")
@@ -89,7 +89,7 @@ class JepsenLog:
         value, _, error = value.partition("\t")
         cause = error.strip() or None
         if type_ in (":fail", ":info"):
-            # If the value is not a keyword, the line repeats the value of the call.
+            # A keyword in place of the value is the reason of the failure. Otherwise it is the value of the call again.
             reason = Name(value) if value.startswith(":") else None
             return self._register.event(line, int(process), Name(type_), Name(f), reason, None, cause)
         try:
@@ -100,7 +100,7 @@ class JepsenLog:
 
 
 class _Register:
-    """Turns a line about the only register, or about one of several registers (`[key value]`), into an event."""
+    """Turns lines into events, for one register or for several; with several, values have the form `[key value]`."""
 
     def __init__(self, settings: Settings) -> None:
         self._independent = settings.independent
@@ -134,9 +134,9 @@ class _Register:
 
 
 def _is_keyed(op: str, value: Any) -> bool:
-    """Whether the first value has the form `[key value]` of `jepsen.independent`.
+    """Return whether the first value has the form `[key value]` of `jepsen.independent`.
 
-    The value of a register that holds pairs has the same form.
+    This is a guess, because a value of a register that holds pairs has the same form.
     """
     pair = isinstance(value, tuple) and len(value) == 2
     return pair and (op != "cas" or (isinstance(value[1], tuple) and len(value[1]) == 2))

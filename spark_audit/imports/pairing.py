@@ -1,12 +1,11 @@
-"""Turns events into rows: a completion is paired with its invocation, and a row is made as soon as both are read.
+"""Turns events into rows: pairs each completion with its invocation, and yields the row as soon as both are read.
 
-Memory holds the open operations, the processes that must not be used again, and the names of the keys, but not the
-history.
+Only the open operations, the processes that must not be used again, and the names of the keys are kept in memory.
 
-A history lists events in the order in which they happened: Jepsen, Knossos and Porcupine use that order, not `:time`.
-So stamps always increase from line to line. A stamp is the `:time` of its line if that is an increase, otherwise 1 ns
-more than the stamp before. In a history without `:time`, the stamp of line n is n ms, so that a displayed time shows
-the line.
+A history lists its events in the order in which they happened. Jepsen, Knossos and Porcupine decide by this order, not
+by `:time`, so stamps must increase from line to line. The stamp of a line is its `:time` if this is greater than the
+previous stamp, otherwise the previous stamp plus 1 ns. In a history without `:time`, the stamp of line n is n ms, so
+that a displayed time shows the line.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 from spark_audit.imports.events import Event, Settings, refused
 
-# A thread takes the time of an event before it writes the line, so lines may be out of order by up to this time.
+# A thread reads the clock before it writes the line of an event, so the times of lines may go backwards by this much.
 BACKWARDS_NS_MAX = 10**9
 LINE_NS = 10**6  # The distance between the stamps of two lines without :time.
 _CLIENT_OF_INITIAL = "initial"
@@ -28,7 +27,8 @@ _PHRASES = {"get": "read", "put": "write", "cas": "compare-and-set", "append": "
 class EventCounts:
     """The counts of one history.
 
-    `silent_cas`: the number of failed cas whose line has an error, so that nothing is known about the value.
+    `initial`: the number of puts that stand for initial values. `silent_cas`: the number of failed compare-and-sets
+    whose line names an error, and so does not show what value they found.
     """
 
     ok: int = 0
@@ -40,7 +40,7 @@ class EventCounts:
 
 @dataclass(slots=True)
 class Pairing:
-    """One history. `initial`: the value that each key or register has before its first operation."""
+    """The pairing of one history. `initial`: the value that each key has before its first operation."""
 
     run_id: str
     initial: str
@@ -52,11 +52,11 @@ class Pairing:
     _crashed: dict[int, int] = field(default_factory=dict)
     _keys: set[str] = field(default_factory=set)
     _op_id: int = 0
-    _stamp: int = 0  # The stamp of the line before.
+    _stamp: int = 0  # The stamp of the last event.
     _time: int = 0  # The latest :time.
 
     def rows(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
-        """Yield each row as soon as its operation ends, and at the end the rows of operations that never end.
+        """Yield a row for each operation as soon as it ends; at the end, yield the rows of operations that never ended.
 
         Raises NotImportable.
         """
@@ -113,7 +113,7 @@ class Pairing:
         return self._row(call, called, op_id, "ok", stamp, None, {"found": True, "value": event.value})
 
     def _initial_row(self, key: str, stamp: int) -> dict[str, Any]:
-        """Return a put of the initial value that precedes every other operation of the key (stamps begin at 1).
+        """Return a put of the initial value that precedes every other operation on the key.
 
         Because of this put, an initial nil or empty text is a value like any other.
         """
@@ -152,7 +152,7 @@ class Pairing:
 
 
 def _check_same(call: Event, end: Event) -> None:
-    """Check that the completion belongs to this call. A completion of :fail or :info carries no value."""
+    """Check that the completion belongs to this call. A completion that is not :ok is not compared by key or value."""
     if end.op != call.op:
         raise refused(
             end.line, f"the end of the {_PHRASES[call.op]} of line {call.line}", f"that of a {_PHRASES[end.op]}"

@@ -1,7 +1,7 @@
-"""Porcupine's key-value text: `{:process 0, :type :invoke, :f :append, :key "3", :value "x 0 1 y"}`, one per line.
+"""Reads Porcupine's key-value histories: `{:process 0, :type :invoke, :f :append, :key "3", :value "x"}` on each line.
 
-This is the form of its test data (`test_data/kv`), which the checker of a distributed-systems course wrote. A get of a
-key that was never written returns the empty text. The format has no escapes: the text between the quotes is the value.
+Porcupine's test data (`test_data/kv`) has this format. A get of a key that was never written returns the empty text.
+The format has no escapes: the text between the quotes is the value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXAMPLE = '{:process 0, :type :invoke, :f :append, :key "3", :value "x"} (:f of
 
 
 class PorcupineKv:
-    """Reads the lines of Porcupine's key-value test."""
+    """Reads the lines of a key-value history of Porcupine."""
 
     def __init__(self, settings: Settings) -> None:  # noqa: ARG002 (as all formats are made)
         self.left_out: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Writes rows to one file, JSON lines or Parquet, which gets its name only when it is complete."""
+"""Writes rows to a file, JSON lines or Parquet. The file gets its final name only when it is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_audit.errors import UnreadablePath
 from spark_audit.history.paths import replaceable_file
 from spark_audit.history.rows import FIELDS, Type
 
-ROWS_PER_GROUP = 50_000  # The number of rows of a Parquet file that are in memory at a time.
+ROWS_PER_GROUP = 50_000  # The number of rows in a row group of a Parquet file. One group at a time is in memory.
 
 
 class RowWriter(Protocol):
@@ -30,10 +30,10 @@ class RowWriter(Protocol):
 
 @contextmanager
 def rows_file(path: Path, *, replace: bool = False) -> Iterator[RowWriter]:
-    """A writer under a temporary name beside `path`; the file takes its name at the end, or is removed on an error.
+    """Open a writer for the body. The file has a temporary name in the folder of `path` until the body ends.
 
-    Raises UnreadablePath if the name ends in neither .jsonl nor .parquet, if the file exists and `replace` is False, or
-    if it cannot be created.
+    Then it is renamed to `path`, or, after an error, removed. Raises UnreadablePath if `path` does not end in .jsonl or
+    .parquet, if it exists and `replace` is False, or if the file cannot be created.
     """
     if path.suffix not in (".jsonl", ".parquet"):
         raise UnreadablePath(str(path), "write to a name that ends in .jsonl or .parquet")

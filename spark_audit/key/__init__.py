@@ -1,1 +1,1 @@
-"""Decides one key, in Python: witness, search and counterexample."""
+"""Decides one key, in plain Python: by a witness, a search, or a counterexample."""

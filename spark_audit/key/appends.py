@@ -1,15 +1,15 @@
-"""Replaces appends by compare-and-sets: a value that was read shows all texts from which it was made.
+"""Replaces appends by compare-and-sets, because a value that was read shows which appends made it, and in which order.
 
-Assume that each value which some response names can be made in only one way from the texts that were put and appended,
-and that each text comes from one operation. Then an append that is part of such a value found the text before its own,
-and added its own text to it, whenever it took effect. So "append c" with a read of "abc" is "replace ab by abc", and a
-key with appends becomes a key of compare-and-sets. An append that occurs in no response is like a put that is never
-read.
+Assume that each value in a response can be made in only one way from the texts that were put and appended, and that
+each text comes from one operation. Then every append whose text is part of such a value must have found the text before
+its own. For example, if the value "abc" was read, the append of "c" found "ab" and replaced it by "abc", so it is a
+compare-and-set from "ab" to "abc". An append whose text is part of no such value is like a put that is never read.
 
-The two histories have the same orders. If it is not certain from which texts an expected value would be made, the
-observations of the operation that expected it are dropped. Operations that are impossible in the second history are
-impossible in the first, if the proof includes the reads that show what the appends found. The proof need not show each
-link of a chain, because the value of a link contains the values of all links before it.
+The resulting history has the same valid orders as the original one. There is one exception: if an operation expected a
+value, and it is not certain which texts would make this value, the observations of the operation are dropped. A set of
+operations that is impossible in the resulting history is impossible in the original one, too, if the set includes the
+reads that show what its appends found. One such read is enough for a whole chain of appends, because the last value of
+the chain contains all values before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_audit.history.operation import Operation, Step
 
-# The greatest number of characters compared (length of the values × number of text lengths), which takes some seconds.
+# At most this many characters are compared: length of the values × number of text lengths. This takes some seconds.
 TEXTS_MAX = 20_000_000
 
 
@@ -28,9 +28,9 @@ class ResolvedAppends:
     """The operations of one key after appends are replaced by compare-and-sets.
 
     `core`: operations whose responses contradict each other about one append; empty if there are none. `evidence`:
-    op_id of an append → the operation whose response shows what the append found. `exact`: these operations have an
-    order if and only if the original ones have one. If not `exact`, only one direction holds: if these operations have
-    no order, the original operations have none.
+    op_id of an append → the operation whose response shows what the append found. `exact`: if it is true, these
+    operations have a valid order if and only if the original operations have one. If it is false, it is only certain
+    that the original operations have no valid order if these have none.
     """
 
     operations: list[Operation]
@@ -39,14 +39,14 @@ class ResolvedAppends:
     exact: bool = True
 
     def now(self, op: Operation | None) -> Operation | None:
-        """Return the operation that replaces an original one."""
+        """Return the operation that replaces `op`; `op` itself if there is none."""
         return next((mine for mine in self.operations if op is not None and mine.op_id == op.op_id), op)
 
     def with_evidence(self, proof: Sequence[Operation]) -> list[Operation]:
-        """Return the operations of the proof, and the reads that show what its appends found."""
+        """Return the operations of a proof together with the reads that show what its appends found."""
         shown = {op.op_id: op for op in proof}
         links = [op for op in proof if op.op_id in self.evidence]
-        # The read of a longer value may also show what the other appends found.
+        # Longer values come first, because one read of a long value may show what several appends found.
         for link in sorted(links, key=lambda op: -len(op.steps[0].value or "")):
             made = link.steps[0].value or ""
             if not any(value.startswith(made) for op in shown.values() for value in _named(op)):
@@ -57,7 +57,7 @@ class ResolvedAppends:
 def resolve_appends(operations: list[Operation]) -> ResolvedAppends:
     """Return the operations of one key with compare-and-sets in place of appends.
 
-    The operations are unchanged if some value can be made in two ways.
+    If some value can be made in more than one way, the operations are returned unchanged.
     """
     texts = _Texts(operations)
     if not texts.appends or any(guard.target == "value" for op in operations for guard in op.guards):
@@ -107,7 +107,7 @@ def _named(op: Operation) -> Iterator[str]:
 
 
 def _compared(op: Operation) -> Iterator[str]:
-    """Yield each value that the operation expected, unless its response shows whether it found the value."""
+    """Yield each value that the operation expected, unless the response shows whether it found this value."""
     for step in op.steps:
         if step.kind == "cas" and not step.flag and step.expected is not None:
             answered = step.seen is not None and (not step.seen.found or step.seen.value not in (None, step.expected))
@@ -116,7 +116,7 @@ def _compared(op: Operation) -> Iterator[str]:
 
 
 class _Texts:
-    """The texts that were put and appended, and how a value is made of them."""
+    """The texts that operations put and appended, and the ways in which they make up values."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self.first: dict[str, list[Operation]] = {}
@@ -133,7 +133,8 @@ class _Texts:
     def chain(self, value: str) -> list[tuple[Operation, int]] | None:
         """Return the operations that made the value, each with the position in the value at which its text ends.
 
-        The list is empty if no operations can have made the value. Return None if the operations are not certain.
+        The list is empty if no operations can have made the value. The result is None if it is not certain which
+        operations made it.
         """
         if value not in self._chains:
             self._left -= len(value) * len(self._lengths)
@@ -141,7 +142,7 @@ class _Texts:
         return self._chains[value]
 
     def known(self, value: str, made: dict[int, tuple[str | None, str]]) -> bool:
-        """Return whether it is certain from which texts this value would be made: all its appends are in `made`."""
+        """Return whether it is certain which texts would make this value, and all its appends are in `made`."""
         chain = self.chain(value)
         return chain is not None and all(op.op_id in made for op, _ in chain if op.name == "append")
 

@@ -1,14 +1,14 @@
-"""Likely violations of a few operations each, guessed from the times alone.
+"""Guesses violations: small sets of operations that are probably impossible together.
 
-`key/decide.py` completes each guess to a sound excerpt, and `search` must confirm it. So a wrong guess costs time but
-is never reported.
+`key/decide.py` completes each guess to a sound excerpt, and `search` must confirm that the excerpt has no valid order.
+So a wrong guess costs time but is never reported.
 
-If each write has a value of its own, all operations on one value form a block: its write and its reads. Let f be the
-block's least return and s its greatest call. Two blocks are impossible together if and only if f(A) < s(B) and f(B) <
-s(A) (Gibbons and Korach 1997), so the four operations at these bounds and the two writes are enough to show the
-violation. A value is overwritten only once, so two operations that both found the same value and replaced it are a
-violation, too. Any of several deletions may have caused absence, so each read of absence and each deletion is a block
-of its own. A read of absence is also paired with the writes called last among those that had returned before it.
+If each write has a value of its own, the write and the reads of a value form a block. Let f be the block's least return
+and s its greatest call. Two blocks A and B are impossible together if and only if f(A) < s(B) and f(B) < s(A) (Gibbons
+and Korach 1997). So the four operations at these bounds and the two writes are enough to show the violation. A value is
+overwritten only once, so two operations that both found the same value and replaced it are a violation, too. A read of
+absence does not show which deletion it read from, so each read of absence and each deletion is a block of its own. A
+read of absence is also paired with the writes called last among those that had returned before its call.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from heapq import nsmallest
 from spark_audit.history.operation import Operation
 from spark_audit.key.counterexample import ANYTHING, NOTHING, Excerpt, tokens_observed
 
-CORES_MAX = 200  # The number of guesses tried for one key. A violation is nearly always among the first guesses.
+CORES_MAX = 200  # The most guesses tried for one key. If there is a violation, an early guess nearly always finds it.
 
 
 @dataclass(slots=True)
 class _Block:
     writes: list[Operation]
     readers: list[Operation] = field(default_factory=list)
-    first: Operation | None = None  # The operation that returned first: f.
-    last: Operation | None = None  # The operation that was called last: s.
+    first: Operation | None = None  # The operation that returned first. Its return is f.
+    last: Operation | None = None  # The operation that was called last. Its call is s.
 
     def close(self) -> None:
         members = [op for op in (*self.writes, *self.readers) if not op.unknown]
@@ -43,9 +43,9 @@ class _Block:
 
 
 def cores(excerpt: Excerpt, hint: Operation | None = None) -> Iterator[list[Operation]]:
-    """Yield small sets of operations that may be impossible.
+    """Yield small sets of operations that may be impossible together.
 
-    `hint`: the operation at which a witness failed, tried first.
+    `hint`: the operation at which a witness failed. Sets with this operation come first.
     """
     blocks, absent, odd = _blocks(excerpt)
     if hint is not None:
@@ -67,7 +67,7 @@ def cores(excerpt: Excerpt, hint: Operation | None = None) -> Iterator[list[Oper
 
 
 def _same_revision(excerpt: Excerpt) -> Iterator[list[Operation]]:
-    """Yield pairs of operations that replaced the record of one revision."""
+    """Yield pairs of compare-and-sets that both replaced the record of the same revision."""
     first: dict[int, Operation] = {}
     for op in excerpt.operations:
         step = op.steps[0] if len(op.steps) == 1 else None
@@ -89,7 +89,7 @@ def _seen_revision(reader: Operation) -> int | None:
 
 
 def _blocks(excerpt: Excerpt) -> tuple[dict[str, _Block], list[Operation], list[Operation]]:
-    """Return the blocks by value, the operations that found absence, and those that found a value nobody wrote."""
+    """Return the blocks by value, the operations that found absence, and those that found a value never written."""
     blocks = {t: _Block(list(ws)) for t, ws in excerpt.writers.items() if t != NOTHING and len(ws) <= 2}
     absent: list[Operation] = []
     odd: list[Operation] = []
@@ -119,8 +119,8 @@ def _around(excerpt: Excerpt, reader: Operation) -> Iterator[list[Operation]]:
 def _pairs(blocks: Sequence[_Block]) -> Iterator[list[Operation]]:
     """Yield pairs of blocks A, B with f(A) < s(B) and f(B) < s(A).
 
-    A block is forward if f < s, otherwise backward. In such a pair, two forward blocks overlap, or a forward block
-    contains a backward block.
+    A block is forward if f < s, otherwise backward. A and B are either two forward blocks that overlap, or a forward
+    block and a backward block inside it.
     """
     spans = [(b.first.return_ns, b.last.call_ns, b) for b in blocks if b.first is not None and b.last is not None]
     forward = sorted(((f, s, i) for i, (f, s, _) in enumerate(spans) if f < s))

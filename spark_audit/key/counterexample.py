@@ -1,23 +1,23 @@
 """Reduces an impossible history of one key to a few operations that a person can check.
 
-Leaving operations out must not create a violation. These reductions are safe, for a history H of one key:
+The omission of operations must not create a violation. These reductions of a history H are safe:
 
 - to drop an operation that only read, or the observations of a write, because fewer responses must be explained;
-- to forget versions and creation revisions, which is always done once a write is left out, because these numbers depend
-  on all writes;
+- to drop reported versions and creation revisions; this is always done once a write is dropped, because these numbers
+  depend on all writes;
 - to assume that a revision belongs to one write only, because each change of a store has a revision of its own;
 - to drop a write u, if no kept operation r can have read from it. This is certain in four cases: u and r name different
   values; r returned before u was called; some kept write was called after u returned, and returned before r was called;
-  or r lies between two kept operations of one block. In the last case, one write p, which is kept, wrote the value of
-  the block. Before r was called, p or a reader of the value had returned. After r had returned, a reader of the value
-  was called.
+  or r lies inside a block. In the last case, a block consists of a kept write p and the kept readers of its value, and
+  no other write wrote this value. Before r was called, p or a reader in the block had returned. After r had returned, a
+  reader in the block was called.
 
-Proof: take an order that explains H and remove the dropped operations from it. In the order of H, a kept r read from
-the last write before r. This write was not dropped: In the third case, a dropped write would precede a kept write which
-precedes r, so it would not be the last one. In the fourth case, no write comes between p and the last reader of its
-value, so r read from p. So r still reads from the same write.
+Proof: take an order that explains H and remove the dropped operations from it. In the order of H, a kept operation r
+read from the last write before it. This write was not dropped. In the third case, a dropped write would precede a kept
+write that precedes r, so the dropped write would not be the last one before r. In the fourth case, no write comes
+between p and the last reader of its value, so r read from p. So r still reads from the same write.
 
-So an excerpt that `Excerpt.sound` leaves unchanged and that `search` cannot order shows that H has no order either.
+If `Excerpt.sound` leaves an excerpt unchanged, and `search` finds no valid order of it, then H has no valid order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from itertools import accumulate
 
 from spark_audit.history.operation import FOREVER, Guard, Operation, Step
 
-# The token of an observation that depends on more than one value, so that all writes must be kept.
+# The token of an observation that may depend on any value. All writes that the operation may have read from are kept.
 ANYTHING = "\0anything"
 NOTHING = "\0nothing"  # The token of absence.
 
@@ -46,7 +46,7 @@ def tokens_written(op: Operation) -> set[str]:
 
 
 def tokens_observed(op: Operation, value_at: dict[int, str]) -> set[str]:
-    """Return the values that the response depends on. `value_at`: revision → the value of its acknowledged write."""
+    """Return the values that the response depends on. `value_at`: revision → the value written at it, if known."""
     observed = {token for step in op.steps for token in _observed(step, value_at)}
     if op.guards:
         return observed | {_guard_token(guard, value_at) if op.guards_hold else ANYTHING for guard in op.guards}
@@ -88,9 +88,9 @@ def _seen_tokens(step: Step) -> set[str]:
 
 
 def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]]:
-    """Yield (revision, value written at this revision), first from the reports of readers, then from the writes.
+    """Yield (revision, value written at this revision), first as readers reported it, then from the writes themselves.
 
-    The writes come last because the last pair of a revision takes precedence.
+    If a revision has several pairs, the caller uses the last one, so the writes come last.
     """
     for op in operations:
         for step in op.steps:
@@ -104,9 +104,9 @@ def _values_written(operations: Sequence[Operation]) -> Iterator[tuple[int, str]
 
 
 class Excerpt:
-    """Decides what may be left out of the history of one key. All stamps are of one clock.
+    """The history of one key, and the decision which of its operations may be dropped from an excerpt.
 
-    An excerpt is a list of operations of this history.
+    An excerpt is a list of operations of this history. All stamps must be of one clock.
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
@@ -119,10 +119,10 @@ class Excerpt:
         self.appends = any(step.kind == "append" for op in self.operations for step in op.steps)
 
     def sound(self, kept: Iterable[Operation]) -> list[Operation]:
-        """Return the nearest sound excerpt.
+        """Return a sound excerpt of the kept operations.
 
-        An operation that may have observed a dropped write loses its observations; if it has no other effect, it is
-        dropped.
+        If a kept operation may have observed a dropped write, its observations are dropped. If it does nothing but
+        observe, the operation is dropped.
         """
         now = list(kept)
         barrier = _Barrier(self, now)
@@ -139,11 +139,11 @@ class Excerpt:
             barrier = _Barrier(self, now)
 
     def completed(self, core: Iterable[Operation], operations_max: int) -> list[Operation]:
-        """Return the core with every write that its readers may have read from.
+        """Return the core together with every write that its readers may have read from, as a sound excerpt.
 
-        If this makes more than `operations_max` operations, the result is a sound excerpt of them.
+        As soon as there are more than `operations_max` operations, no more writes are added.
         """
-        # An operation that occurred twice in the list would take effect twice.
+        # Duplicates are removed, because an operation that is in the list twice would take effect twice.
         now = list({(op.op_id, op.alternative): op for op in core}.values())
         while len(now) <= operations_max:
             barrier = _Barrier(self, now)
@@ -154,7 +154,10 @@ class Excerpt:
         return self.sound(now)
 
     def blocks(self, kept: Sequence[Operation], have: set[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Yield (least return, greatest call) of the operations on each value whose only write is among `have`."""
+        """Yield (least return, greatest call) of each block: the operations on a value whose only write is in `have`.
+
+        `kept`: the kept operations. `have`: their (op_id, alternative).
+        """
         spans: dict[str, tuple[int, int]] = {}
         for op in (op for op in kept if not op.unknown):
             for token in tokens_observed(op, self.value_at):
@@ -168,7 +171,7 @@ class Excerpt:
                     yield begin, end
 
     def _missing(self, barrier: _Barrier, reader: Operation) -> list[Operation]:
-        """Return the writes that `reader` may have read from and that the excerpt of `barrier` lacks."""
+        """Return the writes that `reader` may have read from, but that are not among the operations of `barrier`."""
         tokens = tokens_observed(reader, self.value_at)
         if not tokens or barrier.within_block(reader):
             return []
@@ -186,7 +189,7 @@ class Excerpt:
 
 
 class _Barrier:
-    """An index of the kept operations: their blocks, and the latest call of the writes returned before a given time."""
+    """An index of the kept operations: their blocks, and the latest call of the writes that returned before a time."""
 
     def __init__(self, excerpt: Excerpt, kept: Sequence[Operation]) -> None:
         self._have = {(op.op_id, op.alternative) for op in kept}
@@ -210,7 +213,7 @@ class _Barrier:
 
 
 def _without_counts(op: Operation) -> Operation:
-    """Forget versions and creation revisions, which depend on every other write."""
+    """Drop versions and creation revisions, because they depend on all writes."""
     if any(guard.target in ("version", "create_revision") and guard.value != 0 for guard in op.guards):
         op = replace(op, guards=(), guards_hold=None)
     if not any(step.seen is not None and step.seen.found for step in op.steps):

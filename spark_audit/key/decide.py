@@ -1,9 +1,9 @@
-"""The decision for one key.
+"""Decides one key.
 
-It has no side effects: the Spark job, the local engine and the simulator all run this code. The witness proves the key
-if it can. Otherwise, a few operations that are impossible by themselves prove a violation, if such operations are
-found. Otherwise, the search decides, first in the order of the revisions, then without revisions. A key that is not
-decided within `configurations_max` is undecided.
+The decision has no side effects; the Spark job, the local engine and the simulator all run this code. First, the
+witness tries to prove that the key is linearizable. If it cannot, a few operations that are impossible by themselves
+are looked for, because they prove a violation. If none are found, the search decides, first with the writes in the
+order of their revisions, then in any order. A key that is not decided within `configurations_max` is undecided.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from spark_audit.key.wgl_search import SearchResult, search, widened
 from spark_audit.key.witness import witness
 from spark_audit.store.revision_claims import UnplacedWrite
 
-CONFIGURATIONS_MAX = 300_000  # Per key. About 10 s of search; the default of `--configurations-max`.
-CORE_CONFIGURATIONS_MAX = 5_000  # The same bound for one guess (a small set of operations).
-CORE_OPERATIONS_MAX = 16  # The size of a guess, including the writes that its reads may have read from.
-# The same bound for shrinking a counterexample, which is valid even if it is not the smallest.
+CONFIGURATIONS_MAX = 300_000  # The default of `--configurations-max`, for each key: about 10 s of search.
+CORE_CONFIGURATIONS_MAX = 5_000  # The most configurations for one guess (a small set of operations).
+CORE_OPERATIONS_MAX = 16  # The most operations in a guess, including the writes that its reads may have read from.
+# The most configurations to shrink a counterexample. It is valid even if it is not the smallest.
 SHRINK_CONFIGURATIONS_MAX = 100_000
 
 
@@ -32,10 +32,10 @@ SHRINK_CONFIGURATIONS_MAX = 100_000
 class Decision:
     """The decision for one key.
 
-    `status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `needs_replay`: the order of
-    revisions is not proven to explain the key; a replay of the whole store can prove it. `counterexample`: a few
-    operations that are impossible by themselves. `suspicion`: why the witness failed. `unplaced`: the unknown writes
-    without a revision in the order of the witness (`store/revision_claims.py`).
+    `status`: linearizable, violation or undecided. `method`: witness, search or excerpt. `needs_replay`: whether it is
+    not proven that the order of revisions explains the key; a replay of the whole store can prove it. `counterexample`:
+    for a violation, a few operations that are impossible by themselves. `suspicion`: why the witness failed.
+    `unplaced`: the unplaced writes in the order of the witness (`store/revision_claims.py`).
     """
 
     status: str
@@ -54,7 +54,7 @@ def decide(
     configurations_max: int = CONFIGURATIONS_MAX,
     key: str = "",
 ) -> Decision:
-    """Decide the operations of one key of one run, given in any order."""
+    """Decide one key of one run. Its operations may be given in any order."""
     seen = witness(operations, clocks)
     if seen.verified:
         unplaced = unplaced_writes(key, seen.order) if seen.guessed else ()
@@ -83,9 +83,9 @@ def decide(
 def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Decision | None:
     """Return the violation that `core` shows by itself; None if no violation is found within the bounds.
 
-    The operations are of one key and one clock, none is a weak read, and none is an append. `writers`: every other
-    write, including unknown writes, of a value that an operation of the core found, or of a revision that it compared
-    with. All other operations of the key are left out, so observations that depend on them are dropped
+    All operations must be of one key and one clock, and none may be a weak read or an append. `writers`: every other
+    write, including unknown writes, of a value that an operation of the core found, or of a revision with which it
+    compared. The caller leaves out all other operations of the key, so observations that depend on them are dropped
     (key/counterexample.py has the proof).
     """
     excerpt = Excerpt([*core, *writers])
@@ -99,9 +99,9 @@ def decide_core(core: Sequence[Operation], writers: Sequence[Operation]) -> Deci
 
 
 def _alone(op: Operation, excerpt: Excerpt) -> Operation | None:
-    """Drop versions and creation revisions, because they depend on other writes.
+    """Return the operation without versions and creation revisions, because they depend on other writes.
 
-    If an observation does not name the value that it found, drop all observations.
+    If an observation does not name the value that it found, all observations are dropped.
     """
     if ANYTHING in tokens_observed(op, excerpt.value_at):
         return op.without_reads()
@@ -115,9 +115,10 @@ def _alone(op: Operation, excerpt: Excerpt) -> Operation | None:
 def _decide_across_clocks(
     strict: Sequence[Operation], clocks: Clocks, configurations_max: int, suspicion: str
 ) -> Decision:
-    """Decide operations of several clocks on one common axis, which loses some precedences.
+    """Decide operations of several clocks. Their stamps are moved to one common axis, which loses some precedences.
 
-    Operations that are impossible even without these precedences are a violation. Otherwise the key is undecided.
+    If the operations are impossible even without these precedences, they are a violation. Otherwise the key is
+    undecided.
     """
     axis = widened(strict, [clocks.widened(op) for op in strict])
     found = search(axis, configurations_max=configurations_max)
@@ -153,7 +154,7 @@ def _impossible_core(excerpt: Excerpt, hint: Operation | None) -> list[Operation
 def _with_sources(excerpt: Excerpt, proof: list[Operation]) -> list[Operation]:
     """Add the writes that the reads of the proof read from.
 
-    The contradiction holds without these writes, but a person expects them.
+    The proof is complete without these writes, but a person who reads it expects them.
     """
     have = {op.op_id for op in proof}
     tokens = {token for op in proof for token in tokens_observed(op, excerpt.value_at)}
@@ -168,10 +169,10 @@ def _is_impossible(operations: Sequence[Operation]) -> bool:
 
 
 def _smallest(excerpt: Excerpt, at: Operation) -> list[Operation]:
-    """Shrink the refuted history.
+    """Reduce a history that the search refuted to few operations.
 
-    The first step keeps only a few operations before the return at which the search failed; the second drops operations
-    one by one.
+    The first step keeps only some operations before the return of `at`, at which the search failed. The second step
+    drops as many of these as possible (`shrink`).
     """
     left = SHRINK_CONFIGURATIONS_MAX
 

@@ -1,4 +1,8 @@
-"""Two reductions of the search: it merges states that no response distinguishes, and keeps values still to be read."""
+"""Two reductions of the search.
+
+States that no response can distinguish are merged. A value that must still be read is not overwritten if no remaining
+operation can write it again.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ UNREAD = "\0unread"  # Replaces every value that is never read.
 
 @dataclass(frozen=True, slots=True)
 class Observability:
-    """The parts of a state that the responses of a history can distinguish.
+    """The parts of a state that the responses of a history depend on.
 
-    All other parts may be dropped, so that many states become one. `values`: the values that responses name; None if
-    every value matters, because there are appends or comparisons that depend on the text of values. `begun`: in a
-    history with appends, the values that responses name, sorted. A value that is a prefix of none of them can only be
-    overwritten, so all such values are alike.
+    All other parts may be dropped, so that many states become one. `mod`, `create`, `version`: whether responses depend
+    on this number. `values`: the values that responses name; None if every value matters, because there are appends,
+    or comparisons that depend on the text of values. `begun`: in a history with appends, the values that responses
+    name, sorted. No response can depend on a value that is not a prefix of any of them, so all such values are alike.
     """
 
     mod: bool
@@ -31,7 +35,7 @@ class Observability:
 
     @classmethod
     def of(cls, operations: Sequence[Operation]) -> Observability:
-        """Collect the parts that the responses of these operations can distinguish."""
+        """Collect the parts that the responses of these operations depend on."""
         steps = [step for op in operations for step in op.steps]
         targets = {guard.target for op in operations for guard in op.guards}
         seen = [step.seen for step in steps if step.seen is not None and step.seen.found]
@@ -49,7 +53,7 @@ class Observability:
         )
 
     def of_state(self, state: State) -> State:
-        """Return the state without the parts that no response can distinguish."""
+        """Return the state without the parts that no response depends on."""
         value, mod, create, version = state
         if self.begun is not None and value is not None and not self._begins_one(value):
             value = UNREAD
@@ -59,10 +63,9 @@ class Observability:
 
     @property
     def _version_max(self) -> int:
-        """The cap on versions if none is reported.
+        """The value to which versions are reduced if no response depends on them.
 
-        If revisions and creations are reported, it is enough to know whether the record was written again after its
-        creation.
+        If responses depend on both revisions, it still matters whether the record was written again after its creation.
         """
         return 2 if self.mod and self.create else 0
 
@@ -84,19 +87,20 @@ class Observability:
 class PendingReads:
     """The values that future calls must find, and the operations that may still write these values.
 
-    None stands for absence. Once no remaining operation can write a value, a configuration that overwrites this value
-    before the future call has found it is a dead end.
+    None stands for absence. If a future call must find a value, and no remaining operation can write this value again,
+    a configuration that overwrites the value is a dead end.
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        blind = any(step.kind == "append" for op in operations for step in op.steps)  # Appends derive values.
+        # The value that an append writes depends on the value before it, so `_may_write` cannot tell it.
+        blind = any(step.kind == "append" for op in operations for step in op.steps)
         self._needs = [[] if blind else _needs(op) for op in operations]
         self._may_write = [_may_write(op) for op in operations]
         self._reads = Counter(token for tokens in self._needs for token in tokens)
         self._writes = Counter(token for tokens in self._may_write for token in tokens)
 
     def called(self, position: int) -> None:
-        """Record that the operation is now open, and no longer a future call."""
+        """Record that the operation at `position` has been called, so that it is no longer a future call."""
         self._reads.subtract(self._needs[position])
         self._writes.subtract(self._may_write[position])
 

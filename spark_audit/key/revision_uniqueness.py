@@ -1,9 +1,10 @@
-"""The revisions that a response may report for an unacknowledged write: each change has a revision of its own.
+"""Checks the revisions that responses report for unknown writes: each change must have a revision of its own.
 
-Such a revision must differ from the revisions of acknowledged writes, and from those reported before for other writes.
-`advance` has only one state and cannot check this rule. A replay remembers the reported revisions (`UsedRevisions`).
-The search need not remember these revisions. Once a record is replaced or deleted, no response may report its revision
-again. So a configuration in which some operation must still report this revision is a dead end (`NamedRevisions`).
+A revision that is reported for an unknown write must not be that of an acknowledged write, or one that was reported for
+another write. `advance` cannot check this rule, because it sees only one state. A replay remembers the reported
+revisions (`UsedRevisions`). The search need not remember them: once a record is replaced or deleted, no response may
+report its revision any more. So a configuration in which an operation must still report this revision is a dead end
+(`NamedRevisions`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,7 @@ NO_REVISIONS: frozenset[int] = frozenset()
 
 
 class UsedRevisions:
-    """The revisions used along an order.
-
-    If a write carries no revision itself, the revision that a response reports for it must belong to it alone.
-    """
+    """The revisions used so far along an order: those of acknowledged writes, and those reported for unknown writes."""
 
     def __init__(self, carried: Iterable[int]) -> None:
         self._used = set(carried)
@@ -29,7 +27,7 @@ class UsedRevisions:
     def take(self, state: State, op: Operation) -> bool:
         """Take `op` as the next operation in this state; return whether its reported revisions are possible.
 
-        Each revision that `op` reports for the record must be new, or already be known as a revision of this record.
+        A revision that `op` reports for the record is possible if it is not used yet, or if the state already has it.
         """
         claimed = revisions_claimed(state, op)
         if not self._used.isdisjoint(claimed):
@@ -52,7 +50,7 @@ class NamedRevisions:
         self._creates_to_come = Counter(r for names in self._creates for r in names)
 
     def called(self, position: int) -> None:
-        """Record that the operation is now open, and no longer a future call."""
+        """Record that the operation at `position` has been called, so that it is no longer a future call."""
         if self._must[position]:
             self._mods_to_come.subtract(self._mods[position])
             self._creates_to_come.subtract(self._creates[position])
@@ -68,9 +66,10 @@ class NamedRevisions:
         )
 
     def parts(self, state: State, after: State, position: int, waiting: Iterable[int]) -> bool:
-        """Return whether the operation at `position` ends a record that another operation must still report.
+        """Return whether the operation at `position` makes it impossible for another operation to respond.
 
-        The operation turns `state` into `after`. The other operation is one of `waiting`, or a future call.
+        The operation turns `state` into `after`, and so replaces or deletes a record. The other operation must report a
+        revision of this record; it is one of `waiting`, or a future call.
         """
         _, mod, create, _ = state
         had = self._mods[position] if mod is None else (mod,)
@@ -97,7 +96,7 @@ def carried_by(operations: Iterable[Operation]) -> set[int]:
 
 
 def revisions_claimed(state: State, op: Operation) -> frozenset[int]:
-    """Return the revisions of the record of `state` that become known if `op` is next."""
+    """Return the revisions that `op` reports for the record of `state` and that `state` does not have yet."""
     _, mod, create, _ = state
     if mod is not None and create is not None:
         return NO_REVISIONS
@@ -105,13 +104,13 @@ def revisions_claimed(state: State, op: Operation) -> frozenset[int]:
 
 
 def _mods(op: Operation) -> frozenset[int]:
-    """Return the revisions that the found record must have to explain the operation's response or effect."""
+    """Return the mod_revisions that the operation reports or requires for the record that it finds."""
     seen = {step.seen.mod_revision for step in op.steps if step.seen is not None and step.seen.found}
     expected = {step.expected_mod_revision for step in op.steps if step.kind == "cas" and step.flag is not False}
     return frozenset(r for r in seen | expected if r and not (op.writes and r == op.revision))
 
 
 def _creates(op: Operation) -> frozenset[int]:
-    """Return the revisions at which the found record must have been created."""
+    """Return the create_revisions that the operation reports for the record that it finds."""
     seen = {step.seen.create_revision for step in op.steps if step.seen is not None and step.seen.found}
     return frozenset(r for r in seen if r and not (op.writes and r == op.revision))

@@ -1,10 +1,11 @@
 """The unplaced writes (`store/revision_claims.py`) of one key, and their alternative ranges.
 
-An unplaced write is an unknown write in the key's order whose revision no response named. A *hidden* put was never
-read; only a version in some response shows that it happened. While its record exists, a hidden put can be moved between
-two responses that report versions, to any place where the next operation does not depend on the record. Such a move
-changes no response. No response distinguishes hidden puts from each other, or unknown deletions from each other. So the
-order uses the writes called first, in the order of their calls. docs/internals/audit-proofs.md, section 9, proves both.
+An unplaced write is an unknown write in the key's order whose revision no response named. A *hidden* put is an unknown
+put that was never read. It may be moved to another place, without a change to any response, under three conditions: no
+response between the two places reports a version, the record exists throughout, and the operation after the new place
+does not depend on the record. No response distinguishes hidden puts from each other, or unknown deletions from each
+other. So the order uses the writes called first, in the order of their calls. docs/internals/audit-proofs.md,
+section 9, proves both rules.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 PLACES_AWAY_MAX = 512  # A hidden put is moved at most this many places away from its own.
 
 STOP, LOOKS, BLIND, UNNAMED, UNNAMED_PUT, HIDDEN = range(6)
-"""Kinds of operations: whether a hidden put may move past the operation, or to the place right before it.
+"""Kinds of operations: whether a hidden put may be moved past the operation, or to the place right before it.
 
-- STOP: the put cannot pass the operation.
-- LOOKS: the put can pass it.
-- BLIND: a write that has a revision, and whose effect does not depend on the record. The put can pass it, or be placed
-  right before it.
-- UNNAMED: an unknown write without a revision, bound to its place. The put can pass it, but not be placed next to it.
-- UNNAMED_PUT: an unknown write that has no revision, and whose effect does not depend on the record. The put can pass
-  it, or be placed right before it if the put was called no later.
-- HIDDEN: another hidden put, which is itself movable.
+- STOP: the hidden put cannot pass the operation.
+- LOOKS: it can pass the operation, but not stay right before it.
+- BLIND: a put that has a revision. The hidden put can pass it, or be placed right before it.
+- UNNAMED: an unknown write that has no revision, and that is not a put. The hidden put can pass it, but not stay right
+  before it.
+- UNNAMED_PUT: an unknown put that has no revision, and whose value was read. The hidden put can pass it, and can be
+  placed right before it if the hidden put was called no later.
+- HIDDEN: another hidden put.
 """
 
 
 def alternative_ranges(
     kinds: Sequence[int], revisions: Sequence[int], calls: Sequence[int], own: int
 ) -> tuple[RevisionRange, ...]:
-    """Return the revisions that a hidden put at the place `own` may have there and at other places, ascending.
+    """Return the ranges of revisions, ascending, that the hidden put at the place `own` may have there or elsewhere.
 
-    `kinds`, `revisions` (0 or less: not named) and `calls` (ns of one clock) describe all places around `own`, in
-    order. The hidden put may be placed before an UNNAMED_PUT that was not called before it, because the two can then
-    exchange their revisions.
+    `kinds`, `revisions` (0 or less: not named) and `calls` (ns of one clock) describe `own` and the places around it,
+    in order. The hidden put may be placed right before an UNNAMED_PUT that was called no earlier, because the two can
+    then exchange their revisions.
     """
     at = own
     while at > 0 and kinds[at - 1] != STOP:
@@ -56,7 +57,7 @@ def alternative_ranges(
                 break
             low, high = revisions[before] + 1, revisions[end] - 1
             if found and found[-1][1] + 2 == low:
-                # The two ranges are joined, because the revision between them belongs to another write in any case.
+                # The two ranges are joined. The revision between them belongs to another write, so it is never chosen.
                 found[-1] = (found[-1][0], high)
             elif low <= high:
                 found.append((low, high))
@@ -72,8 +73,8 @@ def unplaced_writes(
 ) -> tuple[UnplacedWrite, ...] | None:
     """Return the unplaced writes of an order that `witness.py` verified.
 
-    The order begins in the state `initial`, which has no revision above `after`. Return None if the order has a
-    transaction, if the revisions in it do not ascend, or if a response depends on a revision that cannot be assigned.
+    The order begins in the state `initial`, whose revisions are at most `after`. The result is None if the order has a
+    transaction, if its revisions do not ascend, or if a response depends on a revision that cannot be assigned.
     """
     revisions = _named(order, initial)
     if revisions is None:
@@ -114,7 +115,7 @@ def _elsewhere(
 
 
 def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[int | None], initial: State) -> list[int]:
-    """Return the kind of each place, in an order for which `_named` is not None."""
+    """Return the kind of the operation at each place. `revisions`: the result of `_named`."""
     found = values_found([op for op, _ in order])
     kinds: list[int] = []
     state = initial
@@ -135,10 +136,11 @@ def _kinds(order: Sequence[tuple[Operation, int | None]], revisions: Sequence[in
 
 
 def _named(order: Sequence[tuple[Operation, int | None]], initial: State) -> list[int | None] | None:
-    """Return the revision of each operation; None if no response names it.
+    """Return the revision of each operation, or None for an operation whose revision no response names.
 
-    The revision of an unknown write is also found if a later response names it as a creation or in a comparison. Return
-    None for the whole order if it has a transaction, or if a revision that a response depends on cannot be assigned.
+    A later response can name the revision of an unknown write as a creation revision, or a compare-and-set can expect
+    it. The whole result is None if the order has a transaction, or if a revision that a response depends on cannot be
+    assigned to a write.
     """
     revisions = [revision for _, revision in order]
     state, writer, creator = initial, -1, -1
@@ -171,7 +173,7 @@ def _named(order: Sequence[tuple[Operation, int | None]], initial: State) -> lis
 
 
 def values_found(operations: Sequence[Operation]) -> set[str | None]:
-    """Return the values that some of these operations found, or must have found."""
+    """Return the values that these operations found, or must have found if they took effect."""
     found = {step.seen.value for op in operations for step in op.steps if step.seen is not None}
     found.update(step.expected for op in operations for step in op.steps if step.flag is not False)
     return found
@@ -180,11 +182,11 @@ def values_found(operations: Sequence[Operation]) -> set[str | None]:
 def with_earliest_calls(
     order: Sequence[tuple[Operation, int | None]], operations: Sequence[Operation]
 ) -> tuple[tuple[Operation, int | None], ...]:
-    """Exchange the unknown puts of the order that no operation can have seen.
+    """Choose again which unknown puts stand at the places where no operation can have seen the put.
 
-    Among all such puts of the key, those that were called first take their places, in the order of their calls.
-    Deletions of unknown outcome are treated in the same way.
-    `operations`: all operations of the key.
+    The candidates are all unknown puts of the key whose values no operation in the order found. Those called first take
+    the places, in the order of their calls. Deletions of unknown outcome are treated in the same way. `operations`: all
+    operations of the key.
     """
     found = values_found([op for op, _ in order])
     made = list(order)
@@ -208,10 +210,10 @@ def with_earliest_calls(
 
 
 def _is_unobserved(order: Sequence[tuple[Operation, int | None]], place: int, alike: Mapping[int, Operation]) -> bool:
-    """Return whether the next operation after this place takes effect independently of the record.
+    """Return whether the next operation after this place is one whose response and effect do not depend on the value.
 
-    Operations of `alike` are skipped. A deletion counts as independent, because it does not report which record it
-    found.
+    Operations of `alike` are skipped. A deletion does not depend on the value, because it does not report which record
+    it found.
     """
     following = (op for op, _ in islice(order, place + 1, None) if op.op_id not in alike)
     after = next(following, None)

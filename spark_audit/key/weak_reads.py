@@ -1,13 +1,14 @@
-"""The check of a read against its own response: the record must fit the revision that the response carries.
+"""Checks that the record which a read found fits the revision that its response carries.
 
 This is the only check of `local` and `bounded` reads, which may be old, and of listings pinned to an earlier
-revision. Every other read is also checked in this way, as part of the store-wide order. The check is sound, not
-complete: it accepts a read if an unknown write could be the reason.
+revision. Other reads are checked in this way, too, as part of the store-wide order. Every misfit that the check finds
+is real, but it accepts a read if an unknown write could explain it. The rules:
 
-- The record that the read saw is not newer than the revision of the response.
-- No acknowledged write of the key lies between these two revisions. If the read found no record, the last acknowledged
-  write up to the revision is not a put.
-- The value was written at the reported revision, by a write that was called before the read returned.
+- The revision of the record must not be above that of the response.
+- The key must not have an acknowledged write above the revision of the record, up to the revision of the response. If
+  the read found no record, the last acknowledged write up to the revision of the response must be a deletion.
+- The value must have been written at the reported revision, by a write that was called before the read returned. This
+  rule is applied only to reads that promise less than linearizability.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Misfit:
 
 
 def misfits(operations: Sequence[Operation], clocks: Clocks) -> Iterator[Misfit]:
-    """Yield the reads of one key that do not fit their own revision; see the docstring of this module."""
+    """Yield the reads of one key that break one of the rules in the docstring of this module."""
     key = _KeyWrites(operations, clocks)
     for op in operations:
         seen = op.steps[0].seen if len(op.steps) == 1 and not op.unknown else None

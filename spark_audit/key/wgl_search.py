@@ -1,28 +1,28 @@
 """Searches for an order of the operations of one key by just-in-time linearization (Wing & Gong, Lowe).
 
-The search walks through time from event to event. A configuration is a state and the set of open operations that have
-already taken effect in it. An operation must have taken effect by the time it returns. So if the returning operation
-has not taken effect in a configuration, the configuration is extended by open operations until it has. A configuration
-for which this is impossible is dropped. If none is left, no order explains the history up to this return. Memory is
-bounded by the concurrency, not by the length of the history.
+The search goes through the calls and returns in the order of time. A configuration is a state and the set of open
+operations that have already taken effect in it. An operation must have taken effect by the time it returns. So if the
+returning operation has not taken effect in a configuration, the configuration is extended by open operations until it
+has. A configuration for which this is impossible is dropped. If none is left, no order explains the history up to this
+return. The number of concurrent operations bounds the memory; the length of the history does not matter.
 
 - An operation of unknown outcome never returns: it may take effect at any time after its call, or never. Equal
   operations of unknown outcome form one sort with a count. Of two configurations with the same state and the same
   completed operations, the one that has used no more operations of any sort dominates the other.
 - A read that agrees with the state and changes nothing takes effect at once: this excludes no order.
-- Parts of the state that no response reports are dropped, such as a number that is never reported or a value that is
-  never read.
-- A value that future calls must still find, and that no remaining operation can write again, is not overwritten.
+- Parts of the state that no response depends on are dropped, such as a number that is never reported or a value that is
+  never read (`key/observable_state.py`).
+- If a future call must find a value, and no remaining operation can write this value again, it is not overwritten.
 - Each change has a revision of its own, so the revision that a response reports for an unknown write belongs to no
   other write (`key/revision_uniqueness.py`).
-- When a put takes effect, open puts that are never read take effect before it. The put overwrites them at once, so they
-  restrict no other operation. This is not done if some response, such as a deletion that found a record, depends on a
-  record without naming its value.
-- `ordered`: acknowledged writes take effect in the order of their revisions. An order found this way is a proof like
-  any other. If no such order is found, nothing is proven, and a search without `ordered` must decide.
+- When a put takes effect, all open puts whose values are never read take effect directly before it. The put overwrites
+  them at once, so they restrict no other operation. This is not done if some response depends on a record but does not
+  name its value; an example is a deletion that found a record.
+- If `ordered` is true, acknowledged writes take effect in the order of their revisions. An order that is found in this
+  way is a proof like any other. If none is found, nothing is proven, and a search without `ordered` must decide.
 - A first pass keeps only the BEAM most promising configurations at each return. For most linearizable histories, this
   pass finds an order, which is a valid proof. If it finds none, a second pass keeps all configurations.
-- `configurations_max` bounds the work. Beyond this bound, `linearizable` is None: the search has not decided.
+- `configurations_max` bounds the work. If this bound is reached, the search ends undecided (`linearizable` is None).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from spark_audit.key.observable_state import UNREAD, Observability, PendingReads
 from spark_audit.key.revision_uniqueness import NamedRevisions
 from spark_audit.model.key import ABSENT, State, advance
 
-Spent: TypeAlias = tuple[tuple[int, int], ...]  # The number (≥ 1) of operations used of each sort, ordered by sort.
+Spent: TypeAlias = tuple[tuple[int, int], ...]  # (sort, number ≥ 1 of its operations that took effect), by sort.
 # (state, bits of the open completed operations that took effect, unknown operations used).
 Configuration: TypeAlias = tuple[State, int, Spent]
 
 
-# The number of configurations that the first pass keeps. Measured: a wider beam costs more and finds hardly more
-# orders.
+# The number of configurations that the first pass keeps. In measurements, a wider beam cost more time and found hardly
+# more orders.
 BEAM = 24
 
 
@@ -66,7 +66,7 @@ class _CapReached(Exception):
 def search(
     operations: Sequence[Operation], *, configurations_max: int, ordered: bool = False, initial: State = ABSENT
 ) -> SearchResult:
-    """Decide one key. All stamps must be of one clock (`Clocks.widened` moves several onto one axis)."""
+    """Decide one key. All stamps must be of one clock; `Clocks.widened` moves stamps of several clocks to one axis."""
     made = 0
     for beam in (BEAM, None):
         linearizer = _Linearizer(operations, configurations_max - made, ordered, beam)
@@ -81,9 +81,10 @@ def search(
 
 
 def _events(operations: Sequence[Operation]) -> Iterator[tuple[int, int, int]]:
-    """Yield (time, 0 for a call or 1 for a return, position).
+    """Yield the events as (time, 0 for a call or 1 for a return, position of the operation).
 
-    At equal stamps, calls come before returns, because operations that touch at one stamp are concurrent.
+    At equal stamps, calls sort before returns, because two operations are concurrent if one returns at the stamp at
+    which the other is called.
     """
     for position, op in enumerate(operations):
         yield (op.call_ns, 0, position)
@@ -104,8 +105,8 @@ class _Linearizer:
         self._operations = [self._observability.simplified(op) for op in self._given]
         # Position of an open completed operation → its bit in the mask of a configuration.
         self._open: dict[int, int] = {}
-        self._open_reads: dict[int, int] = {}  # The same for open operations that change nothing.
-        self._open_idle: dict[int, int] = {}  # The same for open puts that no response shows once they are overwritten.
+        self._open_reads: dict[int, int] = {}  # The same, only for open operations that change nothing.
+        self._open_idle: dict[int, int] = {}  # The same, only for open puts whose values are never read.
         self._free_bits: list[int] = []
         self._sorts: dict[object, int] = {}
         self._sort_samples: list[Operation] = []
@@ -167,7 +168,10 @@ class _Linearizer:
         return set(by_cost[: self._beam])
 
     def _twin(self, op: Operation) -> int | None:
-        """An unknown transaction that may have run either branch is a sort of its own, identified by its op_id."""
+        """Return what keeps this unknown operation from forming a sort with others: for a transaction, its op_id.
+
+        Both branches of the transaction are operations with this op_id, and at most one of them may take effect.
+        """
         return op.op_id if op.name == "txn" else None
 
     def _survivors(self, configurations: set[Configuration], bit: int) -> set[Configuration]:
@@ -225,7 +229,7 @@ class _Linearizer:
                 yield (after, mask, tuple(sorted({**counts, sort: counts.get(sort, 0) + 1}.items())))
 
     def _must_be_kept(self, state: State, mask: int, counts: dict[int, int]) -> bool:
-        """Return whether the current value must still be read and no remaining operation can write it again."""
+        """Return whether a future call must find the current value, and no remaining operation can write it again."""
         token = state[0]
         if not self._pending_reads.is_awaited(token):
             return False
@@ -250,7 +254,7 @@ class _Linearizer:
 
 
 def _depends_on_any_record(operations: Sequence[Operation]) -> bool:
-    """Return whether some response depends on a record without naming its value: on its revision or its existence."""
+    """Return whether some response depends on the revision or existence of a record, but does not name its value."""
     return any(
         op.guards
         or step.expected_mod_revision is not None
@@ -270,7 +274,7 @@ def _is_idle(op: Operation) -> bool:
 
 
 def _write_ranks(operations: Sequence[Operation]) -> dict[int, int]:
-    """Return the rank by revision (0, 1, 2…) of each acknowledged write with a revision, by position."""
+    """Return for each acknowledged write with a revision its rank (0, 1, 2…) by revision: position → rank."""
     revisions = [(op.revision, p) for p, op in enumerate(operations) if op.writes and op.revision is not None]
     return {position: rank for rank, (_, position) in enumerate(sorted(revisions))}
 
@@ -292,5 +296,5 @@ def _undominated(configurations: set[Configuration]) -> set[Configuration]:
 
 
 def widened(operations: Sequence[Operation], axis: Sequence[tuple[int, int]]) -> list[Operation]:
-    """Return the operations with other (call, return) stamps: see `Clocks.widened`."""
+    """Return the operations with the (call, return) stamps of `axis`, which `Clocks.widened` computes."""
     return [replace(op, call_ns=call, return_ns=end) for op, (call, end) in zip(operations, axis, strict=True)]

@@ -1,13 +1,13 @@
-"""The order that the revisions propose, and its verification. A verified order is a proof, however it was found.
+"""Builds the order that the revisions of a key propose, and verifies it. A verified order proves linearizability.
 
-- The operations are put in the order (revision, writer first, call).
-- A write of unknown outcome takes part only if some response shows that it happened. If a response names its revision,
-  the revision determines its place. Otherwise the write goes immediately before its first observer: the write never
-  returns, so the latest place is the best one. A chain of such writes, in which an unknown compare-and-set found the
-  value of another unknown write, is placed as a whole.
-- Real time: the order is wrong if and only if some operation returned before an operation was called that precedes it
-  in the order. In other words, the greatest call up to some place exceeds the return at this place.
-- Replay: every response must follow from the state at its place, and no revision may be reported for two writes.
+- The operations are sorted by (revision, writer first, call).
+- A write of unknown outcome takes part only if some response shows that it took effect. If a response names its
+  revision, the revision determines its place. Otherwise the write is placed immediately before its first observer: the
+  write never returns, so the latest possible place is the best one. If an unknown compare-and-set found the value of
+  another unknown write, the chain of these writes is placed as a whole.
+- The order must respect real time: no operation may return before the call of an operation that precedes it in the
+  order.
+- Every response must follow from the state at its place, and no revision may be reported for two writes.
 
 Cost: O(n log n) for n operations of a key, plus a bounded search at each gap that unknown writes must fill. A key whose
 order fails is suspect, not wrong: `key/decide.py` then looks for a violation, or for another order.
@@ -29,18 +29,18 @@ Rank: TypeAlias = tuple[int, int, int, int]  # (revision, writer first, call, op
 
 LATE = "it returned before an operation that precedes it in the order was called"
 
-# The number of states tried at one place to fill a gap with unknown writes. Most gaps need one or two states.
+# At most this many states are tried at one place to fill a gap with unknown writes. Most gaps need one or two states.
 FILL_STATES_MAX = 200
-FILL_BACK_MAX = 24  # Unknown writes that fill a gap are placed at most this many places before it.
+FILL_BACK_MAX = 24  # Unknown writes are placed at most this many places before the response that requires them.
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
     """The result of verifying the order that the revisions propose.
 
-    `order`: every completed operation, and the unknown operations that took effect. `reason`, `at`: why the
-    verification failed, and at which operation. `guessed`: the order has an unknown write whose place no response
-    named, so a free revision for it is not proven.
+    `order`: every completed operation, and the unknown writes that took effect, each with its revision if it is known.
+    `reason`, `at`: why the verification failed, and at which operation. `guessed`: whether the place of some unknown
+    write in the order is a guess. Then it is not proven that a free revision exists for this write.
     """
 
     verified: bool
@@ -52,7 +52,7 @@ class Witness:
 
 @dataclass(slots=True)
 class _Place:
-    """An operation at its place. `shows`: a reported record that this operation wrote."""
+    """An operation at its place. `shows`: the record that this operation wrote, as some response reported it."""
 
     revision: int
     operation: Operation
@@ -60,14 +60,17 @@ class _Place:
 
     @property
     def rank(self) -> Rank:
-        """An unknown write with a known revision ranks before everything else of that revision."""
+        """The sort key of the place. An unknown write ranks before all other operations that carry its revision."""
         if self.operation.unknown:
             return (self.revision, -1, self.operation.call_ns, self.operation.op_id)
         return self.operation.rank
 
 
 def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State = ABSENT) -> Witness:
-    """Verify the order that the revisions of one key propose; reads of weaker consistency are left out."""
+    """Verify the order that the revisions of one key propose.
+
+    Reads that promise less than linearizability are left out.
+    """
     completed = [op for op in operations if not op.unknown and op.weak is None]
     if any(op.revision is None for op in completed):
         return Witness(False, reason="an operation has no revision")
@@ -90,9 +93,9 @@ def witness(operations: Sequence[Operation], clocks: Clocks, *, initial: State =
 
 
 def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
-    """Return one report of each record that responses reported, by the record's revision.
+    """Return for each reported mod_revision one report of the record that has it.
 
-    If the reports of one record differ, the replay finds the contradiction.
+    If two reports of the same record differ, the replay finds the contradiction.
     """
     shown: dict[int, Seen] = {}
     for op in completed:
@@ -105,9 +108,9 @@ def _shown(completed: Iterable[Operation]) -> dict[int, Seen]:
 
 
 def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Operation]) -> set[int] | None:
-    """Place the unknown writes that were seen with a revision, and return their op_ids.
+    """Find the unknown writes whose revisions responses report, append them to `places`, and return their op_ids.
 
-    Return None if a record was seen that no operation can have written.
+    The result is None if a response reports a record that no operation can have written.
     """
     written = {place.revision for place in places if place.operation.writes}
     by_value: dict[str, list[Operation]] = {}
@@ -119,7 +122,7 @@ def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Ope
     for revision in sorted(shown.keys() - written):
         value = shown[revision].value
         if value is None:
-            # The request asked for keys only, so any write may have made the record. The replay fills the gap.
+            # The request asked for keys only, so any unknown write may have made the record. The replay chooses one.
             continue
         candidates = by_value.get(value, [])
         while candidates and candidates[-1].op_id in taken:
@@ -133,9 +136,9 @@ def _resolve(places: list[_Place], shown: dict[int, Seen], unknown: Sequence[Ope
 
 
 def _values_seen(completed: Iterable[Operation]) -> set[str]:
-    """Return the values that responses or expectations name.
+    """Return the values that completed operations found.
 
-    An unknown write of one of these values is reserved for the operation that found the value.
+    An unknown write of such a value is reserved for the operation that found the value.
     """
     values: set[str] = set()
     for op in completed:
@@ -148,7 +151,7 @@ def _values_seen(completed: Iterable[Operation]) -> set[str]:
 
 
 def late_operation(order: Sequence[Operation], clocks: Clocks) -> Operation | None:
-    """Return the first operation that returned before a preceding operation of the order was called, or None."""
+    """Return the first operation that returned before the call of an operation that precedes it in the order."""
     latest: dict[str, int] = {}
     for op in order:
         for clock, call in latest.items():
@@ -165,7 +168,7 @@ def _replay(
     carried = {place.revision for place in places if place.operation.writes}
     filler = _Filler(spare, values_seen, [place.operation for place in places], carried, clocks)
     states = [initial]  # states[i]: the state before places[i].
-    chains: dict[int, list[Operation]] = {}  # Unknown writes put immediately before places[i].
+    chains: dict[int, list[Operation]] = {}  # chains[i]: the unknown writes inserted immediately before places[i].
     for position, place in enumerate(places):
         after = _accepts(states[position], place, carried)
         if after is not None:
@@ -190,7 +193,7 @@ def _replay(
 
 
 def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: Clocks, initial: State) -> Witness:
-    """Where several unknown writes are possible, use the one called first: its revision is restricted least."""
+    """Where several unknown writes can stand at a place, use the one called first: its revision is least restricted."""
     if not found.guessed:
         return found
     order = with_earliest_calls(found.order, operations)
@@ -198,12 +201,12 @@ def _with_first_called(found: Witness, operations: Sequence[Operation], clocks: 
 
 
 def explains(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, *, initial: State = ABSENT) -> bool:
-    """Return whether this order of (operation, revision of its writes) fits real time and explains every response."""
+    """Return whether this order of (operation, its revision) respects real time and explains every response."""
     return _misfit(order, clocks, initial) is None
 
 
 def _misfit(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, initial: State) -> Witness | None:
-    """Return why this order does not explain the responses; None if it does."""
+    """Return a failed `Witness` if this order does not respect real time or explain every response; None if it does."""
     state = initial
     fresh = UsedRevisions(revision for op, revision in order if op.writes and revision is not None)
     for op, revision in order:
@@ -220,8 +223,8 @@ def _misfit(order: Sequence[tuple[Operation, int | None]], clocks: Clocks, initi
 def _accepts(state: State, place: _Place, carried: set[int]) -> State | None:
     """Return the state after the operation at this place; None if the operation does not fit there.
 
-    The operation fits if the state agrees with its response and with later reports of its result. It must not report a
-    revision of `carried` (the revisions that writes of the order carry) for an unknown write.
+    The operation fits if the state agrees with its response and with later reports of the record that it writes. For an
+    unknown write, the operation must not report a revision of `carried`, the revisions that writes of the order carry.
     """
     if not carried.isdisjoint(revisions_claimed(state, place.operation)):
         return None
@@ -237,7 +240,7 @@ def _accepts(state: State, place: _Place, carried: set[int]) -> State | None:
 
 
 def _run(state: State, ahead: Sequence[_Place], carried: set[int]) -> list[State] | None:
-    """Return the states after each of these places; None if a place does not accept its state."""
+    """Return the state after each of these places; None if one of their operations does not fit."""
     states: list[State] = []
     now: State | None = state
     for place in ahead:
@@ -260,7 +263,7 @@ class _Filler:
         carried: set[int],
         clocks: Clocks,
     ) -> None:
-        # Transactions come last, because other keys must agree with them.
+        # Transactions come last, because they must also fit the other keys that they name.
         self._spare = sorted(spare, key=lambda op: (op.name == "txn", op.call_ns))
         self._used: set[int] = set()
         self._values_seen = values_seen
@@ -272,10 +275,9 @@ class _Filler:
     ) -> tuple[int, list[Operation], State, list[State]] | None:
         """Find a place not before `first`, and unknown writes there that explain all responses up to `position`.
 
-        Returns the place, the writes, the state after them, and the states after each place from there on. The latest
-        place is tried first. An earlier place may be needed if only the version of a later write shows the hidden
-        write, or if the hidden write must not come between another write and the compare-and-set that expects that
-        write.
+        Return the place, the writes, the state after them, and the state after each place from there to `position`. The
+        latest place is tried first. An earlier one is needed if an unknown write must not come between another write
+        and the compare-and-set that expects it, or if only the version of a later write shows the unknown write.
         """
         for start in range(position, max(first, position - FILL_BACK_MAX) - 1, -1):
             filled = self._fill(states[start], places[start : position + 1], start)
@@ -286,7 +288,10 @@ class _Filler:
     def _fill(
         self, state: State, ahead: Sequence[_Place], position: int
     ) -> tuple[list[Operation], State, list[State]] | None:
-        """Return a shortest chain that fits, by breadth-first search; None if FILL_STATES_MAX states give none."""
+        """Return a shortest chain of unknown writes that fits, and the states after it.
+
+        The chain is found by breadth-first search. The result is None if FILL_STATES_MAX states yield no chain.
+        """
         feasible = [op for op in self._spare if op.op_id not in self._used and self._in_time(op, position)]
         useful = _leading_to({value for place in ahead for value in _values_wanted(place)}, feasible)
         frontier: list[tuple[State, tuple[Operation, ...]]] = [(state, ())]
@@ -314,9 +319,9 @@ class _Filler:
     def _candidates(
         self, feasible: Sequence[Operation], chain: tuple[Operation, ...], useful: set[str | None]
     ) -> Iterator[Operation]:
-        """Yield one unknown write of each sort (equal steps and guards).
+        """Yield one unknown write of each sort: equal steps and guards, or a put whose value is not in `useful`.
 
-        A write whose value some response names is not used where any other write would fit.
+        A put of the second kind is not yielded if a response names its value, because it is needed elsewhere.
         """
         done = {op.op_id for op in chain}
         offered: set[object] = set()
@@ -334,9 +339,9 @@ class _Filler:
 
 
 def _leading_to(wanted: set[str | None], feasible: Sequence[Operation]) -> set[str | None]:
-    """Return `wanted`, and the values that lead to one of these through unknown compare-and-sets, transitively.
+    """Return `wanted` together with the values from which unknown compare-and-sets lead to a wanted value.
 
-    These are the values that an unknown compare-and-set must find before it can write a wanted value.
+    Such a value is one that an unknown compare-and-set must find before it can write a value of the result.
     """
     reached = set(wanted)
     while True:
@@ -348,7 +353,7 @@ def _leading_to(wanted: set[str | None], feasible: Sequence[Operation]) -> set[s
 
 
 def _values_wanted(place: _Place) -> set[str | None]:
-    """Return the values that the operation at this place must find."""
+    """Return the values that the operation at this place finds or requires."""
     wanted: set[str | None] = set()
     for step in place.operation.steps:
         if step.seen is not None and step.seen.found:
@@ -361,7 +366,7 @@ def _values_wanted(place: _Place) -> set[str | None]:
 
 
 def _deadlines(order: Sequence[Operation], names: set[str], clocks: Clocks) -> list[dict[str, int]]:
-    """Return for each place and clock of `names` the latest call (real time) that a write placed there may have."""
+    """Return for each place, and each clock of `names`, the latest call by which a write placed there is in time."""
     deadlines: list[dict[str, int]] = []
     now: dict[str, int] = {}
     for op in reversed(order):

@@ -1,6 +1,6 @@
-"""The engine in this process, without a JVM: for rows in memory (`check_rows`), and for files (`job.audit`).
+"""The local engine, which audits rows in memory (`check_rows`) or files (`job.audit`) in this process, without a JVM.
 
-Importing this package, and `check_rows`, needs nothing but Python; `job` and its imports need the `audit` extra.
+`check_rows` needs no optional dependency; `job` and its imports need the `audit` extra.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The audit of files without a JVM: read, refuse malformed rows, decide. All data is in memory, on Arrow and numpy.
+"""Audits files in this process, without a JVM: reads all rows into memory, refuses malformed ones, decides the keys.
 
-The audit takes about 0.6 GiB of memory for a million operations of single keys; docs/reference/audit.md ("Engines") has
-the figures.
+Arrow and numpy hold the rows. A million operations on single keys take about 0.6 GiB of memory;
+docs/reference/audit.md ("Engines") has more figures.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ _REPLAYED = (
 class _Job:
     """The complete, well-formed input.
 
-    `recorded`: all rows as they were read; `services`: the results about services; `frame`: the plain rows, which stand
-    for the recorded ones. `changed`, `taking`: for each plain row, whether it changed the store and whether it takes
-    part; `runs`: the plain rows of each run. `single`, `order`: see `single_rows`.
+    `recorded`: all rows as they were read. `services`: the results about services. `frame`: the plain rows
+    (`plain_rows`), which stand for the recorded rows. `changed`, `taking`: for each plain row, whether it changed the
+    store, and whether it takes part in the order of revisions. `runs`: run_id → the plain rows of the run. `single`,
+    `order`: see `single_rows`.
     """
 
     recorded: Frame
@@ -76,7 +77,7 @@ class _Job:
 class _KeyResults:
     """The results of the keys of one run.
 
-    `wrong`: keys that are a violation by themselves. `needs_replay`: see `Decision.needs_replay`.
+    `wrong`: keys that are a violation by themselves. `needs_replay`: keys for which `Decision.needs_replay` is true.
     """
 
     wrong: set[str] = field(default_factory=set)
@@ -97,10 +98,10 @@ def audit(
     show: Show | None = None,
     keys_to: Path | None = None,
 ) -> Verdict:
-    """Audit the histories behind these paths.
+    """Audit the histories at these paths.
 
-    `say` is called with each progress message, `show` with the material of the page. `keys_to`: a Parquet file that
-    gets a row per key (`write_key_file`).
+    `say` is called with each progress message, `show` with the material of the page. `keys_to`: a Parquet file to which
+    `write_key_file` writes a row per key.
 
     Raises UnreadablePath, MalformedHistory, NothingToCheck.
     """
@@ -141,9 +142,9 @@ def audit(
 def _prepared(
     found: Read, files: Sequence[HistoryFile], headers: Mapping[Path, Mapping[str, Any]], verdict: Verdict, where: str
 ) -> _Job:
-    """Count the rows.
+    """Check the rows, count them, and return the job.
 
-    The first of these errors is raised: malformed rows, mixed runs, nothing to check, clashing rows.
+    The errors are raised in this order: malformed rows, mixed runs, nothing to check, rows that contradict other rows.
     """
     frame = found.frame
     _refuse(found, broken_rows(frame))
@@ -195,7 +196,7 @@ def _refuse(found: Read, bad: Iterable[tuple[int, str]]) -> None:
 
 
 def _run_folders(found: Read, files: Sequence[HistoryFile]) -> Iterator[tuple[str, Path]]:
-    """Yield (run_id, folder) of the rows of each file, in the order of the files."""
+    """Yield (run_id, folder) for each file and each run in it, in the order of the files."""
     folder_of = {str(file.path.resolve()): file.folder for file in files}
     run = found.frame.codes("run_id")
     for file, start, end in found.locations.pieces():
@@ -216,7 +217,7 @@ def _rows_by_run(frame: Frame) -> dict[str, Int64s]:
 def _decide(
     job: _Job, configurations_max: int, verdict: Verdict, key_rows: list[Mapping[str, Any]] | None
 ) -> dict[str, _KeyResults]:
-    """Record the findings of all keys. Return for each run the results that must still be compared across keys.
+    """Decide all keys, and record their findings. Return for each run what must still be compared across its keys.
 
     If `key_rows` is a list, a row for each key is appended to it.
     """
@@ -260,7 +261,10 @@ def _name(key: KeyFindings) -> tuple[str, str]:
 
 
 def _check_store(job: _Job, run_id: str, results: _KeyResults, verdict: Verdict) -> None:
-    """Replay the run for its listings and transactions, or for keys that were decided without their revisions."""
+    """Check what no single key can decide: listings and transactions, and the unknown writes of all keys together.
+
+    The run is replayed if this is necessary.
+    """
     frame, rows = job.frame, job.runs[run_id]
     status = frame.codes("status")
     multi_key = int(job.multi_key.concerns[rows].sum())
@@ -289,7 +293,7 @@ def _check_store(job: _Job, run_id: str, results: _KeyResults, verdict: Verdict)
 
 
 def _in_order(job: _Job, rows: Int64s) -> Iterator[Row]:
-    """Return the rows that take part, in the order of a replay (`position`), a few in memory at a time."""
+    """Yield the rows that take part, in the order of a replay (`position`)."""
     pinned = job.multi_key.pinned
     revision = np.where(pinned > 0, pinned, job.frame.numbers("revision", 0))
     order = ranked(job.frame, rows[job.taking[rows]], revision, job.changed & (pinned == 0))

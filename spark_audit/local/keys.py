@@ -1,7 +1,7 @@
-"""Decides all keys of a history in two threads, a group of keys at a time, so that temporary arrays stay small.
+"""Decides all keys of a history in two threads. A thread decides one group of keys at a time, so its arrays stay small.
 
-The threads run in parallel in numpy and Arrow, which release the interpreter lock. The search of a key is Python code,
-so searches run one after the other.
+The threads run in parallel while they are in numpy or Arrow, which release the interpreter lock. The search for an
+order of a key is Python code, so two searches do not run in parallel.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Decided:
 def decided_keys(
     table: pa.Table, rows: Int64s, clocks: Mapping[str, Clocks], configurations_max: int, *, multi_key: bool
 ) -> Iterator[Decided]:
-    """Decide every (run_id, key) of a table of `single_rows`.
+    """Decide every (run_id, key). `table`, `rows`: the results of `single_rows`.
 
-    `multi_key`: the table has projections of listings or transactions.
+    `multi_key`: whether the table has projections of listings or transactions.
     """
     frame = Frame(table)
     order, edges = _groups(frame, rows)
@@ -67,7 +67,7 @@ def decided_keys(
 def _in_ranges(
     frame: Frame, table: pa.Table, rows: Int64s, clocks: Mapping[str, Clocks], configurations_max: int
 ) -> DecidedTable:
-    """Decide these rows, all of one key, in ranges."""
+    """Decide these rows, which are all of one key, one range after the other."""
     revision = frame.numbers("revision", 0)
     ranks = frame.codes("status").among("ok")[rows] & (revision[rows] > 0)
     order = ranked(frame, rows[ranks], revision, changes_of_one_key(frame))
@@ -81,10 +81,10 @@ def _in_ranges(
 
 
 def _groups(frame: Frame, rows: Int64s) -> tuple[Int64s, list[int]]:
-    """Sort these rows by key, and within a key in the given order.
+    """Sort these rows by key, stably, and cut them into groups.
 
-    Return the rows and the positions at which they are cut into groups. Cuts lie between keys: after about BLOCK_ROWS
-    rows, and around each key of more than HOT_ROWS rows.
+    Return the rows, and the positions of the cuts. All cuts are between keys: one after about every BLOCK_ROWS rows,
+    and one before and one after each key of more than HOT_ROWS rows.
     """
     run, key = frame.codes("run_id"), frame.codes("key")
     owner = (run.ids * np.int64(len(key.texts)) + key.ids)[rows]

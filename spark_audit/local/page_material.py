@@ -1,4 +1,4 @@
-"""Gathers the material of a page from a history in memory, in numpy, without Python code per operation."""
+"""Gathers the material of a page from a history in memory. No Python code runs per operation, only numpy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LATEST = 2**63 - 1
 
 
 def gather_rows(rows: Iterable[Row], verdict: Verdict, about: Mapping[str, RunAbout] | None = None) -> Material:
-    """Return the material of the page of this verdict, from well-formed rows (valid UTF-8).
+    """Return the material for the page of this verdict. `rows`: well-formed rows, whose texts UTF-8 can encode.
 
     `about`: run_id → information about the run.
     """
@@ -48,9 +48,9 @@ def gather_rows(rows: Iterable[Row], verdict: Verdict, about: Mapping[str, RunAb
 
 
 def gather(frame: Frame, parts: pa.Table, verdict: Verdict, about: Mapping[str, RunAbout]) -> Material:
-    """Return the material of the page of this verdict, from all rows of the history as a frame.
+    """Return the material for the page of this verdict. `frame`: all rows of the history.
 
-    `parts`: the rows of the frame as rows about single keys (`single_rows`).
+    `parts`: the same rows, split into rows about single keys (`single_rows`).
     """
     whole, by_key = _Stamped.of(frame), _Stamped.of(Frame(parts))
     scenes = tuple(_scene(whole, by_key, violation) for violation in verdict.violations)
@@ -63,7 +63,7 @@ def gather(frame: Frame, parts: pa.Table, verdict: Verdict, about: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class _Stamped:
-    """A frame with the end of each row: its return, or its call if it never returned."""
+    """A frame, and the end of each of its rows: the return, or the call if the operation never returned."""
 
     frame: Frame
     end: Int64s
@@ -73,7 +73,7 @@ class _Stamped:
         return cls(frame, _ends(frame))
 
     def where(self, **names: str) -> Int64s:
-        """Return the rows of this run, or of this key of the run."""
+        """Return the rows in which each of these columns (`run_id`, `key`) has the given value."""
         every = np.ones(self.frame.rows, np.bool_)
         for name, wanted in names.items():
             every &= self.frame.codes(name).among(wanted)
@@ -97,7 +97,7 @@ def _scene(whole: _Stamped, by_key: _Stamped, violation: Violation) -> tuple[Bar
 
 
 def _near(of: _Stamped, around: Int64s, violation: Violation, guilty: Int64s) -> list[Bar]:
-    """Return the bars of those among these rows that are nearest to the violation in time."""
+    """Return the bars of the rows nearest to the violation in time. `around`: the rows to choose from."""
     call, end, op_id = of.frame.numbers("call_ns", 0)[around], of.end[around], of.frame.numbers("op_id", -1)[around]
     stamps = moments(violation)
     if not stamps or not len(around) or int(end.max()) - int(call.min()) > SPAN_NS_MAX:
@@ -116,7 +116,7 @@ def _near(of: _Stamped, around: Int64s, violation: Violation, guilty: Int64s) ->
 
 @dataclass(frozen=True, slots=True)
 class _OnAxis:
-    """The rows that share one time axis, before the ends of the axis are known."""
+    """The rows of a run that share one time axis. `axis` computes where this axis begins and ends."""
 
     run_id: str
     clock: str
@@ -156,8 +156,8 @@ def _axes(frame: Frame, about: Mapping[str, RunAbout]) -> Iterable[_OnAxis]:
 def _counts(frame: Frame, axis: Axis, rows: Int64s, end: Int64s) -> dict[int, BucketCounts]:
     """Return the counts of each bucket.
 
-    Completed and failed operations, latencies and the highest revision belong to the bucket of the return, all other
-    numbers to the bucket of the call.
+    Completed and failed operations, latencies, and the highest revision belong to the bucket of the return. All other
+    numbers belong to the bucket of the call.
     """
     status = frame.codes("status")
     ok, failed, unknown = (status.among(name)[rows] for name in ("ok", "fail", "unknown"))
@@ -186,7 +186,7 @@ def _or_none(number: int) -> int | None:
 
 
 def _rounded(latency: Int64s) -> Int64s:
-    """Round latencies down, as `rounded_latency` of report/material.py does."""
+    """Round latencies down like `rounded_latency` in report/material.py."""
     bits = np.searchsorted(_POWERS, latency, side="right")
     shift = np.maximum(bits - LATENCY_BITS, 0)
     return latency >> shift << shift

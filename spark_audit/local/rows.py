@@ -1,4 +1,4 @@
-"""The whole audit of rows in memory, without Spark, pandas or numpy: for tests, simulators and small histories."""
+"""Audits rows in memory, without Spark, pandas or numpy. This is for tests, simulators and small histories."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ def check_rows(
     configurations_max: int = CONFIGURATIONS_MAX,
     name: str = "rows",
 ) -> Verdict:
-    """Audit rows of any number of runs, in any order; `clocks`: the list `clocks` of run.json.
+    """Audit rows (docs/reference/specification.md#103-row), of any number of runs, in any order.
 
-    See docs/reference/specification.md#103-row.
-
-    Raises NothingToCheck, and MalformedHistory, in whose faults the line is the number of the row, counted from 1.
+    `clocks`: the list `clocks` of run.json; it applies to all runs. Raises NothingToCheck and MalformedHistory. In the
+    faults of MalformedHistory, the line is the number of the row, counted from 1.
     """
     started = time.perf_counter()
     history = [{**_LEFT_OUT, **row} if isinstance(row, Mapping) else row for row in rows]
@@ -112,7 +111,10 @@ def _replay(
     multi_key: int,
     left: Sequence[str],
 ) -> None:
-    """Replay the run for its listings and transactions, or for keys that were decided without their revisions."""
+    """Replay the run if it has listings or transactions, or if some keys need a replay (`left`).
+
+    If the run is too long for this, it is recorded as undecided.
+    """
     if worth_replaying(multi_key, len(rows), bool(left)):
         unknown = [row for row in rows if row["status"] == "unknown"]
         known = sorted((row for row in rows if takes_part(row)), key=position)
@@ -132,7 +134,11 @@ def _refuse_malformed(history: Sequence[Row], name: str) -> None:
 
 
 def _clashes(history: Sequence[Row], name: str) -> list[Fault]:
-    """Return the rows that contradict other rows: an op_id used twice, or a client with two operations open at once."""
+    """Return the faults of rows that contradict other rows of their run.
+
+    Such a row has the op_id of another row, is called while an operation of its client is open, or follows an operation
+    of unknown outcome of its client.
+    """
     faults: list[Fault] = []
     first_line: dict[tuple[str, int], int] = {}
     by_client: dict[tuple[str, str], list[tuple[int, int, Row]]] = {}

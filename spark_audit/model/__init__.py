@@ -1,1 +1,1 @@
-"""The sequential specification against which histories are judged: the register of one key, and the whole store."""
+"""The sequential specifications against which histories are judged: that of one key, and that of the whole store."""

@@ -1,9 +1,9 @@
-"""The sequential store, seen from one key: a register with versions.
+"""The sequential specification of one key: a register with versions.
 
 A state is a plain tuple `(value, mod_revision, create_revision, version)`; a value of None means that the key is
-absent. A revision is None while no response has named it (a write of unknown outcome, or a history without revisions).
-The first response that names the revision determines it, and every later response must agree. Only `advance` decides
-whether a response is possible in a state.
+absent. A revision in a state is None if it is not known yet, because the write has an unknown outcome or the history
+has no revisions. The first response that reports this revision determines it, and every later response must agree.
+`advance` decides whether a response is possible in a state.
 
 See docs/reference/specification.md#81-records-and-revisions.
 """
@@ -20,11 +20,11 @@ ABSENT: State = (None, 0, 0, 0)
 
 
 def advance(state: State, operation: Operation, revision: int | None) -> State | None:
-    """Return the state after `operation`, or None if this state rules out the response.
+    """Return the state after `operation`, or None if its response is not possible in this state.
 
-    `revision`: the revision of the operation's writes, if known. If the outcome is unknown, a deletion that finds no
-    record and a compare-and-set that fails are refused. They change nothing, so an order without them is equivalent and
-    cheaper to find.
+    `revision`: the revision of the operation's writes, or None if it is not known. None is also returned for a deletion
+    of unknown outcome that would find no record, and for a compare-and-set of unknown outcome that would fail. They
+    would change nothing, so an order without them is equivalent and cheaper to find.
     """
     if operation.guards and not _guards_agree(state, operation):
         return None
@@ -69,7 +69,7 @@ def _compare_and_set(state: State, step: Step, revision: int | None) -> State | 
 
 
 def _expectation_holds(state: State, step: Step) -> bool | None:
-    """Return whether the expectation holds; None if it compares a revision that no response has named yet."""
+    """Return whether the compare-and-set finds what it expects; None if this depends on a revision not yet known."""
     if step.expected_mod_revision is None:
         return state[0] == step.expected
     if state[0] is not None and state[1] is None and step.expected_mod_revision != 0:
@@ -84,7 +84,7 @@ def _written(state: State, value: str, revision: int | None) -> State:
 
 
 def observed(state: State, seen: Seen) -> State | None:
-    """Return the state with the revisions that `seen` reports; None if the response contradicts the state."""
+    """Return the state with the revisions that `seen` reports; None if `seen` contradicts the state."""
     value, _, _, version = state
     if not seen.found:
         return state if value is None else None
@@ -109,7 +109,7 @@ def _with_revisions(state: State, seen_mod: int | None, seen_create: int | None)
     if version == 1:
         mod, create = (create if mod is None else mod), (mod if create is None else create)
     if mod is not None and create is not None and (mod == create) != (version == 1):
-        return None  # The first write of a record is its creation, and no later write is.
+        return None  # The first write of a record, and no other, has the creation revision.
     return state if (mod, create) == state[1:3] else (value, mod, create, version)
 
 
@@ -117,7 +117,7 @@ def _guards_agree(state: State, operation: Operation) -> bool:
     answers = [_guard_holds(state, guard) for guard in operation.guards]
     if operation.guards_hold:
         return False not in answers
-    return operation.guards_hold is None or not all(answers)  # A comparison with an unnamed revision (None) may fail.
+    return operation.guards_hold is None or not all(answers)  # A comparison of an unknown revision (None) may fail.
 
 
 def _guard_holds(state: State, guard: Guard) -> bool | None:
@@ -125,7 +125,7 @@ def _guard_holds(state: State, guard: Guard) -> bool | None:
     have: int | str | None
     if guard.target == "value":
         if value is None:
-            # On an absent key any comparison of the value is false (docs/reference/specification.md#85-comparisons).
+            # If the key is absent, a comparison of its value fails (docs/reference/specification.md#85-comparisons).
             return False
         have = value
     else:

@@ -1,6 +1,6 @@
-"""The whole store at one point of the order of revisions, and the check of a response against it.
+"""The whole store at one point of the order of revisions, and the comparison of responses with it.
 
-The store is complete: every record has its value, its revisions and its version. Fields that a response did not report
+The store is complete: every record has its value, its revisions and its version. Fields that a response does not report
 are not compared. Changes can be undone (`mark`, `undo`), so that a replay can try several explanations.
 """
 
@@ -21,7 +21,7 @@ Row: TypeAlias = Mapping[str, Any]
 Record: TypeAlias = tuple[str | None, int, int, int]
 """(value, mod_revision, create_revision, version).
 
-If the key is absent, the value is None, and mod_revision is the deletion's revision or 0.
+If the key is absent, the value is None, and mod_revision is the revision of the deletion, or 0 if it is not kept.
 """
 
 
@@ -29,7 +29,7 @@ If the key is absent, the value is None, and mod_revision is the deletion's revi
 class Conflict:
     """The reason why a response does not follow from the store.
 
-    `keys`: the response could follow only if the records of these keys were different.
+    `keys`: the response can follow only if the record of at least one of these keys is different.
     """
 
     reason: str
@@ -73,7 +73,7 @@ def expected(have: Record, row: Row) -> bool:
 
 
 class WholeStore:
-    """The records of all keys. `reversible`: whether changes can be undone, which needs a record of them."""
+    """The records of all keys. `reversible`: whether old records are kept, so that changes can be undone."""
 
     def __init__(self, *, reversible: bool) -> None:
         self._records: SortedDict[bytes, tuple[str, Record]] = SortedDict()  # By the bytes of the key.
@@ -87,7 +87,7 @@ class WholeStore:
         return found[1] if found is not None else (None, self._deleted.get(key, 0), 0, 0)
 
     def write(self, key: str, value: str | None, revision: int) -> None:
-        """Write a value at this revision; None deletes the record."""
+        """Write a value at this revision. A value of None deletes the record."""
         old = self.record(key)
         if self._reversible:
             self._trail.append((key, old))
@@ -111,7 +111,7 @@ class WholeStore:
             self._deleted[key] = record[1]
 
     def live(self, request: Request) -> list[tuple[str, Record]]:
-        """Return the live records of the interval, in the order of the request, without its limit."""
+        """Return all live records in the interval of the request, in its order. Its limit is ignored."""
         low = request["prefix"] if request["prefix"] is not None else request["start"]
         found: list[tuple[str, Record]] = []
         for raw in self._records.irange(as_bytes(low) if low is not None else None):
@@ -122,9 +122,9 @@ class WholeStore:
         return found[::-1] if request["reverse"] else found
 
     def meet(self, row: Row, request: Request | None) -> Conflict | None:
-        """Compare a response with the store, and apply its writes in any case.
+        """Compare a response with the store, and apply the writes of its operation, even if there is a conflict.
 
-        `request`: the request of a range or txn.
+        `request`: the request of a range or txn; None for other operations.
         """
         output, op = row["output"], row["op"]
         if request is not None:
@@ -155,8 +155,8 @@ class WholeStore:
             if found is not None:
                 return found
         reason = _listing_problem(request, output, [key for key, _ in live])
-        # Any key of the interval may be the cause of the conflict, even a key beyond the limit; `*` stands for the
-        # whole interval.
+        # Any key of the interval may be the cause of the conflict, even a key beyond the limit. So `*` stands for all
+        # keys of the interval.
         return Conflict(reason, frozenset(("*",))) if reason else None
 
     def _items(self, request: Request, output: Row, live: list[tuple[str, Record]]) -> Conflict | None:

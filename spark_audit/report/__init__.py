@@ -1,1 +1,1 @@
-"""The output for people: the terminal, the page with its plots, and the file of keys."""
+"""The output of an audit: the verdict on a terminal, the HTML page with its plots, and the Parquet file of keys."""

@@ -1,8 +1,8 @@
-"""An SVG with time as its x axis, and the few shapes that are drawn on it.
+"""Draws an SVG whose x axis is time, and the few shapes on it.
 
-The script in `violation_page.html` zooms the SVG. It treats elements by their class: `ticks` are redrawn for the
-visible part, `stay` keeps its place and its width, and a text of class `room` is shown only while it fits into
-`data-room` units of x. Every `text` keeps its width.
+The script in `violation_page.html` zooms the SVG. What it does with an element depends on the class of the element.
+`ticks` are redrawn for the visible part. A `stay` group keeps its place and its width. A `room` text is shown only
+while it fits into `data-room` units of x. No text is stretched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"), (1, "ns"))
 
 
 class TimeAxis:
-    """Maps stamps of [start_ns, end_ns] to positions on the x axis. Labels count from `zero_ns`."""
+    """Maps stamps in [start_ns, end_ns] to positions on the x axis. The labels of ticks count from `zero_ns`."""
 
     def __init__(self, start_ns: int, end_ns: int, zero_ns: int) -> None:
         assert start_ns < end_ns, (start_ns, end_ns)
@@ -27,7 +27,7 @@ class TimeAxis:
         self.scale = (WIDTH - LEFT - RIGHT) / (end_ns - start_ns)  # Units of x per ns.
 
     def x(self, stamp_ns: int) -> float:
-        """The horizontal position of a stamp."""
+        """Return the horizontal position of a stamp."""
         return LEFT + (min(max(stamp_ns, self.start_ns), self.end_ns) - self.start_ns) * self.scale
 
     def ticks(self) -> Iterator[tuple[float, str]]:
@@ -46,13 +46,16 @@ def _step(wanted_ns: float) -> int:
 
 
 def moment(offset_ns: int, step_ns: int) -> str:
-    """The label of a tick, such as `+1500 µs`, in the largest unit that is not above the step."""
+    """Return the label of a tick, such as `+1500 µs`. The unit is the largest one that is not above the step."""
     size, unit = next((size, unit) for size, unit in _UNITS if step_ns >= size or size == 1)
     return f"{offset_ns // size:+d} {unit}" if offset_ns else f"0 {unit}"
 
 
 def time_svg(axis: TimeAxis, height: int, label: str, focus: tuple[int, int] | None = None) -> Element:
-    """An empty drawing with its ticks. `focus`: the interval of stamps that a browser with scripts shows first."""
+    """Return a drawing with nothing but its ticks.
+
+    `focus`: the interval of stamps that a browser shows first if it runs scripts.
+    """
     attributes = {
         "xmlns": "http://www.w3.org/2000/svg",
         "class": "time",
@@ -77,14 +80,14 @@ def time_svg(axis: TimeAxis, height: int, label: str, focus: tuple[int, int] | N
 
 
 def staying(svg: Element, height: int) -> Element:
-    """A group at the left edge that stays in view when the drawing is zoomed, on a white background."""
+    """Add a group at the left edge, on a white background, that stays in view when the drawing is zoomed."""
     group = SubElement(svg, "g", {"class": "stay"})
     rect(group, 0, TOP, LEFT - 4, height - TOP, "#fff")
     return group
 
 
 def titled(parent: Element, words: str) -> Element:
-    """A group with a tooltip."""
+    """Add a group with a tooltip."""
     group = SubElement(parent, "g")
     SubElement(group, "title").text = plain(words)
     return group
@@ -116,14 +119,14 @@ def text(
 
 
 def room_text(parent: Element, x: float, y: float, words: str, colour: str, room: float) -> None:
-    """Draw a text inside a shape that is `room` wide; the text is shown only while it fits."""
+    """Draw a text inside a shape that is `room` wide. It is hidden if it does not fit."""
     drawn = text(parent, x, y, words, colour, **{"class": "room", "data-room": f"{room:.3f}"})
     if len(drawn.text or "") * CHARACTER_WIDTH > room:
         drawn.set("visibility", "hidden")
 
 
 def plain(words: str) -> str:
-    """The text with escapes in place of characters that XML cannot contain: control characters and half surrogates."""
+    """Return the text with escapes for control characters and halves of surrogate pairs, which XML cannot contain."""
     return "".join(c if _in_xml(ord(c)) else c.encode("unicode_escape").decode("ascii") for c in words)
 
 

@@ -1,6 +1,6 @@
-"""The faults that were injected into a run, and their times: from its events, or else from the schedule in `run.json`.
+"""Reads which faults were injected into a run, and when: from its events, or else from the schedule in `run.json`.
 
-Faults are only shown on the page, so unreadable parts are left out and are never an error of the audit.
+Faults are only drawn on the page, so whatever cannot be read is left out, and is no error of the audit.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from typing import Any
 
 from spark_audit.report.material import FaultWindow
 
-FAULTS_MAX = 200  # The number of fault windows drawn. A run of several days may have more.
+FAULTS_MAX = 200  # At most this many fault windows are drawn. A run of several days may have more.
 
 
 @dataclass(frozen=True, slots=True)
 class RunAbout:
-    """Information about a run besides its rows. `compared`: clocks with an error bound, which share one axis."""
+    """Information about a run besides its rows.
+
+    `compared`: the clocks with an error bound, which share one axis. `schedule`: the planned faults in run.json.
+    """
 
     compared: frozenset[str] = frozenset()
     folder: Path | None = None
@@ -26,24 +29,24 @@ class RunAbout:
 
     @classmethod
     def of(cls, folder: Path, header: Mapping[str, Any]) -> RunAbout:
-        """`header`: run.json, as `read_run_file` gives it."""
+        """Return the information in run.json. `header`: its content, from `read_run_file`."""
         clocks = header.get("clocks") or ()
         compared = frozenset(clock["clock_id"] for clock in clocks if clock.get("error_bound_ns") is not None)
         return cls(compared, folder, header.get("schedule"))
 
     def axis_clock(self, clock: str) -> str:
-        """The clock on whose axis the stamps of this clock are drawn; "" for the common axis."""
+        """Return the clock on whose axis the stamps of this clock are drawn; "" for the common axis."""
         return "" if clock in self.compared else clock
 
     def faults(self, first_call_ns: int) -> tuple[FaultWindow, ...]:
-        """The fault windows, in order of time. A schedule counts from the first call of the run."""
+        """Return the fault windows, sorted by time. The times of a schedule count from the first call of the run."""
         carried_out = list(_carried_out(self.folder / "events.jsonl")) if self.folder is not None else []
         windows = carried_out or list(_planned(self.schedule, first_call_ns))
         return tuple(sorted(windows, key=lambda window: (window.start_ns, window.words))[:FAULTS_MAX])
 
 
 def _carried_out(path: Path) -> Iterator[FaultWindow]:
-    """Yield a window for each `fault_started` and the `fault_stopped` of the same number."""
+    """Yield a window for each event `fault_started`. It ends at the event `fault_stopped` of the same number."""
     open_: dict[Any, tuple[int, str]] = {}
     for event in _events(path):
         number, at = event.get("number"), event.get("at_ns")
@@ -63,7 +66,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if '"fault_st' not in line:  # Most lines are other events: leader changes and the states of members.
+                if '"fault_st' not in line:  # Most lines are other events, such as leader changes.
                     continue
                 try:
                     event = json.loads(line)
@@ -94,7 +97,7 @@ def _words(fault: Mapping[str, Any], kind: object) -> str:
 
 
 def _nanoseconds(seconds: object) -> int | None:
-    """The time in ns; None if it cannot be a time within a run: not a number, NaN, negative, or more than 30 years."""
+    """Return the time in ns; None if it is not a number, is NaN or negative, or is more than 30 years."""
     if not isinstance(seconds, int | float) or not 0 <= seconds < 1e9:
         return None
     return int(seconds * 1e9)

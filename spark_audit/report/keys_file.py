@@ -1,4 +1,4 @@
-"""`--keys FILE.parquet`: a row for each key, with the method that decided it. The file is the same for both engines."""
+"""Writes the file of `--keys`: one row per key, with the method that decided it. All engines write the same file."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _KINDS: dict[str, pa.DataType] = {
     "configurations": pa.int64(),
 }
 KEY_COLUMNS = tuple(_KINDS)
-KEYS_AT_ONCE = 10_000  # The number of rows that are Python objects at a time.
+KEYS_AT_ONCE = 10_000  # At most this many rows are Python objects at a time.
 
 
 def write_key_file(keys: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write these rows, in this order, to a Parquet file with KEY_COLUMNS; other fields of the rows are ignored.
+    """Write these rows, in this order, to a Parquet file with the columns KEY_COLUMNS. Other fields are ignored.
 
-    The file is written under another name and then renamed. Raises UnreadablePath if the folder does not exist, if the
-    disk is full, or if `path` is not a file.
+    The file is written under another name and then renamed. Raises UnreadablePath if it cannot be written, or if
+    `path` exists and is not a file.
     """
     schema = pa.schema(_KINDS)
     path = replaceable_file(path)

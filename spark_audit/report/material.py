@@ -1,7 +1,8 @@
-"""The material that a page shows beside its verdict. Its size is bounded, however long the history is.
+"""The material that a page shows besides its verdict. Its size is bounded and does not depend on the history's length.
 
-`local/page_material.py` gathers the material from a history in memory, `spark/page_material.py` in Spark; both results
-are equal. Numbers are integers, so the same history gives the same page, byte by byte, however it is partitioned.
+`local/page_material.py` gathers the material from a history in memory, `spark/page_material.py` gathers the same
+material in Spark. All numbers are integers, so the same history gives exactly the same page, even if it is partitioned
+differently.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from spark_audit.verdict.words import describe, row_words
 
 Row = Mapping[str, Any]
 
-NEIGHBOURS_MAX = 40  # The number of other operations drawn beside the operations of a violation.
-BUCKETS_MAX = 240  # The number of buckets in a plot over time: a screen cannot show more.
-# A short history has fewer buckets, because a p99 of three operations means nothing.
+NEIGHBOURS_MAX = 40  # The most operations near a violation that are drawn together with those of the violation.
+BUCKETS_MAX = 240  # The most buckets in a plot over time. A screen cannot show more.
+# A short history has fewer buckets, because a p99 of three operations would mean nothing.
 BUCKETS_MIN, OPERATIONS_PER_BUCKET = 8, 25
-# The number of plots: one per run, or per clock if the clocks of a run cannot be compared. Runs with violations come
-# first.
+# The most plots. There is one per run, or one per clock if the clocks of a run cannot be compared. Runs with violations
+# come first.
 PLOTS_MAX = 8
-# The number of characters of a value or a response in a tooltip; the history has the whole text.
+# The most characters of a value or a response that a tooltip shows.
 TEXT_CHARACTERS_MAX = 1_000
 LATENCY_BITS = 7  # Latencies are rounded down to this many leading bits, which changes them by less than 1.6 %.
-# Neighbours are sought in an interval of time that has, on average, MARGIN_FACTOR * NEIGHBOURS_MAX operations.
+# Neighbours are searched within a distance in which, on average, MARGIN_FACTOR * NEIGHBOURS_MAX operations are called.
 MARGIN_FACTOR = 4
 SPAN_NS_MAX = 2**62  # A run whose first and last stamps lie further apart (146 years) is not plotted.
 
@@ -36,7 +37,7 @@ SPAN_NS_MAX = 2**62  # A run whose first and last stamps lie further apart (146 
 class Bar:
     """An operation on the time axis.
 
-    `guilty`: the operation is part of the violation. `return_ns`: None if the outcome is unknown.
+    `guilty`: whether the operation is part of the violation. `return_ns`: None if the outcome is unknown.
     """
 
     op_id: int
@@ -55,11 +56,11 @@ class Bar:
 class Bucket:
     """A slice of time.
 
-    `completed`, `failed` and the latencies of completed operations belong to the bucket of the return; `unknown` and
-    the lags belong to the bucket of the call. A lag compares the lowest revision in responses to calls of this bucket
-    with the highest revision returned before the bucket began. The lag is the number of revisions by which the lowest
-    is behind the highest. `local_lag` is the lag of `local` and `bounded` reads, which may be behind. A lag is
-    None if there is nothing to compare.
+    `completed`, `failed`, and the latencies of completed operations belong to the bucket of the return; `unknown` and
+    the lags belong to the bucket of the call. `lag`: by how many revisions the responses to calls of this bucket are
+    behind, at most. The lowest revision in these responses is compared with the highest revision in responses that were
+    returned before the bucket began. `local_lag`: the same for `local` and `bounded` reads, which may be behind; they
+    do not count for `lag`. A lag is None if there is nothing to compare.
     """
 
     completed: int = 0
@@ -73,7 +74,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The position of the buckets of a run. `clock`: "" for all clocks that can be compared, otherwise one clock."""
+    """The time axis of the buckets of a run. `clock`: "" if the axis is for all clocks that can be compared."""
 
     run_id: str
     clock: str
@@ -83,14 +84,14 @@ class Axis:
 
     @classmethod
     def over(cls, run_id: str, clock: str, start_ns: int, end_ns: int, operations: int) -> Axis:
-        """The axis from `start_ns` to `end_ns`, the last stamp, which lies within the last bucket."""
+        """Return the axis from `start_ns` to `end_ns`. The last stamp, `end_ns`, is inside the last bucket."""
         wanted = min(BUCKETS_MAX, max(BUCKETS_MIN, operations // OPERATIONS_PER_BUCKET))
         span = end_ns - start_ns + 1
         width = -(-span // wanted)
         return cls(run_id, clock, start_ns, width, -(-span // width))
 
     def bucket(self, stamp_ns: int) -> int:
-        """The number of the bucket that holds a stamp."""
+        """Return the number of the bucket that contains a stamp."""
         return (stamp_ns - self.start_ns) // self.width_ns
 
 
@@ -116,7 +117,8 @@ class Plot:
 class Material:
     """The material of a page.
 
-    `scenes`: the bars of each violation, in the order of the verdict. `plots_left_out`: see PLOTS_MAX.
+    `scenes`: the bars of each violation, in the order of the verdict. `plots_left_out`: the number of plots that are
+    not drawn.
     """
 
     scenes: tuple[tuple[Bar, ...], ...] = ()
@@ -140,7 +142,7 @@ class BucketCounts:
 
 
 def buckets_of(axis: Axis, counts: Mapping[int, BucketCounts]) -> tuple[Bucket, ...]:
-    """All buckets of an axis, in order; those without counts are empty."""
+    """Return all buckets of an axis, in order. A bucket without counts is empty."""
     made: list[Bucket] = []
     highest = None  # The highest revision in all earlier buckets.
     for number in range(axis.buckets):
@@ -155,39 +157,42 @@ def buckets_of(axis: Axis, counts: Mapping[int, BucketCounts]) -> tuple[Bucket, 
 
 
 def rounded_latency(nanoseconds: int) -> int:
-    """The latency, rounded down to LATENCY_BITS leading bits."""
+    """Return the latency, rounded down to LATENCY_BITS leading bits."""
     shift = max(0, nanoseconds.bit_length() - LATENCY_BITS)
     return nanoseconds >> shift << shift
 
 
 def margin_ns(span_ns: int, operations: int) -> int:
-    """The distance (ns) from a violation within which neighbours are sought, if `span_ns` has this many operations."""
+    """Return the distance (ns) from a violation within which neighbours are searched.
+
+    `operations`: the number of operations in `span_ns`.
+    """
     return MARGIN_FACTOR * NEIGHBOURS_MAX * (span_ns // max(1, operations) + 1)
 
 
 def moments(violation: Violation) -> list[int]:
-    """The stamps of the operations of a violation. The neighbours of a violation are near one of these stamps."""
+    """Return the stamps of the operations of a violation. Its neighbours are near one of these stamps."""
     stamps = {op.call_ns for op in violation.operations}
     return sorted(stamps | {op.return_ns for op in violation.operations if op.return_ns is not None})
 
 
 def bar_of(row: Row, *, whole: bool) -> Bar:
-    """The bar of a row. `whole`: the row is not a projection onto one key."""
+    """Return the bar of a row. `whole`: whether the row is a whole one, not a projection onto one key."""
     words, details = _words(row, whole), tuple(_details(row))
     stamps = (row["call_ns"], row["return_ns"])
     return Bar(row["op_id"], row["client"], row["op"], row["status"], row["clock_id"], *stamps, words, details)
 
 
 def bar_from(fields: Mapping[str, Any]) -> Bar:
-    """The inverse of `asdict`, for fields that came through JSON."""
+    """Return the bar of which `asdict` made these fields. The fields may have been converted to JSON and back."""
     return Bar(**{**fields, "details": tuple((name, text) for name, text in fields["details"])})
 
 
 def scene(violation: Violation, own: Mapping[int, Bar], neighbours: Iterable[Bar]) -> tuple[Bar, ...]:
-    """The bars of one violation, by call.
+    """Return the bars of one violation, sorted by call.
 
-    `own`: op_id → bar of a row of the violation; these bars get the words of the violation. The deletion by a lease has
-    no row, so its bar has nothing but the words.
+    `own`: op_id → bar of a row of the violation. These bars get the words of the violation. The deletion of a key by a
+    lease has no row, so its bar is made from the violation alone.
     """
     bars = list(neighbours)
     clock = next((bar.clock for bar in own.values()), "")
@@ -202,7 +207,7 @@ def scene(violation: Violation, own: Mapping[int, Bar], neighbours: Iterable[Bar
 
 
 def wrong_runs(verdict: Verdict) -> list[str]:
-    """The runs of which violations are shown."""
+    """Return the runs of the violations in the verdict."""
     return sorted({violation.run_id for violation in verdict.violations})
 
 
@@ -236,7 +241,7 @@ def _details(row: Row) -> Iterable[tuple[str, str]]:
 
 
 def _without_nulls(answer: Any) -> Any:
-    """The answer without null fields."""
+    """Return the answer without its null fields, at any depth."""
     if isinstance(answer, Mapping):
         return {name: _without_nulls(value) for name, value in answer.items() if value is not None}
     return [_without_nulls(item) for item in answer] if isinstance(answer, list) else answer

@@ -1,6 +1,6 @@
-"""A verdict as one HTML page.
+"""Draws a verdict as one HTML page.
 
-The page loads nothing from the network, is complete without scripts, and is identical for the same input.
+The page loads nothing from the network, and is complete without scripts. The same input always gives the same page.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TOOLS = (
 
 
 def check_page_path(path: Path) -> None:
-    """Check, before a page is drawn, that a page can be written to this path. Raises UnreadablePath."""
+    """Check, before the audit begins, that a page can be written to this path. Raises UnreadablePath."""
     if path.suffix.lower() not in SUFFIXES:
         raise UnreadablePath(str(path), "write the page to a name that ends in .html")
     if path.is_dir():
@@ -51,7 +51,7 @@ def check_page_path(path: Path) -> None:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write the page under another name and rename it: `path` is unchanged or complete. Raises UnreadablePath."""
+    """Write the page under another name, and rename it, so that `path` never has half a page. Raises UnreadablePath."""
     check_page_path(path)
     path = replaceable_file(path)
     part = path.with_name(f".{path.name}.part-{os.getpid()}")
@@ -67,10 +67,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def draw_page(verdict: Verdict, material: Material) -> str:
-    """The page of a verdict.
-
-    `material`: what the page shows besides the verdict, gathered by the Python or the Spark engine.
-    """
+    """Return the page of a verdict. `material`: what the page shows besides the verdict."""
     template = Template(files("spark_audit.report").joinpath("violation_page.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=f"hwm-audit: {_TITLES[verdict.status]}",
@@ -123,7 +120,7 @@ def _violations(verdict: Verdict, material: Material) -> Iterator[str]:
 
 
 def _in_order(verdict: Verdict, material: Material) -> list[tuple[Violation, tuple[Bar, ...]]]:
-    """Violations with their bars, in an order that does not depend on the order in which Spark tasks end."""
+    """Return the violations with their bars, sorted, so that the order in which Spark tasks end does not matter."""
     pairs = zip(verdict.violations, material.scenes, strict=True)
     names = list(PROPERTIES)
     return sorted(pairs, key=lambda pair: (names.index(pair[0].property), pair[0].run_id, pair[0].words()))
@@ -166,7 +163,7 @@ def _is_one_of_many(plot: Plot, plots: Sequence[Plot]) -> bool:
 
 
 def _marks(verdict: Verdict, material: Material, plot: Plot) -> list[tuple[int, str]]:
-    """(call, words) of the first operation on this axis, for each violation of the run."""
+    """Return, for each violation of the run, (call, words) of its first operation on the axis of the plot."""
     found: list[tuple[int, str]] = []
     for number, (violation, bars) in enumerate(_in_order(verdict, material), 1):
         if violation.run_id == plot.axis.run_id:
@@ -175,6 +172,6 @@ def _marks(verdict: Verdict, material: Material, plot: Plot) -> list[tuple[int, 
 
 
 def _is_marked(bar: Bar, plot: Plot) -> bool:
-    """Whether the bar is part of a violation and its clock and call lie on the axis of the plot."""
+    """Return whether the bar is part of a violation, has the clock of the plot, and begins on the axis of the plot."""
     end_ns = plot.axis.start_ns + plot.axis.buckets * plot.axis.width_ns
     return bar.guilty and bar.clock == plot.axis.clock and plot.axis.start_ns <= bar.call_ns <= end_ns

@@ -1,4 +1,4 @@
-"""A run over time: rate, latency, unknown outcomes and revision lag, with faults shaded and violations marked."""
+"""Draws a run over time: rate, latency, unknown outcomes and lag of revisions, with faults and violations marked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHARTS = ("per second", "latency", "unknown outcomes", "revisions behind")
 
 
 def draw_plot(plot: Plot, marks: Sequence[tuple[int, str]]) -> str:
-    """The SVG. `marks`: (stamp, words) of the violations of this run."""
+    """Return the SVG. `marks`: (stamp, words) for each violation of this run."""
     return tostring(_Charts(plot, marks).draw(), encoding="unicode")
 
 
@@ -64,7 +64,7 @@ class _Charts:
             self._curve(svg, top, lambda bucket: bucket.failed / seconds / highest, RED)
 
     def _latency(self, svg: Element, names: Element, top: float) -> None:
-        """Draw the latency chart, in which each line of the grid is ten times the line below it."""
+        """Draw the latency chart. Each line of its grid stands for ten times the latency of the line below it."""
         known = [bucket for bucket in self._plot.buckets if bucket.p50_ns is not None]
         least = min((bucket.p50_ns or 1 for bucket in known), default=1)
         most = max((bucket.p99_ns or 1 for bucket in known), default=1)
@@ -101,13 +101,13 @@ class _Charts:
     # -- the parts of the charts
 
     def _slice(self, number: int) -> tuple[float, float]:
-        """The x and the width of a bucket."""
+        """Return the x and the width of a bucket."""
         axis = self._plot.axis
         x = self._time.x(axis.start_ns + number * axis.width_ns)
         return x, self._time.x(axis.start_ns + (number + 1) * axis.width_ns) - x
 
     def _curve(self, svg: Element, top: float, height: Callable[[Bucket], float | None], colour: str) -> None:
-        """Draw a curve with a step per bucket, and a gap where a bucket has no value."""
+        """Draw a curve with one step per bucket. The curve has a gap where a bucket has no value."""
         points: list[tuple[float, float]] = []
         for number, bucket in enumerate([*self._plot.buckets, None]):
             share = None if bucket is None else height(bucket)
@@ -145,7 +145,7 @@ class _Charts:
         draw.room_text(group, x + 2, TOP + 5, fault.words, "#92400e", end - x - 4)
 
     def _slices(self, svg: Element) -> None:
-        """Add a tooltip for each bucket, which covers all charts."""
+        """Add for each bucket a tooltip that covers all charts."""
         for number, bucket in enumerate(self._plot.buckets):
             if bucket == Bucket():
                 continue

@@ -1,6 +1,6 @@
-"""One violation as a picture: a lane per client, a bar per operation.
+"""Draws one violation: a lane per client, and a bar per operation.
 
-Operations of the violation are red, others grey.
+The operations of the violation are red, their neighbours grey.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from spark_audit.report.axis import LEFT, RIGHT, TOP, VIOLATION, WIDTH, TimeAxis
 from spark_audit.report.material import Bar
 
 LANE, BAR = 36, 14
-# If the operations of the violation take less than this share of the axis, a browser first shows only that part.
+# If the operations of the violation take less than this share of the axis, a browser first shows only this part of it.
 FOCUS_SHARE = 0.4
 CLIENT_CHARACTERS_MAX = 24
 LABEL_CHARACTERS_MAX = 60
-WRITE, READ, FAILED = "#b3bcc8", "#dde2e9", "#ffffff"  # The colours of neighbours, which are not part of the violation.
+WRITE, READ, FAILED = "#b3bcc8", "#dde2e9", "#ffffff"  # The colours of operations that are not part of the violation.
 GUILTY_WRITE, GUILTY_READ = "#dc2626", "#fca5a5"
 _READS = ("get", "range")
 
 
 def draw_scene(bars: Sequence[Bar], label: str) -> str:
-    """The SVG; `bars` are in order of call, at least one of them guilty."""
+    """Return the SVG. `bars` must be sorted by call, and at least one of them must be guilty."""
     return tostring(_Scene(_on_one_axis(bars), label).draw(), encoding="unicode")
 
 
 def shares_no_axis(bars: Sequence[Bar]) -> bool:
-    """Whether the bars are of clocks that cannot be compared.
+    """Return whether the bars are of several clocks.
 
     If they are, the order of bars in different lanes means nothing.
     """
@@ -38,7 +38,7 @@ def shares_no_axis(bars: Sequence[Bar]) -> bool:
 
 
 def _on_one_axis(bars: Sequence[Bar]) -> list[Bar]:
-    """The bars on one axis; if clocks cannot be compared, the first bars of all clocks begin at the same place."""
+    """Return the bars on one axis. If they are of several clocks, the first bar of each clock begins at 0."""
     if not shares_no_axis(bars):
         return list(bars)
     first = {clock: min(bar.call_ns for bar in bars if bar.clock == clock) for clock in {bar.clock for bar in bars}}
@@ -56,7 +56,7 @@ class _Scene:
     def __init__(self, bars: Sequence[Bar], label: str) -> None:
         self._bars, self._label = bars, label
         self._guilty = [bar for bar in bars if bar.guilty]
-        self._labels: Counter[str] = Counter()  # Number of labels per client.
+        self._labels: Counter[str] = Counter()  # Client → the number of labels drawn so far in its lane.
         guilty_clients = [bar.client for bar in self._guilty]
         clients = dict.fromkeys([*guilty_clients, *(bar.client for bar in bars)])
         self._lane = {client: TOP + number * LANE for number, client in enumerate(clients)}
@@ -97,7 +97,7 @@ class _Scene:
         group.set("class", "guilty" if bar.guilty else "neighbour")
         group.set("data-op", str(bar.op_id))
         fill, edge = _colours(bar)
-        # An operation of unknown outcome may take effect at any time from its call on, so its bar has no right edge.
+        # An operation of unknown outcome may take effect at any time after its call, so its bar has no right edge.
         if bar.return_ns is None:
             draw.rect(group, x, y, end - x, BAR, fill, fill_opacity="0.35")
             corners = [(end, y), (x, y), (x, y + BAR), (end, y + BAR)]
@@ -124,7 +124,7 @@ class _Scene:
 
 
 def tooltip(bar: Bar, zero_ns: int) -> str:
-    """All information about the bar, line by line. Times count from the first call of the violation."""
+    """Return all information about the bar, as lines. Times count from the first call of the violation."""
     ended = "never returned" if bar.return_ns is None else f"returned {(bar.return_ns - zero_ns) / 1e6:+.6f} ms"
     lasted = "" if bar.return_ns is None else f", after {(bar.return_ns - bar.call_ns) / 1e6:.6f} ms"
     times = f"{bar.client}: called {(bar.call_ns - zero_ns) / 1e6:+.6f} ms, {ended}{lasted}"

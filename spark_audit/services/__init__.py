@@ -1,1 +1,1 @@
-"""The properties of watches, leases, locks and reads at a revision, judged apart from the order of operations."""
+"""Judges watches, leases, locks, and reads at a revision. The order of operations on a key is judged elsewhere."""

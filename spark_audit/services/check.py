@@ -1,4 +1,4 @@
-"""The services of one run, judged from rows that are read twice, and their part of a verdict."""
+"""Judges the services (watches, leases, locks, reads at a revision) of one run, and adds the result to a verdict."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ Row = Mapping[str, Any]
 class ServiceResult:
     """What was found about the services of one run.
 
-    `rows`: the number of rows of services. `findings`: the first of each property; `counts`: the numbers of all
-    findings. `lags`: lag (ns, rounded) → the number of events that arrived so long after the return of their write.
+    `rows`: the number of rows of services. `findings`: the first findings of each property. `counts`: property → the
+    number of all its findings. `checked`: property → the number of things that were judged. `lags`: lag (ns, rounded) →
+    the number of events with this lag, which is the time from the return of the write to the arrival of its event.
     `settled`: op_id → the rows that replace the plain row with this op_id.
     """
 
@@ -39,7 +40,7 @@ class ServiceResult:
 
 
 def check_services(run_id: str, rows: Callable[[], Iterable[Row]], clocks: Clocks) -> ServiceResult:
-    """Judge the services of one run. `rows`: returns its rows, well-formed, each time anew."""
+    """Judge the services of one run. `rows` is called twice; each time it returns all rows of the run, well-formed."""
     summary = Summary()
     for row in rows():
         summary.note(row)
@@ -54,7 +55,7 @@ def check_services(run_id: str, rows: Callable[[], Iterable[Row]], clocks: Clock
 
 
 def result_of(run_id: str, plan: Plan, keys: KeyResult) -> ServiceResult:
-    """The result of a run, from the result of all its keys together."""
+    """Return the result of a run. `keys`: the joined result of all its keys."""
     found, checked = plan.judge_whole(keys.ends)
     return ServiceResult(
         run_id,

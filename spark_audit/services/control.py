@@ -1,7 +1,7 @@
-"""What the few rows of services tell about a whole run: the watches, the leases and the locks.
+"""Collects the watches, leases and locks of a run, and judges what needs no facts about single keys.
 
-The rows of a run, or of a part of it, are summarized; summaries are joined. `Plan` is made of the summary of all rows,
-and judges what needs no facts about keys.
+`Summary` collects them from all rows of a run or from some of them; summaries can be joined. A `Plan` is made from the
+summary of all rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ Row = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Summary:
-    """What rows tell without other rows. `read_at`: the keys that were read at a revision."""
+    """The watches, leases and locks in some rows of a run.
+
+    `read_at`: the keys that were read at a revision. `findings`: violations that a single row shows.
+    """
 
     rows: int = 0
     parts: list[WatchPart] = field(default_factory=list)
@@ -46,7 +49,7 @@ class Summary:
     findings: list[Finding] = field(default_factory=list)
 
     def note(self, row: Row) -> None:
-        """Add a well-formed row, of any kind."""
+        """Add a well-formed row. A row that is not one of a service adds nothing."""
         if not is_service(row):
             return
         self.rows += 1
@@ -72,7 +75,11 @@ class Summary:
 
 @dataclass(slots=True)
 class Plan:
-    """A run whose services are judged: what all keys need to know."""
+    """What is known of a whole run when its keys are judged.
+
+    `interest`: the keys to judge. `parts`: op_id → part of a watch. `attached`: key → the operations that attached it
+    to a lease. `findings`: the violations found so far.
+    """
 
     summary: Summary
     clocks: Clocks
@@ -84,7 +91,7 @@ class Plan:
 
     @classmethod
     def of(cls, summary: Summary, clocks: Clocks) -> Plan:
-        """The plan for a run of which the summary has all rows."""
+        """Return the plan for a run. The summary must include all its rows."""
         segments, found = segments_of(summary.parts)
         attached: dict[str, list[LeaseCall]] = {}
         for call in sorted(summary.leases, key=lambda call: call.name.op_id):
@@ -96,7 +103,7 @@ class Plan:
         return cls(summary, clocks, segments, interest, parts, attached, [*summary.findings, *found])
 
     def judge(self, facts: Mapping[str, Iterable[Fact]]) -> KeyResult:
-        """Judge these keys, of which all facts are given. The result is that of all of them together."""
+        """Judge some keys, and return their joined result. `facts`: for each of these keys, all facts of the run."""
         together = KeyResult()
         leases = leases_of(self.summary.leases)
         for key in sorted(facts):
@@ -107,9 +114,9 @@ class Plan:
         return together
 
     def judge_whole(self, ends: Sequence[LeaseEnd]) -> tuple[list[Finding], Counter[str]]:
-        """Judge what is not about single keys; `ends`: the ends of leases that keys have shown.
+        """Judge what does not concern single keys. Return the findings, and how many things were judged per property.
 
-        Also the counts of what was judged.
+        `ends`: the ends of leases that the events of keys showed.
         """
         leases = leases_of(self.summary.leases, ends)
         found = [*self.findings, *lease_findings(leases, self.clocks), *lock_findings(self.summary.locks, self.clocks)]

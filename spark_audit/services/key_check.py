@@ -1,4 +1,4 @@
-"""One key: its changes, the events that watches delivered about it, and reads at a revision, joined by revision.
+"""Judges one key: compares its changes, the events that watches delivered about it, and its reads at a revision.
 
 See docs/internals/audit-proofs.md, section 11.
 """
@@ -36,11 +36,12 @@ class Settlement:
 
 @dataclass(slots=True)
 class KeyResult:
-    """What was found about one key.
+    """What was found about one key, or about several keys together.
 
     `counts`: property → the number of findings, of which `findings` may keep only some. `checked`: property → the
-    number of things that were judged. `lags`: lag (ns, rounded as latencies are) → the number of events that arrived so
-    long after the return of their write. `ends`: the ends of leases that events show.
+    number of things that were judged. `lags`: lag (ns, rounded as latencies are) → the number of events with this lag,
+    which is the time from the return of the write to the arrival of its event. `ends`: the ends of leases that events
+    show.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -79,8 +80,8 @@ class _Known:
 class About:
     """What is known about a key besides its facts.
 
-    `parts`: all parts of watches, by op_id; `segments`: those segments whose range has the key; `attached`: the
-    operations that attached the key to a lease; `leases`: all leases.
+    `parts`: op_id → part, for all parts of watches. `segments`: the segments of watches whose range contains the key.
+    `attached`: the operations that attached the key to a lease. `leases`: all leases, by id.
     """
 
     parts: Mapping[int, WatchPart]
@@ -132,7 +133,7 @@ class _Key:
         assert source is not None
         value = source.value
         if change is not None and change.value is None and change.kind == "put" and event is not None:
-            value = event.value  # An append, of which only the event has the value.
+            value = event.value  # The row of an append has no whole value, but its event has.
         return _Known(revision, source.kind, value, change, event)
 
     def judge(self) -> KeyResult:
@@ -154,7 +155,7 @@ class _Key:
     # -- made up
 
     def _compare(self, revision: int) -> None:
-        """Compare the events of a revision with each other, and with the acknowledged change."""
+        """Compare the events of a revision with each other, and with the acknowledged change of this revision."""
         first = self.events[revision][0]
         self.result.checked[SOURCE] += len(self.events[revision])
         for event in self.events[revision][1:]:
@@ -182,10 +183,10 @@ class _Key:
                 self.result.lags[rounded_latency(max(0, event.arrival_ns - change.name.return_ns))] += 1
 
     def _match(self) -> None:
-        """Find the unknown write behind each event that no acknowledged change explains.
+        """Find the unknown write that made each event without an acknowledged change.
 
-        Equal writes are exchangeable: the one that was called first gets the lowest revision. If there are fewer writes
-        than revisions, or one was called too late, something was made up.
+        Equal writes are exchangeable, so the one called first gets the lowest revision. If no write is left for an
+        event, or if its write was called only after the event had arrived, the event was made up.
         """
         unexplained: dict[tuple[str, str | None], list[int]] = {}
         for revision in sorted(self.events):
@@ -213,7 +214,7 @@ class _Key:
                     self._judge_end(self.events[revision][0], mine)
 
     def _replayed(self) -> dict[int, tuple[int, int]]:
-        """The create revision and the version of each put, if all changes of the key are known; otherwise nothing."""
+        """Return revision → (create revision, version) of each put; empty if some change of the key is not known."""
         made: dict[int, tuple[int, int]] = {}
         if any(True for _ in self._unsettled()):
             return made
@@ -234,7 +235,11 @@ class _Key:
                     self._wrong(SOURCE, text, event)
 
     def _by_lease(self, candidates: list[Candidate], revisions: Sequence[int]) -> list[Candidate]:
-        """Order the deletions so that those by leases come where the event tells the lease of the deleted record."""
+        """Assign deletions to these revisions, and return them in this order.
+
+        If it is known that the record deleted at a revision was attached to a lease, the deletion by this lease is
+        assigned to the revision.
+        """
         if len(revisions) >= len(candidates) or any(one.op == "txn" for one in candidates):
             return candidates
         rest, made = list(candidates), []
@@ -246,7 +251,7 @@ class _Key:
         return made + rest
 
     def _lease_before(self, revision: int) -> int | None:
-        """The lease of the record that the deletion at this revision removed: 0 if it had none, None if not known."""
+        """Return the lease of the record that was deleted at this revision; 0 if it had none, None if not known."""
         told = (event.previous for event in self.events[revision])
         if (before := next((record for record in told if record is not None), None)) is not None:
             return before.lease_id
@@ -268,7 +273,7 @@ class _Key:
         self._wrong(SOURCE, f"{self._words(event)} before {candidate.name.words} was called", event, also=(late,))
 
     def _judge_end(self, event: Delivered, candidates: Sequence[Candidate]) -> None:
-        """Judge a deletion that only a lease can have made: when may it have expired?"""
+        """Judge a deletion that a lease made: report it if the lease cannot have expired by then."""
         ids = {one.lease_id for one in candidates if not self._is_late(one, event)}
         lease_id = self._lease_before(event.revision)
         if lease_id:
@@ -331,7 +336,7 @@ class _Key:
         self.result.findings.append(finding(GAP, self.key, text, *rows))
 
     def _follows(self, last: Delivered, event: Delivered) -> None:
-        """Compare two successive events of a watch: nothing can have happened to the key between them."""
+        """Compare two successive events of a watch: the key must not have changed between them."""
         if event.kind == "delete":
             if last.kind == "delete":
                 self._missing(last, event, "a put between two deletions")
@@ -379,9 +384,10 @@ class _Key:
             self._wrong(PREVIOUS, f"{self._words(event)} {told}, {problem}", event, also=also)
 
     def _record_problem(self, seen: _Seen, known: _Known | None, may_be: Callable[[Candidate], bool]) -> str | None:
-        """Why a record cannot be the one that was there, where `known` is the last change that is known before.
+        """Return why a reported record cannot have been the record of the key; None if it can.
 
-        `may_be`: whether an unknown write was called in time to have made it.
+        `known`: the last known change up to there. `may_be`: returns whether an unknown write was called in time to
+        have made the record.
         """
         value, create, revision, version = seen
         if create is not None and version is not None:
@@ -406,7 +412,7 @@ class _Key:
     # -- reads
 
     def _judge_read(self, read: KeyRead) -> None:
-        """Judge a read at a revision: it shows the last change up to there."""
+        """Judge a read at a revision: it must show the last change up to this revision."""
         self.result.checked[HISTORIC] += 1
         place = bisect_right(self.revisions, read.at)
         known = self.known[self.revisions[place - 1]] if place else None
@@ -447,7 +453,7 @@ class _Key:
         return margin is None or ended is None or candidate.name.call_ns <= ended + margin
 
     def _judge_leased(self, read: KeyRead) -> None:
-        """Judge a read of a key that was attached to a lease: it is gone when the lease has ended."""
+        """Judge a read of a key that was attached to a lease: once the lease has ended, the record must be gone."""
         if not read.found or read.mod_revision is None:
             return
         attach = self.attached.get(read.mod_revision)

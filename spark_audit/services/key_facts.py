@@ -1,6 +1,7 @@
-"""What the rows of a run tell about single keys: changes, writes of unknown outcome, events, and some reads.
+"""Facts about single keys, from the rows of a run: changes, writes of unknown outcome, events, and some reads.
 
-Only keys are collected about which a watch, a lease or a read at a revision tells something (`Interest`).
+Facts are collected only for keys that a watch covers, that were attached to a lease, or that were read at a revision
+(`Interest`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Change(NamedTuple):
 class Candidate(NamedTuple):
     """A write of unknown outcome that may have changed the key.
 
-    `op`: `put`, `cas`, `delete`, `txn` or `lease` (the deletion by `lease_id`). `plain_id`: the op_id of the plain row.
+    `op`: the operation of the plain row (`put`, `cas`, `append`, `delete` or `txn`), or `lease` for the deletion by the
+    lease `lease_id`. `plain_id`: the op_id of the plain row (`plain_rows` in history/services.py).
     """
 
     kind: str
@@ -43,7 +45,7 @@ class Candidate(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """An event that a watch delivered. `watch`: the op_id of the part of the watch."""
+    """An event that a watch delivered. `watch`: the op_id of the part of a watch that delivered it."""
 
     revision: int
     kind: str
@@ -58,7 +60,7 @@ class Delivered(NamedTuple):
 
 
 class KeyRead(NamedTuple):
-    """A read of the key. `at`: the revision that it was asked for; 0 for a read of the present."""
+    """A read of the key. `at`: the revision at which it read; 0 for a read of the current state."""
 
     at: int
     found: bool
@@ -74,7 +76,11 @@ Fact: TypeAlias = Change | Candidate | Delivered | KeyRead
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """The keys about which facts are collected. `keys`: single keys; `leased`: keys that were attached to a lease."""
+    """The keys about which facts are collected: those in the ranges of watches, in `keys`, and in `leased`.
+
+    `starts`, `ends`: the merged ranges of watches, ascending. `keys`: keys that were read at a revision. `leased`: keys
+    that were attached to a lease.
+    """
 
     starts: list[bytes]
     ends: list[bytes | None]
@@ -84,7 +90,7 @@ class Interest:
 
     @classmethod
     def of(cls, ranges: Iterable[Range], keys: Collection[str], leased: Collection[str]) -> Interest:
-        """The interest in all keys of these ranges, and in these keys."""
+        """Return the interest in all keys of these ranges, in `keys`, and in `leased`."""
         starts: list[bytes] = []
         ends: list[bytes | None] = []
         for start, end in sorted(set(ranges), key=lambda one: one[0]):
@@ -97,7 +103,7 @@ class Interest:
         return cls(starts, ends, frozenset(keys), frozenset(leased))
 
     def holds(self, key: str) -> bool:
-        """Whether facts about this key are collected."""
+        """Return whether facts about this key are collected."""
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = key in self.keys or key in self.leased or self._in_range(as_bytes(key))
@@ -112,7 +118,10 @@ class Interest:
 
 
 def facts_of(row: Row, interest: Interest) -> Iterator[tuple[str, Fact]]:
-    """Yield (key, fact) for what a well-formed row tells about the keys of this interest."""
+    """Yield (key, fact) for each fact in a well-formed row.
+
+    Events, and reads at a revision, are yielded for all keys; other facts only for the keys in `interest`.
+    """
     if row["op"] == "watch":
         if row["status"] == "ok":
             yield from _events(row)
@@ -171,7 +180,7 @@ def _writes(plain: Row, row: Row) -> Iterator[tuple[str, Fact]]:
     else:
         revision = plain.get("revision")
         for key, kind, value in _did_write(plain):
-            if revision is None:  # Its place is as unknown as that of an unknown write.
+            if revision is None:  # Without a revision, its place in the order is not known, as for an unknown write.
                 yield key, Candidate(kind, value, "txn", 0, plain["op_id"], name)
             else:
                 yield key, Change(revision, kind, value, name._replace(revision=revision))

@@ -1,7 +1,8 @@
-"""Leases: how long each certainly lived, when it certainly had ended, and what contradicts this.
+"""Judges leases: until when a lease certainly lived, since when it had certainly ended, and what contradicts this.
 
-A renewal that was answered with a time to live found the lease alive, at its call or later. So the lease lives at least
-for its time to live from the call on, less what the clocks may drift, unless somebody revokes it.
+If a renewal was answered with a time to live, it found the lease alive, at the call of the renewal or later. So the
+lease cannot expire before this time to live, reduced by the possible drift of the clocks, has passed since the call. A
+revocation may end the lease earlier.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from spark_audit.verdict.words import span
 
 LEASES = "leases"
 DRIFT_SHARE_MAX = 0.02
-"""The share of a time to live by which the clocks of the owner and of the leader may differ: each drifts by at most
-1 % (docs/reference/specification.md#815-leases)."""
+"""The clocks of the owner and of the leader may differ by this share of a time to live, because each of them drifts by
+at most 1 % (docs/reference/specification.md#815-leases)."""
 
 
 class LeaseCall(NamedTuple):
-    """A row of a lease: `kind` is `grant`, `renew`, `revoke` or `attach` (an operation that attached a key).
+    """What a row did to a lease. `kind`: `grant`, `renew`, `revoke`, or `attach` if the row attached a key to it.
 
-    `ttl_ns`: the time to live in the answer; 0 if the answer is that there is no such lease.
+    `ttl_ns`: the time to live in the answer to a grant or renewal; 0 if the answer is that there is no such lease.
     """
 
     lease_id: int
@@ -36,7 +37,7 @@ class LeaseCall(NamedTuple):
 
 
 class LeaseEnd(NamedTuple):
-    """What shows that a lease has ended: at `seen_ns` it certainly had. `words`: what the row did."""
+    """Evidence that a lease had ended by `seen_ns`. `name`: the row that shows this. `words`: what this row did."""
 
     lease_id: int
     seen_ns: int
@@ -45,7 +46,7 @@ class LeaseEnd(NamedTuple):
 
 
 def calls_of(row: Mapping[str, Any]) -> Iterator[LeaseCall]:
-    """Yield what a well-formed row tells of a lease."""
+    """Yield the lease call that a well-formed row made, if it made one."""
     status, op = row["status"], row["op"]
     if status == "fail":
         return
@@ -69,7 +70,10 @@ def calls_of(row: Mapping[str, Any]) -> Iterator[LeaseCall]:
 
 @dataclass(slots=True)
 class Lease:
-    """All rows of one lease, in no order."""
+    """The rows of one lease, in no particular order.
+
+    `alive`: the grants and renewals that were answered with a time to live.
+    """
 
     lease_id: int
     alive: list[LeaseCall] = field(default_factory=list)
@@ -78,9 +82,9 @@ class Lease:
     ends: list[LeaseEnd] = field(default_factory=list)
 
     def last_promise(self, seen_ns: int, clock: str, clocks: Clocks) -> LeaseCall | None:
-        """The grant or renewal because of which the lease cannot have expired before this time; None if it may have.
+        """Return the last grant or renewal that shows that the lease cannot have ended by this time; None if none does.
 
-        A revocation that had been called by then may have ended it.
+        The result is also None if a revocation may have been called by then, because it may have ended the lease.
         """
         for call in self.revokes:
             margin = clocks.margin_ns(call.name.clock, clock)
@@ -90,13 +94,13 @@ class Lease:
         return max(promises, key=lambda call: (call.name.call_ns + call.ttl_ns, call.name.op_id), default=None)
 
     def ended_before(self, call_ns: int, clock: str, clocks: Clocks) -> LeaseEnd | None:
-        """What shows that the lease had ended before this call; None if it may have lived."""
+        """Return the earliest evidence that the lease had ended before this call; None if the lease may have lived."""
         shown = (end for end in self.ends if _is_before(end.seen_ns, end.name.clock, call_ns, clock, clocks))
         return min(shown, key=lambda end: (end.seen_ns, end.name.op_id, end.words), default=None)
 
 
 def leases_of(calls: Iterable[LeaseCall], seen: Iterable[LeaseEnd] = ()) -> dict[int, Lease]:
-    """The leases by id. `seen`: ends that events of watches show."""
+    """Return the leases by id. `seen`: the ends of leases that events of watches show."""
     made: dict[int, Lease] = {}
     for call in calls:
         lease = made.setdefault(call.lease_id, Lease(call.lease_id))
@@ -118,7 +122,7 @@ def leases_of(calls: Iterable[LeaseCall], seen: Iterable[LeaseEnd] = ()) -> dict
 
 
 def lease_findings(leases: Mapping[int, Lease], clocks: Clocks) -> Iterator[Finding]:
-    """Yield the renewals that succeeded, and the keys that were attached, although the lease had ended before."""
+    """Yield a finding for each renewal that succeeded, and each key that was attached, after the lease had ended."""
     for _, lease in sorted(leases.items()):
         renewed = [call for call in lease.alive if call.kind == "renew"]
         attached = [call for call in lease.attached if call.status == "ok" and call.name.op == "put"]
@@ -134,7 +138,7 @@ def lease_findings(leases: Mapping[int, Lease], clocks: Clocks) -> Iterator[Find
 
 
 def early_end(lease: Lease, end: LeaseEnd, key: str, clocks: Clocks) -> Finding | None:
-    """The finding for a key that its lease deleted before the lease can have expired; None if it may have expired."""
+    """Return the finding for a key that its lease deleted too early; None if the lease may have expired by then."""
     promise = lease.last_promise(end.seen_ns, end.name.clock, clocks)
     if promise is None:
         return None

@@ -1,4 +1,4 @@
-"""Locks: the fences of a name rise in the order in which the locks were obtained."""
+"""Judges locks: the fences of a lock must rise in the order in which clients obtained it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCKS = "locks"
 
 
 class LockCall(NamedTuple):
-    """A lock that was obtained."""
+    """One acquisition of a lock. `lock`: the name of the lock."""
 
     lock: str
     lease_id: int
@@ -24,15 +24,16 @@ class LockCall(NamedTuple):
 
 
 def lock_of(row: Mapping[str, Any]) -> LockCall:
-    """The lock that an acknowledged, well-formed row of a lock obtained."""
+    """Return the acquisition that an acknowledged, well-formed row of a lock records."""
     answer = answer_of(row)
     return LockCall(parse_service(row)["name"], answer["lease_id"], answer["fence"], RowName.of(row))
 
 
 def lock_findings(calls: Iterable[LockCall], clocks: Clocks) -> Iterator[Finding]:
-    """Yield the locks whose fence is not above those of locks of the name that were obtained before their call.
+    """Yield a finding for each acquisition with a wrong fence.
 
-    Also those that have the fence of another lease.
+    The fence is wrong if it is below that of an acquisition of the same lock that returned before the call, or if an
+    acquisition with another lease has the same fence.
     """
     by_name: dict[str, list[LockCall]] = {}
     for call in calls:
@@ -53,7 +54,7 @@ def _repeated(mine: Iterable[LockCall]) -> Iterator[Finding]:
 
 
 def _not_above(mine: Iterable[LockCall], clock: str, clocks: Clocks) -> Iterator[Finding]:
-    """Yield the locks that were called on this clock and have too low a fence, by one sweep over the calls."""
+    """Yield a finding for each acquisition on this clock whose fence is too low, in one pass over the calls."""
     returned: list[tuple[int, int, LockCall]] = []
     for call in mine:
         margin = clocks.margin_ns(call.name.clock, clock)

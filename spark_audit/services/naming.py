@@ -1,4 +1,4 @@
-"""How findings name rows: the few fields of a row that a finding shows, and the finding itself."""
+"""Findings about services, and the few fields of a row that a finding shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from spark_audit.verdict.verdict import PROPERTIES, SHOWN_MAX, ShownOperation, Violation
 from spark_audit.verdict.words import short
 
-SHOWN_ROWS_MAX = 6  # The number of rows of a finding.
+SHOWN_ROWS_MAX = 6  # A finding shows at most this many rows.
 
 
 class RowName(NamedTuple):
@@ -26,7 +26,7 @@ class RowName(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> RowName:
-        """The name of a row."""
+        """Return the name of a row."""
         return cls(
             row["op_id"],
             row["client"],
@@ -39,11 +39,11 @@ class RowName(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The operation and its number."""
+        """The name of the operation and its op_id, as in `put #7`."""
         return f"{self.op} #{self.op_id}"
 
     def shown(self, words: str) -> ShownOperation:
-        """The row as a part of a violation, with what it did."""
+        """Return the row as an operation of a violation. `words`: what it did."""
         told = f"{self.words} {words}"
         return ShownOperation(self.op_id, self.client, self.op, self.call_ns, self.return_ns, self.revision, told)
 
@@ -52,7 +52,7 @@ class RowName(NamedTuple):
 class Finding:
     """A violation of a property of services.
 
-    `judged`: the property; `shown`: at most SHOWN_ROWS_MAX rows, each once, in order.
+    `judged`: the property. `shown`: at most SHOWN_ROWS_MAX rows, each once, sorted by call.
     """
 
     judged: str
@@ -62,17 +62,17 @@ class Finding:
 
     @property
     def place(self) -> tuple[int, str, tuple[int, ...], str]:
-        """The place among all findings of a run, which does not depend on the engine."""
+        """The sort key among all findings of a run. It is the same for all engines."""
         ids = tuple(operation.op_id for operation in self.shown)
         return list(PROPERTIES).index(self.judged), self.key or "", ids, self.text
 
     def violation(self, run_id: str) -> Violation:
-        """The violation of this run."""
+        """Return the finding as a violation of this run."""
         return Violation(self.judged, run_id, self.key, self.text, self.shown)
 
 
 def first_findings(findings: Iterable[Finding]) -> list[Finding]:
-    """The first SHOWN_MAX findings of each property, in order."""
+    """Return the first SHOWN_MAX findings of each property, sorted by `place`."""
     kept: Counter[str] = Counter()
     made: list[Finding] = []
     for one in sorted(findings, key=lambda one: one.place):
@@ -83,12 +83,12 @@ def first_findings(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def finding(prop: str, key: str | None, text: str, *shown: ShownOperation) -> Finding:
-    """A finding. A row that is given twice is shown once."""
+    """Return a finding. A row that is given more than once is shown once."""
     by_id = {operation.op_id: operation for operation in reversed(shown)}
     rows = sorted(by_id.values(), key=lambda operation: (operation.call_ns, operation.op_id))
     return Finding(prop, key, text, tuple(rows[:SHOWN_ROWS_MAX]))
 
 
 def change_words(kind: str, value: str | None, revision: int) -> str:
-    """A change in words."""
+    """Return the words for a change, as in `put v1 (revision 7)`."""
     return f"put {short(value)} (revision {revision})" if kind == "put" else f"deletion (revision {revision})"

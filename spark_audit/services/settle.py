@@ -1,7 +1,7 @@
-"""Writes of unknown outcome that an event settles: the rows that replace them.
+"""Settles writes of unknown outcome whose revision an event shows: replaces their rows by acknowledged ones.
 
-A settled write is an acknowledged one of the revision that the event shows. It returned when the event arrived: it took
-effect before that.
+The acknowledged row has the revision that the event shows. Its return is the arrival of the event, because the write
+took effect before that.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Row = dict[str, Any]
 
 
 def settled_rows_of(settlements: Iterable[Settlement]) -> dict[int, list[Row]]:
-    """Return, by op_id, the rows that replace plain rows.
+    """Return, by op_id of the plain row, the rows that replace it.
 
-    Deletions of several keys at one revision, as by a lease that ended, are one transaction: one row has them all, in
-    the place of the first one.
+    Several deletions at one revision, as by a lease that ended, become one transaction. Its row replaces the first of
+    these plain rows, and nothing replaces the others.
     """
     by_revision: dict[int, list[Settlement]] = {}
     for one in settlements:
@@ -38,7 +38,7 @@ def settled_rows_of(settlements: Iterable[Settlement]) -> dict[int, list[Row]]:
 
 
 def settled_rows(row: Mapping[str, Any], settled: Mapping[int, Sequence[Row]]) -> Iterator[Row]:
-    """Yield the plain rows of a row, with all fields, and with those replaced that are settled."""
+    """Yield the plain rows of a row. Those that are settled are replaced, by rows that have all fields of `row`."""
     for made in plain_rows(row):
         for one in settled.get(made["op_id"], ()):
             yield {**dict.fromkeys(row), **one}
@@ -80,5 +80,5 @@ def _stamps(mine: Sequence[Settlement], revision: int) -> Row:
 
 
 def with_run(rows: Mapping[int, Sequence[Row]], run_id: str) -> dict[int, list[Row]]:
-    """The replacing rows as rows of this run."""
+    """Return the rows with the run_id of this run."""
     return {op_id: [{"run_id": run_id, **row} for row in mine] for op_id, mine in rows.items()}

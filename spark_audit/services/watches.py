@@ -1,7 +1,7 @@
-"""Watches by themselves: the order of their events, their bookmarks, and how one part resumes another.
+"""Judges each watch by itself: the order of its events, its bookmarks, and how one of its parts resumes another.
 
-A watch is recorded in parts, and each part is a row. Parts that resume each other without a gap are one segment: an
-interval of revisions that was delivered whole.
+A watch is recorded in parts, and each part is a row. A chain of parts, each of which resumes the one before it without
+a gap, is a segment. It covers an interval of revisions of which all events were delivered.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from spark_audit.services.naming import Finding, RowName, finding
 
 ONCE, BOOKMARK, RESUME = "watch_once", "watch_bookmark", "watch_resume"
 
-Range = tuple[bytes, bytes | None]  # From the first key to before the last; None: to the end of all keys.
+Range = tuple[bytes, bytes | None]  # The keys in [start, end); if the end is None, all keys from the start on.
 
 
 @dataclass(frozen=True, slots=True)
 class WatchPart:
-    """A row of a watch. Everything from `first` to `last` was delivered, as far as the row tells.
+    """A row of a watch. According to it, all events with revisions from `first` to `last` were delivered.
 
-    `only`: the kind of the events that were asked for, or None. `previous`: whether they have the record before.
+    `only`: the kind of events that the watch asked for; None for all kinds. `previous`: whether it asked for previous
+    records. `resumes`: the op_id of the part that it resumes; None if there is none. `events`, `bookmarks`: how many of
+    each were delivered.
     """
 
     name: RowName
@@ -40,7 +42,7 @@ class WatchPart:
 
 @dataclass(frozen=True, slots=True)
 class WatchSegment:
-    """Parts that follow each other without a gap, in order."""
+    """Parts in order. Each part resumes the one before it without a gap."""
 
     parts: tuple[WatchPart, ...]
 
@@ -51,21 +53,21 @@ class WatchSegment:
 
     @property
     def last(self) -> int:
-        """The last revision that was delivered."""
+        """The last revision of the segment."""
         return self.parts[-1].last
 
     @property
     def only(self) -> str | None:
-        """The kind of events that were asked for."""
+        """The kind of events that the watch asked for; None for all kinds."""
         return self.parts[0].only
 
     def part_of(self, revision: int) -> WatchPart:
-        """The part that had to deliver a revision of the segment."""
+        """Return the part that had to deliver this revision of the segment."""
         return self.parts[max(0, bisect_right(self.parts, revision, key=lambda part: part.first) - 1)]
 
 
 def part_of_row(row: Mapping[str, Any]) -> tuple[WatchPart, list[Message]]:
-    """The part that an acknowledged, well-formed row of a watch tells, and its messages."""
+    """Return the part of a watch that an acknowledged, well-formed row records, and the messages of this part."""
     request = parse_service(row)
     answer, told_messages = messages_of(row)
     messages = list(told_messages)
@@ -87,7 +89,7 @@ def part_of_row(row: Mapping[str, Any]) -> tuple[WatchPart, list[Message]]:
 
 
 def range_of(request: Mapping[str, Any]) -> Range:
-    """The interval of keys of a request, in bytes."""
+    """Return the interval of keys in a request, as bytes."""
     if request["prefix"] is not None:
         prefix = as_bytes(request["prefix"])
         return prefix, _after_prefix(prefix)
@@ -101,12 +103,12 @@ def _after_prefix(prefix: bytes) -> bytes | None:
 
 
 def covers_key(interval: Range, key: bytes) -> bool:
-    """Whether the interval holds the key."""
+    """Return whether the interval contains the key."""
     return interval[0] <= key and (interval[1] is None or key < interval[1])
 
 
 def order_findings(part: WatchPart, messages: Sequence[Message]) -> Iterator[Finding]:
-    """Yield what is wrong with the order of the events of one part, and with its bookmarks."""
+    """Yield the faults in the order of the events of one part, and in its bookmarks."""
     seen: dict[tuple[int, str], int] = {}
     latest, bookmark, known = 0, 0, _WhenDelivered()
     for number, message in enumerate(messages):
@@ -132,13 +134,16 @@ def order_findings(part: WatchPart, messages: Sequence[Message]) -> Iterator[Fin
 
 
 class _WhenDelivered:
-    """The message with the events of each revision, of the last revisions only: earlier ones break the order."""
+    """The message with the first event of the latest revision. Events of earlier revisions break the order anyway."""
 
     def __init__(self) -> None:
         self._revision, self._message = 0, -1
 
     def message_of(self, revision: int, message: int) -> int:
-        """The message in which the revision came first, if it is the latest; otherwise this message."""
+        """Return the number of the message in which this revision first occurred.
+
+        `message`: the number of the current message. It is returned if the revision is not the one of the last call.
+        """
         if revision != self._revision:
             self._revision, self._message = revision, message
         return self._message
@@ -153,7 +158,7 @@ def _wrong(prop: str, part: WatchPart, event: WatchEvent, words: str) -> Finding
 
 
 def segments_of(parts: Iterable[WatchPart]) -> tuple[list[WatchSegment], list[Finding]]:
-    """Join the parts that resume each other. The findings tell where a part begins elsewhere than it should."""
+    """Join parts to segments. There is a finding for each part that does not correctly resume another one."""
     by_id = {part.name.op_id: part for part in parts}
     following: dict[int, WatchPart] = {}
     begins: list[WatchPart] = []

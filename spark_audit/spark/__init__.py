@@ -1,1 +1,1 @@
-"""The engine on Spark: session, scan, shuffle, and the same decisions on executors."""
+"""The Spark engine: the session, the scan of the files, the shuffle, and the decisions on executors."""

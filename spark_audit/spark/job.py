@@ -1,6 +1,6 @@
-"""The audit as one Spark job: load, refuse malformed rows, decide, and gather counts and a few examples.
+"""Audits files in Spark: loads the rows, refuses malformed ones, decides, and gathers counts and a few examples.
 
-Only aggregates (such as one row per run and file) and examples reach the driver, never all rows.
+The driver receives only aggregates (such as one row per run and file) and examples, never all rows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _COUNTED = ("rows", "unknown", "failed", "multi_key_requests", "multi_key", "wit
 
 @dataclass(slots=True)
 class _RunTotals:
-    """The totals of one run, over its files."""
+    """The totals of one run, over all its files."""
 
     folder: Path
     rows: int = 0
@@ -67,9 +67,10 @@ class _RunTotals:
 
 
 class _LazyRows:
-    """All rows as a DataFrame, loaded and cached on first use: only findings about rows need it.
+    """All rows as a DataFrame, which is loaded and cached when it is first used. Many audits never need it.
 
-    `loaded` has the rows as they were read; a call returns the plain rows. `settled`: None if no row is of a service.
+    `loaded` has the rows as they were read. A call of the object returns the plain rows (`plain_rows`). `settled`: None
+    if no row is one of a service.
     """
 
     def __init__(self, session: SparkSession, files: Sequence[HistoryFile]) -> None:
@@ -98,10 +99,10 @@ def audit(
     show: Show | None = None,
     keys_to: Path | None = None,
 ) -> Verdict:
-    """Audit the histories behind these paths.
+    """Audit the histories at these paths.
 
-    `say` is called with each progress message, `show` with the material of the page. `keys_to`: a Parquet file that
-    gets a row per key (`write_keys`).
+    `say` is called with each progress message, `show` with the material of the page. `keys_to`: a Parquet file to which
+    `write_keys` writes a row per key.
 
     Raises UnreadablePath, MalformedHistory or NothingToCheck, or an error of Spark if the job itself fails.
     """
@@ -127,7 +128,7 @@ def audit(
         services = _services(scan, runs, clocks, say)
         if services:
             rows.settled = {one.run_id: one.settled for one in services if one.settled}
-        if rows.settled:  # Keys are decided anew, with what the events have shown.
+        if rows.settled:  # Keys are decided again, with the revisions that events show for unknown writes.
             results.unpersist()
             scan = replace(scan, settled=rows.settled)
             results = scan.results().persist(StorageLevel.MEMORY_AND_DISK)
@@ -158,7 +159,7 @@ def audit(
 
 
 def _gathered(scan: Scan, results: DataFrame) -> list[SparkRow]:
-    """The few results that the driver needs: the notes of tasks, and the keys with traces."""
+    """Return the few results that the driver needs: the notes of tasks, and the keys with traces."""
     with scan.handing_over_few():
         few = results.where("kind is not null or traces is not null")
         return few.select("kind", "file", "payload", "run_id", "key", "traces").collect()
@@ -167,7 +168,7 @@ def _gathered(scan: Scan, results: DataFrame) -> list[SparkRow]:
 def _services(
     scan: Scan, runs: Mapping[str, _RunTotals], clocks: Mapping[str, Clocks], say: Say
 ) -> list[ServiceResult]:
-    """Judge the services of those runs that have any."""
+    """Judge the services of the runs that have rows of services."""
     wanted = [run_id for run_id, run in runs.items() if run.services]
     if not wanted:
         return []
@@ -201,7 +202,7 @@ def _totals(
 
 
 def _refuse_malformed(loaded: Loaded, notes: Sequence[Any]) -> NoReturn:
-    """Determine in a second pass which rows are malformed and why, and raise the error."""
+    """Find out, in a second pass, which rows are malformed and why, and raise the error."""
     bad = loaded.rows.where("_problem is not null")
     shown = [(r["_at"], r["_problem"], r["_raw"]) for r in bad.orderBy("_at").limit(FAULTS_SHOWN_MAX).collect()]
     if shown:
@@ -216,7 +217,7 @@ def _refuse_malformed(loaded: Loaded, notes: Sequence[Any]) -> NoReturn:
 def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
     """Raise the errors that tasks reported.
 
-    A CLASH is only a suspicion of rows that contradict each other, so the rows are checked.
+    A note of kind CLASH is only a suspicion that rows contradict each other, so it makes this function check all rows.
     """
     if any(note["kind"] == CLASH for note in notes):
         _refuse_clashes(rows.loaded, multi_key)
@@ -226,7 +227,7 @@ def _refuse(rows: _LazyRows, notes: Sequence[Any], multi_key: bool) -> None:
 
 
 def _refuse_clashes(loaded: Loaded, multi_key: bool) -> None:
-    """Refuse malformed requests, and rows that contradict each other (such as two rows with one op_id)."""
+    """Refuse malformed requests (if `multi_key`), and rows that contradict each other, as by the same op_id."""
     by_client = Window.partitionBy("run_id", "client").orderBy("call_ns", f.col("return_ns").asc_nulls_last(), "op_id")
     by_id = Window.partitionBy("run_id", "op_id").orderBy("_file", "_at")
     clients = (
@@ -280,7 +281,7 @@ def _check_order(
 
 
 def _note_keys(notes: Sequence[Any], keys: DataFrame, verdict: Verdict) -> set[str]:
-    """Count the results of keys and keep the first examples. Return the runs with a key that needs a replay."""
+    """Count the results of keys, and record the first examples. Return the runs with a key that needs a replay."""
     total: Counter[str] = Counter()
     needs_replay: set[str] = set()
     for note in notes:

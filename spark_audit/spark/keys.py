@@ -1,4 +1,4 @@
-"""The results of keys as rows of Spark, and the replay of the whole store as a Spark stage.
+"""Turns the results of keys into rows of Spark, and runs the replay of the whole store as a Spark stage.
 
 `tables/decide_keys.py` and `store/replay.py` make the decisions.
 """
@@ -42,9 +42,9 @@ KEY_RESULT = (
     "needs_replay boolean, violated_keys long, undecided_keys long, violated_order long, violated_weak long, "
     "found string, traces string"
 )
-RESULTS_PER_BATCH = 1_000  # The number of keys whose results a task collects before it passes them to Spark.
+RESULTS_PER_BATCH = 1_000  # A task passes the results of this many keys to Spark at once.
 STORE_RESULT = "run_id string, kind string, found string"
-# The phases of a replay: the kinds of its input, in the order in which they are read.
+# The kinds of input of a replay, in the order in which it reads them.
 _UNKNOWN, _WRONG, _HINT, _ORDERED = range(4)
 _REPLAY_INPUT = "run_id string, phase int, revision long, reads int, call long, op_id long, payload string"
 
@@ -63,9 +63,9 @@ def batches_of(decided: DecidedTable) -> Iterator[pa.RecordBatch]:
 
 
 def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
-    """The sums of a batch of KEY_RESULT: (run_id, method, name) → number.
+    """Return the sums over a batch of KEY_RESULT: (run_id, method, name) → sum.
 
-    The names are `keys`, `weak`, `needs_replay`, and the names in COUNTS.
+    The names are `keys` (the number of keys), `weak`, `needs_replay`, and those in COUNTS.
     """
     by = pa.Table.from_batches([batch]).append_column("keys", pa.repeat(pa.scalar(1), batch.num_rows))
     by = by.set_column(
@@ -83,7 +83,7 @@ def summed(batch: pa.RecordBatch) -> Counter[tuple[str, str, str]]:
 def write_keys(keys: DataFrame, path: Path) -> None:
     """Write one row per run and key, sorted by run and key, to this file (`write_key_file`).
 
-    The driver holds one partition of these rows at a time.
+    The driver holds only one partition of these rows at a time.
     """
     results = keys.select(*KEY_COLUMNS).orderBy("run_id", "key").toLocalIterator()
     write_key_file((row.asDict() for row in results), path)
@@ -99,7 +99,7 @@ def _proven(keys: pa.Table) -> pa.Table:
 
 
 def bad_requests(rows: DataFrame) -> DataFrame:
-    """Return (`_at`, reason) of each listing, transaction or operation of a service whose details are malformed."""
+    """Return (`_at`, reason) for each row whose request or answer is malformed (`detail_problem`)."""
     requests = rows.where(f.col("op").isin(*REQUEST_OPS) | f.col("request").isNotNull()).select("_at", *NEEDED)
     return requests.mapInArrow(_request_checker, "_at long, reason string")
 
@@ -107,9 +107,9 @@ def bad_requests(rows: DataFrame) -> DataFrame:
 def store_findings(rows: DataFrame, keys: DataFrame, runs: Sequence[str], clocks: Mapping[str, Clocks]) -> DataFrame:
     """Replay the whole store for each of these runs. Return the findings, as rows of STORE_RESULT.
 
-    `keys`: the rows of KEY_RESULT for all keys. If the history of a key is a violation by itself, the replay ignores
-    contradictions of this key. Each run is replayed in one task, in the order of revisions. Rows are streamed, so that
-    memory holds only the live store. Only a run with writes of unknown outcome is in memory as a whole.
+    `keys`: the rows of KEY_RESULT for all keys. If a key is a violation by itself, the replay ignores contradictions
+    that depend on it. Each run is replayed in one task, in the order of revisions. The rows are streamed, so only the
+    live store is in memory. But if a run has writes of unknown outcome, all of its rows are in memory.
     """
     mine = rows.where(f.col("run_id").isin(list(runs))).select(*NEEDED)
     wrong = keys.where(f.col("run_id").isin(list(runs)) & (f.col("status") == VIOLATION)).select(
@@ -149,7 +149,7 @@ def _request_checker(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 @cache
 def key_schema() -> pa.Schema:
-    """KEY_RESULT as an Arrow schema."""
+    """Return KEY_RESULT as an Arrow schema."""
     kinds: dict[str, pa.DataType] = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_()}
     fields: list[pa.Field[Any]] = []
     for column in KEY_RESULT.split(", "):
@@ -184,7 +184,7 @@ def _to_replay(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _replay_input(row: Row) -> Iterator[tuple[int, int, int, int, int, str]]:
-    """Yield the input of the replay that comes from this row: (phase, revision, reads, call, op_id, payload)."""
+    """Yield the inputs of the replay that this row gives: (phase, revision, reads, call, op_id, payload)."""
     if row["status"] == "unknown":
         yield _UNKNOWN, 0, 0, 0, row["op_id"], json.dumps(row)
     elif takes_part(row):

@@ -1,7 +1,7 @@
-"""Reads histories into Spark with an explicit schema. Every row is counted, and every fault has its file and line.
+"""Reads histories into Spark with an explicit schema, and finds the malformed rows, with their files and lines.
 
-Each row has a column `_at`, its position in the scan. Only for the few rows that are shown, `_at` is converted to a
-file and line. The conversion needs the least `_at` and the number of rows of each file split.
+Each row has a column `_at`, its position in the scan. For the few rows that are shown, `_at` is converted to a file and
+line. The conversion needs the least `_at` and the number of rows of each file split.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _ATOMS: dict[str, spark.DataType] = {
 
 
 def row_schema() -> spark.StructType:
-    """The fields of a row, all nullable.
+    """Return the fields of a row as a Spark schema. All fields are nullable.
 
-    The check for required fields is left to RULES, because their errors name the line. See
+    RULES check which fields are required, because their errors name the line. See
     docs/reference/specification.md#103-row.
     """
     made = _data_type(FIELDS)
@@ -53,16 +53,20 @@ def _data_type(wanted: Type) -> spark.DataType:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`rows`: the fields of a row, `_at`, `_file`, `_problem` (null if well-formed), `_raw` (of a bad line)."""
+    """The rows of some files.
+
+    The columns of `rows` are the fields of a row, `_at`, `_file`, `_problem` (null if the row is well-formed), and
+    `_raw` (the text of the line, if the row is malformed). `scans`: the DataFrames that read the files.
+    """
 
     rows: DataFrame
     scans: tuple[DataFrame, ...]
 
 
 def load(spark_session: SparkSession, files: Sequence[HistoryFile]) -> Loaded:
-    """Plan the reading of these files (at least one). Here only Parquet footers are read.
+    """Plan to read these files (at least one). Only Parquet footers are read now.
 
-    Raises MalformedHistory for a file that is not Parquet, or whose columns have other types.
+    Raises MalformedHistory if a Parquet file is damaged, or if its columns have wrong types.
     """
     texts = [str(file.path.resolve()) for file in files if not file.parquet]
     tables = [str(file.path.resolve()) for file in files if file.parquet]
@@ -91,7 +95,7 @@ def _placed(scan: DataFrame, base: int) -> DataFrame:
 
 
 def _parsed(text: DataFrame) -> DataFrame:
-    """Parse each line inside an enclosing object, so that text after the row is an error."""
+    """Parse the lines. Each line is put into an enclosing object first, so that text after the row is an error."""
     schema = (
         spark.StructType().add("row", row_schema()).add("end", spark.LongType()).add("_corrupt", spark.StringType())
     )
@@ -101,7 +105,7 @@ def _parsed(text: DataFrame) -> DataFrame:
         f.from_json(wrapped, schema, options).alias("line"), f.col("value").alias("_raw"), "_at", "_file"
     )
     names = "|".join(sorted(text_fields()))
-    # A value other than text or null in a text field.
+    # Whether a text field has a value other than text or null.
     coerced = f.col("_raw").rlike(rf'[{{,]\s*"(?:{names})"\s*:\s*(?!"|null\b)\S')
     broken = f.col("line._corrupt").isNotNull() | f.col("line.end").isNull() | f.col("line.row").isNull()
     unreadable = broken | coerced | ~f.is_valid_utf8("_raw")
@@ -117,12 +121,12 @@ def _with_problem(rows: DataFrame) -> DataFrame:
 
 
 def local_path(uri: str) -> str:
-    """The path of a file URI, which Spark writes as file:///x or file:/x."""
+    """Return the path in a file URI, which Spark writes as file:///x or file:/x."""
     return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri
 
 
 class SplitLocations:
-    """Converts `_at` to a file and line; the rows of each file split are counted once."""
+    """Converts `_at` to a file and line. The rows of each file split are counted once, when the object is made."""
 
     def __init__(self, loaded: Loaded) -> None:
         # (least `_at`, file, start of the split in bytes, number of rows)
@@ -133,21 +137,24 @@ class SplitLocations:
         self._splits.sort()
 
     def fault(self, at: int, reason: str) -> Fault:
-        """The fault of the row at this `_at`, with its file and line."""
+        """Return the fault of the row with this `_at`, with its file and line."""
         first, file, block, _ = max(split for split in self._splits if split[0] <= at)
         before = sum(rows for _, other, start, rows in self._splits if other == file and start < block)
         return Fault(local_path(file), before + at - first + 1, reason)
 
 
 def refuse(loaded: Loaded, bad: Sequence[tuple[int, str, str | None]], count: int) -> MalformedHistory:
-    """The error for these malformed rows, given as (`_at`, reason, the line if it could not be read)."""
+    """Return the error for malformed rows. `bad`: (`_at`, reason, text of the line if it could not be read)."""
     locations = SplitLocations(loaded)
     faults = [locations.fault(at, precise_reason(reason, raw)) for at, reason, raw in bad]
     return MalformedHistory(tuple(sorted(faults, key=lambda fault: (fault.file, fault.line))), count)
 
 
 def precise_reason(reason: str, raw: str | None) -> str:
-    """The reason that Python's JSON parser gives for a line that Spark could not read."""
+    """Return a more precise reason for a line that Spark could not read, from Python's JSON parser.
+
+    `raw`: the text of the line; if it is None, `reason` is returned.
+    """
     if raw is None:
         return reason
     row, broken = read_line(raw)

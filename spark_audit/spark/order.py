@@ -1,7 +1,6 @@
-"""Checks the store-wide order and the uniqueness of revisions, by merging summaries of blocks
-(`tables/order_blocks.py`).
+"""Checks the order over all keys and the uniqueness of revisions, by merging summaries (`tables/order_blocks.py`).
 
-The driver sees one summary per block and run. Of the rows it sees only the few that are shown.
+The driver receives one summary per block and run, and only the few rows that are shown.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Rerun = Callable[[Mapping[tuple[str, int], Latest]], Iterable[BlockSummary]]
 
 
 def block_from(text: str) -> BlockSummary:
-    """The inverse of `asdict`, from JSON."""
+    """Return the summary of which `asdict` made this JSON object."""
     fields = json.loads(text)
     fields["latest"] = {clock: (call, op_id) for clock, (call, op_id) in fields["latest"].items()}
     return BlockSummary(**fields)
@@ -39,11 +38,10 @@ def check_order(
     clocks: Mapping[str, Clocks],
     verdict: Verdict,
 ) -> None:
-    """Record two kinds of violations in `verdict`: breaks of the store-wide order, and revisions that several
-    acknowledged writes carry.
+    """Record in `verdict` the rows that break the order, and the revisions that several acknowledged writes carry.
 
-    `blocks`: the blocks of all runs. `again` summarizes some of the blocks once more, each
-    starting from its carry: the greatest call of the earlier blocks, by clock. `rows` gives all rows.
+    `blocks`: the summaries of all blocks of all runs. `again`: summarizes some blocks once more, each starting from its
+    carry, which is the greatest call of the earlier blocks, by clock. `rows`: returns all rows.
     """
     by_run: dict[str, list[BlockSummary]] = {}
     for block in sorted(blocks, key=lambda block: (block.run_id, block.number)):

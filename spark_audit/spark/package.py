@@ -1,8 +1,8 @@
-"""The audit as one archive, for Python processes on other machines: executors, or a driver started by spark-submit.
+"""Writes the audit as one archive, for Python processes elsewhere: executors, or a driver that spark-submit starts.
 
-It contains this package and the pure Python packages that it imports. It does not contain numpy, pyarrow and pandas,
-because these are compiled for a machine and a version of Python. Executors must have numpy and pyarrow installed; a
-driver also needs pandas.
+The archive has this package and the pure Python packages that it imports. It does not have numpy, pyarrow and pandas,
+because these are compiled for one machine type and one Python version. So numpy and pyarrow must be installed on
+executors; a driver needs pandas, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_audit.errors import UnreadablePath
 
 FOR_EXECUTORS = ("spark_audit", "sortedcontainers")
 FOR_DRIVERS = ("click", "rich")  # A driver also needs the packages of the command line.
-# The earliest date in a zip file. With a constant date, the same files give the same archive, byte by byte.
+# The date of all files in the archive: a constant, so that the same files always give the same archive.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MAIN = """\"\"\"What spark-submit runs: hwm-audit, out of the archive beside it (--py-files).\"\"\"
 
@@ -29,7 +29,7 @@ main()
 
 
 def write_archive(path: Path, packages: tuple[str, ...] = FOR_EXECUTORS) -> None:
-    """Write a zip of these packages, importable as it is. Raises OSError."""
+    """Write a zip file from which Python can import these packages. Raises OSError."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in packages:
             for name, file in _files_of(package):
@@ -49,7 +49,7 @@ def _files_of(package: str) -> Iterator[tuple[str, Path]]:
 @click.command("package")
 @click.argument("archive", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.zip")
 def package_command(archive: Path) -> None:
-    """Write what spark-submit needs: FILE.zip, for --py-files, and FILE.py, which it runs."""
+    """Write the two files that spark-submit needs: FILE.zip for its option --py-files, and FILE.py to run."""
     if archive.suffix != ".zip":
         raise click.UsageError(f"{archive} does not end in .zip, and Spark imports from no other")
     main = archive.with_suffix(".py")

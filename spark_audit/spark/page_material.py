@@ -1,7 +1,7 @@
-"""The material of a page, gathered by Spark. Only drawn data reaches the driver.
+"""Gathers the material of a page in Spark. The driver receives only what is drawn.
 
-For a violation, these data are its operations and at most NEIGHBOURS_MAX others; for a run, one row per bucket. The
-number of runs is limited.
+For each violation, this is its operations and at most NEIGHBOURS_MAX others. For each run that is drawn, this is one
+row per bucket.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BARS = "violation int, bar string"
 
 
 def gather(rows: DataFrame, verdict: Verdict, about: Mapping[str, RunAbout]) -> Material:
-    """The material of the page of this verdict, from well-formed rows.
+    """Return the material for the page of this verdict. `rows`: all rows, which must be well-formed.
 
     `about`: run_id → information about the run, for all runs.
     """
@@ -90,7 +90,7 @@ def _own(rows: DataFrame, verdict: Verdict) -> DataFrame:
 
 
 def _near(rows: DataFrame, verdict: Verdict, keyed: bool) -> list[tuple[int, Bar]]:
-    """Return (number of the violation, neighbour) for all violations that have a key (`keyed`) or that have none."""
+    """Return (number of the violation, neighbour) for the violations that have a key, or, if not `keyed`, have none."""
     about = {
         number: violation
         for number, violation in enumerate(verdict.violations)
@@ -157,7 +157,7 @@ def _cutter(keys: frozenset[tuple[str, str]], schema: spark.StructType) -> Stage
 
 
 def _collected(rows: DataFrame, *, whole: bool) -> list[tuple[int, Bar]]:
-    """Return (number of the violation, bar).
+    """Return (number of the violation, bar) for each row.
 
     The executors convert rows to bars, because the response in a row may be very long.
     """
@@ -202,8 +202,7 @@ def _plots(rows: DataFrame, wrong: Sequence[str], about: Mapping[str, RunAbout])
 
 
 def _on_axes(rows: DataFrame, about: Mapping[str, RunAbout]) -> DataFrame:
-    """Return the rows with a column `axis`: "" if the row's clock can be compared with others, otherwise its `clock_id`
-    (as in `Axis.clock`)."""
+    """Return the rows with a column `axis`, which has the same meaning as `Axis.clock`."""
     plain = rows.select("run_id", "clock_id", "call_ns", "return_ns", "status", "revision", "consistency")
     compared = [(run_id, clock, "") for run_id, known in sorted(about.items()) for clock in sorted(known.compared)]
     if not compared:
@@ -229,9 +228,9 @@ def _counts(placed: DataFrame, axes: Sequence[Axis]) -> dict[int, dict[int, Buck
 
 
 def _by_return(rows: DataFrame) -> DataFrame:
-    """Count completed and failed operations per bucket.
+    """Return the counts and latencies of operations by the bucket of their return.
 
-    Percentiles are by nearest rank, from counts of rounded latencies.
+    Percentiles are by nearest rank, from the counts of rounded latencies.
     """
     ok, latency = "status = 'ok'", "(return_ns - call_ns)"
     shift = f"greatest(length(bin({latency})) - {LATENCY_BITS}, 0)"

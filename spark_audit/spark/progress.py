@@ -1,4 +1,4 @@
-"""The progress of Spark: how many tasks of the running stages are finished."""
+"""Reports the progress of Spark: how many tasks of the running stages are finished."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Progress:
         self._report(words, "")
 
     def tasks(self, stages: Iterable[tuple[int, int]]) -> None:
-        """`stages`: (finished, all) of each running stage."""
+        """Report the number of finished tasks. `stages`: (finished tasks, all tasks) of each running stage."""
         pairs = list(stages)
         done, total = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
         self._report(self._doing, f": {done} of {total} tasks" if total else "")
@@ -40,9 +40,9 @@ class _Progress:
 
 @contextmanager
 def stage_progress(session: SparkSession, say: Say) -> Iterator[Say]:
-    """Report each message and, until the next message, the number of finished tasks."""
+    """Yield a function that reports a message, and, until the next message, the number of finished tasks."""
     progress = _Progress(say)
-    # A Spark Connect server calls a handler, so no thread has to poll.
+    # With Spark Connect, the session calls a handler, so no thread has to poll.
     if type(session).__module__.startswith("pyspark.sql.connect."):
 
         def handle(stages: Iterable[Any] | None, **_: Any) -> None:
@@ -72,6 +72,6 @@ def _watch(session: SparkSession, progress: _Progress, over: threading.Event) ->
     while not over.wait(POLL_SECONDS):
         try:
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        except Exception:  # The JVM has ended. The thread that waits for the job reports the cause.
+        except Exception:  # The JVM has ended. The thread that runs the job reports the cause.
             return
         progress.tasks((stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None)

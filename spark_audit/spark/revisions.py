@@ -1,8 +1,8 @@
-"""Answers the queries of `verdict/cross_key.py` about the rows of all runs, by one more pass over the files in Spark.
+"""Answers the queries of `verdict/cross_key.py` about the rows of all runs, in one more pass of Spark over the files.
 
-Tasks read the files again as Arrow, and compute the answers for each chunk in numpy (`tables/revisions.py`). The driver
-merges the answers. It holds one number for each call of a query, and the revisions of changes in the range of the
-query.
+Tasks read the files again as Arrow tables, and compute an answer for each chunk in numpy (`tables/revisions.py`). The
+driver merges the answers. It holds one number for each call of a query, and the revisions of the changes in the range
+of the query.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def open_keys_of(keys: DataFrame, runs: Iterable[str]) -> dict[str, list[str]]:
 def revision_facts(
     scan: Scan, queries: Mapping[str, RevisionQuery], clocks: Mapping[str, Clocks]
 ) -> dict[str, RevisionFacts]:
-    """Return the answers by run. If there are no queries, no file is read."""
+    """Return the answer to the query of each run. If there are no queries, no file is read."""
     if not queries:
         return {}
     tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
@@ -96,9 +96,9 @@ class _Calls:
 
 
 def _reached(rows: RowsOfFrame, calls: _Calls) -> Int64s:
-    """Return for each call the highest revision returned before it, as `RowsOfFrame.reached` does.
+    """Return for each call the highest revision among the rows that returned before it; 1 if there is none.
 
-    Here the sorted calls are shared by many chunks.
+    Unlike `RowsOfFrame.reached`, this function does not sort the calls again for each chunk.
     """
     found = np.ones(calls.count, np.int64)
     clock = rows.frame.codes("clock_id")
@@ -125,8 +125,8 @@ def _less(stamps: Int64s, margin: int) -> Int64s:
 class _Stage:
     """The stage that yields one answer for each source and run.
 
-    An answer has the highest revision for each call, in the order of the query, and the revisions of changes,
-    ascending. Both are `_packed`.
+    An answer has two `_packed` arrays: for each call of the query, the highest revision before it; and the revisions of
+    changes, ascending.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class _Stage:
 
 
 def rows_by_run(frame: Frame, clocks: Mapping[str, Clocks]) -> Iterator[tuple[str, RowsOfFrame]]:
-    """Yield (run_id, its rows in the frame) for each run in `clocks`."""
+    """Yield (run_id, the rows of the run in the frame) for each run in `clocks`."""
     run = frame.codes("run_id")
     taking, changed = taking_part(frame), changes_of_one_key(frame) | inspect_multi_key(frame).changed
     for code, run_id in enumerate(run.texts):
@@ -171,7 +171,7 @@ def rows_by_run(frame: Frame, clocks: Mapping[str, Clocks]) -> Iterator[tuple[st
 
 
 def _packed(numbers: Int64s) -> bytes:
-    """Compress the numbers as differences, because the differences of revisions are mostly small."""
+    """Compress the differences between the numbers, because differences between revisions are mostly small."""
     return zlib.compress(np.diff(numbers, prepend=0).tobytes(), 1)
 
 

@@ -1,8 +1,8 @@
-"""`RunRows` on Spark: searches the files once more for rows that have to be shown or checked again.
+"""Implements `RunRows` on Spark: searches the files again for rows that findings show, or that keys are decided from.
 
-Requests for rows near unknown writes are frequent. Tasks answer these requests from Arrow tables, in one pass over the
-files for all windows together. The driver holds the rows that were found: at most ROWS_MAX of each source, and mostly a
-few.
+Requests for rows near unknown writes are frequent. Tasks answer all windows of such a request from Arrow tables, in one
+pass over the files. The driver holds the rows that were found. These are mostly few, and at most about ROWS_MAX per
+window and source.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class _RowRequest:
-    """The rows that are requested. `unknown_of`: the keys whose writes of unknown outcome are requested, too."""
+    """A request for the rows in `windows`, and for the writes of unknown outcome of the keys in `unknown_of`."""
 
     windows: tuple[RevisionWindow, ...]
     unknown_of: frozenset[str]
@@ -72,7 +72,7 @@ def _pieces(source: Source, settled: Settled, run_id: str, request: _RowRequest)
 
 
 def plain_rows_of(rows: DataFrame, settled: Settled) -> DataFrame:
-    """Return the plain rows of these rows, which are well-formed (`tables/services.py`), with the fields of a row."""
+    """Return the plain rows of these well-formed rows (`plain` in tables/services.py), with the fields of a row."""
     fields = row_schema()
     sent = to_arrow_schema(fields)
 
@@ -85,15 +85,15 @@ def plain_rows_of(rows: DataFrame, settled: Settled) -> DataFrame:
 
 
 class RowsOfSpark:
-    """`RunRows` of one run.
+    """An implementation of `RunRows` for one run.
 
-    `rows`: returns the rows of all runs, as `load` reads them; `scan`: the sources of these rows.
+    `rows`: returns the plain rows of all runs. `scan`: has the files from which they come.
     """
 
     def __init__(self, rows: Callable[[], DataFrame], run_id: str, clocks: Clocks, scan: Scan) -> None:
         self._of_all, self._run_id, self._clocks, self._scan = rows, run_id, clocks, scan
-        # Unknown writes by key. They are collected in the same pass as the rows of a window, because they are requested
-        # next.
+        # Key → its unknown writes. They are collected in the same pass as the rows of a window, because they are
+        # requested next.
         self._unknown: dict[str, Sequence[Row]] = {}
 
     @property
@@ -105,7 +105,7 @@ class RowsOfSpark:
         return self._rows.where(_TAKES_PART)
 
     def reached(self, calls: Sequence[CallStamp]) -> Sequence[int]:
-        """Find, by one pass over the files, the highest revision returned before each call."""
+        """Find, in one pass over the files, the highest revision among the rows that returned before each call."""
         query = {self._run_id: RevisionQuery(tuple(calls), 1, 0)}
         return revision_facts(self._scan, query, {self._run_id: self._clocks})[self._run_id].reached
 
@@ -118,13 +118,13 @@ class RowsOfSpark:
         return found.rows_in(windows)
 
     def unknown_writes(self, keys: Sequence[str]) -> Mapping[str, Sequence[Row]]:
-        """Find the unknown writes that no earlier pass has found."""
+        """Return the unknown writes of these keys. A pass over the files finds those that no earlier pass found."""
         if fresh := frozenset(keys) - self._unknown.keys():
             self._unknown |= self._gathered(_RowRequest((), fresh)).unknown_writes(sorted(fresh))
         return {key: self._unknown[key] for key in keys}
 
     def _gathered(self, request: _RowRequest) -> RowsOfFrame:
-        """Return the rows of this request, and possibly more rows."""
+        """Return the rows of this request, possibly with some others."""
         scan = self._scan
         tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
         stage = _gatherer(scan.sources, scan.settled, self._run_id, request)

@@ -1,8 +1,8 @@
-"""The one pass of the audit over the data, as Spark stages.
+"""The main pass of the audit over the data, as Spark stages.
 
-Tasks read files in chunks and cut them into pieces (`tables/shuffle.py`). One shuffle brings the pieces of a partition
-together, and tasks decide them. A task reads its file itself, as Arrow, and the shuffle moves Arrow streams, because
-rows of Spark cost ten times as much (docs/reference/audit.md).
+Tasks read files in chunks, and cut the chunks into pieces (`tables/shuffle.py`). One shuffle brings the pieces of each
+partition together, and a task decides the partition. Tasks read files as Arrow tables, and the shuffle moves Arrow
+streams, because Spark's own rows cost ten times as much (docs/reference/audit.md).
 """
 
 from __future__ import annotations
@@ -53,16 +53,17 @@ if TYPE_CHECKING:
 
 Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-# The number of rows that a task holds at once: about 100 MB, including everything computed from them.
+# A task holds this many rows at once. With everything computed from them, they take about 100 MB.
 CHUNK_ROWS = 1 << 18
 TASK_ROWS = 1 << 20
-LINES_TASK_BYTES = 1 << 27  # Bytes of JSON lines per task: about TASK_ROWS / 3 rows, because text is slow to parse.
+# The bytes of JSON lines per task. These are fewer rows than TASK_ROWS (about a third), because text is slow to parse.
+LINES_TASK_BYTES = 1 << 27
 # A Parquet source is sampled only if some key has at least HOT_ROWS / (_UNTOLD * number of sources) rows in it.
 _UNTOLD = 4
-PARTITION_ROWS = 250_000  # The number of rows in a partition of whole keys, which is decided at once: about 100 MB.
-PIECES_AT_ONCE = 32  # The number of pieces that Spark passes to Python together.
-SMALL_ROWS = 5_000  # Up to this number of rows, one partition is enough, because more tasks cost more than they save.
-JSON_ROW_BYTES = 300  # An estimate, only used to choose the number of partitions.
+PARTITION_ROWS = 250_000  # The rows of a partition. It is decided at once and takes about 100 MB.
+PIECES_AT_ONCE = 32  # Spark passes at most this many pieces to Python at once.
+SMALL_ROWS = 5_000  # Up to this number of rows, there is only one partition: more tasks would cost more than they save.
+JSON_ROW_BYTES = 300  # An estimate, which is used only to choose the number of partitions.
 ERROR, SUMMARY = "error", "summary"
 _OF_ONE_KEY = (
     "client", "key", "value", "expected", "expected_mod_revision", "output.value", "output.create_revision",
@@ -76,8 +77,8 @@ RESULT = f"{KEY_RESULT}, kind string, file string, payload string"
 class Source:
     """The input of one task: a part of one file.
 
-    If `lines`, the file has JSON lines, and the part is the lines that begin at the bytes from `first` up to `last`
-    (exclusive). Otherwise the part is the row groups from `first` up to `last` (exclusive) of a Parquet file.
+    If `lines` is true, the file has JSON lines, and the part is the lines that begin at bytes in [`first`, `last`).
+    Otherwise the file is a Parquet file, and the part is its row groups in [`first`, `last`).
     """
 
     path: str
@@ -88,7 +89,7 @@ class Source:
 
 
 def sources(files: Sequence[HistoryFile]) -> list[Source]:
-    """Return the sources of these files, one for each task. Only the footers of Parquet files are read."""
+    """Return the sources of these files, one per task. Of the files, only Parquet footers are read."""
     return [source for file in files for source in _sources_of(file)]
 
 
@@ -111,7 +112,7 @@ def _sources_of(file: HistoryFile) -> Iterator[Source]:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The plan of one pass over these files. `clocks`: run_id → the clocks of the run."""
+    """The plan of a pass over some files. `clocks`: path of a file → the clocks of its run."""
 
     session: SparkSession
     sources: list[Source]
@@ -139,9 +140,9 @@ class Scan:
 
     @contextmanager
     def handing_over_few(self) -> Iterator[None]:
-        """Pass fewer pieces at once to Python while a stage of this scan runs.
+        """Let Spark pass fewer pieces to Python at once while the body runs.
 
-        A piece may have several MB, and a batch of Arrow in Java has at most 2 GiB.
+        A piece may have several MB, and Java limits an Arrow batch to 2 GiB.
         """
         name = "spark.sql.execution.arrow.maxRecordsPerBatch"
         before = self.session.conf.get(name) or ""
@@ -152,13 +153,17 @@ class Scan:
             self.session.conf.set(name, before)
 
     def results(self) -> DataFrame:
-        """Return the results of all partitions, as rows of RESULT. Each row is the result of a key, or a note of
-        `_decider`. Only notes have a `kind`."""
+        """Return the results of all partitions, as rows of RESULT.
+
+        Each row is the result of a key, or a note of `_decider`. Only notes have a `kind`.
+        """
         return self._gathered(self._cuts()).mapInArrow(_decider(self.clocks, self.configurations_max, None), RESULT)
 
     def block_results(self, carries: Mapping[tuple[str, int], Latest]) -> DataFrame:
-        """Compute blocks of the order over all keys once more, each from its carry in `carries`. Return their results,
-        as rows of RESULT."""
+        """Check some blocks of the order over all keys once more, each starting from its carry in `carries`.
+
+        Return the results as rows of RESULT.
+        """
         cuts = self._cuts().where(f.col("kind") == ORDER)
         return self._gathered(cuts).mapInArrow(_decider(self.clocks, self.configurations_max, dict(carries)), RESULT)
 
@@ -167,9 +172,9 @@ class Scan:
         return tasks.mapInArrow(_reader(self.sources, self.partitions, self.hot, self.settled), _CUT)
 
     def _gathered(self, cuts: DataFrame) -> DataFrame:
-        """Return one partition per target.
+        """Return the pieces with one partition per target.
 
-        The last targets come first, because they are hot keys, which take longest.
+        The last targets come first, because they are those of hot keys, which take the longest.
         """
         count = self.partitions + len(self.hot)
         gathered = cuts.repartitionById(count, f.lit(count - 1) - f.col("target"))
@@ -226,7 +231,8 @@ def _cuts_of(source: Source, partitions: int, hot: Sequence[HotKey], settled: Se
 def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | None]:
     """Yield tables of at most CHUNK_ROWS; None for malformed lines.
 
-    `order_only`: columns that only matter for single keys may be left out, because they have most of the bytes.
+    `order_only`: whether to leave out, where possible, the columns that matter only for single keys. They are most of
+    the bytes.
     """
     if source.lines:
         for piece in pieces_of(source.path, source.first, source.last):
@@ -243,12 +249,12 @@ def chunks(source: Source, *, order_only: bool = False) -> Iterator[pa.Table | N
                 columns = [name for name in columns if name not in _OF_ONE_KEY]
             for batch in file.iter_batches(CHUNK_ROWS, row_groups=[group], columns=columns, use_threads=False):
                 table = pa.Table.from_batches([batch])
-                table.validate(full=True)  # The full validation includes that all text is UTF-8.
+                table.validate(full=True)  # The full validation checks, among other things, that all text is UTF-8.
                 yield table
 
 
 def plain_frames(source: Source, settled: Settled, *, order_only: bool = False) -> Iterator[Frame]:
-    """Yield the plain rows of the chunks of a source without malformed lines (`tables/services.py`)."""
+    """Yield the plain rows of each chunk of a source (`plain` in tables/services.py). No line may be malformed."""
     for table in chunks(source, order_only=order_only):
         assert table is not None, "malformed rows were refused before"
         yield plain(Frame(conform(table)), settled)
@@ -262,7 +268,7 @@ def _decider(
         of_run: dict[str, Clocks] = {}
         cuts = (cut for batch in batches for cut in batch.to_pylist())
         for cut in cuts:
-            if cut["kind"] == HOT:  # The partition of a hot key contains only the pieces of this key, ordered by place.
+            if cut["kind"] == HOT:  # The partition of a hot key has only the pieces of this key, sorted by place.
                 yield from _decided(_of_hot_key(chain((cut,), cuts), clocks[cut["file"]], configurations_max))
             elif cut["kind"] in (KEYS, IDS, CLIENTS, ORDER):
                 table = read_piece(cut["payload"])
@@ -292,14 +298,14 @@ def _of_hot_key(cuts: Iterable[Mapping[str, Any]], clocks: Clocks, configuration
 
 
 def _decided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the results of these keys, and then their sums."""
+    """Yield the results of keys, and then a note with their sums."""
     summary: Counter[tuple[str, str, str]] = Counter()
     try:
         for batch in batches:
             summary.update(summed(batch))
             yield _padded(batch)
         yield _note(SUMMARY, json.dumps([[*name, number] for name, number in sorted(summary.items())]))
-    except Exception:  # The cause may be clashing rows, whose own error is known only when all rows are read.
+    except Exception:  # Rows that contradict each other may be the cause. They are reported after all rows are read.
         yield _note(ERROR, json.dumps(traceback.format_exc()))
 
 

@@ -1,8 +1,8 @@
-"""The services of all runs, judged in two passes of Spark over the files.
+"""Judges the services of all runs, in two passes of Spark over the files.
 
-The first pass summarizes the rows of services of each source. The driver joins the summaries: it holds a few fields of
-each row of a watch, a lease or a lock, but no events. The second pass collects the facts about keys, and brings those
-of a key together.
+The first pass summarizes the rows of services of each source. The driver joins the summaries, which have a few fields
+of each row of a watch, lease or lock, but no events. The second pass collects the facts about keys. A shuffle brings
+all facts about a key to one task, which judges the key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KeyFact = tuple[str, str, Fact]  # (run_id, key, fact)
 
 
 def check_services(scan: Scan, runs: Collection[str], clocks: Mapping[str, Clocks]) -> list[ServiceResult]:
-    """Judge the services of these runs, whose rows are well-formed."""
+    """Judge the services of these runs. Their rows must be well-formed."""
     wanted = frozenset(runs)
     tasks = scan.session.range(0, len(scan.sources), 1, len(scan.sources))
     summaries: dict[str, Summary] = {}
@@ -112,7 +112,7 @@ def _named(run_id: str, value: Summary | KeyResult) -> pa.RecordBatch:
 
 
 def _packed(value: object) -> pa.Array[Any]:
-    """The value as bytes, which only another process of the same job reads."""
+    """Return the value as bytes (pickle). Only processes of the same job read them."""
     packed: pa.Array[Any] = pa.array([pickle.dumps(value)], pa.binary())
     return packed
 

@@ -1,8 +1,8 @@
-"""A Spark session for one audit: with the right Java and Python, without log output, and without files left behind.
+"""Starts a Spark session for one audit, with a suitable Java and Python. It shows no log output, and leaves no files.
 
-Spark runs in one of four ways: in this process tree on loopback (local), as the driver of a cluster (`master`), as a
-client of a Spark Connect server (`remote`), or inside of a driver that spark-submit has started. See
-docs/operations/audit-spark.md.
+There are four ways to run: everything on this machine (a local master), this process as the driver of a cluster
+(another master), this process as a client of a Spark Connect server (`remote`), or this process inside a driver that
+spark-submit has started. See docs/operations/audit-spark.md.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n
 """
-# In this job, Java only moves bytes, so the C1 compiler is enough. The C2 compiler took 28 s of CPU time in a job of
-# ten million operations.
+# In this job, Java does little but move bytes, so the C1 compiler is enough. In a job of ten million operations, the C2
+# compiler took 28 s of CPU time.
 _LIGHT = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.files.ignoreCorruptFiles": "false",
 }
 _HERE = {
-    "spark.shuffle.compress": "false",  # No network is involved.
+    "spark.shuffle.compress": "false",  # The shuffle does not use the network.
     "spark.shuffle.spill.compress": "false",
     "spark.shuffle.sort.bypassMergeThreshold": "1",  # With the default, the shuffle writes all data twice.
-    # Adaptive execution plans every stage again, which is no gain with few partitions.
+    # Adaptive execution plans every stage again, which gains nothing with few partitions.
     "spark.sql.adaptive.enabled": "false",
 }
-# The default is 200 partitions, and starting Python for each of them takes 70 s in total.
+# The default is 200 partitions, for which Python must be started 200 times, which takes 70 s.
 _SHORT_ELSEWHERE = {"spark.sql.shuffle.partitions": "8"}
-LOG_TAIL_CHARACTERS_MAX = 2_000  # The number of characters of Spark's log that are shown if Spark does not start.
+LOG_TAIL_CHARACTERS_MAX = 2_000  # If Spark does not start, at most this many last characters of its log are shown.
 
 
 @contextmanager
@@ -71,13 +71,13 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Start Spark, yield its session, stop it, and remove its folders.
 
-    `master`: the URL of a master, in the form of Spark. `remote`: a Spark Connect server, sc://HOST[:PORT], instead of
-    a master. Under spark-submit, these two and `memory` are ignored, because the driver is running already. `short`:
-    the job takes only seconds, so it uses few tasks if it runs on other machines.
+    `master`: the URL of a master, as Spark writes it. `remote`: the URL of a Spark Connect server, sc://HOST[:PORT]; if
+    it is given, `master` is ignored. Under spark-submit, `master` and `memory` are ignored, because the driver is
+    running already. `short`: whether the job takes only seconds, so that it should use few tasks on other machines.
 
-    The output of the JVM goes to a file (its start-up warnings cannot be switched off), or to stderr if `verbose`.
-    Raises NoJava. Raises JobFailed if Spark does not start, if it cannot be reached, or if its executors cannot run
-    this package.
+    The JVM prints warnings at its start that cannot be switched off. So its output goes to a file, or, if `verbose` is
+    true, to stderr. Raises NoJava. Raises JobFailed if Spark does not start, if it cannot be reached, or if its
+    executors cannot run this package.
     """
     folder = Path(tempfile.mkdtemp(prefix="hwm-audit-"))
     saved = dict(os.environ)
@@ -138,12 +138,12 @@ def _connect(remote: str, short: bool) -> SparkSession:
 
 
 def _join(short: bool, verbose: bool) -> SparkSession:
-    """Return the session of spark-submit's driver. Its own settings (--conf, spark-defaults.conf) take precedence."""
+    """Return a session in the driver of spark-submit. The driver's own settings (--conf and others) take precedence."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     try:
-        SparkContext._ensure_initialized()  # A SparkConf is empty as long as the process has no JVM.
+        SparkContext._ensure_initialized()  # A SparkConf would be empty before this call.
         conf = SparkConf()
         builder = SparkSession.builder
         elsewhere = short and not is_local(conf.get("spark.master", "") or "")
@@ -160,7 +160,7 @@ def _prepare_environment(folder: Path, master: str, verbose: bool) -> None:
     conf = folder / "conf"
     conf.mkdir()
     (conf / "log4j2.properties").write_text(_LOG4J.format(level="info" if verbose else "error"))
-    # The workers import this package, too, even if it is not installed.
+    # Python workers import this package, too, so they must find it even if it is not installed.
     here = str(Path(__file__).resolve().parents[2])
     python_path = os.pathsep.join(p for p in (here, os.environ.get("PYTHONPATH", "")) if p)
     theirs = None if is_local(master) else os.environ.get("PYSPARK_PYTHON")
@@ -223,9 +223,9 @@ def _local_cores(master: str) -> int:
 
 @contextmanager
 def _output_to(file: Path | None) -> Iterator[None]:
-    """Redirect file descriptors 1 and 2 to `file` while a child process is started.
+    """Redirect file descriptors 1 and 2 to `file` while the body starts a child process.
 
-    The child keeps writing to `file`.
+    The child process inherits them, so it keeps writing to `file` after the body.
     """
     if file is None:
         yield
@@ -249,8 +249,8 @@ def _stop(session: SparkSession) -> None:
     from pyspark import SparkContext
 
     session.stop()
-    # `_gateway` and `_jvm` are internals of PySpark, which the `audit` extra pins. Without their reset, the next
-    # session of this process would connect to the JVM that has ended.
+    # `_gateway` and `_jvm` are internals of PySpark, whose version the `audit` extra pins. If they were not reset, the
+    # next session of this process would try to use the JVM that has ended.
     gateway = SparkContext._gateway
     if gateway is not None:
         process = getattr(gateway, "proc", None)

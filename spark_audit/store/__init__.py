@@ -1,4 +1,4 @@
-"""The checks of all keys together, in the order of revisions.
+"""Checks all keys of a run together, in the order of revisions.
 
-The package replays the store, and matches unknown writes with free revisions.
+Replays the whole store, and matches unknown writes with free revisions.
 """

@@ -1,13 +1,14 @@
-"""Replays the whole store and chooses, at each gap, the unknown write that took effect there, or none.
+"""Replays the whole store. At each gap, the search chooses the unknown write that took effect there, or none.
 
-At every gap, the content of the store is known, so the effect of each candidate is computed exactly. Candidates that
-some response suggests are tried first. If a later response contradicts the store, the choices that it depends on are
-undone, the last choice first, and the next candidate is tried. A choice is skipped if none of its candidates could
-affect the contradicted keys.
+A gap is a revision that no acknowledged change carries. At every gap, the content of the store is known, so the effect
+of each candidate is computed exactly. Candidates that some response suggests are tried first. If a later response
+contradicts the store, choices are undone, the last choice first, until another candidate can be tried. A choice is
+skipped if none of its candidates could affect the contradicted keys.
 
-`wide` decides which operations affect a key. By default, only operations that write the key affect it, which makes the
-search fast and is nearly always enough. With `wide`, all operations that are connected with the key through shared
-keys, directly or indirectly, affect it. An exhausted wide search is a proof that no explanation exists.
+`wide` decides which operations affect a key. If it is false, only operations that write the key affect it. Such a
+search is fast and nearly always finds an explanation. If `wide` is true, all operations that are connected with the
+key through shared keys, directly or indirectly, affect it. A wide search that tries all its choices without success
+proves that no explanation exists.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from spark_audit.store.unknown_writes import Branch, UnknownWrite
 Row: TypeAlias = Mapping[str, Any]
 Marks: TypeAlias = frozenset[Any]  # A set of keys, or, in a wide search, of numbers of parts (`UnknownWrite.part`).
 
-# The number of steps that one search may replay again, which takes a few seconds; histories of real runs need some
-# hundreds.
+# One search may repeat at most this many steps of the replay, which takes a few seconds. Histories of real runs need
+# some hundreds.
 STEPS_AGAIN_MAX = 200_000
 
 
@@ -43,7 +44,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """A contradiction that the search has not accepted yet. `keys`: the keys that the contradiction depends on."""
+    """A contradiction that the search has not accepted yet. `keys`: the keys on which the contradiction depends."""
 
     step: int
     row: Row
@@ -55,8 +56,8 @@ class _Fault:
 class _Choice:
     """The choice at a gap, and the candidates tried there.
 
-    `chosen`: None if no known write took effect at the gap. The marks (`store_mark`, `mark`) identify the state before
-    the choice.
+    `chosen`: the chosen write; None if no unknown write takes effect at the gap. `store_mark`, `mark`: where `_undo`
+    must stop to restore the state before the choice.
     """
 
     step: int
@@ -75,7 +76,7 @@ class _Deepest:
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a search. `explained`: no choice can affect any contradiction in `found`."""
+    """The outcome of a search. `explained`: whether no choice could have affected the contradictions in `found`."""
 
     found: list[Contradiction] = field(default_factory=list)
     explained: bool = True
@@ -91,7 +92,7 @@ class BacktrackingSearch:
         self._trail: list[tuple[dict[Any, Any], Any, Any]] = []
         self._scores: dict[str, int] = {}  # Key → score, for keys whose record does not fit the next observation.
         self._placed: dict[int, int] = {}  # op_id → gap.
-        # Key → the unknown write that wrote it last; only for keys whose last write is unknown.
+        # Key → the last unknown write that was placed and that wrote the key.
         self._author: dict[str, UnknownWrite] = {}
         self._choices: list[_Choice] = []
         self._forced: dict[int, UnknownWrite | None] = {}
@@ -99,11 +100,11 @@ class BacktrackingSearch:
         self._accept_at = -1
         self._floor = (0, 0, 0)  # (step, store mark, mark): the search does not change choices before this step.
         self._reported: set[int] = set()
-        self._unsure: set[int] = set()  # Pinned operations that could not be placed at their gap.
+        self._unsure: set[int] = set()  # op_ids of pinned writes that could not be placed at their gap.
         self._outcome = Outcome()
 
     def run(self, *, stop: bool) -> Outcome:
-        """Replay the whole plan. `stop`: end at the first contradiction that no choice could remove."""
+        """Replay the whole plan. `stop`: whether to end at the first contradiction that the search cannot explain."""
         for key in self._plan.by_key:
             self._appraise(key, -1, 1)
         step, steps = 0, self._plan.steps
@@ -167,7 +168,7 @@ class BacktrackingSearch:
         return _Fault(step, row, reason, keys)
 
     def _suggested(self, gap: int) -> Iterator[UnknownWrite]:
-        """Yield the writes suggested by a response that names this revision, or by a key that lacks a write."""
+        """Yield the writes that a response suggests for this gap, because it names the revision or lacks a write."""
         plan = self._plan
         if gap in plan.owner:
             yield plan.owner[gap]
@@ -184,9 +185,9 @@ class BacktrackingSearch:
                     yield one
 
     def _options(self, step: int, gap: int, candidates: Iterable[UnknownWrite]) -> list[tuple[int, UnknownWrite]]:
-        """Return (gain, operation) of the candidates that can have taken effect at this gap, the greatest gain first.
+        """Return (gain, write) for the candidates that can have taken effect at this gap, the greatest gain first.
 
-        Among equal gains, the candidates called last come first.
+        If two gains are equal, the write called later comes first.
         """
         owner = self._plan.owner.get(gap)
         found: list[tuple[int, UnknownWrite]] = []
@@ -203,7 +204,7 @@ class BacktrackingSearch:
         return found
 
     def _gain(self, one: UnknownWrite, effect: Branch, step: int, gap: int) -> int | None:
-        """Return how much the write improves the fit of later responses; None if responses exclude the write."""
+        """Return by how much the write would improve the fit of later responses; None if responses exclude it."""
         for key, (value, _) in self._plan.shown.get(gap, {}).items():
             if effect.get(key) is None or (value is not None and effect[key] != value):
                 return None
@@ -266,7 +267,7 @@ class BacktrackingSearch:
         return step
 
     def _accept(self, fault: _Fault) -> int:
-        """Accept an unexplained contradiction: continue as if it had not occurred, and keep all choices before it."""
+        """Report a contradiction that was not explained, keep all choices before it, and continue behind it."""
         proven = self._left > 0 and self._wide and self._floor[0] == 0
         self._outcome.found.append(Contradiction(fault.row, fault.reason, proven))
         self._reported.add(fault.step)
@@ -282,7 +283,7 @@ class BacktrackingSearch:
             self._unsure.add(self._plan.owner[step.revision].op_id)
 
     def _stands(self, fault: _Fault) -> bool:
-        """Return whether all writes of the keys of this fault up to its revision are known for certain."""
+        """Return whether it is certain which writes changed the fault's keys up to the fault's revision."""
         revision = self._plan.steps[fault.step].revision
         return not any(
             one.earliest <= revision and (one.pinned is None or not one.sure or one.op_id in self._unsure)
@@ -291,7 +292,7 @@ class BacktrackingSearch:
         )
 
     def _back(self, fault: _Fault) -> int | None:
-        """Change one of the choices that the fault depends on; return the step to continue with, or None."""
+        """Change one of the choices on which the fault depends; return the step to continue with, or None."""
         if self._deepest is None or fault.step > self._deepest.fault.step:
             decisions = {choice.step: choice.chosen for choice in self._choices}
             self._deepest = _Deepest(fault, decisions)
@@ -300,7 +301,7 @@ class BacktrackingSearch:
             choice = self._choices.pop()
             self._undo(choice.store_mark, choice.mark)
             gap = self._plan.steps[choice.step].revision
-            # Candidates that were tried before count, too, even if they failed because of another contradiction.
+            # This includes candidates that were tried earlier and failed because of another contradiction.
             bears = any(one is not None and self._bears(one, conflict) for one in choice.tried)
             if not bears and not self._untried(choice, gap, conflict):
                 continue

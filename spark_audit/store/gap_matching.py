@@ -13,16 +13,16 @@ from spark_audit.store.revision_claims import RevisionRange, UnplacedWrite
 
 Choice: TypeAlias = Sequence[RevisionRange]  # A write may have any revision in one of these ranges.
 
-# The number of revisions visited on augmenting paths. Beyond this number, unmatched writes stay unmatched.
+# At most this many revisions are visited on augmenting paths. Writes that are unmatched then stay unmatched.
 STEPS_MAX = 2_000_000
 
 
 def choices_of(unplaced: Sequence[UnplacedWrite], reached: Sequence[int]) -> list[Choice]:
     """Return the revisions that each write may have.
 
-    `reached`: for each write, the highest revision returned before its call. If two writes of one key have the same
-    neighbours, the lower bound of the later write is not below that of the earlier one. A matching in the wrong order
-    is no problem, because the two writes can then exchange their revisions.
+    `reached`: for each write, the highest revision among the operations that returned before its call. If two writes of
+    one key have the same neighbours, the lower bound of the later one is raised to that of the earlier one. So if a
+    matching gives the later write the lower revision, the two writes can exchange their revisions.
     """
     found: list[Choice] = []
     before: tuple[str, int, int] | None = None
@@ -46,7 +46,7 @@ def alternatives_of(write: UnplacedWrite, floor: int) -> Iterator[RevisionRange]
 class Matched:
     """The result of a matching.
 
-    `left`: the indices of the writes without a revision. `owner`: the write of each matched revision.
+    `left`: the indices of the writes that got no revision. `owner`: revision → index of the write that got it.
     """
 
     left: Sequence[int]
@@ -54,19 +54,19 @@ class Matched:
 
 
 def unmatched(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Sequence[int]:
-    """Return the indices of the writes without a revision of their own.
+    """Return the indices of the writes that get no revision of their own.
 
-    They are as few as possible, within STEPS_MAX.
+    They are as few as possible, unless STEPS_MAX is reached.
     """
     return match_revisions(wanted, taken).left
 
 
 def match_revisions(wanted: Sequence[Choice], taken: Sequence[RevisionRange]) -> Matched:
-    """Return a maximum matching of writes and free revisions.
+    """Return a matching of writes with free revisions; it is a maximum matching unless STEPS_MAX is reached.
 
-    `taken`: revisions of acknowledged changes and claimed revisions, at least those within the ranges of `wanted`;
-    ascending. First the free revisions are assigned in order, each to the write whose first range has the lowest end,
-    in O(n log n). Then a shortest augmenting path is searched for each remaining write.
+    `taken`: the revisions of acknowledged changes and the claimed revisions, ascending. Those outside of the ranges of
+    `wanted` may be missing. First the free revisions are assigned in ascending order, each to the open write whose
+    first range ends soonest, in O(n log n). Then a shortest augmenting path is searched for each remaining write.
     """
     matching = _Matching(wanted, taken)
     left = [number for number in matching.in_order() if not matching.augment(number)]
@@ -79,12 +79,12 @@ class _Matching:
         self._firsts = [first for first, _ in taken]
         self.owner: dict[int, int] = {}  # Revision → write.
         self._has: dict[int, int] = {}  # Write → revision.
-        # Revisions reached by a failed search, which cannot be part of a successful one.
+        # Revisions that a failed search reached. No augmenting path leads through them.
         self._in_vain: set[int] = set()
         self._steps = 0
 
     def in_order(self) -> list[int]:
-        """Match writes with revisions of their first ranges only; return the remaining writes."""
+        """Match writes with revisions in their first ranges; return the indices of the remaining writes."""
         waiting = sorted(((choice[0], number) for number, choice in enumerate(self._wanted)), reverse=True)
         left: list[int] = []
         open_: list[tuple[int, int]] = []
@@ -108,7 +108,7 @@ class _Matching:
 
     def augment(self, number: int) -> bool:
         """Find an augmenting path from this write and apply it; return whether there is one."""
-        came_from: dict[int, int] = {}  # Revision → a write that may have it.
+        came_from: dict[int, int] = {}  # Revision → the write from which the search reached it.
         queue = deque([number])
         while queue:
             write = queue.popleft()

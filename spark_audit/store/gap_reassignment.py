@@ -1,12 +1,12 @@
-"""Decides keys again near unplaced writes (`store/revision_claims.py`) that find no free revision.
+"""Decides keys again near unplaced writes (`store/revision_claims.py`) for which there is no free revision.
 
-The order that proved a key is one of several, and it was chosen without regard to other keys. The free revisions are
-only known after all keys have an order. Consider a segment of a key between two operations that report a whole record,
-or absence. The rest of the history affects such a segment only by using some of the unknown writes.
-`store/segment_solver.py` decides a segment again, exactly. The revisions offered to its unknown writes are the free
-revisions and, at a higher cost, those of unplaced writes in other segments. A write that loses its revision gets
-another one in the next matching, or its segment is decided again. Each segment is verified, and all writes are matched
-again: docs/internals/audit-proofs.md, section 9.
+A key may have several valid orders, and the one that proved it was chosen without regard to other keys. The free
+revisions are known only after all keys have an order. A *segment* of a key lies between two operations that report a
+whole record, or absence. The rest of the history affects a segment only by using some of the unknown writes.
+`store/segment_solver.py` decides a segment again, by an exact search. It offers the unknown writes of the segment the
+free revisions and, at a higher cost, the revisions of unplaced writes in other segments. A write that loses its
+revision gets another one in the next matching, or its segment is decided again. Each new order of a segment is
+verified, and then all writes are matched again. See docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations
@@ -22,27 +22,26 @@ from spark_audit.store.gap_matching import Matched, choices_of, match_revisions
 from spark_audit.store.revision_claims import CallStamp, RevisionClaim, RevisionRange, UnplacedWrite
 from spark_audit.store.segment_solver import PlacedWrite, Segment, solve
 
-ROWS_MAX = 200_000  # The number of rows of a window, from `low` to `high`, that are read at once.
-# The number of rows of the key that are read on either side of a write; the second number is used if the first is not
-# enough.
+ROWS_MAX = 200_000  # A window with more rows than this from `low` to `high` is not read.
+# This many rows of the key are read on either side of a write. The second number is tried if the first is not enough.
 AROUND = (64, 4_096)
-# The numbers by which a part is extended on either side, in operations that report the whole record.
+# A part is extended, on either side, by this many operations that report a whole record. The numbers are tried in turn.
 WIDER = (0, 1, 4, 16, 64)
-# The number of rounds of reassignment. Each round decides again the parts around writes without a revision.
+# The most rounds of reassignment. Each round decides again the parts around writes without a revision.
 ROUNDS_MAX = 12
-TRIES_MAX = 4_000  # The number of segments decided in total. Most segments take a few milliseconds.
-# The number of revisions of one cost that are offered between two acknowledged operations: the highest ones.
+TRIES_MAX = 4_000  # The most segments decided in total. Most segments take a few milliseconds.
+# Of the revisions of equal cost between two acknowledged operations, this many are offered, the highest ones.
 ALIKE_MAX = 8
-_LOOKED_AT_MAX = 256  # The number of revisions examined to find the revisions that are offered.
-# The cost of a revision that another write has, and the cost if that write can have no other revision.
+_LOOKED_AT_MAX = 256  # The most free revisions between two acknowledged operations that are considered for an offer.
+# The cost of a revision that another write has, and its cost if that write can have no other revision.
 _HELD, _ALONE = 100, 300
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionWindow:
-    """A request for the rows of `key` that take part with revisions from `low` to `high`.
+    """A request for the rows of `key` that take part and have revisions from `low` to `high`.
 
-    `around`: the number of additional rows on either side, as far as there are any.
+    `around`: how many more rows of the key are requested on either side.
     """
 
     key: str
@@ -52,18 +51,18 @@ class RevisionWindow:
 
 
 class NearbyRows(Protocol):
-    """Access to those rows of one run that are needed to decide keys again."""
+    """Access to the rows of one run that are needed to decide keys again."""
 
     def reached(self, calls: Sequence[CallStamp], /) -> Sequence[int]:
-        """Return for each call the highest revision that had returned before it; 1 if none."""
+        """Return for each call the highest revision among the operations that returned before it; 1 if none did."""
         ...
 
     def rows_in(self, windows: Sequence[RevisionWindow], /) -> Iterable[Sequence[Any] | None]:
-        """Return for each window its rows, by rank; None if more than ROWS_MAX lie from `low` to `high`."""
+        """Return for each window its rows, sorted by rank; None if it has more than ROWS_MAX from `low` to `high`."""
         ...
 
     def unknown_writes(self, keys: Sequence[str], /) -> Mapping[str, Sequence[Any]]:
-        """Return for each of these keys its rows of unknown outcome, without reads."""
+        """Return for each of these keys its rows of unknown outcome, except for reads."""
         ...
 
 
@@ -71,8 +70,8 @@ class NearbyRows(Protocol):
 class _KeyState:
     """The unknown writes of a key.
 
-    `unknown`: op_id → the write, and the highest revision returned before its call. `claims`: claimed revision → op_id
-    of the write.
+    `unknown`: op_id → (write, floor). The floor is the highest revision among the operations that returned before the
+    call of the write. `claims`: claimed revision → op_id of the write that has it.
     """
 
     unknown: dict[int, tuple[Operation, int]]
@@ -81,7 +80,7 @@ class _KeyState:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The operations of a key with revisions from `after` (exclusive) to `until`. The state at `after` is `initial`."""
+    """A segment: the operations of a key with revisions in (`after`, `until`]. The state at `after` is `initial`."""
 
     key: str
     after: int
@@ -100,10 +99,7 @@ class _Part:
         )
 
     def cuts(self, write: UnplacedWrite) -> bool:
-        """Return whether a boundary of the part may separate the write from its revision.
-
-        A write without a revision may be on either side of the boundary.
-        """
+        """Return whether the write may be inside the part or outside of it, depending on the revision that it gets."""
         least, most = min(write.low, write.high), max(write.low, write.high)
         return write.key == self.key and not self.holds_write(write) and self.after < most and least <= self.until
 
@@ -118,12 +114,12 @@ def reassign(
 ) -> list[str]:
     """Decide keys again, so that each unplaced write gets a revision; return the keys for which this fails.
 
-    The result has the keys whose unplaced writes still have no revision, and those of `open_keys` that stay
-    unexplained. If the list is empty, every unplaced write of the run has a revision of its own, and all of `open_keys`
-    have an order by revisions.
+    `open_keys`: keys without a known order by revisions. The result has the keys that have an unplaced write still
+    without a revision, and those of `open_keys` for which no such order is found. If the result is empty, every
+    unplaced write of the run has a revision of its own, and all of `open_keys` have an order by revisions.
 
-    `reached`: for each unplaced write, the highest revision returned before its call. `taken`: all revisions of
-    acknowledged changes, and all claimed revisions.
+    `reached`: for each unplaced write, the highest revision among the operations that returned before its call.
+    `taken`: all revisions of acknowledged changes, and all claimed revisions.
     """
     reassignment = _Reassignment(unplaced, reached, claims, taken, rows)
     still_open = [key for key in sorted(open_keys) if not reassignment.decide(key)]
@@ -145,14 +141,14 @@ class _Reassignment:
         rows: NearbyRows,
     ) -> None:
         self.unplaced: list[UnplacedWrite] = []  # The unplaced writes of all keys, in the order of the last matching.
-        # Key → its unplaced writes, each with the highest revision returned before its call.
+        # Key → its unplaced writes, each with its floor (see `_KeyState`).
         self._of: dict[str, list[tuple[UnplacedWrite, int]]] = {}
         for write, floor in zip(unplaced, reached, strict=True):
             self._of.setdefault(write.key, []).append((write, floor))
         self._claims, self._taken, self._rows = claims, taken, rows
         self._firsts = [first for first, _ in taken]
         self._keys: dict[str, _KeyState | None] = {}
-        self._times_taken: dict[int, int] = {}  # Revision → how often a solution has used it, which raises its cost.
+        self._times_taken: dict[int, int] = {}  # Revision → how many solutions have used it. Each raises its cost.
         self._tries = 0
 
     def run(self, around: int) -> Sequence[int]:
@@ -164,9 +160,9 @@ class _Reassignment:
         return self._matched().left
 
     def decide(self, key: str) -> bool:
-        """Decide a whole key without a known order by revisions; return whether this succeeded.
+        """Find an order by revisions for a whole key that has none yet; return whether this succeeded.
 
-        The key is decided segment by segment between operations that report the whole record.
+        The key is decided one segment after the other. A segment that cannot be decided is joined with the one before.
         """
         self._of[key] = []
         (rows,) = self._rows.rows_in([RevisionWindow(key, 1, FOREVER, 0)])
@@ -198,7 +194,7 @@ class _Reassignment:
         return match_revisions(choices_of(self.unplaced, [floor for _, floor in pairs]), self._taken)
 
     def _round(self, found: Matched, around: int) -> bool:
-        """Decide again the parts around the writes that have no revision; return whether any part could be decided."""
+        """Decide again the parts around the writes without a revision; return whether this succeeded for any part."""
         left = [self.unplaced[number] for number in found.left]
         around_each = self._rows.rows_in([_window(write, around) for write in left])
         self._learn([write.key for write in left])
@@ -216,9 +212,9 @@ class _Reassignment:
         return bool(done)
 
     def _learn(self, keys: Sequence[str]) -> None:
-        """Fetch the state of these keys.
+        """Fetch the states of those of these keys that are not known yet.
 
-        A state is None if the unknown writes that took effect are not known, or one of them would be used twice.
+        A state is None if it is not certain which unknown writes took effect, or if one of them would be used twice.
         """
         fresh = sorted(set(keys) - self._keys.keys())
         if not fresh:
@@ -267,9 +263,10 @@ class _Reassignment:
         return Segment(part.initial, part.operations, self._offered(part, about, found, claimed), unknown)
 
     def _offered(self, part: _Part, about: _KeyState, found: Matched, claimed: set[int]) -> dict[int, int]:
-        """Return the free revisions with their costs.
+        """Return the revisions offered to unknown writes in the part, with their costs.
 
-        Between two operations, only the highest revisions of each cost, and those that a response named, are offered.
+        Between two operations, only two kinds of free revisions are offered: the highest ones of each cost, and those
+        that a response names.
         """
         offered = {revision: 0 for revision in about.claims if part.holds(part.key, revision)}
         before = part.after
@@ -318,7 +315,7 @@ class _Reassignment:
         self._of = {
             part.key: mine,
             **self._of,
-        }  # The key comes first in the next matching, so that its writes keep their revisions.
+        }  # The key is matched first in the next matching, so that its writes keep their revisions.
         for op, revision in placed:
             self._times_taken[revision] = self._times_taken.get(revision, 0) + 1
             if revision not in about.claims:
@@ -332,10 +329,10 @@ def _window(write: UnplacedWrite, around: int) -> RevisionWindow:
 
 
 def _part(key: str, low: int, high: int, operations: Sequence[Operation], around: int, more: int) -> _Part | None:
-    """Return the part around these revisions, extended by `more` operations on either side.
+    """Return the part around these revisions, extended on either side by `more` operations that report a whole record.
 
-    Only operations that report the whole record count for `more`. Return None if the state of the key at the beginning
-    of the part is not known, or if no such operation ends the part.
+    The result is None if the state of the key at the beginning of the part is not known, or if no operation that
+    reports a whole record ends the part.
     """
     shows = [(op.revision or 0, state) for op in operations if (state := _shown(op)) is not None]
     begins = [one for one in shows if one[0] < low]
@@ -364,7 +361,7 @@ def _part(key: str, low: int, high: int, operations: Sequence[Operation], around
 
 
 def _parts(key: str, operations: Sequence[Operation]) -> Iterator[_Part]:
-    """Yield the parts of a whole key, cut after operations that report the whole record."""
+    """Yield the parts of a whole key. Each part but the last ends with an operation that reports a whole record."""
     after, initial = 1, ABSENT
     begin = 0
     for number, op in enumerate(operations):
@@ -382,7 +379,7 @@ def _joined(part: _Part, following: _Part) -> _Part:
 
 
 def _shown(op: Operation) -> State | None:
-    """Return the state after the operation if it reports the whole record, otherwise None."""
+    """Return the state after the operation if its response shows this state completely, otherwise None."""
     if len(op.steps) != 1 or op.guards:
         return None
     step = op.steps[0]

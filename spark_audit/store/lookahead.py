@@ -1,7 +1,7 @@
-"""Checks whether the later responses about a key can be explained from the record that is now in the store.
+"""Checks whether later responses about a key can follow from the record that the key has now.
 
-Responses are stored only for keys that an unknown write may have changed. A score of IMPOSSIBLE is exact: no matter
-which unknown writes follow, some response would be contradicted. The other scores only rank candidates.
+Responses are kept only for keys that an unknown write may have changed. The score IMPOSSIBLE is certain: no matter
+which unknown writes take effect later, some response contradicts the record. All other scores only rank candidates.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Row: TypeAlias = Mapping[str, Any]
 _Observed: TypeAlias = tuple[str, Row | None, tuple[str, str | None] | None]  # (key, seen, wrote): see Observation.
 
 FITS, WANTING, DOUBTFUL, IMPOSSIBLE = 1_000, 500, 100, 0
-"""How well a record fits the next observation. From WANTING, the number of missing unknown writes is subtracted."""
+"""How well a record fits the next observations. If unknown writes are missing, the score is WANTING minus their number.
+"""
 
-# The number of later responses that are compared. The first response that reports a version decides; later responses
+# At most this many later responses are compared. A response that reports a version decides, so the responses after it
 # are ignored.
 AHEAD_MAX = 12
 _MISSING_MAX = 300
-# Subtracted for a record of another creation, for which at least a deletion and a write are missing. The number is only
-# a weight.
+# Counts as the number of missing writes if the reported record was created anew: a deletion, a put, and maybe more.
 _OTHER_LIFE = 10
 _ABSENT: Row = {"found": False}
 _PRESENT: Row = {"found": True}
@@ -36,9 +36,10 @@ _NUMBERS = {"mod_revision", "create_revision", "version"}
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One report of a row about a key:
+    """What a row shows about a key.
 
-    `seen` (None if the row reports no record), and `wrote`, which takes effect after it.
+    `seen`: the record, or absence, that the row found; None if it does not report this. `wrote`: what the row wrote
+    after that.
     """
 
     step: int
@@ -60,7 +61,7 @@ class _KeyHistory:
 
 
 class Lookahead:
-    """The observations of the keys in `open_keys`.
+    """The observations of the keys in `open_keys`, which unknown writes may have changed.
 
     `gaps`: the revisions, ascending, at which unknown writes may have taken effect.
     """
@@ -83,7 +84,7 @@ class Lookahead:
         return noted
 
     def forget(self, keys: Iterable[str]) -> None:
-        """Drop the observations of these keys, which are violations by themselves: no report about them is reliable."""
+        """Drop the observations of these keys, which are violations by themselves, so that no report is reliable."""
         for key in keys:
             if key in self._by_key:
                 self._by_key[key] = _KeyHistory()
@@ -144,7 +145,7 @@ class Lookahead:
             yield key, _ABSENT, None
 
     def score(self, key: str, record: Record, step: int, revision: int, hints: bool) -> int:
-        """Return how well `record`, the record of the key after `step` (at `revision`), fits later observations."""
+        """Return how well a record fits the observations after `step`. `revision`: that of `step`."""
         history = self._by_key.get(key)
         if history is None:
             return FITS
@@ -169,8 +170,8 @@ class Lookahead:
     def _judge(self, have: Record, observation: Observation, now: int, rewritten: bool, hints: bool) -> int | None:
         """Return the score of a record against one observation.
 
-        Return None if the record agrees, so that later observations may decide. `now`: a revision; all writes that are
-        not placed yet have higher revisions.
+        The result is None if the record agrees with the observation, but does not yet decide the score. `now`: the
+        revision that the replay has reached; all unknown writes that are not placed yet get higher ones.
         """
         seen = observation.seen
         assert seen is not None
@@ -198,8 +199,8 @@ class Lookahead:
             return IMPOSSIBLE
         if _same(seen, have):
             return None if seen_version is None else FITS
-        # If the same record is seen with other numbers, a write is missing between `now` and the write that made the
-        # record.
+        # The revision agrees, but the version or the creation does not. So a write is missing between `now` and the
+        # write that made the record.
         if not rewritten or not self._has_gap(now, mod):
             return IMPOSSIBLE
         return _missing(seen_create, seen_version, create, version, now)
@@ -214,9 +215,9 @@ def _same(seen: Row, have: Record) -> bool:
 
 
 def _missing(seen_create: int | None, seen_version: int | None, create: int, version: int, now: int) -> int:
-    """Return the score of a record with `create` and `version`.
+    """Return the score of a record that has `create` and `version` although a response reports other numbers.
 
-    The score decreases with the number of writes that are missing between this record and the reported one.
+    The score is lower the more writes are missing between this record and the reported one.
     """
     if seen_create is not None and seen_create != create:
         return WANTING - _OTHER_LIFE if seen_create > now else IMPOSSIBLE
@@ -234,5 +235,5 @@ def _expectation(row: Row) -> Row:
 
 
 def _equal(target: str, value: object) -> Row:
-    """The observation that a successful comparison reports."""
+    """Return what a successful comparison for equality shows of the record that it found."""
     return _ABSENT if target in _NUMBERS and value == 0 else {"found": True, target: value}

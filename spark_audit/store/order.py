@@ -1,11 +1,11 @@
-"""The store-wide properties that revisions alone decide, for rows in memory (Spark: `spark/order.py`).
+"""Checks two properties of the whole store from the revisions alone, for rows in memory (Spark: `spark/order.py`).
 
-Order: if an operation returned before the call of another operation, on any key, the second carries no lower revision
-than the first. If the second changed something, it carries a higher revision. In the order (revision, writer first,
-call), this means that no operation returned before an earlier one of the order was called.
+Order: if operation A returned before operation B was called, even on another key, B must not carry a lower revision
+than A. If B changed something, its revision must be higher. So in the order (revision, writer first, call), no
+operation returned before the call of an operation that precedes it.
 
-Unique: no two acknowledged writes that changed something carry the same revision. Revisions that no write carries are
-only counted, because writers outside of the history may exist.
+Uniqueness: two acknowledged operations that changed something must not carry the same revision. Revisions that no such
+operation carries are counted, but they are no violation, because writers outside of the history may have made them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_audit.history.effects import changed, rank
 class OutOfOrder:
     """A pair of operations that breaks the order.
 
-    `late` had returned before `early` was called, yet carries a revision that is not lower.
+    `late` returned before `early` was called, but it comes after `early` in the order of revisions.
     """
 
     late: Mapping[str, Any]
@@ -32,9 +32,9 @@ class OutOfOrder:
 def out_of_order(rows: Iterable[Mapping[str, Any]], clocks: Clocks) -> Iterator[OutOfOrder]:
     """Yield each operation of one run that breaks the order, with another operation that shows the violation.
 
-    `rows`: the rows that take part.
+    `rows`: the rows that take part (`takes_part` in history/effects.py).
     """
-    latest: dict[str, Mapping[str, Any]] = {}  # Clock → the row called last, among the rows so far in the order.
+    latest: dict[str, Mapping[str, Any]] = {}  # Clock → the row with the greatest call among the rows handled so far.
     for row in sorted(rows, key=rank):
         for clock, other in latest.items():
             margin = clocks.margin_ns(row["clock_id"], clock)
@@ -48,10 +48,10 @@ def out_of_order(rows: Iterable[Mapping[str, Any]], clocks: Clocks) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class Uniqueness:
-    """The uniqueness of the revisions of one run.
+    """The uniqueness of the revisions of acknowledged writes in one run.
 
-    `repeated`: revision → the writes that share it. `gaps`: the number of revisions that no write carries, between the
-    least and the greatest revision of a write. `writes`: the number of writes.
+    `repeated`: revision → the writes that share it. `gaps`: how many revisions between the least and the greatest one
+    no write carries. `writes`: the number of writes.
     """
 
     repeated: dict[int, list[Mapping[str, Any]]]
@@ -60,7 +60,7 @@ class Uniqueness:
 
 
 def uniqueness(rows: Iterable[Mapping[str, Any]]) -> Uniqueness:
-    """Return the uniqueness of the acknowledged writes of one run. `rows`: the rows that take part."""
+    """Check the uniqueness of the revisions in one run. `rows`: the rows that take part."""
     by_revision: dict[int, list[Mapping[str, Any]]] = {}
     for row in sorted(filter(changed, rows), key=rank):
         by_revision.setdefault(row["revision"], []).append(row)

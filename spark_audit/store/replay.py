@@ -1,9 +1,9 @@
-"""Listings and transactions checked against the whole store, by a replay in the order of revisions.
+"""Checks listings and transactions against the whole store, by a replay in the order of revisions.
 
-A listing must report exactly the live keys of its interval at its revision, in order, with limit and count; a
-transaction must have evaluated its comparisons correctly. Without writes of unknown outcome, the rows are streamed and
-only the store is kept. With such writes, `store/backtracking.py` searches for the revision of each of them. All
-responses, including those about single keys, must then follow from the store.
+A listing must report exactly the live keys of its interval at its revision, in order, and obey its limit; its count
+must be right. A transaction must have evaluated its comparisons correctly. If no write has an unknown outcome, the rows
+are streamed, and only the store is in memory. Otherwise, `store/backtracking.py` searches for the revision of each
+unknown write. All responses, including those about single keys, must follow from the store.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from spark_audit.store.replay_plan import Hint, ReplayPlan, hint_of, plan_replay
 
 Row: TypeAlias = Mapping[str, Any]
 
-# A run without listings and transactions is replayed only up to this number of rows, because it is in memory as a
-# whole.
+# A run without listings and transactions is replayed only if it has at most this many rows, because all of them are in
+# memory at once.
 REPLAY_ROWS_MAX = 200_000
 
 __all__ = [
@@ -47,7 +47,7 @@ def contradictions(
     """Replay one run. `ordered`: the rows that take part, sorted by `position`.
 
     `unknown`: the rows of unknown outcome; `hints`: the reports of weak reads; `wrong`: keys that are a violation by
-    themselves. Memory holds the live store, or the whole run if an unknown write may have changed something.
+    themselves. The live store is in memory, and, if there are unknown writes, all rows of the run, too.
     """
     unsettled = [row for row in unknown if row["op"] not in ("get", "range")]
     hinted = sorted(hints, key=lambda hint: (hint.revision, hint.key, hint.value or "")) if unsettled else ()
@@ -68,9 +68,9 @@ def _stream(ordered: Iterable[Row], wrong: frozenset[str]) -> Iterator[Contradic
 
 
 def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
-    """Run a fast search, then a wide one, then one without hints, because hints may mislead.
+    """Run a fast search, then a wide one, then a wide one without hints, until one explains the run.
 
-    Only a wide search proves a contradiction.
+    The last search ignores hints, because they may mislead. Only a wide search proves a contradiction.
     """
     for wide in (False, True):
         outcome = BacktrackingSearch(prepared, hints=True, wide=wide, steps_again_max=steps_again_max).run(stop=True)
@@ -80,18 +80,18 @@ def _search(prepared: ReplayPlan, steps_again_max: int) -> Outcome:
 
 
 def worth_replaying(multi_key: int, rows: int, unproven: bool) -> bool:
-    """Return whether to replay a run.
+    """Return whether to replay a run. `multi_key`: its number of listings and transactions over several keys.
 
-    Listings and transactions are always replayed. Any other run is replayed only if some key needs a replay and the run
-    is small.
+    A run that has any of these is always replayed. Any other run is replayed only if some key needs a replay
+    (`unproven`) and the run is small.
     """
     return multi_key > 0 or (unproven and rows <= REPLAY_ROWS_MAX)
 
 
 def left_open(rows: int, keys: Sequence[str] = ()) -> str:
-    """Return why a run of this many rows stays undecided: some key needs a replay, for which the run is too long.
+    """Return why a run stays undecided if some key needs a replay, but the run has too many rows for it.
 
-    `keys`: the keys for which no order was found that uses the free revisions.
+    `keys`: the keys for which no order with the free revisions was found.
     """
     found = f"(of {len(keys)} keys, the first is {keys[0]}, no order was found with the revisions that are free)"
     named = f" {found}" if keys else ""
@@ -102,7 +102,7 @@ def left_open(rows: int, keys: Sequence[str] = ()) -> str:
 
 
 def replayable(rows: Iterable[Row]) -> tuple[int, str | None]:
-    """Return the number of listings and transactions of one run, and why they cannot be replayed (None: they can)."""
+    """Return how many rows of one run no single key can decide, and why they cannot be replayed (None if they can)."""
     multi_key, without_revision = 0, 0
     for row in rows:
         multi_key += row["status"] != "fail" and is_multi_key(row)

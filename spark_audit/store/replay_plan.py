@@ -1,8 +1,9 @@
-"""The plan of a replay with unknown writes, made in one pass over the rows of a run.
+"""Plans a replay with unknown writes.
 
-Its steps are the rows in the order of revisions and, before each row, the gaps up to its revision. At a gap, one
-unknown write may have taken effect, or a write that has no row in the history. If many consecutive gaps cannot be
-distinguished, the plan keeps only as many of them as there are writes to place.
+The steps of the plan are the rows in the order of revisions, and, before each row, the gaps up to its revision. A gap
+is a revision that no acknowledged change carries. One unknown write may have taken effect there, or a write that has no
+row in the history. If no response names any of several consecutive gaps, the plan keeps only as many of them as there
+are writes to place.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ Row: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """The report of a weak read: a write of the key at this revision (`value` None: a deletion). It proves nothing."""
+    """What a weak read suggests: a write of the key at this revision. It proves nothing.
+
+    `value`: the value written; None for a deletion, or if the value was not reported.
+    """
 
     key: str
     revision: int
@@ -34,9 +38,9 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
-    """A step of the replay: a row, with its request if it has one, or a gap (`row` is None).
+    """A step of the replay: a row, or, if `row` is None, a gap.
 
-    `touched`: the keys of `Lookahead` that the row reports on.
+    `request`: that of a range or transaction. `touched`: the keys of `Lookahead` about which the row shows something.
     """
 
     revision: int
@@ -49,8 +53,9 @@ class ReplayStep:
 class ReplayPlan:
     """The plan of a replay.
 
-    `shown`: gap → key → (value or None, the row that shows it). `hinted`: gap → key → value. `owner`: gap → the write
-    that took effect there.
+    `shown`: gap → key → (value, row), for each record that the row reports with the revision of the gap; the value is
+    None if it is not reported. `hinted`: gap → key → value, from weak reads. `owner`: gap → the write that is pinned to
+    it.
     """
 
     steps: list[ReplayStep]
@@ -61,13 +66,13 @@ class ReplayPlan:
     hinted: dict[int, dict[str, str | None]] = field(default_factory=dict)
     owner: dict[int, UnknownWrite] = field(default_factory=dict)
     by_key: dict[str, list[UnknownWrite]] = field(default_factory=dict)
-    part_of: dict[str, int] = field(default_factory=dict)  # Key → the part shared by the operations that name it.
-    first_gap: int = 0  # No unknown write can have taken effect before this revision.
+    part_of: dict[str, int] = field(default_factory=dict)  # Key → `UnknownWrite.part` of the writes that name it.
+    first_gap: int = 0  # The lowest revision that an unknown write can have.
 
     def keys_of(self, step: ReplayStep, keys: Iterable[str]) -> frozenset[str]:
-        """Return the `keys` of a conflict at this step.
+        """Return the keys of a conflict at this step.
 
-        `*` is replaced by the keys of its listings that unknown writes may write.
+        If `keys` has a `*`, the result is instead all keys in the listings of the step that unknown writes may change.
         """
         if "*" not in keys or step.row is None or step.request is None:
             return frozenset(keys)
@@ -76,7 +81,7 @@ class ReplayPlan:
 
 
 def position(row: Row) -> tuple[int, int, int, int]:
-    """Return the position of a row in the replay: its revision, or the one that its listing is pinned to."""
+    """Return the sort key of a row in the replay. A listing that is pinned to a revision comes at this revision."""
     pinned = parse_request(row)["revision"] if row["op"] == "range" else None
     return (pinned, 1, row["call_ns"], row["op_id"]) if pinned else rank(row)
 
@@ -84,9 +89,9 @@ def position(row: Row) -> tuple[int, int, int, int]:
 def plan_replay(
     unknown: Iterable[Row], rows: Sequence[Row], hints: Iterable[Hint], clocks: Clocks, wrong: frozenset[str]
 ) -> ReplayPlan | None:
-    """Plan the replay of one run. `rows`: sorted by `position`; `wrong`: keys that are a violation by themselves.
+    """Plan the replay of one run; return None if there is no unknown write to place.
 
-    Return None if there is no unknown write to place.
+    `rows`: sorted by `position`. `wrong`: keys that are a violation by themselves.
     """
     found = unknown_writes(unknown, rows, clocks)
     if not found:
@@ -143,7 +148,7 @@ def _note_shown(made: ReplayPlan, key: str, observation: Observation, row: Row, 
 
 
 def _pin(made: ReplayPlan) -> None:
-    """Pin an unknown write to a gap if it is the only one that can have written a value reported with this revision."""
+    """Pin an unknown write to a gap if no other write can have made a record that is reported with this revision."""
     for gap, by_key in made.shown.items():
         for key, (value, _) in by_key.items():
             if value is None:
@@ -157,9 +162,9 @@ def _pin(made: ReplayPlan) -> None:
 
 
 def _named_revisions(rows: Iterable[Row], found: Iterable[UnknownWrite], hints: Iterable[Hint]) -> list[int]:
-    """Return the revisions that a response, request or hint names, ascending.
+    """Return the revisions that a response, a request or a hint names, ascending.
 
-    Gaps at these revisions can be distinguished.
+    A comparison with a revision names the revisions next to it, too.
     """
     named = {hint.revision for hint in hints}
     for row in [*rows, *(one.row for one in found)]:
@@ -182,7 +187,7 @@ def _numbers(output: Row | None) -> Iterator[int]:
 
 
 def _gaps(rows: Sequence[Row], found: Sequence[UnknownWrite], named_revisions: Sequence[int]) -> Iterator[int]:
-    """Yield the gaps, ascending. Revisions above all responses are left out, as no response shows a write there."""
+    """Yield the gaps, ascending. No response can show a write at a revision above all rows, so these are left out."""
     taken = {row["revision"] for row in rows if changed(row)}
     earliest = sorted(one.earliest for one in found)
     before = 1  # The revision of the empty store.
@@ -199,7 +204,7 @@ def _gaps(rows: Sequence[Row], found: Sequence[UnknownWrite], named_revisions: S
 
 
 def hint_of(row: Row) -> Iterator[Hint]:
-    """Yield the hint of a weak read: the write that it reports. Yield nothing for any other row."""
+    """Yield the hint of a weak read, if it reports the revision of a write. Other rows yield nothing."""
     if row["op"] != "get" or row["status"] != "ok" or row.get("consistency") not in WEAK:
         return
     output = row["output"]

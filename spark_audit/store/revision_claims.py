@@ -1,14 +1,15 @@
-"""Claims of single keys on revisions, for writes of unknown outcome, to be compared with all other rows of the run.
+"""The revisions that the unknown writes of each key have or need. They must fit all other rows of the run.
 
-A *claim*: a linearizable response reported a record whose revision no acknowledged write of the key carries. So an
-unknown write has this revision. The write is a change like any other, but it never returned. No other write may have
-its revision. No operation that returned before the call of the write may carry this revision or a higher one.
+A *claim* is a revision that no acknowledged write of the key carries, but that a linearizable response reported for a
+record of the key. So an unknown write has this revision. No other write of the run may have it. No operation that
+returned before the call of the unknown write may carry this revision or a higher one.
 
-An *unplaced write*: an unknown write, in the order that proves the key, whose revision no response named. Its revision
-lies between those of its neighbours and above all revisions that had returned before its call. No other write has the
-same revision. If every unplaced write of a run finds a revision of its own, the orders of all keys are parts of one
-order of the whole store that explains every response. A replay of the store (`replay.py`) could then add nothing except
-for listings and transactions over several keys. See docs/internals/audit-proofs.md, section 9.
+An *unplaced write* is an unknown write, in the order that proves the key, whose revision no response named. Its
+revision must lie between those of its neighbours in this order, and above those of all operations that returned before
+its call. No other write may have the same revision. If every unplaced write of a run can be given such a revision, the
+orders of all keys are parts of one order of the whole store, and this order explains every response except those of
+listings and of transactions over several keys. Only for these is a replay of the store (`replay.py`) still needed. See
+docs/internals/audit-proofs.md, section 9.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ RevisionRange: TypeAlias = tuple[int, int]  # (first, last)
 class RevisionClaim:
     """A claim: a revision that responses show to belong to an unknown write.
 
-    `by`: (op_id, call, clock) of the write; if several writes can have the revision, the write with the least call.
-    `by` is None if the responses do not name the value, if the calls of several clocks cannot be ordered, or if there
-    are fewer writes than revisions.
+    `by`: (op_id, call, clock) of that write. If several writes can have the revision, the one called first is chosen.
+    `by` is None if the responses do not name the value, if the calls are stamps of several clocks, or if there are
+    fewer writes than revisions.
     """
 
     key: str
@@ -42,10 +43,10 @@ class RevisionClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedWrite:
-    """An unknown write, called at `call_ns`, that had a revision from `low` to `high`.
+    """An unplaced write, called at `call_ns`. Its revision lies in [`low`, `high`], or in a range of `also`.
 
-    The unplaced writes of a key are given in its order. `also`: alternative ranges, in which the write changes nothing
-    that a response reports (`key/unplaced_writes.py`). `op_id`: -1 if it is not known.
+    The unplaced writes of a key are listed in the order that proves the key. `also`: alternative ranges, to which the
+    write can be moved without a change to any response (`key/unplaced_writes.py`). `op_id`: -1 if it is not known.
     """
 
     key: str
@@ -79,7 +80,7 @@ class Traces:
 
     @classmethod
     def from_json(cls, key: str, text: str | None) -> Traces:
-        """Return traces from JSON: the inverse of `to_json`."""
+        """Return the traces that `to_json` wrote."""
         if text is None:
             return cls()
         claims, unplaced = json.loads(text)
@@ -115,7 +116,7 @@ def claims_of(key: str, operations: Sequence[Operation]) -> tuple[RevisionClaim,
 
 
 def _writers(operations: Iterable[Operation], value: str) -> list[Operation]:
-    """Return the unknown writes that may have made this value, by call."""
+    """Return the unknown writes that may have made this value, sorted by call."""
     found = {
         op.op_id: op
         for op in operations
@@ -127,14 +128,14 @@ def _writers(operations: Iterable[Operation], value: str) -> list[Operation]:
 
 
 def _matched(writers: Sequence[Operation], revisions: int) -> list[tuple[int, int, str] | None]:
-    """Match the i-th call with the i-th revision.
+    """Match the write with the i-th call with the i-th revision. Return the `by` of each revision.
 
-    If some call is too late for its revision in this matching, the same holds for every other matching.
+    If some call is too late for its revision in this matching, some call is too late in every other matching, too.
     """
     if len({op.clock for op in writers}) > 1:
         return [None] * revisions
     if any(step.kind == "append" for op in writers for step in op.steps):
-        writers = [*writers[:1]] * revisions  # With appends, each of these writes may have made any of these records.
+        writers = [*writers[:1]] * revisions  # An append may have made any of these records, so the first call is used.
     by = [(op.op_id, op.call_ns, op.clock) for op in writers[:revisions]]
     return [*by, *[None] * (revisions - len(by))]
 

@@ -1,10 +1,10 @@
-"""Decides exactly where the unknown writes of a segment of one key took effect, using the offered revisions.
+"""Finds the cheapest way in which unknown writes, at the offered revisions, explain a segment of one key.
 
-The acknowledged operations are in the order of their revisions, and an unknown write is placed at the revision that it
-is given, so every state is completely known. The cheapest solution is found in one pass over the revisions, which keeps
-all states that are possible at each revision. No response distinguishes unknown puts whose value no operation names,
-nor unknown deletions. These writes are used in the order of their floors, the lowest first. The floor of a write is the
-highest revision returned before its call.
+The acknowledged operations are in the order of their revisions, and each unknown write is placed at the revision that
+it is given, so every state is completely known. One pass over the revisions, which keeps all states that are possible
+at each revision, finds the cheapest solution. No response distinguishes between unknown puts whose values no operation
+names, or between unknown deletions. These writes are used in the order of their floors, the lowest first. The floor of
+a write is the highest revision among the operations that returned before its call.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from spark_audit.model.key import State, advance
 
 PlacedWrite: TypeAlias = tuple[Operation, int]  # A write and its revision.
 
-# The number of states kept at one revision: the cheapest ones. Histories of real runs need tens of states.
+# At most this many states, the cheapest ones, are kept at one revision. Histories of real runs need tens of states.
 STATES_MAX = 2_000
-STEPS_MAX = 200_000  # The number of operations tried on states of one segment, which takes about a second.
-# Replaces all revisions that no response names, so that states which differ only in such revisions are merged.
+STEPS_MAX = 200_000  # In one segment, operations are tried on states at most this often, which takes about a second.
+# Replaces every revision that no response names, so that states which differ only in such revisions are merged.
 _UNNAMED = -1
-_ANY = "\ud800 of unknown outcome"  # Replaces every value that no operation names, for the same reason.
+# Replaces every value that no operation names, so that states which differ only in such values are merged.
+_ANY = "\ud800 of unknown outcome"
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A segment of one key, from the state `initial` on.
 
-    `operations`: completed operations by rank; the state after the last one does not matter. `offered`: the cost of
-    each offered revision. `unknown`: the writes that may take effect here, each with the highest revision returned
-    before its call (its floor).
+    `operations`: the completed operations, sorted by rank; the state after the last one does not matter. `offered`: the
+    cost of each offered revision. `unknown`: the writes that may take effect in the segment, each with its floor.
     """
 
     initial: State
@@ -43,15 +43,16 @@ class Segment:
 
 
 def solve(segment: Segment) -> tuple[PlacedWrite, ...] | None:
-    """Return the unknown writes of a cheapest order, with their revisions; None if the bounds allow no order."""
+    """Return the unknown writes of a cheapest valid order, with their revisions; None if no order is found."""
     made = _Solver(segment).run()
     return made if made is not None and verifies(segment, made) else None
 
 
 def verifies(segment: Segment, placed: Sequence[PlacedWrite]) -> bool:
-    """Return whether every response follows if these writes take effect.
+    """Return whether every response follows if these writes take effect at their revisions.
 
-    Each write must be used at most once, at an offered revision above its floor that no other write uses.
+    Each write must be used at most once. Its revision must be offered, be above its floor, and belong to no other
+    write.
     """
     floors = {op.op_id: floor for op, floor in segment.unknown}
     if len({op.op_id for op, _ in placed}) < len(placed) or len({revision for _, revision in placed}) < len(placed):
@@ -74,10 +75,11 @@ class _Trail:
     before: _Trail | None
 
 
-_StateKey: TypeAlias = tuple[State, frozenset[int]]  # A state, and the distinguishable writes that are used.
+# (state, the distinguishable writes that are used: their indices in `_Solver._others`)
+_StateKey: TypeAlias = tuple[State, frozenset[int]]
 # (cost, number of indistinguishable puts used, number of indistinguishable deletions used, writes placed)
 _Path: TypeAlias = tuple[int, int, int, _Trail | None]
-# For each state, the paths that no other path dominates in all three numbers.
+# For each state, the paths to it. A path is left out if another one is at most as high in all three numbers.
 _States: TypeAlias = dict[_StateKey, list[_Path]]
 
 
@@ -115,7 +117,7 @@ class _Solver:
         return tuple(reversed(placed))
 
     def _places(self) -> Iterator[tuple[int, Operation | None]]:
-        """Yield operations and offered revisions in order, up to the last operation."""
+        """Yield the operations and the offered revisions in ascending order, up to the last operation."""
         left = sorted(self._segment.offered, reverse=True)
         for op in self._segment.operations:
             while left and left[-1] <= (op.revision or 0):
@@ -132,9 +134,9 @@ class _Solver:
         return met
 
     def _offer(self, states: _States, revision: int) -> _States:
-        """Return the states with an unknown write at this revision, and those without one.
+        """Return the states after an unknown write at this revision, together with the states without such a write.
 
-        If a record of this revision was seen, only the states with a write are returned.
+        If a response reports a record of this revision, only the states after a write are returned.
         """
         must = revision in self._seen
         met: _States = {} if must else {key: list(ways) for key, ways in states.items()}
@@ -145,7 +147,7 @@ class _Solver:
         return met
 
     def _offer_others(self, met: _States, key: _StateKey, ways: Sequence[_Path], revision: int) -> None:
-        """Add the states after each write that responses distinguish."""
+        """Add the states after each of the distinguishable writes."""
         (state, used), seen = key, self._seen.get(revision)
         for number, (op, floor) in enumerate(self._others):
             if floor >= revision:
@@ -159,7 +161,7 @@ class _Solver:
                     _keep(met, (after, used | {number}), way)
 
     def _offer_alike(self, met: _States, key: _StateKey, ways: Sequence[_Path], revision: int) -> None:
-        """Add the states after the next put and after the next deletion that no response distinguishes."""
+        """Add the states after the next indistinguishable put, and those after the next indistinguishable deletion."""
         state, used = key
         name, price = self._name(revision), self._price(revision)
         with_put = self._after(state, _HIDDEN, name) if self._puts else None
@@ -197,9 +199,10 @@ def _least(item: tuple[_StateKey, list[_Path]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The revisions and values that responses can distinguish.
+    """The revisions and values that the operations of a segment name.
 
-    `seen`: revision of a reported record that no completed write of the segment carries → the value if it was reported.
+    `seen`: revision of a reported record, if no completed write of the segment carries it → the record's value, or None
+    if no response reports the value.
     """
 
     revisions: frozenset[int]

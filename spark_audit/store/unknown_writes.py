@@ -1,8 +1,8 @@
 """Writes of unknown outcome in the whole store: what each would change, and its lowest possible revision.
 
-Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries. Every transaction that
-changes something has a revision of its own. The write cannot have taken effect before its call, so its revision is
-above every revision that a response had carried by then.
+Such a write may have taken effect at a *gap*: a revision that no acknowledged change carries. No two writes have the
+same revision. An unknown write cannot have taken effect before its call, so its revision is above those of all
+operations that returned before this call.
 
 See docs/reference/specification.md#81-records-and-revisions.
 """
@@ -27,10 +27,11 @@ Branch: TypeAlias = dict[str, str | None]
 class UnknownWrite:
     """One write of unknown outcome.
 
-    `branches`: for each outcome of its comparisons, key → value written (None: deleted). `earliest`: the lowest
-    revision that the write can have. `pinned`: the only revision that the write can have, according to some response.
-    `sure`: whether all effects of the write are known. `hinted`: the revision that a weak read reports for the write.
-    `part`: a number shared by operations that are connected through keys.
+    `branches`: key → value written (None: deleted), for each branch of a transaction; other writes have one branch.
+    `earliest`: the lowest revision that the write can have. `pinned`: the revision of a reported record that only this
+    write can have made. `sure`: whether it is certain which branch of the write ran. `hinted`: the revision that a weak
+    read suggests for the write. `part`: the number of its part; two writes are in the same part if they are connected
+    through shared keys, directly or through other writes.
     """
 
     row: Row
@@ -55,7 +56,7 @@ class UnknownWrite:
         return int(self.row["op_id"])
 
     def effect(self, record: Callable[[str], Record]) -> Branch:
-        """Return exactly what the write would change in this store. If it would change nothing, the result is empty."""
+        """Return what the write would change in this store; empty if it would change nothing."""
         row = self.row
         if self.request is not None:
             held = all(holds(record(compare["key"]), compare) for compare in self.request["compares"])
@@ -69,7 +70,7 @@ class UnknownWrite:
         return {key: value for key, value in made.items() if value is not None or record(key)[0] is not None}
 
     def may_write(self, key: str, value: str | None) -> bool:
-        """Return whether the operation can have written this value, or, if `value` is None, any value."""
+        """Return whether the write can have given this value to the key. If `value` is None: any value at all."""
         if self.row["op"] == "append":
             return key in self.keys
         return any(branch.get(key) is not None and value in (None, branch[key]) for branch in self.branches)
@@ -78,7 +79,7 @@ class UnknownWrite:
 def unknown_writes(rows: Iterable[Row], completed: Sequence[Row], clocks: Clocks) -> list[UnknownWrite]:
     """Return the rows of unknown outcome that may have changed something.
 
-    `completed`: the rows that carry a revision.
+    `completed`: the completed rows that carry a revision.
     """
     returned = ReturnedRevisions(completed, clocks)
     found: list[UnknownWrite] = []
@@ -108,7 +109,7 @@ def _writes(steps: Iterable[Request]) -> Branch:
 
 
 class ReturnedRevisions:
-    """The highest revision returned before a given time, per clock."""
+    """An index of completed rows, by clock and return: the highest revision among those that returned before a time."""
 
     def __init__(self, completed: Sequence[Row], clocks: Clocks) -> None:
         self._clocks = clocks
@@ -121,7 +122,7 @@ class ReturnedRevisions:
             self._known[clock] = ([end for end, _ in pairs], list(accumulate((r for _, r in pairs), max)))
 
     def highest_before(self, call_ns: int, clock_id: str) -> int:
-        """Return the highest revision returned before this stamp of this clock."""
+        """Return the highest revision among the rows that returned before this stamp of this clock."""
         highest = 1  # The revision of the empty store.
         for clock, (ends, revisions) in self._known.items():
             margin = self._clocks.margin_ns(clock, clock_id)
@@ -132,7 +133,7 @@ class ReturnedRevisions:
 
 
 def _number_parts(found: Sequence[UnknownWrite]) -> None:
-    """Give the same number to operations that are connected by shared keys, directly or through other operations."""
+    """Set `part` of these writes."""
     leader: dict[str, str] = {}
 
     def top(key: str) -> str:

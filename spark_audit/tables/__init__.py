@@ -1,4 +1,4 @@
-"""Histories as Arrow tables: reading, checking, ordering, shuffling.
+"""Reads, checks, orders and shuffles histories as Arrow tables.
 
-Both engines use this code. This package imports neither `local` nor `spark`.
+The local and the Spark engine use this package, which imports neither `local` nor `spark`.
 """

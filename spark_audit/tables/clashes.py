@@ -1,4 +1,4 @@
-"""Finds rows that contradict each other: an op_id twice in a run, or a client with two operations open at once."""
+"""Finds rows that contradict each other: by the same op_id in a run, or by two open operations of one client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from spark_audit.tables.frame import Bools, Frame, Int32s, Int64s
 
 
 def clashes(frame: Frame) -> Iterator[tuple[int, str]]:
-    """Yield (row, reason) of each row that contradicts an earlier row, in arbitrary order. The rows are well-formed."""
+    """Yield (row, reason) for each row that contradicts another row, in no particular order.
+
+    All rows of the frame must be well-formed.
+    """
     op_id, run = frame.numbers("op_id", -1), frame.codes("run_id")
     for row in _seen_before(run.ids, op_id).tolist():
         yield row, twice(int(op_id[row]), run.texts[run.ids[row]])
@@ -24,7 +27,7 @@ def clashes(frame: Frame) -> Iterator[tuple[int, str]]:
 
 
 def _seen_before(run: Int32s, op_id: Int64s) -> Int64s:
-    """Return the rows whose op_id an earlier row of the same run has."""
+    """Return the rows whose op_id an earlier row of the same run has, too."""
     numbered = len(run) > 0 and not run.any() and int(op_id.max()) < 4 * len(op_id)
     if numbered and int(np.bincount(op_id).max()) == 1:  # The usual case: one run whose operations are numbered.
         return np.zeros(0, np.int64)
@@ -35,8 +38,7 @@ def _seen_before(run: Int32s, op_id: Int64s) -> Int64s:
 
 
 def _open_at_once(frame: Frame, unknown: Bools) -> Int64s:
-    """Return pairs of rows: two consecutive operations of a client, if the first was still open when the second was
-    called."""
+    """Return the pairs of consecutive operations of a client of which the first was open when the second was called."""
     call = frame.numbers("call_ns", 0)
     ended = frame.numbers("return_ns", 2**63 - 1)
     run, client = frame.codes("run_id"), frame.codes("client")
@@ -44,7 +46,7 @@ def _open_at_once(frame: Frame, unknown: Bools) -> Int64s:
     order = np.arange(len(call)) if _ascending(call) else np.argsort(call, kind="stable")
     order = order[sorted_by(owner[order])]
     same = np.diff(owner[order]) == 0
-    if (same & (np.diff(call[order]) == 0)).any():  # Among equal calls, the operation that returned first comes first.
+    if (same & (np.diff(call[order]) == 0)).any():  # If calls are equal, the operation that returned first comes first.
         order = np.lexsort((frame.numbers("op_id", -1), ended, unknown, call, owner))
     before, after = order[:-1], order[1:]
     open_ = same & (unknown[before] | (ended[before] > call[after]))

@@ -22,7 +22,7 @@ def conform(table: pa.Table) -> pa.Table:
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return one table with the rows of these conforming tables (at least one), one table after the other."""
+    """Concatenate tables that `conform` returned. There must be at least one."""
     if len(tables) == 1:
         return tables[0]
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()

@@ -1,7 +1,7 @@
-"""Decides all keys of a table together.
+"""Decides all keys of a table.
 
-The columnar kernel proves most keys without Python code per key; the other keys are decided one by one, by
-`verdict/findings.py`. Both engines use this module. It needs the `audit` extra (numpy, pyarrow).
+The columnar kernel proves most keys together, without Python code per key. `verdict/findings.py` decides the other keys
+one by one. The local and the Spark engine use this module. It needs the `audit` extra (numpy, pyarrow).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from spark_audit.store.revision_claims import RevisionClaim, Traces, UnplacedWri
 from spark_audit.verdict.findings import KeyFindings, KeyHistory, findings_from, findings_of_key
 
 NEEDED = (*KERNEL_NEEDED.names, "client", "request", "changes_store")
-# If the kernel finds a violation in a key of more rows, the few operations of this violation are tried first, without a
-# search.
+# If the kernel finds a violation in a key with more rows than this, its few operations are first tried as a proof. If
+# they are a proof by themselves, the key needs no search.
 CORE_FIRST_ROWS = 20_000
 NOTHING_TO_DECIDE = "nothing to decide"
 METHODS = ("witness", "zones", NOTHING_TO_DECIDE)
@@ -46,10 +46,10 @@ PROVEN: pa.Schema = pa.schema(_PROVEN)
 class DecidedTable:
     """The decisions for all keys of a table; each key is in one of the two fields.
 
-    `proven` (columns PROVEN): linearizable keys without further findings. The columns mean what the fields of
-    KeyFindings mean. `traces` is JSON (`Traces.from_json`), or null if there are none. `method` is one of METHODS.
-    `others`: all other keys, each decided when the iteration reaches it. Some of these keys are linearizable, too, but
-    have reads that must be checked again.
+    `proven`: the linearizable keys without any findings. Its columns (PROVEN) are fields of KeyFindings, but `traces`
+    is JSON (`Traces.from_json`), or null if there are none. `method` is one of METHODS. `others`: all other keys. Each
+    of them is decided when the iteration reaches it. Some are linearizable, too, but have reads that must be checked
+    again.
     """
 
     proven: pa.Table
@@ -57,15 +57,15 @@ class DecidedTable:
 
 
 def decide_table(table: pa.Table, clocks: Mapping[str, Clocks], configurations_max: int) -> DecidedTable:
-    """Decide every (run_id, key) of the table. `clocks`: by run_id.
+    """Decide every (run_id, key) of the table. `clocks`: run_id → the clocks of the run.
 
-    `table`: well-formed rows, each about one key. Rows of single keys are given as they are, including failed ones.
-    Listings and transactions are given as their projections (`project`), which set `weak` and `changes_store`; both are
-    null for other rows. The table has all rows of each of its keys. Rows may be in any order; rows sorted by key and
-    call are the fastest. The columns are those of NEEDED. A text column is string, large_string or dictionary. `output`
-    has at least the fields that the operations use.
+    `table`: well-formed rows, each about one key. It must have all rows of each of its keys, including failed ones.
+    Listings and transactions are given as their projections (`project`), which set `weak` and `changes_store`; both
+    are null for other rows. Rows may be in any order, but rows sorted by key and call are the fastest to decide. The
+    columns are those of NEEDED. A text column may be string, large_string or dictionary. `output` must have at least
+    the fields that the operations use.
 
-    Memory: about 300 bytes per row, besides the table. 100,000 to 1,000,000 rows at once are best.
+    Besides the table, about 300 bytes of memory per row are needed. Tables of 100,000 to 1,000,000 rows are best.
     """
     columns = encode(table)
     found = triage(columns)
@@ -96,8 +96,8 @@ def _weak(columns: Columns) -> Int64s:
 def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Traces]:
     """Return the traces of proven keys: number of the key → traces.
 
-    If the witness proves a key, its traces come from the places of its unknown writes. If zones prove it, they come
-    from reported records.
+    If the witness proves a key, its traces come from the places of its unknown writes. If zones prove a key, it has no
+    unplaced writes, and its claims come from reported records.
     """
     made: dict[int, Traces] = {}
     placed = found.placed
@@ -126,7 +126,7 @@ def _traces(table: pa.Table, columns: Columns, found: Triage) -> dict[int, Trace
 
 
 def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
-    """Return those of these keys for which a response reported a record that no acknowledged write of the key made."""
+    """Return those of these keys of which a response reports a record that no acknowledged write made."""
     part = columns.of_keys(keys)
     if not len(part) or part.mod.max() <= 0:
         return keys[:0]
@@ -138,9 +138,9 @@ def _without_acknowledged_write(columns: Columns, keys: Int64s) -> Int64s:
 
 @dataclass(frozen=True, slots=True)
 class _Doubted:
-    """The doubted reads: reads that may contradict the revision that they carry.
+    """The *doubted* reads, which may contradict the revision that they carry.
 
-    Each has its key and its row in the table.
+    `key`: the number of each read's key. `row`: the number of its row in the table.
     """
 
     key: Int64s
@@ -148,9 +148,9 @@ class _Doubted:
 
 
 def _doubted(columns: Columns, found: Triage) -> _Doubted:
-    """Return the reads that may contradict the revision that they carry.
+    """Return the doubted reads.
 
-    On keys that the witness proves, only weak reads can do so: docs/internals/audit-proofs.md, section 5.
+    If the witness proves a key, only weak reads of the key can be doubted (docs/internals/audit-proofs.md, section 5).
     """
     keys: list[Int64s] = [np.zeros(0, np.int64)]
     rows: list[Int64s] = [np.zeros(0, np.int64)]
@@ -170,7 +170,7 @@ def _doubted(columns: Columns, found: Triage) -> _Doubted:
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """The keys that the kernel does not prove, or that have doubted reads."""
+    """Decides the keys that the kernel does not prove, or that have doubted reads."""
 
     table: pa.Table
     columns: Columns
@@ -181,7 +181,7 @@ class _Rest:
     configurations_max: int
 
     def decided(self, keys: Int64s) -> Iterator[KeyFindings]:
-        """Decide these keys, in this order. Rows of the table become Python objects one key at a time."""
+        """Decide these keys, in this order. Only the rows of one key at a time become Python objects."""
         if not len(keys):
             return
         ids = key_ids(self.table)
@@ -214,9 +214,9 @@ class _Rest:
         return KeyHistory.of(self.table.take(rows).to_pylist()).operations
 
     def _reads(self, key: int, decision: Decision, failed: dict[str, int] | None = None) -> KeyFindings:
-        """Return the findings of a decided key.
+        """Return the findings of a decided key, including those about its doubted reads.
 
-        The doubted reads of the key are compared only with its writes, because `misfits` needs no other operations.
+        Only the doubted reads and the writes of the key become operations, because `misfits` needs no others.
         """
         run_id, name = self.columns.names[key]
         mine = slice(*self.columns.starts[key : key + 2].tolist())
@@ -230,9 +230,9 @@ class _Rest:
         return found
 
     def _core(self, key: int, mine: pa.Table) -> KeyFindings | None:
-        """Return the findings of a key with a violation, from the few operations that the kernel found.
+        """Return the findings of a key with a violation that the kernel found.
 
-        None if these operations are not a proof by themselves.
+        The result is None if the few operations of this violation are not a proof by themselves.
         """
         columns = self.columns
         core = self.found.core[key][self.found.core[key] >= 0]
@@ -247,8 +247,10 @@ class _Rest:
 
 
 def _sources(columns: Columns, mine: Int64s, core: Int64s) -> Bools:
-    """Return for each row of `mine` whether it is a write that operations of the core refer to: they found its value,
-    or compared with its revision."""
+    """Return for each row of `mine` whether it is a write whose value operations of `core` found or expected.
+
+    A write is included, too, if operations of `core` compared with its revision.
+    """
     tokens = np.unique(columns.finds[core][columns.finds[core] >= 0])
     compared = np.unique(columns.expected_revision[core][columns.expected_revision[core] > 0])
     writes = columns.writes[mine] >= 0

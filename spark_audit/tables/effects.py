@@ -1,4 +1,4 @@
-"""The effect of each row of a frame on the order of revisions: `history/effects.py` over whole columns."""
+"""The effect of each row of a frame on the order of revisions: the functions of `history/effects.py`, in numpy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def taking_part(frame: Frame) -> Bools:
 def changes_of_one_key(frame: Frame) -> Bools:
     """Return for each row whether it is an acknowledged change of one key.
 
-    For transactions, see `inspect_multi_key`.
+    `inspect_multi_key` does the same for transactions.
     """
     op = frame.codes("op")
     changes = op.among("put", "append")

@@ -1,4 +1,4 @@
-"""The rows of all files as one Arrow table, whose columns become numpy arrays. The checks over all rows read it."""
+"""An Arrow table of rows, with access to its columns as numpy arrays. The checks over all rows use it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 Row: TypeAlias = dict[str, Any]
 
 NAMES = ("run_id", "client", "op", "key", "status", "clock_id", "consistency", "node")  # Columns of repeated texts.
-ROWS_AT_ONCE = 20_000  # The number of rows of a table that are Python objects at a time.
+ROWS_AT_ONCE = 20_000  # At most this many rows of a table are Python objects at a time.
 BLOCK_ROWS = 1 << 16
-FEW_NULLS_MAX = 1 << 18  # The length of the array of nulls that is kept for each type: some MB at most.
+FEW_NULLS_MAX = 1 << 18  # An array of this many nulls is kept for each type. It takes some MB at most.
 _ATOMS: dict[str, pa.DataType] = {"string": pa.large_string(), "long": pa.int64(), "boolean": pa.bool_()}
 
 
 def arrow_type(wanted: Type) -> pa.DataType:
-    """The Arrow type of a field of history/rows.py."""
+    """Return the Arrow type of a field of history/rows.py."""
     if isinstance(wanted, str):
         return _ATOMS[wanted]
     if isinstance(wanted, list):
@@ -37,7 +37,7 @@ def arrow_type(wanted: Type) -> pa.DataType:
 
 @cache
 def schema(*, names_coded: bool) -> pa.Schema:
-    """The Arrow schema of a history row. `names_coded`: the columns NAMES are dictionaries."""
+    """Return the Arrow schema of a row. `names_coded`: whether the columns NAMES are dictionaries."""
     coded = pa.dictionary(pa.int32(), pa.large_string())
     fields = [(name, coded if names_coded and name in NAMES else arrow_type(wanted)) for name, wanted in FIELDS]
     return pa.schema(fields)
@@ -63,12 +63,12 @@ class Codes:
         return found
 
     def part(self, start: int, end: int) -> Codes:
-        """The codes of these rows only."""
+        """Return the codes of the rows in [`start`, `end`) only."""
         return Codes(self.ids[start:end], self.texts, self.number)
 
 
 class Frame:
-    """A table in `schema(names_coded=True)`, each column in one chunk. Columns become numpy arrays on demand."""
+    """A table in `schema(names_coded=True)`, with each column in one chunk. Columns become numpy arrays on demand."""
 
     def __init__(self, table: pa.Table, codes: dict[str, Codes] | None = None) -> None:
         self.table = table
@@ -93,7 +93,7 @@ class Frame:
         return self.codes(name).ids < 0 if name in NAMES else _null(self._column(name))
 
     def output(self) -> Any:
-        """The column `output`, as Arrow holds it."""
+        """Return the column `output`, as an Arrow array."""
         return self._column("output")
 
     def output_null(self, name: str) -> Bools:
@@ -110,13 +110,13 @@ class Frame:
         return _flags(compare(pc.struct_field(self._column("output"), name), least))
 
     def blocks(self) -> Iterator[tuple[int, Frame]]:
-        """Yield (first row, frame) for BLOCK_ROWS rows at a time, so that temporary arrays stay in the cache."""
+        """Yield (first row, frame) for BLOCK_ROWS rows at a time, so that temporary arrays stay in the CPU cache."""
         for start in range(0, self.rows, BLOCK_ROWS):
             codes = {name: self.codes(name).part(start, start + BLOCK_ROWS) for name in NAMES}
             yield start, Frame(self.table.slice(start, BLOCK_ROWS), codes)
 
     def dicts(self, rows: Int64s, names: Sequence[str] | None = None) -> Iterator[Row]:
-        """Yield these rows as Python objects, in this order. If `names` is given, they have only these columns."""
+        """Yield these rows as dicts, in this order. `names`: the columns that the dicts have; None for all columns."""
         table = self.table if names is None else self.table.select(list(names))
         for start in range(0, len(rows), ROWS_AT_ONCE):
             yield from table.take(rows[start : start + ROWS_AT_ONCE]).to_pylist()
@@ -126,7 +126,7 @@ class Frame:
 
 
 def _codes(column: Any) -> Codes:
-    """Return the codes of a dictionary column. A text that the dictionary of a file has twice gets one number."""
+    """Return the codes of a dictionary column. If its dictionary has a text twice, the text still gets one number."""
     ids = np.asarray(_filled(column.indices, -1).to_numpy(zero_copy_only=False), np.int32)
     texts: list[str] = column.dictionary.to_pylist()
     number: dict[str, int] = {}
@@ -138,16 +138,15 @@ def _codes(column: Any) -> Codes:
 
 
 def distinct(numbers: Int64s) -> Int64s:
-    """The distinct numbers, ascending. `np.unique` takes ten times as long for many distinct numbers."""
+    """Return the distinct numbers, ascending. If there are many, `np.unique` would take ten times as long."""
     ordered = np.sort(numbers)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
 
 
 def nulls(rows: int, kind: pa.DataType) -> Any:
-    """An array of nulls.
+    """Return an array of nulls.
 
-    A short array is a slice of a shared array, because the allocation of new memory costs more than everything else
-    here.
+    A short array is a slice of a shared one, because memory allocations would take most of the time of `conform`.
     """
     return _few_nulls(kind).slice(0, rows) if rows <= FEW_NULLS_MAX else _made_nulls(rows, kind)
 
@@ -186,7 +185,7 @@ def _flags(column: Any) -> Bools:
 
 @dataclass(slots=True)
 class RowLocations:
-    """The file and line of each row of a table. Rows from `starts[i]` on belong to `files[i]`."""
+    """The file and line of each row of a table. The rows from `starts[i]` up to the next start are of `files[i]`."""
 
     starts: list[int] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
@@ -194,7 +193,7 @@ class RowLocations:
     rows: int = 0
 
     def add(self, file: str, rows: int, lines: int | Sequence[int]) -> None:
-        """Add rows of this file.
+        """Add this many rows of this file.
 
         `lines`: the line of the first row if the rows are on consecutive lines, otherwise the line of each row.
         """
@@ -206,7 +205,7 @@ class RowLocations:
         self.rows += rows
 
     def pieces(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (file, first row, end) of consecutive rows of one file."""
+        """Yield (file, first row, end) for each sequence of rows that was added at once."""
         yield from zip(self.files, self.starts, [*self.starts, self.rows][1:], strict=True)
 
     def of(self, row: int) -> tuple[str, int]:

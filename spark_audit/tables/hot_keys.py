@@ -1,10 +1,10 @@
-"""Keys of very many operations, found in a sample before rows are shuffled.
+"""Finds *hot* keys, which have very many operations, in a sample that is taken before rows are shuffled.
 
-The sample affects memory, but never a decision.
+A poor sample can make the audit use more memory, but it never changes a decision.
 
-Each task reads the keys of its source; of JSON lines, it reads only a part of the file. If some key may be hot, the
-task sends every SAMPLE_STRIDE-th row to the driver. From these rows the driver cuts each hot key into ranges of about
-`LIMITS.range` rows.
+Of a Parquet source, a task reads all keys. If some key may be hot, the task sends every SAMPLE_STRIDE-th row to the
+driver. Of JSON lines, it reads only some parts, and sends their rows. From these rows, the driver cuts each hot key
+into ranges of about `LIMITS.range` rows.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ from spark_audit.tables.order import ranked
 from spark_audit.tables.ranges import HOT_ROWS, LIMITS, Limits, decide_in_ranges
 from spark_audit.tables.shuffle import concat
 
-SAMPLE_STRIDE = 256  # One of this many rows is sampled, which gives about 2,000 rows of a key that has HOT_ROWS rows.
+SAMPLE_STRIDE = 256  # Of this many rows, one is sampled. So a key of HOT_ROWS rows has about 2,000 rows in the sample.
 _LINES_EVERY_BYTES = 1 << 24
-# The number of bytes that are read after every _LINES_EVERY_BYTES. Each row of the part that is read also represents
-# skipped rows.
+# In every _LINES_EVERY_BYTES of JSON lines, this many bytes are read. Each row in them stands for skipped rows, too.
 _LINES_BYTES = 1 << 18
 SAMPLE = "run_id string, key string, revision long, call_ns long, weight long"
 _FIELDS: list[tuple[str, pa.DataType]] = [
@@ -50,9 +49,9 @@ _READ = ["run_id", "key", "revision", "call_ns"]
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """One hot key. Its ranges except the first begin at the (rank, call) in `ranks` and `calls`, ascending.
+    """One hot key. `ranks`, `calls`: the (rank, call) at which each range after the first begins, ascending.
 
-    A rank is 2·revision, plus one for an operation that changes nothing.
+    Here the rank of an operation is 2·revision, plus one if it changes nothing.
     """
 
     run_id: str
@@ -65,7 +64,7 @@ class HotKey:
         ranks, calls = np.array(self.ranks, np.int64), np.array(self.calls, np.int64)
         place: Int64s = np.searchsorted(ranks, rank, side="left")
         behind = np.searchsorted(ranks, rank, side="right")
-        for begin in np.unique(place[behind > place]).tolist():  # If a range begins within a rank, the call decides.
+        for begin in np.unique(place[behind > place]).tolist():  # If a range begins at this rank, the call decides.
             same = (place == begin) & (behind > begin)
             end = int(behind[np.argmax(same)])
             place[same] = begin + np.searchsorted(calls[begin:end], call[same], side="right")
@@ -73,10 +72,10 @@ class HotKey:
 
 
 def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
-    """Return every SAMPLE_STRIDE-th row of these row groups (`last` exclusive) of a Parquet file.
+    """Return every SAMPLE_STRIDE-th row of the row groups in [`first`, `last`) of a Parquet file.
 
-    If a column is missing, or if no key has `rows_min` rows in these groups, the sample is empty. In the second case,
-    only keys are read.
+    The sample is empty if a column is missing, or if no key has `rows_min` rows in these groups. To find out the
+    latter, only the column of keys is read.
     """
     with parquet.ParquetFile(path, read_dictionary=["key"]) as file:
         have = [name for name in _READ if name in file.schema_arrow.names]
@@ -94,7 +93,7 @@ def sample_table(path: str, first: int, last: int, rows_min: int) -> pa.Table:
 
 
 def sample_lines(path: str, first: int, last: int) -> pa.Table:
-    """Sample the JSON lines from byte `first` to `last`: return the rows of a few lines in every _LINES_EVERY_BYTES."""
+    """Return a sample of the JSON lines from byte `first` to `last`: the lines in parts of _LINES_BYTES."""
     parts: list[pa.Table] = []
     with Path(path).open("rb") as file:
         for begin in range(first, last, _LINES_EVERY_BYTES):
@@ -118,8 +117,10 @@ def _weighted(table: pa.Table, weight: int) -> pa.Table:
 
 
 def hot_keys(samples: Iterable[pa.Table], rows_min: int = HOT_ROWS, range_rows: int = LIMITS.range) -> list[HotKey]:
-    """Return the keys that have more than `rows_min` rows according to the samples, ordered by name. Each key is cut
-    into ranges of `range_rows` rows."""
+    """Return the keys that, according to the samples, have more than `rows_min` rows, sorted by name.
+
+    Each key is cut into ranges of about `range_rows` rows.
+    """
     tables = list(samples)
     table = pa.concat_tables(tables) if tables else _SCHEMA.empty_table()
     named = table.filter(table.column("key").is_valid())
@@ -140,10 +141,10 @@ def _cut(sample: pa.Table, run_id: str, key: str, range_rows: int) -> HotKey:
 
 
 def sampled(sources: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Iterator[pa.Table]:
-    """Yield a sample of each source. A source is given as (path, first, last, whether the file has JSON lines).
+    """Yield a sample of each source. `sources`: (path, first, last, whether the file has JSON lines).
 
-    `first` and `last` are numbers of row groups, or, for JSON lines, positions in bytes. Unreadable sources are skipped
-    here and reported elsewhere. `rows_min`: the sample of row groups is empty if no key has this many rows in them.
+    `first` and `last` are numbers of row groups, or, for JSON lines, positions in bytes. Sources that cannot be read
+    are skipped; their errors are reported elsewhere. `rows_min`: see `sample_table`.
     """
     for path, first, last, lines in sources:
         try:
@@ -155,7 +156,7 @@ def sampled(sources: Sequence[tuple[str, int, int, bool]], rows_min: int) -> Ite
 def decide_parts(
     parts: Iterable[tuple[int, pa.Table]], clocks: Clocks, configurations_max: int, limits: Limits = LIMITS
 ) -> DecidedTable:
-    """Decide one key from its shuffle pieces. A piece is (place, rows); the places ascend, and each occurs once."""
+    """Decide one hot key. `parts`: (place, rows); the places ascend, and each occurs once (see `ShufflePiece`)."""
     coming = iter(parts)
     place, table = next(coming)
     run_id = str(table.column("run_id")[0])
@@ -168,7 +169,7 @@ def decide_parts(
 
 
 class _Kept:
-    """Collects all rows of a key, as long as they are few enough to be decided as a whole."""
+    """Collects all rows of a key, unless they are too many to be decided as a whole."""
 
     def __init__(self, rows_max: int) -> None:
         self._left, self._tables = rows_max, list[pa.Table]()
@@ -182,10 +183,7 @@ class _Kept:
 
 
 def _ranges(parts: Iterable[tuple[int, pa.Table]], kept: _Kept, limits: Limits) -> Iterator[pa.Table]:
-    """Yield the ranges of the key.
-
-    A part that is much longer than a range, because of an inaccurate sample, is split.
-    """
+    """Yield the ranges of the key. If a poor sample made a part much longer than a range, the part is split."""
     for _, table in parts:
         kept.add(table)
         if 2 * table.num_rows <= 3 * limits.range:

@@ -1,13 +1,13 @@
-"""Reads JSON lines in pieces, with Arrow or line by line with Python.
+"""Reads JSON lines in pieces, with Arrow, or with Python if Arrow refuses a piece.
 
-Arrow parses a piece in which each line is one plain object with the types of a row. It refuses a piece in which any
-value has another type, any text is not UTF-8, or any number is not an integer. Arrow does not report which line is
-wrong, and is not strict about the end of a row. So a piece that it refuses is read again by Python, and a piece that it
-accepts is compared with its lines: each must begin with `{` and end with `}`. A line break between `}` and `{` cannot
-lie within a row, so each line holds complete rows. If there are as many rows as lines, each line holds exactly one row.
+Arrow refuses a piece if any value does not have the type of its field in a row, any text is not UTF-8, or any number is
+not an integer. It does not report which line is wrong, so Python reads a refused piece again, line by line. Arrow also
+accepts several rows on one line, or a row over several lines. So each line must begin with `{` and end with `}`. A line
+break between `}` and `{` cannot be inside a row, so each line then has complete rows only. If there are as many rows as
+lines, each line has exactly one row.
 
-Arrow's time grows with the number of fields in the schema. So a piece is first read with only the fields that occur in
-its head (its first bytes), and any other field is an error. If that fails, the piece is read with all fields.
+Arrow takes longer the more fields the schema has. So a piece is first read with only those fields that occur in its
+head (its first bytes). If another field occurs in the piece, the piece is read again with all fields.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ import pyarrow.json as arrow_json
 from spark_audit.history.rows import FIELDS, OUTPUT, plain_problem, row_of_line
 from spark_audit.tables.frame import Row, arrow_type, schema
 
-# The size of a piece is limited because one malformed line makes Python read the whole piece. The next piece reuses its
-# memory.
+# The size of a piece is limited, because one malformed line makes Python read the whole piece again.
 PIECE_BYTES = 8 * 2**20
-_BLOCK_BYTES = 2**20  # The size of a block, which one thread of Arrow parses. A longer line is read by Python.
-_HEAD_BYTES = 2**16  # The size of the head of a piece. The rest of the piece should have no other fields than the head.
+_BLOCK_BYTES = 2**20  # Each thread of Arrow parses a block of this size. A longer line is left to Python.
+_HEAD_BYTES = 2**16  # The size of the head of a piece.
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """The rows of some lines.
 
-    `lines`: the number of the first line if each line is a row, otherwise the line number of each row. `bad`: (line
-    number, reason) of the malformed lines.
+    `lines`: the number of the first line if every line is a row, otherwise the line number of each row. `bad`: (line
+    number, reason) for each malformed line.
     """
 
     table: pa.Table
@@ -48,7 +47,7 @@ class Piece:
 def pieces_of(path: str, begin: int = 0, end: int | None = None) -> Iterator[Piece]:
     """Yield the pieces of a file, in order.
 
-    `begin`, `end`: only the lines that begin within these bytes are read; their numbers count from 1.
+    Only the lines that begin at bytes in [`begin`, `end`) are read. The first of them has the number 1.
     """
     first = 1
     for text in _cut(path, begin, end):
@@ -58,17 +57,17 @@ def pieces_of(path: str, begin: int = 0, end: int | None = None) -> Iterator[Pie
 
 
 def _cut(path: str, begin: int, end: int | None) -> Iterator[bytes]:
-    """Yield complete lines, about PIECE_BYTES at once."""
+    """Yield texts of about PIECE_BYTES, each of which consists of complete lines."""
     with Path(path).open("rb") as file:
         here = begin
         if begin:
             file.seek(begin - 1)
-            # Skip the line that begins before `begin`. It may end just before `begin`, so the search starts one byte
-            # earlier.
+            # Skip the line that begins before `begin`. It may end just before `begin`, so the search for its end starts
+            # one byte earlier.
             here += len(file.readline()) - 1
         while text := file.read(PIECE_BYTES if end is None else min(PIECE_BYTES, max(0, end - here))):
             if not text.endswith(b"\n"):
-                text += file.readline()  # The last line begins before `end`, so it is read completely.
+                text += file.readline()  # The last line begins before `end`, so the rest of it belongs here, too.
             here += len(text)
             yield text
 
@@ -97,7 +96,7 @@ def _by_arrow(text: bytes) -> pa.Table | None:
 def _parsed(text: bytes, fields: pa.Schema, others: Literal["error", "ignore"]) -> pa.Table | None:
     """Return the rows of the text; None if Arrow refuses it.
 
-    `others`: how Arrow treats fields that are not in `fields`.
+    `others`: what Arrow does with fields that are not in `fields`.
     """
     source: Any = pa.BufferReader(text)
     try:
@@ -118,7 +117,7 @@ _NAMES = frozenset(name for name, _ in (*FIELDS, *OUTPUT))
 
 @cache
 def _lean(names: frozenset[str]) -> pa.Schema:
-    """Return the schema of those fields of a row and of its output that are among these names."""
+    """Return the schema of a row with only those fields, of the row and of its output, that are among these names."""
     output = arrow_type(tuple((name, wanted) for name, wanted in OUTPUT if name in names))
     kinds = [(name, output if name == "output" else arrow_type(wanted)) for name, wanted in FIELDS if name in names]
     return pa.schema(kinds)

@@ -1,4 +1,4 @@
-"""Listings and transactions of a history: inspected one by one, in Python, and projected onto single keys."""
+"""Inspects the listings and transactions of a history one by one, in Python, and projects them onto single keys."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PART: tuple[tuple[str, pa.DataType], ...] = (("weak", pa.large_string()), ("cha
 
 @dataclass(slots=True)
 class MultiKeyRows:
-    """The listings and transactions of a frame; `rows`: the numbers of their rows, ascending.
+    """The listings and transactions of a frame. `rows`: the numbers of their rows, ascending.
 
-    `concerns`, `changed` and `pinned` have a value for each row of the frame, which is false or 0 for all other
-    operations. `concerns`: whether the history of one key cannot decide the row. `changed`: whether the row changed the
-    store. `pinned`: the revision that a listing is pinned to. `bad`: (row, reason) of malformed requests. `parts`: the
-    projections of the rows (`project`); `part_of`: the row of each projection.
+    `concerns`, `changed` and `pinned` have a value for each row of the frame; it is false or 0 for all rows other than
+    these. `concerns`: whether no single key can decide the row (`is_multi_key`). `changed`: whether the row changed the
+    store. `pinned`: the revision to which a listing is pinned. `bad`: (row, reason) for each malformed request or
+    output. `parts`: the projections of the rows (`project`). `part_of`: the row of each projection.
     """
 
     rows: Int64s
@@ -37,7 +37,7 @@ class MultiKeyRows:
 
 
 def inspect_multi_key(frame: Frame) -> MultiKeyRows:
-    """Inspect the listings and transactions, which are well-formed rows, in one pass."""
+    """Inspect all listings and transactions of a frame. `plain_problem` must have accepted their rows."""
     rows = multi_key_rows(frame)
     made = MultiKeyRows(
         rows, np.zeros(frame.rows, np.bool_), np.zeros(frame.rows, np.bool_), np.zeros(frame.rows, np.int64)
@@ -63,9 +63,9 @@ def inspect_multi_key(frame: Frame) -> MultiKeyRows:
 
 
 def single_rows(frame: Frame, multi_key: MultiKeyRows) -> tuple[pa.Table, Int64s]:
-    """Return a table of all rows about single keys, and the positions in this table that put the rows in order.
+    """Return a table of rows about single keys, and the positions in this table in the order of the frame.
 
-    The order is that of the frame; the projections of a row stand in the place of that row. The table has the columns
+    In this order, the projections of a listing or transaction stand at the place of its row. The table has the columns
     of the frame, and those that `project` adds.
     """
     if not len(multi_key.rows):

@@ -1,7 +1,7 @@
 """Checks the order over all keys and the uniqueness of revisions of one run, in numpy.
 
-The result is the same as that of `store/order.py`, but no Python object per row is needed. Only the few rows that are
-shown become Python objects; their texts come from `verdict/findings.py`.
+The result is that of `store/order.py`, but only the few rows that are shown become Python objects. Their texts come
+from `verdict/findings.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "r
 
 
 def check_order(frame: Frame, run_id: str, ordered: Int64s, changed: Bools, clocks: Clocks, verdict: Verdict) -> None:
-    """Record two kinds of violations in one run: breaks of the order, and revisions that several writes carry.
+    """Record the rows of one run that break the order, and the revisions that several writes carry.
 
     `ordered`: the rows that take part, sorted by `rank` (history/effects.py). `changed`: for each row of the frame,
     whether it changed the store.
@@ -52,9 +52,10 @@ def ranked(frame: Frame, rows: Int64s, revision: Int64s, changed: Bools) -> Int6
 
 
 def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s]:
-    """Return (late, early): rows that returned before the call of an earlier row of the order, and this earlier row.
+    """Return (late, early): the rows that break the order, and for each of them a row that shows this.
 
-    Among the rows of one clock that precede the late row, the earlier row is the one called last.
+    A late row returned before the call of the early row, although the early row precedes it in the order. Among the
+    rows of its clock that precede the late row, the early row is the one called last.
     """
     if not len(ordered):
         return ordered, ordered
@@ -75,14 +76,14 @@ def _late(frame: Frame, ordered: Int64s, clocks: Clocks) -> tuple[Int64s, Int64s
                 continue
             late = (early < 0) & (on == other) & _leads(reach, ended, margin)
             if late.any():
-                # The first row of the order with this call.
+                # The early row is the first row of the order with this call.
                 early[late] = np.searchsorted(np.maximum.accumulate(calls), reach[late])
     guilty = np.flatnonzero(early >= 0)
     return ordered[guilty], ordered[early[guilty]]
 
 
 def _leads(reach: Int64s, ended: Int64s, margin: int) -> Bools:
-    """Whether ended + margin < reach, without overflow for stamps and bounds of any size."""
+    """Return whether ended + margin < reach, without overflow, for stamps and margins of any size."""
     leads: Bools = (reach > ended) & (reach.view(np.uint64) - ended.view(np.uint64) > min(margin, 2**64 - 1))
     return leads
 

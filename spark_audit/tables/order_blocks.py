@@ -1,9 +1,9 @@
-"""The order over all keys, one block of revisions at a time.
+"""Checks the order over all keys, one block of revisions at a time.
 
-A block holds every row of a run with a revision in [n·2^BLOCK_BITS, (n+1)·2^BLOCK_BITS). Each block is checked for
-violations among its own rows. The summary of a block has the greatest call and the least return per clock; the checks
-across blocks need both. If the greatest call of the earlier blocks (the carry) exceeds the block's least return, the
-block is checked again, starting from that call. So memory holds one block and a few numbers of each other block.
+Block n has every row of a run with a revision in [n·2^BLOCK_BITS, (n+1)·2^BLOCK_BITS). First, each block is checked by
+itself and summarized. The summary has the greatest call and the least return of the block, for each clock. If the
+greatest call of the earlier blocks (the carry) exceeds the least return of a block, the block is checked again,
+starting from the carry. So only one block, and a few numbers of each other block, are in memory at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_audit.tables.order import ranked
 from spark_audit.tables.shuffle import BLOCK_BITS
 from spark_audit.verdict.verdict import SHOWN_MAX
 
-MEMBERS_MAX = 4  # The number of writes that are shown if they share a revision.
+MEMBERS_MAX = 4  # If several writes share a revision, at most this many of them are shown.
 _EARLIEST = -(2**63)
 Latest = dict[str, tuple[int, int]]  # Clock → the greatest call, and its op_id.
 
@@ -31,10 +31,11 @@ Latest = dict[str, tuple[int, int]]  # Clock → the greatest call, and its op_i
 class BlockSummary:
     """The summary of one block. Rows are identified by their op_id.
 
-    A row is late if it had returned before a row that precedes it in the order was called. `late`: the number of late
-    rows; `pairs`: (late row, that earlier row) for some of them. `writes`, `distinct`: the numbers of acknowledged
-    changes and of their distinct revisions, which lie from `least` to `greatest`. `repeated_revisions`: the number of
-    revisions that several writes carry; `repeated`: (revision, some of these writes) for the first of them.
+    `latest`, `least_return`: the greatest call and the least return, by clock. A row is late if it returned before the
+    call of a row that precedes it in the order. `late`: the number of late rows. `pairs`: (late row, a row that
+    precedes it) for the first of them. `writes`, `distinct`: the number of acknowledged changes, and of their distinct
+    revisions. `least`, `greatest`: the least and the greatest of these revisions. `repeated_revisions`: the number of
+    revisions that several changes carry. `repeated`: (revision, some of these changes) for the first of them.
     """
 
     run_id: str
@@ -54,9 +55,10 @@ class BlockSummary:
 def blocks_of(
     table: pa.Table, clocks: Mapping[str, Clocks], carries: Mapping[tuple[str, int], Latest] | None = None
 ) -> Iterator[BlockSummary]:
-    """Yield the summaries of the blocks of these rows. The rows are of kind ORDER, and include all rows of each block.
+    """Yield the summaries of the blocks in a table of kind ORDER. The table must have all rows of each of its blocks.
 
-    `carries`: if given, only these blocks are summarized, each starting from its carry.
+    `carries`: (run_id, number of the block) → carry. If it is given, only these blocks are summarized, each starting
+    from its carry.
     """
     frame = Frame(table)
     run, revision, reads = frame.codes("run_id"), frame.numbers("revision", 0), _flags(table)
@@ -90,7 +92,7 @@ class _BlockRows:
 def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: Latest) -> BlockSummary:
     made = BlockSummary(run_id, number, {}, {})
     codes = np.unique(rows.clock).tolist()
-    # Place of a late row → op_id of an earlier row of the order that was called after the late row had returned.
+    # Place of a late row → op_id of a row that precedes it in the order, but was called only after its return.
     guilty: dict[int, int] = {}
     for clock in dict.fromkeys((*carry, *(rows.clocks[code] for code in codes))):
         code = rows.clocks.index(clock) if clock in rows.clocks else -1
@@ -117,13 +119,13 @@ def _block(run_id: str, number: int, rows: _BlockRows, clocks: Clocks, carry: La
 
 
 def _leads(reach: Int64s, ended: Int64s, margin: int) -> Bools:
-    """Whether ended + margin < reach, without overflow for stamps and bounds of any size."""
+    """Return whether ended + margin < reach, without overflow, for stamps and margins of any size."""
     leads: Bools = (reach > ended) & (reach.view(np.uint64) - ended.view(np.uint64) > min(margin, 2**64 - 1))
     return leads
 
 
 def _note_writes(made: BlockSummary, rows: _BlockRows) -> None:
-    """Count the writes of the block. Writes of one revision are consecutive in the order of the block."""
+    """Count the writes of the block. Writes with the same revision are consecutive."""
     revision = rows.revision[rows.writes]
     if not len(revision):
         return
@@ -139,7 +141,7 @@ def _note_writes(made: BlockSummary, rows: _BlockRows) -> None:
 
 
 def reached(carry: Latest, block: BlockSummary, clocks: Clocks) -> bool:
-    """Whether an operation of an earlier block was called after an operation of this block had returned."""
+    """Return whether an operation of an earlier block was called after an operation of this block had returned."""
     return any(
         (margin := clocks.margin_ns(other, clock)) is not None and least + margin < call
         for clock, (call, _) in carry.items()
@@ -148,9 +150,9 @@ def reached(carry: Latest, block: BlockSummary, clocks: Clocks) -> bool:
 
 
 def carried(blocks: Sequence[BlockSummary], clocks: Clocks) -> dict[tuple[str, int], Latest]:
-    """Return the carries of those blocks of one run for which a carry matters.
+    """Return the carries of the blocks of one run that must be checked again.
 
-    `blocks`: all blocks of the run, in order.
+    `blocks`: the summaries of all blocks of the run, in order.
     """
     carry: Latest = {}
     found: dict[tuple[str, int], Latest] = {}

@@ -1,4 +1,4 @@
-"""Parquet histories: checks their columns from the footers alone, and selects the columns that an engine reads."""
+"""Checks the columns of Parquet histories, from their footers alone, and selects the columns that an engine reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ONLY_MANY = ("output.items", "output.results", "output.answer")
 
 
 def check_footers(tables: Iterable[str]) -> None:
-    """Check these files. Raises MalformedHistory for a file that is not Parquet, or whose columns have other types."""
+    """Check these files. Raises MalformedHistory if a file is not Parquet, or if its columns are not those of rows."""
     faults: list[Fault] = []
     for path in tables:
         try:
@@ -60,16 +60,16 @@ def _fits(have: pa.DataType, wanted: Type) -> bool:
 
 
 def open_table(path: str) -> parquet.ParquetFile:
-    """Open a file. Those columns of repeated texts (NAMES) that exist are read as dictionaries."""
+    """Open a file. Its columns of repeated texts (NAMES) will be read as dictionaries."""
     have = parquet.read_schema(path).names
     return parquet.ParquetFile(path, read_dictionary=[name for name in NAMES if name in have])
 
 
 def leaves(file: parquet.ParquetFile, ops: pa.ChunkedArray[Any], *, shown: bool = False) -> list[str]:
-    """Return the columns to read if these operations occur. `shown`: include the columns that are only shown.
+    """Return the columns to read if these operations occur. `shown`: whether to include columns that are only shown.
 
-    The columns of listings, transactions and services cost three times as much as all other columns, so they are read
-    only if such an operation occurs. The request of a put or a get may have an option.
+    The columns of listings, transactions and services cost three times as much as all other columns. So they are read
+    only if such an operation occurs, except for `request`, which a put or a get may have, too.
     """
     known = {name for name, _ in FIELDS if shown or name not in _ONLY_SHOWN}
     paths = [file.schema.column(number).path for number in range(len(file.schema))]

@@ -1,10 +1,10 @@
 """Decides a key of very many operations, one range of revisions at a time.
 
-Memory holds one range and the unknown writes.
+Only one range, and the unknown writes of the key, are in memory at once.
 
-Ranges come in the order (revision, writer first, call); each begins with the carry of the ranges before it
-(`columnar/ranges.py`). A range whose proof fails is not a violation. The key is then decided as a whole if it has at
-most WHOLE_ROWS_MAX rows; otherwise the key is undecided. Both engines use this module.
+The ranges are in the order (revision, writer first, call). Each begins with the carry of the ranges before it
+(`columnar/ranges.py`). If the proof of a range fails, this is not a violation: the key is then decided as a whole, or,
+if it has more than WHOLE_ROWS_MAX rows, it is undecided. The local and the Spark engine use this module.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from spark_audit.tables.shuffle import concat
 from spark_audit.verdict.findings import KeyFindings
 from spark_audit.verdict.verdict import UNDECIDED, Undecided
 
-# A key of more rows is decided in ranges. A smaller key is decided as a whole, together with other keys.
+# A key with more rows than this is decided in ranges. Smaller keys are decided as a whole, many keys at once.
 HOT_ROWS = 1 << 19
-# A key that cannot be proven in ranges is decided as a whole if it has at most this number of rows, which need about
-# 1.5 GB.
+# A key that cannot be proven in ranges is decided as a whole if it has at most this many rows. They need about 1.5 GB.
 WHOLE_ROWS_MAX = 1 << 22
 
 
@@ -40,9 +39,9 @@ WHOLE_ROWS_MAX = 1 << 22
 class Limits:
     """Numbers of rows.
 
-    `range`: the rows of a range. `ahead`: the rows at the end of a range that are only decided with the next one.
-    `left`: the most rows that may wait for the next range. `pending`: the most unknown writes that are considered at
-    once. `whole`: see WHOLE_ROWS_MAX.
+    `range`: how many rows a range has. `ahead`: how many rows at the end of a range, at least, are decided only with
+    the next range. `left`: the most rows that may wait for the next range. `pending`: the most unknown writes that are
+    considered at once. `whole`: see WHOLE_ROWS_MAX.
     """
 
     range: int = 1 << 17
@@ -66,10 +65,10 @@ def decide_in_ranges(
 ) -> DecidedTable:
     """Decide one key of one run.
 
-    `ranges`: completed rows with a revision, in the form of `decide_table`, each once. Each row of a range precedes all
-    rows of the next range by (revision, writer first, call). `unranked`: all other rows of the key. `whole`: a function
-    that returns all rows of the key, or None if there are too many. It is called after the last range if the proof in
-    ranges fails.
+    `ranges`: the completed rows that have a revision, in the form that `decide_table` needs. In the order (revision,
+    writer first, call), each row of a range precedes all rows of the next range. `unranked`: all other rows of the key.
+    `whole`: returns all rows of the key, or None if there are too many. It is called after the last range, and only if
+    the proof in ranges fails.
     """
     walk = _RangeWalk(unranked, limits)
     rows = unranked.num_rows
@@ -96,7 +95,7 @@ def _undecided(walk: _RangeWalk, rows: int, limits: Limits) -> KeyFindings:
 
 
 def _with_last(ranges: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
-    """Yield each range, and whether it is the last."""
+    """Yield (range, whether it is the last one) for each range."""
     before: pa.Table | None = None
     for table in ranges:
         if before is not None:
@@ -107,15 +106,14 @@ def _with_last(ranges: Iterable[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
 
 
 class _RangeWalk:
-    """The walk along the ranges of one key.
+    """Proves one key, range by range.
 
-    `proves`: whether everything so far is proven. `operations`, `weak`: as in KeyFindings.
+    `proves`: whether all ranges so far are proven. `operations`, `weak`: as in KeyFindings.
     """
 
     def __init__(self, unranked: pa.Table, limits: Limits) -> None:
         self._limits, self._carry = limits, Carry()
-        # If a row in `unranked` completed, it has no revision, so the order of revisions cannot prove that the key is
-        # linearizable.
+        # A completed row in `unranked` has no revision. Then the order of revisions cannot prove the key.
         self.proves = not _among(unranked, "status", "ok").any()
         speaks = _among(unranked, "status", "unknown") & ~_among(unranked, "op", "get", "range")
         pending = _lean(unranked.take(np.flatnonzero(speaks & ~_weak(unranked))))
@@ -138,7 +136,7 @@ class _RangeWalk:
             self.name = (str(table.column("run_id")[0]), str(table.column("key")[0]))
 
     def take(self, table: pa.Table, *, is_last: bool) -> None:
-        """Take the next range."""
+        """Prove the next range. If the proof fails, `proves` becomes False."""
         self._note(table)
         self.operations += table.num_rows
         self.weak += int(_weak(table).sum())
@@ -160,15 +158,15 @@ class _RangeWalk:
     def _advanced(self, columns: Columns, is_last: bool) -> Advanced | None:
         if not weak_reads_fit(columns, self._carry):
             return None
-        # If no operation completed, there are only weak reads, and unknown writes without any visible effect.
+        # Without a completed operation, there are only weak reads, and unknown writes whose effects nobody saw.
         if not (~columns.unknown).any():
             return Advanced(self._carry, -1, np.zeros(0, np.int64), np.zeros(0, np.int64), PlacedWrites())
         return advance(columns, self._carry, ahead=self._limits.ahead, last=is_last)
 
     def _candidates(self, rows: pa.Table) -> Int64s:
-        """Return the unknown writes that may have taken effect before one of these rows returned.
+        """Return the unknown writes that were called before one of these rows returned, and are not used yet.
 
-        If there are too many, only the writes called last are returned.
+        If there are too many, only those called last are returned.
         """
         latest = int(_numbers(rows, "return_ns", 0)[self._begun :].max(initial=-1))
         called = int(np.searchsorted(self._called, latest, side="right"))
@@ -184,7 +182,7 @@ class _RangeWalk:
         self._waiting = concat([*write, left])
 
     def _trace(self, placed: PlacedWrites, rows: int, chosen: Int64s) -> None:
-        """Record the traces; see `store/revision_claims.py`."""
+        """Record the claims and the unplaced writes of a range (`store/revision_claims.py`)."""
         key, (clock,) = self.name[1], self._clocks
         claimed, unplaced = chosen[placed.claimed - rows], chosen[placed.unplaced - rows]
         by = zip(self._op_id[claimed].tolist(), self._called[claimed].tolist(), strict=True)
@@ -211,12 +209,12 @@ _ASKS = tuple(name for name in NEEDED.names)
 
 
 def _lean(table: pa.Table) -> pa.Table:
-    """Return the table with only the columns that matter for the order of the key."""
+    """Return the table with only the columns that matter to the order of the key."""
     return table.select([name for name in _ASKS if name in table.column_names])
 
 
 def _put_of(write: pa.Table, carry: Carry) -> pa.Table:
-    """Return the write of the carried record as an acknowledged put at the revision of the record."""
+    """Return a table with one row: the write of the carried record, as an acknowledged put at the record's revision."""
     kept = {name: write.column(name)[0].as_py() for name in _KEPT}
     row = {**kept, "op": "put", "status": "ok", "revision": carry.revision}
     columns: list[Any] = [pa.array([row.get(field.name)]).cast(field.type) for field in write.schema]
@@ -227,7 +225,7 @@ _KEPT = ("run_id", "op_id", "key", "value", "call_ns", "return_ns", "clock_id")
 
 
 def _weak(table: pa.Table) -> Bools:
-    """Return which rows promise less than linearizability."""
+    """Return for each row whether it promises less than linearizability."""
     weak = _among(table, "consistency", *WEAK)
     return weak | _is_valid(table.column("weak")) if "weak" in table.column_names else weak
 
@@ -237,7 +235,7 @@ def _is_valid(column: pa.ChunkedArray[Any]) -> Bools:
 
 
 def _among(table: pa.Table, name: str, *texts: str) -> Bools:
-    """Return which rows have one of these texts in this column. Null does not match."""
+    """Return for each row whether this column has one of these texts; false for null."""
     wanted: Any = pc.is_in(table.column(name).cast(pa.large_string()), pa.array(texts, pa.large_string()))
     return np.asarray(wanted.to_numpy(), np.bool_)
 

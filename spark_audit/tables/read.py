@@ -1,4 +1,4 @@
-"""Reads histories into one Arrow table. Every row is counted; every malformed line has its file, number and reason."""
+"""Reads histories into one Arrow table, and finds the malformed lines, with their files, numbers and reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from spark_audit.tables.parquet import check_footers, leaves, open_table
 
 @dataclass(slots=True)
 class Read:
-    """`frame`: the rows that could be read; `locations`: their files and lines; `bad`: the malformed lines."""
+    """The rows of some files.
+
+    `frame`: the rows that could be read. `locations`: their files and lines. `bad`: the malformed lines. `bad_count`:
+    the number of these lines.
+    """
 
     frame: Frame
     locations: RowLocations
@@ -26,9 +30,9 @@ class Read:
 
 
 def read(files: Sequence[HistoryFile], *, shown: bool) -> Read:
-    """Read all rows of these files. `shown`: include the columns that are only shown.
+    """Read all rows of these files. `shown`: whether to include the columns that are only shown.
 
-    Raises MalformedHistory for a file that is not Parquet, or whose columns have other types.
+    Raises MalformedHistory if a Parquet file is damaged, or if its columns are not those of rows.
     """
     check_footers([str(file.path.resolve()) for file in files if file.parquet])
     locations, tables = RowLocations(), [schema(names_coded=True).empty_table()]
@@ -54,7 +58,7 @@ def _rows_of(path: str, shown: bool) -> pa.Table:
         with open_table(path) as file:
             ops = file.read(columns=["op"]).column("op")
             table = conform(file.read(columns=leaves(file, ops, shown=shown)))
-        table.validate(full=True)  # The full validation includes that all text is UTF-8.
+        table.validate(full=True)  # The full validation checks, among other things, that all text is UTF-8.
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
     return table

@@ -1,7 +1,4 @@
-"""Answers the queries of `verdict/cross_key.py` about the rows of a run, in numpy.
-
-The rows are all rows of the run, or a part of them.
-"""
+"""Answers the queries of `verdict/cross_key.py` from all rows of a run, or from some of them, in numpy."""
 
 from __future__ import annotations
 
@@ -19,15 +16,16 @@ from spark_audit.verdict.cross_key import RevisionFacts, RevisionQuery
 _EARLIEST = -(2**63)
 SHOWN = ("op_id", "client", "op", "key", "call_ns", "return_ns", "clock_id", "revision")
 _FOR_RANK = (*SHOWN, "output")
-# The fields of a row that are needed to decide its key again.
+# The fields of a row that are needed to decide the row's key again.
 TO_DECIDE = (*_FOR_RANK, "value", "expected", "expected_mod_revision", "status", "consistency")
 
 
 @dataclass(frozen=True, slots=True)
 class RowsOfFrame:
-    """`RunRows` for these rows of a frame.
+    """An implementation of `RunRows` for some rows of a frame.
 
-    `taking`: the rows that take part; `changed`: those of them that changed the store.
+    `rows`: the numbers of these rows. `taking`: the numbers of those that take part. `changed`: the numbers of those
+    that take part and changed the store.
     """
 
     frame: Frame
@@ -37,11 +35,11 @@ class RowsOfFrame:
     clocks: Clocks
 
     def reached(self, calls: Sequence[CallStamp]) -> list[int]:
-        """Return for each call the highest revision returned before it, as a list; 1 if there is none."""
+        """Return for each call the highest revision among the rows that returned before it; 1 if there is none."""
         return [int(revision) for revision in self.reached_by(calls).tolist()]
 
     def reached_by(self, calls: Sequence[CallStamp]) -> Int64s:
-        """Return `RevisionFacts.reached` for these calls, as an array."""
+        """Return the same as `reached`, as an array."""
         found = np.ones(len(calls), np.int64)
         clock = self.frame.codes("clock_id")
         ended, revision = (self.frame.numbers(name, 0)[self.taking] for name in ("return_ns", "revision"))
@@ -58,7 +56,7 @@ class RowsOfFrame:
         return found
 
     def taken(self, low: int, high: int) -> Int64s:
-        """Return the revisions in this range that changes carry; ascending, each once."""
+        """Return the revisions from `low` to `high` that changes carry, ascending, each once."""
         revision = self.frame.numbers("revision", 0)[self.changed]
         return distinct(revision[(revision >= low) & (revision <= high)])
 
@@ -67,7 +65,7 @@ class RowsOfFrame:
         return RevisionFacts(self.reached(query.calls), revision_ranges(self.taken(query.low, query.high)))
 
     def rows_in(self, windows: Sequence[RevisionWindow]) -> Iterator[Sequence[Row] | None]:
-        """Yield the rows of each window as dicts; None if a window has more than ROWS_MAX rows."""
+        """Yield the rows of each window as dicts; None if it has more than ROWS_MAX from `low` to `high`."""
         for one, mine, first, end in self._found(windows):
             if end - first > ROWS_MAX:
                 yield None
@@ -75,10 +73,10 @@ class RowsOfFrame:
                 yield list(self.frame.dicts(mine[max(0, first - one.around) : end + one.around], TO_DECIDE))
 
     def numbers_in(self, windows: Sequence[RevisionWindow]) -> Int64s:
-        """Return the numbers of the rows of all windows, ascending.
+        """Return the numbers of the rows that are needed to answer `rows_in` for these windows, ascending.
 
-        If the rows of a run are spread over several frames, this method is applied to each. The selected rows of all
-        frames together give the same `rows_in` as all rows of the run.
+        If the rows of a run are in several frames, this method is called for each frame. The rows that it returns for
+        all frames together give the same `rows_in` as all rows of the run.
         """
         found = [np.zeros(0, np.int64)]
         for one, mine, first, end in self._found(windows):
@@ -87,9 +85,9 @@ class RowsOfFrame:
         return distinct(np.concatenate(found))
 
     def _found(self, windows: Sequence[RevisionWindow]) -> Iterator[tuple[RevisionWindow, Int64s, int, int]]:
-        """Yield each window with the rows of its key, by rank, and two positions in these rows.
+        """Yield for each window: the window, the rows of its key, sorted by rank, and two positions in these rows.
 
-        The rows with revisions from `low` to `high` begin and end at these positions.
+        Between these two positions are the rows with revisions from `low` to `high`.
         """
         ranked: dict[str, tuple[Int64s, Int64s]] = {}
         for one in windows:
@@ -107,7 +105,7 @@ class RowsOfFrame:
         return mine[order], revision[order]
 
     def unknown_writes(self, keys: Sequence[str]) -> Mapping[str, Sequence[Row]]:
-        """Return the unknown writes of these keys as dicts."""
+        """Return the unknown writes of each of these keys, as dicts."""
         writes = self.numbers_of_unknown(keys)
         return {key: list(self.frame.dicts(self._of_key(writes, key), TO_DECIDE)) for key in keys}
 
@@ -121,17 +119,17 @@ class RowsOfFrame:
         return rows[self.frame.codes("key").among(key)[rows]]
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
-        """The rows with these op_ids."""
+        """Return the rows with these op_ids, by op_id."""
         mine = self.rows[np.isin(self.frame.numbers("op_id", -1)[self.rows], np.array(op_ids, np.int64))]
         return {row["op_id"]: row for row in self.frame.dicts(mine, SHOWN)}
 
     def changes(self, revisions: Sequence[int]) -> Sequence[Row]:
-        """The changes at these revisions."""
+        """Return the changes that take part and carry one of these revisions."""
         same = np.isin(self.frame.numbers("revision", 0)[self.changed], np.array(revisions, np.int64))
         return list(self.frame.dicts(self.changed[same], _FOR_RANK))
 
     def returned_before(self, claim: RevisionClaim) -> Row:
-        """Return the first row that returned before the call of the claimed write, yet carries no lower revision."""
+        """Return the first row, by (revision, call, op_id), that contradicts the claim (see `RunRows`)."""
         assert claim.by is not None
         _, call, name = claim.by
         frame, rows, clock = self.frame, self.taking, self.frame.codes("clock_id")
@@ -146,9 +144,9 @@ class RowsOfFrame:
 
 
 def highest_before(ended: Int64s, revision: Int64s, stamps: Int64s) -> Int64s:
-    """Return for each stamp the highest revision of the rows that ended before it; 1 if there is none."""
+    """Return for each stamp the highest revision of the rows that ended before it; 1 if there are none."""
     order = np.argsort(stamps, kind="stable")
-    # The index of the first stamp after the end of each row.
+    # For each row, the index of the first stamp after its end.
     first = np.searchsorted(stamps[order], ended, side="right")
     best = np.ones(len(stamps) + 1, np.int64)
     np.maximum.at(best, first, revision)

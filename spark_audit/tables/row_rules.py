@@ -1,7 +1,7 @@
-"""The rules of a row over whole columns: cheap conditions find suspect rows, and the exact rules decide these.
+"""Checks the rules for rows over whole columns: cheap conditions find suspect rows, which are then checked exactly.
 
-The conditions find every row that breaks RULES, and may find more rows; a test compares them with `plain_problem` on
-random rows.
+The conditions find every row that breaks a rule, and may find some that do not. A test compares them with
+`plain_problem` on random rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LEAST = (("op_id", 0), ("revision", 1), ("expected_mod_revision", 0))
 
 
 def broken_rows(frame: Frame) -> Iterator[tuple[int, str]]:
-    """Yield (row, reason) of each row that breaks a rule of types or of RULES, in order."""
+    """Yield (row, reason) for each row that `plain_problem` does not accept, in order."""
     found = [start + np.flatnonzero(suspect(block)) for start, block in frame.blocks()]
     rows = np.concatenate((np.zeros(0, np.int64), *found))
     for row, suspect_row in zip(rows.tolist(), frame.dicts(rows), strict=True):
@@ -60,7 +60,7 @@ def suspect(frame: Frame) -> Bools:
 
 
 def _bad_answer(frame: Frame) -> Bools:
-    """Return for each row whether its output breaks a rule for rows of status `ok`, whatever status the row has."""
+    """Return for each row whether its output would break a rule if its status were `ok`."""
     op = frame.codes("op")
     gets, compares = op.among("get"), op.among("cas")
     no_flag, no_find = frame.output_null("succeeded"), frame.output_null("found")

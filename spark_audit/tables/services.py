@@ -1,4 +1,4 @@
-"""Rows of services in a frame: found, inspected one by one, and replaced by the plain rows that stand for them."""
+"""Finds the rows of services in a frame, inspects them one by one, and replaces them by plain rows (`plain_rows`)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NOTHING_SETTLED: Settled = {}
 
 
 def service_rows(frame: Frame) -> Int64s:
-    """Return the rows of services, and those of single keys that have an option."""
+    """Return the numbers of the rows of services (`is_service`)."""
     return np.flatnonzero(_of_services(frame))
 
 
 def bad_services(frame: Frame) -> Iterator[tuple[int, str]]:
-    """Yield (row, reason) of each row of a service whose request or answer is malformed."""
+    """Yield (row, reason) for each row of a service whose request or answer is malformed."""
     rows = service_rows(frame)
     for number, row in zip(rows.tolist(), frame.dicts(rows), strict=True):
         reason = service_problem(row)
@@ -33,9 +33,9 @@ def bad_services(frame: Frame) -> Iterator[tuple[int, str]]:
 
 
 def plain(frame: Frame, settled: Settled) -> Frame:
-    """Return the rows that stand for these rows (`plain_rows`), with those replaced that are settled.
+    """Return the plain rows of these rows (`plain_rows`). Those that are settled are replaced.
 
-    The rows are well-formed. A frame without rows of services, and without settled rows, is returned as it is.
+    All rows must be well-formed. A frame without rows of services and without settled rows is returned unchanged.
     """
     replaced = _of_services(frame) | _among(frame, settled)
     if not replaced.any():

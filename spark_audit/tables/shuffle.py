@@ -1,9 +1,9 @@
-"""Checks the rows of a chunk, and cuts them into pieces for the tasks that decide. Only Arrow and numpy are used.
+"""Checks the rows of a chunk, and cuts them into pieces for the tasks that decide, with Arrow and numpy.
 
-A chunk alone decides nothing, because its keys, clients and revisions occur in others too. So columns of each row are
-sent to three partitions: one by its key, one by its op_id, and one by the block of its revision. For each client, only
-the first call and the last return are sent. Pieces are Arrow streams: the shuffle moves a few thousand pieces, not
-single rows.
+Nothing can be decided from one chunk, because its keys, clients and revisions occur in other chunks, too. So some
+columns of each row are sent to each of three partitions: that of its key, that of its op_id, and that of the block of
+its revision. For each client, only the first call and the last return are sent. Pieces are Arrow streams, so the
+shuffle moves a few thousand pieces instead of single rows.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from spark_audit.tables.row_rules import broken_rows
 from spark_audit.tables.services import NOTHING_SETTLED, Settled, bad_services, plain, service_rows
 
 KEYS, IDS, CLIENTS, ORDER, TOTALS, BAD, CLASH = "keys", "ids", "clients", "order", "totals", "bad", "clash"
-HOT = "hot"  # The kind of the rows of a hot key. The partition of the key reads them in the order of `place`.
+HOT = "hot"  # The kind of the rows of a hot key. The task that decides the key reads them in the order of `place`.
 BLOCK_BITS = 14  # A block has 2^14 revisions. The order over all keys is checked one block at a time.
-# Every piece contains complete dictionaries, so a column with a longer dictionary is first converted to plain text.
+# Every piece includes its whole dictionaries, so a column with a longer dictionary is converted to plain text first.
 DICTIONARY_MAX = 4_096
-PIECE_ROWS_MAX = 1 << 15  # A piece has a few MB, so that Spark passes little data at once.
+PIECE_ROWS_MAX = 1 << 15  # The most rows of a piece, which then has a few MB. Spark passes several pieces at once.
 _ORDER = ("run_id", "clock_id", "revision", "call_ns", "return_ns", "op_id")
 _OUTPUT = ("succeeded", "found", "value", "create_revision", "mod_revision", "version")
 _MOSTLY_NULL = ("request", "weak", "changes_store", "expected_mod_revision")
-_SHORT_MAX = 127  # A dictionary of at most this many texts has indices of one byte.
+_SHORT_MAX = 127  # If a dictionary has at most this many texts, its indices fit in one byte.
 _ENDLESS = 2**63 - 1
 _INT32_MAX = 2**31 - 1
 _IDS_BITS = 16  # op_ids that differ only in these low bits go to one partition.
@@ -45,9 +45,10 @@ _IDS_BITS = 16  # op_ids that differ only in these low bits go to one partition.
 
 @dataclass(frozen=True, slots=True)
 class ShufflePiece:
-    """The input of one partition. `payload`: JSON for the kinds TOTALS, BAD and CLASH, an Arrow stream for all others.
+    """A piece of the input of the partition `target`.
 
-    `place`: for HOT, 1 + the number of the range, or 0 for rows that belong to no range; for all other kinds -1.
+    `payload`: JSON for the kinds TOTALS, BAD and CLASH, otherwise an Arrow stream. `place`: for the kind HOT, 1 + the
+    number of the range, or 0 for rows that belong to no range; for all other kinds -1.
     """
 
     kind: str
@@ -70,7 +71,7 @@ class Hot(Protocol):
         ...
 
     def ranges_of(self, rank: Int64s, call: Int64s) -> Int64s:
-        """Return for each operation the number of its range."""
+        """Return for each of these operations the number of its range."""
         ...
 
 
@@ -79,12 +80,13 @@ def shuffle_pieces(
 ) -> Iterator[ShufflePiece]:
     """Yield the pieces of these rows. If a row is malformed, the only piece is of kind BAD.
 
-    `hot`: each of these keys has a partition of its own, after all other partitions. `settled`: see `plain`.
+    `hot`: each of these keys has a partition of its own, after all other partitions. `settled`: the rows that replace
+    unknown writes (`plain` in tables/services.py).
 
-    The pieces of kind TOTALS have, for each run, the numbers of `rows`, `unknown`, `failed`, `multi_key_requests`
-    (listings and transactions that did not fail), `multi_key` (those that the history of one key cannot decide),
-    `without_revision` (completed, without a revision), `taking` (rows that take part in the order over all keys), and
-    `services` (rows of services).
+    There is a piece of kind TOTALS for each run. It has the numbers of `rows`, `unknown`, `failed`,
+    `multi_key_requests` (listings and transactions that did not fail), `multi_key` (those that no single key can
+    decide), `without_revision` (completed rows without a revision), `taking` (rows that take part in the order over all
+    keys), and `services` (rows of services).
     """
     recorded = Frame(conform(table))
     bad = sum(1 for _ in broken_rows(recorded))
@@ -121,7 +123,7 @@ def read_piece(payload: bytes) -> pa.Table:
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the tables of several pieces of one kind as one table.
 
-    Each column is in one chunk, NAMES are dictionaries, and numbers have 64 bits.
+    In the result, each column has one chunk, the columns NAMES are dictionaries, and numbers have 64 bits.
     """
     coded = [_coded(table) for table in tables]
     return _wide(pa.concat_tables(coded, promote_options="permissive").unify_dictionaries().combine_chunks())
@@ -138,7 +140,7 @@ def _coded(table: pa.Table) -> pa.Table:
 
 
 def _wide(table: pa.Table) -> pa.Table:
-    """The inverse of `_narrow`."""
+    """Convert all numbers back to 64 bits."""
     for place, name in enumerate(table.column_names):
         column: Any = table.column(name)
         if pa.types.is_int32(column.type):
@@ -151,7 +153,7 @@ def _wide(table: pa.Table) -> pa.Table:
 
 
 def _totals(recorded: Frame, frame: Frame, multi_key: MultiKeyRows, taking: Bools) -> Iterator[ShufflePiece]:
-    """Yield the totals of each run; those of the rows as they were read come from `recorded`."""
+    """Yield the totals of each run. `recorded`: the rows as they were read. `frame`: their plain rows."""
     multi_key_requests = np.zeros(frame.rows, np.bool_)
     multi_key_requests[multi_key.rows] = True
     of_services = np.zeros(recorded.rows, np.bool_)
@@ -177,14 +179,14 @@ def _totals(recorded: Frame, frame: Frame, multi_key: MultiKeyRows, taking: Bool
 
 
 def _by_run(frame: Frame, where: Bools) -> dict[str, int]:
-    """Return for each run, in the order of the codes, the number of these rows; runs without any are left out."""
+    """Return run_id → the number of rows for which `where` is true. Runs without such rows are left out."""
     run = frame.codes("run_id")
     sums = np.bincount(run.ids[where], minlength=len(run.texts))
     return {run.texts[code]: int(sums[code]) for code in np.flatnonzero(sums).tolist()}
 
 
 def _of_keys(frame: Frame, multi_key: MultiKeyRows) -> pa.Table:
-    """Return the rows of single keys and the projections of all other rows, with the columns for decisions."""
+    """Return the rows about single keys, and the projections of the others, with the columns that decisions need."""
     if not len(multi_key.rows):
         return _lean(frame.table, _OUTPUT)
     single = np.ones(frame.rows, np.bool_)
@@ -204,7 +206,7 @@ def _lean(table: pa.Table, answers: Sequence[str]) -> pa.Table:
     for place, name in enumerate(table.column_names):
         column: Any = table.column(name)
         if name in _MOSTLY_NULL and column.null_count == table.num_rows:
-            # A column of nulls without a type takes no memory.
+            # A column of nulls takes no memory if it has no other type.
             table = table.set_column(place, name, pa.nulls(table.num_rows))
         elif pa.types.is_dictionary(column.type) and len(one_piece(column).dictionary) <= _SHORT_MAX:
             table = table.set_column(place, name, _indexed(column, pa.int8()))
@@ -242,7 +244,7 @@ def _indexed(column: Any, kind: pa.DataType) -> Any:
 
 
 def _keys(frame: Frame, rows: Int64s, partitions: int) -> Iterator[ShufflePiece]:
-    """Yield the pieces of these rows. The key of a row determines its partition."""
+    """Yield pieces of kind KEYS with these rows. All rows of a key go to the same partition."""
     run, key = frame.codes("run_id"), frame.codes("key")
     targets = _targets(run.ids[rows], run.texts, key.ids[rows], key.texts, partitions)
     yield from _pieces(KEYS, _short_dictionaries(frame.table), targets, partitions, rows)
@@ -257,9 +259,9 @@ def _owners(frame: Frame, hot: Sequence[Hot]) -> Int64s:
 
 
 def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> Iterator[ShufflePiece]:
-    """Yield the pieces of the rows of hot keys.
+    """Yield pieces of kind HOT with the rows of hot keys.
 
-    The rows are copied once for all hot keys, because a copy for each key took longer than everything else.
+    The rows of all hot keys are copied together. A copy for each key took longer than everything else.
     """
     rows = np.flatnonzero(owner >= 0)
     if not len(rows):
@@ -282,7 +284,7 @@ def _hot(frame: Frame, hot: Sequence[Hot], owner: Int64s, partitions: int) -> It
 
 
 def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str], partitions: int) -> Int64s:
-    """Return a partition for each (run, name), which is the same in every process."""
+    """Return a partition for each (run, name). It is the same in every process."""
     pairs, place = np.unique(run.astype(np.int64) * len(names) + name, return_inverse=True)
     salts = [crc32(text.encode("utf-8", "surrogatepass")) for text in runs]
     hashes = [
@@ -294,8 +296,7 @@ def _targets(run: Int32s, runs: Sequence[str], name: Int32s, names: Sequence[str
 
 
 def _ids(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
-    """Yield pieces of ranges: each range is consecutive op_ids of one partition. If an op_id occurs twice, yield only a
-    CLASH."""
+    """Yield pieces of kind IDS with ranges of consecutive op_ids. If an op_id occurs twice, yield only a CLASH."""
     run, op_id = frame.codes("run_id").ids.astype(np.int64), frame.numbers("op_id", 0)
     if (np.diff(op_id) < 0).any() or (np.diff(run) < 0).any():
         order = np.lexsort((op_id, run))
@@ -324,10 +325,10 @@ def _short_dictionaries(table: pa.Table) -> pa.Table:
 
 
 def _clients(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
-    """Yield pieces with the first call and the last return of each client. If two operations of a client overlap, yield
-    only a CLASH.
+    """Yield pieces of kind CLIENTS with the first call and the last return of each client.
 
-    The last return is _ENDLESS if an operation of the client never returned.
+    The last return is _ENDLESS if an operation of the client never returned. If two operations of a client overlap,
+    yield only a CLASH.
     """
     run, client = frame.codes("run_id"), frame.codes("client")
     call, ended = frame.numbers("call_ns", 0), frame.numbers("return_ns", _ENDLESS)
@@ -348,11 +349,7 @@ def _clients(frame: Frame, partitions: int) -> Iterator[ShufflePiece]:
 def _pieces(
     kind: str, table: pa.Table, targets: Int64s, partitions: int, rows: Int64s | None = None
 ) -> Iterator[ShufflePiece]:
-    """Yield the pieces of a table.
-
-    `targets`: the partition of each row. If `rows` is given, only these rows are sent, and `targets` has their
-    partitions.
-    """
+    """Yield pieces of a table. `rows`: the rows to send; None for all rows. `targets`: the partitions of these rows."""
     if not len(targets):
         return
     order = sorted_by(targets)
@@ -365,7 +362,7 @@ def _pieces(
 
 
 def piece_of(table: pa.Table) -> bytes:
-    """The inverse of `read_piece`."""
+    """Return the table as a payload, from which `read_piece` makes the table again."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -374,9 +371,9 @@ def piece_of(table: pa.Table) -> bytes:
 
 
 def clients_clash(table: pa.Table) -> bool:
-    """Whether two intervals of one client overlap in a table of kind CLIENTS.
+    """Return whether two intervals of one client overlap in a table of kind CLIENTS.
 
-    If not, no two operations of one client overlap.
+    If none do, no two operations of one client overlap.
     """
     frame = Frame(table)
     run, client = frame.codes("run_id"), frame.codes("client")
@@ -388,7 +385,7 @@ def clients_clash(table: pa.Table) -> bool:
 
 
 def ids_clash(table: pa.Table) -> bool:
-    """Whether an op_id occurs twice in a run, in a table of kind IDS."""
+    """Return whether, according to a table of kind IDS, an op_id occurs twice in a run."""
     frame = Frame(table)
     run, first, last = frame.codes("run_id").ids, frame.numbers("first", 0), frame.numbers("last", 0)
     order = np.lexsort((first, run))

@@ -1,1 +1,1 @@
-"""Histories for tests: generated ones, and faults put into them."""
+"""Generates histories for tests, and injects faults into histories."""

@@ -1,7 +1,8 @@
-"""Seeded histories that are linearizable by construction (`testing/inject_fault.py` puts faults into them).
+"""Generates seeded histories that are linearizable by construction (`testing/inject_fault.py` injects faults).
 
-A store is simulated with a clock of its own. Each operation takes effect at an instant between its call and its return,
-and its response is taken from the store at that instant. An unknown operation takes effect late, or never.
+The clients, the store and the clock are simulated. Each operation takes effect at an instant between its call and its
+return, and its response is taken from the store at that instant. An unknown operation takes effect at some time after
+its call, or never.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ _EMPTY: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The parameters of a history. A share is a fraction of all operations; the remaining operations are reads."""
+    """The parameters of a history. A share is a fraction of all operations.
+
+    The operations that remain after the put, delete, cas, append and multi-key shares are reads. `unknown_share`: the
+    share of operations of unknown outcome. `local_share`: the share of `local` reads among the reads.
+    """
 
     operations: int = 1_000
     clients: int = 10
@@ -45,11 +50,11 @@ class Shape:
     unknown_share: float = 0.01
     local_share: float = 0.0
     revisions: bool = True
-    skew: float = 0.0  # With 0, all keys are equally frequent; with 1, half of all operations are on the first key.
+    skew: float = 0.0  # With 0, all keys are equally frequent. With 1, the first key is drawn half of the time.
 
 
 class _Store:
-    """Records are (value, create_revision, mod_revision, version), ordered by key on demand."""
+    """The simulated store. A record is (value, create_revision, mod_revision, version)."""
 
     def __init__(self) -> None:
         self.revision = 1
@@ -80,7 +85,10 @@ class _Store:
 
 
 def generate(shape: Shape, seed: int, run_id: str = "") -> list[Row]:
-    """The rows of one run, in order of call; `run_id` defaults to the seed. The same seed gives the same rows."""
+    """Return the rows of one run, sorted by call. The same shape and seed give the same rows.
+
+    `run_id`: if it is empty, a name is made from the seed.
+    """
     return list(_Simulation(shape, Random(seed), run_id or f"generated-{seed}").rows())
 
 
@@ -94,8 +102,8 @@ class _Simulation:
     def rows(self) -> Iterator[Row]:
         """Yield the rows.
 
-        They are simulated by a heap of events (time, kind, op_id), in which a call adds the event of its effect and the
-        next call of the client.
+        The simulation takes events (time, kind, op_id, row) from a heap. A call puts two more events into the heap: its
+        effect, and the next call of the client.
         """
         events: list[tuple[int, int, int, Row]] = []
         names = dict.fromkeys(range(self.shape.clients), 0)
@@ -193,7 +201,7 @@ class _Simulation:
 
 
 def _applied(store: _Store, row: Row) -> Row:
-    """Apply the row to the store, at this instant, and return its output."""
+    """Apply the operation of a row to the store, and return its output."""
     key, next_revision = row["key"], store.revision + 1
     match row["op"]:
         case "get":

@@ -1,8 +1,8 @@
-"""Seeded histories with watches, leases, locks and reads at a revision, which are sound by construction.
+"""Generates seeded histories with watches, leases, locks and reads at a revision. They are sound by construction.
 
-A store is simulated with a clock of its own. Each client, watch, lease owner and lock owner is a process that waits
-between its steps. An operation takes effect at an instant between its call and its return. An unknown operation takes
-effect late, or never.
+The store and the clock are simulated. Each client, watch, lease owner and lock owner is a process that waits between
+its steps. An operation takes effect at an instant between its call and its return. An unknown operation takes effect at
+some time after its call, or never.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 Row = dict[str, Any]
-Steps = Iterator[int]  # A process: it yields how long it waits (ns).
+Steps = Iterator[int]  # A process. At each step, it yields how long it waits for the next one (ns).
 
 _MS = 1_000_000
 _NULLS: Row = dict.fromkeys(
@@ -29,7 +29,7 @@ _WEIGHTS = {"put": 40, "get": 20, "delete": 10, "cas": 10, "txn": 6, "delete_ran
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceShape:
-    """The parameters of a history. `parts`: into how many parts a watch is cut at most."""
+    """The parameters of a history. `parts`: the most parts of a watch."""
 
     operations: int = 300
     clients: int = 4
@@ -76,7 +76,7 @@ class _Lease:
 
 
 class _Store:
-    """Records by key, all events ever, and the leases. `now_ns` is set before each use."""
+    """The simulated store: its records, all events so far, and its leases. `at` must be called before each use."""
 
     def __init__(self) -> None:
         self.revision = 1
@@ -86,7 +86,7 @@ class _Store:
         self.now_ns = 0
 
     def at(self, now_ns: int) -> None:
-        """Let leases expire that are due."""
+        """Set the time, and let the leases expire that are due."""
         self.now_ns = now_ns
         for lease_id, lease in sorted(self.leases.items(), key=lambda item: (item[1].deadline_ns, item[0])):
             if lease.deadline_ns <= now_ns:
@@ -100,9 +100,9 @@ class _Store:
         return True
 
     def change(self, steps: list[tuple[str, str | None, int]]) -> list[bool]:
-        """Carry out puts (key, value, lease_id) and deletions (key, None, 0) as one change; whether each did anything.
+        """Apply puts (key, value, lease_id) and deletions (key, None, 0) as one change.
 
-        There is a new revision only if any did.
+        Return for each of them whether it changed anything. There is a new revision only if at least one did.
         """
         did = [value is not None or key in self.records for key, value, _ in steps]
         if not any(did):
@@ -137,7 +137,10 @@ class _Store:
 
 
 def generate_services(shape: ServiceShape, seed: int, run_id: str = "") -> list[Row]:
-    """The rows of one run, in order of call; `run_id` defaults to the seed. The same seed gives the same rows."""
+    """Return the rows of one run, sorted by call. The same shape and seed give the same rows.
+
+    `run_id`: if it is empty, a name is made from the seed.
+    """
     return _Simulation(shape, Random(seed), run_id or f"services-{seed}").rows()
 
 
@@ -151,7 +154,7 @@ class _Simulation:
         self.waiting: list[tuple[int, int, Steps]] = []
         self.numbers = iter(range(10**9))
         self.lives = iter(range(10**9))
-        self.owner: dict[str, int] = {}  # The lease that owns each lock.
+        self.owner: dict[str, int] = {}  # Name of a lock → the lease of its owner.
 
     def rows(self) -> list[Row]:
         for number in range(self.shape.clients):
@@ -189,7 +192,10 @@ class _Simulation:
         row |= {"status": "ok", "error": None, "return_ns": self.now, "output": output, "revision": revision or None}
 
     def _perform(self, row: Row, effect: Callable[[], Row]) -> Steps:
-        """Let an operation take effect and return, or end unknown. Its output comes from `effect`, at that instant."""
+        """Let an operation take effect and return, or end with unknown outcome.
+
+        `effect` is called at the instant of the effect, and returns the output.
+        """
         if self.random.random() < self.shape.unknown_share:
             if self.random.random() < 0.6:
                 self._start(self._later(effect), self._wait(20))
@@ -202,7 +208,7 @@ class _Simulation:
         self._return(row, output, revision)
 
     def _later(self, effect: Callable[[], Row]) -> Steps:
-        """A process that only lets an operation take effect."""
+        """A process whose only step lets an operation take effect."""
         effect()
         yield from ()
 
@@ -290,7 +296,7 @@ class _Simulation:
     # -- watches
 
     def _watch(self, number: int) -> Steps:
-        """A watch of all keys, of a prefix, of one key or of one kind of events, in parts."""
+        """A watch, in parts, on all keys, a prefix, one key, or the keys from one on. It may ask for one kind only."""
         request: Row = {"previous": self.random.random() < 0.6}
         if number:
             request["only"] = self.random.choice((None, None, "put", "delete"))
@@ -330,7 +336,10 @@ class _Simulation:
     # -- leases and locks
 
     def _lease_owner(self, number: int) -> Steps:
-        """Leases with one or two keys, which are renewed a few times, and then revoked or left to expire."""
+        """A process that owns one lease after the other. Each lease gets one or two keys and is renewed a few times.
+
+        Then the process revokes the lease or lets it expire.
+        """
         while self.left > 0:
             client = f"l{number}.{next(self.lives)}"
             lease_id, ttl_ns = next(self.lives) + 1, self.random.choice((5, 20)) * _MS
@@ -379,7 +388,7 @@ class _Simulation:
         self._return(row, {"answer": _canonical(answer)}, 0)
 
     def _lock_owner(self, number: int) -> Steps:
-        """Locks of two names. The fence is the revision of the owner's key, which is not among the watched keys."""
+        """A process that obtains and releases one of two locks, repeatedly. The fence is the revision of its key."""
         while self.left > 0:
             name = self.random.choice(("one", "two"))
             client = f"o{number}.{next(self.lives)}"

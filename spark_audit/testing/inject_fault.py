@@ -1,8 +1,7 @@
-"""Puts one fault into a linearizable history, to test that the checker rejects it.
+"""Injects one fault into a linearizable history. Tests then check that the audit finds the fault.
 
-Values are assumed to be unique, as those of generated and recorded histories are. Under this assumption, no order
-explains the changed rows, whatever effect the operations of unknown outcome had. If the changed rows are restored, no
-violation is left.
+Written values must be unique, as they are in generated and recorded histories. Then no order explains the changed rows,
+no matter which operations of unknown outcome took effect. If the changed rows are restored, no violation is left.
 """
 
 from __future__ import annotations
@@ -18,12 +17,15 @@ from spark_audit.testing.inject_service_fault import SERVICE_FAULTS, inject_serv
 
 Row = dict[str, Any]
 
-# The faults that are possible in any history of puts and reads.
+# The faults that need nothing but puts and reads in a history.
 FAULTS = ("stale_read", "lost_write", "applied_twice", "never_written")
 
 
 class _History:
-    """The rows of one run, by key and by kind, in an order drawn at random. A fault changes them in place."""
+    """The rows of one run, which a fault changes in place. `done`: the acknowledged rows that promise linearizability.
+
+    `done` is in a random order.
+    """
 
     def __init__(self, rows: list[Row], random: Random) -> None:
         self.rows, self.random = rows, random
@@ -48,9 +50,9 @@ class _History:
         return sorted((row for row in mine if row["output"]["succeeded"] is not False), key=_returned)
 
     def overwritten(self, key: str, before_ns: int, *ops: str) -> tuple[Row, Row] | None:
-        """Return the last pair of consecutive writes of which the first returned before the call of the second.
+        """Return the last two consecutive writes of the key that both returned before `before_ns`.
 
-        Both returned before `before_ns`.
+        The first of them must have returned before the call of the second. `ops`: the kinds of writes; puts if empty.
         """
         done = [row for row in self.writes(key, *(ops or ("put",))) if row["return_ns"] < before_ns]
         return next(((a, b) for a, b in reversed(list(pairwise(done))) if a["return_ns"] < b["call_ns"]), None)
@@ -62,9 +64,9 @@ class _History:
         return next((p for d in reversed(gone) for p in reversed(put) if p["return_ns"] < d["call_ns"]), None)
 
     def surely_there(self, key: str, row: Row) -> bool:
-        """Whether the key must have been present while `row` was open.
+        """Return whether the key must have been present while `row` was open.
 
-        A put must have returned before, and no deletion may have followed the put.
+        This is so if a put had returned before the call of `row`, and no deletion can have followed that put.
         """
         last = next((put for put in reversed(self.writes(key, "put")) if put["return_ns"] < row["call_ns"]), None)
         others = (other for other in (*self._by_key.get(key, ()), *self._transactions) if other is not row)
@@ -80,7 +82,7 @@ class _History:
         return [row for row in (*self._by_key.get(key, ()), *self._transactions) if _may_write(row, key)]
 
     def listings(self) -> Iterator[tuple[Row, Row]]:
-        """Yield the listings that report all records of their interval, with their requests."""
+        """Yield each listing that reports all records of its interval, with its request."""
         for row in self.of("range"):
             request = json.loads(row["request"])
             if not any(request.get(name) for name in ("limit", "revision", "count_only", "keys_only", "start", "end")):
@@ -90,7 +92,7 @@ class _History:
 def inject(rows: Iterable[Row], fault: str, seed: int) -> tuple[list[Row], Row]:
     """Return a copy of the rows of a run with one fault in it, and an operation that shows the fault.
 
-    `fault`: one of ALL_FAULTS or of SERVICE_FAULTS. Raises ValueError if the history has no place for this fault.
+    `fault`: one of ALL_FAULTS or of SERVICE_FAULTS. Raises ValueError if the fault is not possible in this history.
     """
     if fault in SERVICE_FAULTS:
         return inject_service(rows, fault, seed)
@@ -110,7 +112,7 @@ def _stale_read(history: _History) -> Row | None:
 
 
 def _applied_twice(history: _History) -> Row | None:
-    """A read returns an overwritten put again, at another revision."""
+    """A read returns an overwritten value again, at another revision, as if its put had been applied twice."""
     for read in history.reads():
         if pair := history.overwritten(read["key"], read["call_ns"]):
             return _answer(read, {**pair[0], "revision": read["revision"]})
@@ -126,9 +128,9 @@ def _never_written(history: _History) -> Row | None:
 
 
 def _lost_write(history: _History) -> Row | None:
-    """The last write of a key is lost: every operation that saw the lost write sees the write before it.
+    """The last write of a key is lost: every operation that saw the lost write sees the write before it instead.
 
-    The first read that was called after the lost write is returned.
+    The result is a read that was called after the lost write had returned.
     """
     for key in dict.fromkeys(read["key"] for read in history.reads()):
         if (shown := _lose(history, key)) is not None:
@@ -137,10 +139,10 @@ def _lost_write(history: _History) -> Row | None:
 
 
 def _lose(history: _History, key: str) -> Row | None:
-    """Remove the effect of the last write of this key, and return a read that shows the fault; None if not possible.
+    """Remove the effect of the last write of this key, and return a read that shows the fault.
 
-    The fault is not possible if another write may have followed the lost write, or if an operation that saw the lost
-    write had an effect that depends on it.
+    The result is None, and nothing is changed, if another write may have followed the lost write, if an operation that
+    saw the lost write cannot see the older one instead, or if no read shows the fault.
     """
     pair = history.overwritten(key, max(row["call_ns"] for row in history.rows), "put", "cas")
     if pair is None:
@@ -171,9 +173,9 @@ def _strict_read(row: Row) -> bool:
 
 
 def _can_forget(row: Row, key: str, older: Row) -> bool:
-    """Whether an operation that saw the lost write can see the older write instead.
+    """Return whether an operation that saw the lost write can see the older write instead.
 
-    A failed compare-and-set can, unless it expected the older value, because it would then have succeeded.
+    A failed compare-and-set can do so, unless it expected the older value or revision: then it would have succeeded.
     """
     if row["op"] == "range":
         return True
@@ -184,10 +186,7 @@ def _can_forget(row: Row, key: str, older: Row) -> bool:
 
 
 def _dirty_read(history: _History) -> Row | None:
-    """A read returns the value of a put that is reported as certainly failed.
-
-    The row of another read is replaced by this put.
-    """
+    """A read returns the value of a put that certainly failed. The row of an earlier read is turned into this put."""
     for read in history.reads():
         other = (row for row in history.of("get") if row["key"] == read["key"] and row["return_ns"] < read["call_ns"])
         if (failed := next(other, None)) is not None:
@@ -215,7 +214,7 @@ def _deleted_read(history: _History) -> Row | None:
 
 
 def _missed_read(history: _History) -> Row | None:
-    """A read finds no record, although a put had returned before and no deletion is possible."""
+    """A read finds no record, although a put had returned before and no deletion can have followed it."""
     for read in history.reads():
         if history.surely_there(read["key"], read):
             read["output"] = {**dict.fromkeys(read["output"]), "found": False}
@@ -224,7 +223,7 @@ def _missed_read(history: _History) -> Row | None:
 
 
 def _wrong_cas(history: _History) -> Row | None:
-    """A compare-and-set succeeds over a value that had been overwritten before it was called."""
+    """A compare-and-set succeeds, although the value that it expected had been overwritten before its call."""
     for cas in history.of("cas"):
         pair = history.overwritten(cas["key"], cas["call_ns"]) if cas["output"]["succeeded"] else None
         if pair is not None:
@@ -299,7 +298,7 @@ def _half_transaction(history: _History) -> Row | None:
 
 
 def _wrong_branch(history: _History) -> Row | None:
-    """A transaction took the branch for an absent key, although the key was present during the whole transaction."""
+    """A transaction runs the branch for an absent key, although the key was present during the whole transaction."""
     for row in history.of("txn"):
         request = json.loads(row["request"])
         if row["output"]["succeeded"] and history.surely_there(request["compares"][0]["key"], row):
@@ -310,7 +309,7 @@ def _wrong_branch(history: _History) -> Row | None:
 
 
 def _order_over_keys(history: _History) -> Row | None:
-    """A read carries a lower revision than an operation on another key that had returned before its call."""
+    """A read carries a lower revision than an operation on another key that returned before the call of the read."""
     seen = sorted((row for row in history.done if row["revision"]), key=_returned)
     for read in history.reads():
         mod = read["output"]["mod_revision"]
@@ -322,9 +321,9 @@ def _order_over_keys(history: _History) -> Row | None:
 
 
 def _repeated_revision(history: _History) -> Row | None:
-    """Two puts on two keys are acknowledged with one revision.
+    """Two puts on two keys are acknowledged with the same revision.
 
-    Only a write whose revision no response reported gets the revision of another write.
+    The second put gets the revision of the first. No row may name the revision that the second put had before.
     """
     others = json.dumps([(row["output"], row["request"], row["expected_mod_revision"]) for row in history.rows])
     puts = sorted((put for put in history.of("put") if put["revision"]), key=lambda put: int(put["revision"]))
@@ -337,8 +336,10 @@ def _repeated_revision(history: _History) -> Row | None:
 
 
 def _ending(history: _History) -> Iterator[tuple[Row, str]]:
-    """Yield pairs of a read and an appended text: the value of the read ends with the text, and the append had returned
-    before the read was called."""
+    """Yield pairs of a read and an appended text with which its value ends.
+
+    The append had returned before the read was called.
+    """
     for read in history.reads():
         for append in history.writes(read["key"], "append"):
             if append["return_ns"] < read["call_ns"] and read["output"]["value"].endswith(append["value"]):
@@ -346,7 +347,7 @@ def _ending(history: _History) -> Iterator[tuple[Row, str]]:
 
 
 def _lost_append(history: _History) -> Row | None:
-    """A read lacks the last append, although the append had returned and another read has it at the same place."""
+    """A read lacks the last append, although the append had returned and another read shows it at the same place."""
     for read, text in _ending(history):
         whole = read["output"]["value"]
         others = (other["output"]["value"] for other in history.reads() if other is not read)

@@ -1,6 +1,7 @@
-"""Puts one fault into a sound history with watches, leases, locks or reads at a revision, to test that it is found.
+"""Injects one fault into a sound history with watches, leases, locks or reads at a revision.
 
-Values are assumed to be unique, as those of generated and recorded histories are.
+Tests then check that the audit finds the fault. Written values must be unique, as they are in generated and recorded
+histories.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _REVISION, _KIND, _KEY, _VALUE, _CREATE, _VERSION, _LEASE, _PREVIOUS = range(8)
 
 
 class _Watch:
-    """A row of a watch, whose messages may be changed."""
+    """A row of a watch with its request and messages, which a fault may change. `write` puts them back into the row."""
 
     def __init__(self, row: Row) -> None:
         self.row = row
@@ -26,13 +27,13 @@ class _Watch:
         self.messages: list[_Message] = self._answer["messages"]
 
     def events(self) -> Iterator[tuple[int, int, list[Any]]]:
-        """Yield (message, place in it, event)."""
+        """Yield (number of the message, place of the event in it, event)."""
         for number, message in enumerate(self.messages):
             for place, event in enumerate(message[2]):
                 yield number, place, event
 
     def last(self) -> int:
-        """The last revision that the row tells of."""
+        """Return the last revision that a message of the row names."""
         return max((message[1] for message in self.messages), default=0)
 
     def write(self) -> Row:
@@ -42,7 +43,7 @@ class _Watch:
 
 
 class _History:
-    """The rows of one run, and its watches in an order drawn at random."""
+    """The rows of one run, and its watches in a random order."""
 
     def __init__(self, rows: list[Row], random: Random) -> None:
         self.rows, self.random = rows, random
@@ -50,7 +51,7 @@ class _History:
         self.watches = [_Watch(row) for row in random.sample(answered, len(answered))]
 
     def of(self, op: str) -> list[Row]:
-        """The acknowledged rows of this operation, in an order drawn at random."""
+        """Return the acknowledged rows of this operation, in a random order."""
         mine = [row for row in self.rows if row["op"] == op and row["status"] == "ok"]
         return self.random.sample(mine, len(mine))
 
@@ -58,7 +59,7 @@ class _History:
 def inject_service(rows: Iterable[Row], fault: str, seed: int) -> tuple[list[Row], Row]:
     """Return a copy of the rows of a run with one fault in it, and a row that shows the fault.
 
-    `fault`: one of SERVICE_FAULTS. Raises ValueError if the history has no place for this fault.
+    `fault`: one of SERVICE_FAULTS. Raises ValueError if the fault is not possible in this history.
     """
     copied = [{**row, "output": row["output"] and dict(row["output"])} for row in rows]
     shown = _MADE[fault](_History(copied, Random(seed)))
@@ -78,7 +79,7 @@ def _dropped_event(history: _History) -> Row | None:
 
 
 def _merged_changes(history: _History) -> Row | None:
-    """A watch delivers an acknowledged put and a later one of the same key as one event, the later one."""
+    """A watch leaves out an acknowledged put, and delivers only a later put of the same key."""
     known = {row["revision"] for row in history.of("put")}
     for watch in history.watches:
         later = {(event[_KEY], event[_REVISION]) for _, _, event in watch.events() if event[_KIND] == "put"}
@@ -133,7 +134,7 @@ def _split_revision(history: _History) -> Row | None:
 
 
 def _early_bookmark(history: _History) -> Row | None:
-    """A watch tells a revision as delivered before it delivers an event of this revision."""
+    """A watch delivers a bookmark for a revision before it delivers an event of this revision."""
     for watch in history.watches:
         for number, _, event in watch.events():
             watch.messages.insert(number, [watch.messages[number][0], event[_REVISION], []])
@@ -142,7 +143,7 @@ def _early_bookmark(history: _History) -> Row | None:
 
 
 def _wrong_previous(history: _History) -> Row | None:
-    """A watch delivers an event with another record as the one before."""
+    """A watch delivers an event with a wrong previous record."""
     for watch in history.watches:
         told = {(event[_KEY], event[_REVISION]) for _, _, event in watch.events()}
         for _, _, event in watch.events():
@@ -167,7 +168,7 @@ def _phantom_event(history: _History) -> Row | None:
 
 
 def _wrong_event(history: _History) -> Row | None:
-    """A watch delivers a put with another value."""
+    """A watch delivers a put with a wrong value."""
     for watch in history.watches:
         for _, _, event in watch.events():
             if event[_KIND] == "put":
@@ -177,7 +178,7 @@ def _wrong_event(history: _History) -> Row | None:
 
 
 def _resumed_late(history: _History) -> Row | None:
-    """A watch goes on one revision after the one where it should."""
+    """A watch resumes one revision too late."""
     for watch in history.watches:
         if watch.request.get("resumes") is None:
             continue
@@ -191,7 +192,7 @@ def _resumed_late(history: _History) -> Row | None:
 
 
 def _expired_early(history: _History) -> Row | None:
-    """A lease ends long before its time to live is over: a renewal was answered with a much longer one."""
+    """A lease ends long before its time to live is over, because its grant was answered with a much longer one."""
     revoked = {_request(row)["lease_id"] for row in history.rows if row["op"] == "lease_revoke"}
     attached = {
         (row["key"], row["revision"]): _request(row)["lease_id"]
@@ -221,7 +222,7 @@ def _promise(history: _History, lease_id: int) -> Row | None:
 
 
 def _renewed_after_end(history: _History) -> Row | None:
-    """A renewal succeeds although an earlier one was told that there is no such lease, or a revocation had returned."""
+    """A renewal succeeds, although a revocation of the lease had returned before."""
     ended = {_request(row)["lease_id"]: row for row in history.of("lease_revoke")}
     for row in history.of("lease_renew"):
         end = ended.get(_request(row)["lease_id"])

@@ -1,1 +1,1 @@
-"""The verdict: findings, their texts, and the checks across keys that follow from the decisions of single keys."""
+"""The verdict, its findings and their texts, and the checks across keys that use the results for single keys."""

@@ -1,4 +1,4 @@
-"""Compares the traces of a run (`store/revision_claims.py`) with all of its rows.
+"""Compares the claims and unplaced writes of a run (its traces, `store/revision_claims.py`) with all of its rows.
 
 The results are the contradictions, and the keys that still need a replay. All engines use this module; each engine
 implements the access to the rows (`RunRows`).
@@ -36,7 +36,8 @@ Row: TypeAlias = Mapping[str, Any]
 class RevisionQuery:
     """A query over all rows of a run.
 
-    It asks for the highest revision returned before each call, and for the taken revisions from `low` to `high`.
+    It asks for the highest revision among the operations that returned before each of `calls`, and for the taken
+    revisions from `low` to `high`.
     """
 
     calls: tuple[CallStamp, ...]
@@ -45,9 +46,9 @@ class RevisionQuery:
 
     @classmethod
     def about(cls, traces: Traces, open_keys: Sequence[str] = ()) -> RevisionQuery:
-        """The query about these traces and open keys, which must not all be empty.
+        """Return the query about these traces and open keys. There must be at least one of them.
 
-        The calls are first those of claims with a known write, then those of unplaced writes. If there are unplaced
+        `calls` has first the calls of claims with a known write, then those of unplaced writes. If there are unplaced
         writes or open keys, the query includes all revisions, because keys may be decided again.
         """
         calls = [(claim.by[1], claim.by[2]) for claim in traces.claims if claim.by is not None]
@@ -62,9 +63,9 @@ class RevisionQuery:
 class RevisionFacts:
     """The answer to a query, from the rows that *take part*.
 
-    These are the completed rows that carry a revision and promise linearizability. `reached`: for each call the highest
-    revision returned before it; 1 if none. `taken`: the revisions of changes within the query, as ascending ranges; no
-    range is adjacent to the next.
+    These are the completed rows that carry a revision and promise linearizability. `reached`: for each call of the
+    query, the highest revision among the rows that returned before it; 1 if there is none. `taken`: the revisions of
+    changes, from `low` to `high` of the query, as ascending ranges that are not adjacent.
     """
 
     reached: Sequence[int]
@@ -72,21 +73,21 @@ class RevisionFacts:
 
 
 class RunRows(NearbyRows, Protocol):
-    """Access to the rows of one run that have to be shown or checked again."""
+    """Access to those rows of one run that findings show, or that are needed to decide keys again."""
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
-        """The rows with these op_ids."""
+        """Return the rows with these op_ids, by op_id."""
         ...
 
     def changes(self, revisions: Sequence[int]) -> Sequence[Row]:
-        """The changes that take part and carry one of these revisions."""
+        """Return the changes that take part and carry one of these revisions."""
         ...
 
     def returned_before(self, claim: RevisionClaim) -> Row:
-        """The first row that contradicts the claim.
+        """Return the first row, by `place`, that contradicts the claim.
 
-        The row takes part and returned before the call of the claimed write, yet it carries the claimed revision or a
-        higher one.
+        Such a row takes part and returned before the call of the claimed write, but it carries the claimed revision or
+        a higher one.
         """
         ...
 
@@ -94,11 +95,11 @@ class RunRows(NearbyRows, Protocol):
 def check_across_keys(
     run_id: str, traces: Traces, facts: RevisionFacts, rows: RunRows, verdict: Verdict, open_keys: Sequence[str] = ()
 ) -> list[str]:
-    """Record the contradictions of the claims, and return the keys that need a replay.
+    """Record the contradictions between the claims and the rows; return the keys that need a replay.
 
-    A key needs a replay if one of its unplaced writes has no possible revision, even after the parts of keys around
-    such writes were decided again. A key of `open_keys` (keys without a known order by revisions) needs a replay if it
-    stays unexplained.
+    `open_keys`: keys without a known order by revisions. Such a key needs a replay if `reassign` finds no order for it.
+    Any other key needs a replay if one of its unplaced writes has no possible revision, even after the parts of keys
+    around such writes were decided again.
     """
     placed = [claim for claim in traces.claims if claim.by is not None]
     _note_twice(run_id, traces.claims, rows, facts.taken, verdict)
@@ -143,26 +144,26 @@ def _note_early(run_id: str, early: list[RevisionClaim], rows: RunRows, verdict:
 
 
 class RowsInMemory:
-    """`RunRows` of rows in memory, of one run."""
+    """An implementation of `RunRows` for the rows of one run in memory."""
 
     def __init__(self, rows: Sequence[Row], clocks: Clocks) -> None:
         self._rows, self._clocks = rows, clocks
         self._taking = [row for row in rows if takes_part(row)]
 
     def facts(self, query: RevisionQuery) -> RevisionFacts:
-        """The answer to the query from these rows."""
+        """Return the answer to the query from these rows."""
         reached = self.reached(query.calls)
         revisions = {row["revision"] for row in self._taking if changed(row)}
         within = (revision for revision in sorted(revisions) if query.low <= revision <= query.high)
         return RevisionFacts(reached, to_ranges(within))
 
     def reached(self, calls: Sequence[CallStamp]) -> list[int]:
-        """Return for each call the highest revision that had returned before it; 1 if there is none."""
+        """Return for each call the highest revision among the rows that returned before it; 1 if there is none."""
         returned = ReturnedRevisions(self._taking, self._clocks)
         return [returned.highest_before(call_ns, clock) for call_ns, clock in calls]
 
     def rows_in(self, windows: Sequence[RevisionWindow]) -> Iterator[Sequence[Row] | None]:
-        """Yield the rows of each window, by rank; None if a window has more than ROWS_MAX rows."""
+        """Yield for each window its rows, sorted by rank; None if it has more than ROWS_MAX from `low` to `high`."""
         for one in windows:
             mine = sorted((row for row in self._taking if row["key"] == one.key), key=rank)
             revisions = [row["revision"] for row in mine]
@@ -170,27 +171,27 @@ class RowsInMemory:
             yield mine[max(0, first - one.around) : end + one.around] if end - first <= ROWS_MAX else None
 
     def unknown_writes(self, keys: Sequence[str]) -> Mapping[str, Sequence[Row]]:
-        """The unknown writes of these keys."""
+        """Return for each of these keys its unknown writes."""
         writes = [row for row in self._rows if row["status"] == "unknown" and row["op"] != "get"]
         return {key: [row for row in writes if row["key"] == key] for key in keys}
 
     def by_id(self, op_ids: Sequence[int]) -> Mapping[int, Row]:
-        """The rows with these op_ids."""
+        """Return the rows with these op_ids, by op_id."""
         wanted = set(op_ids)
         return {row["op_id"]: row for row in self._rows if row["op_id"] in wanted}
 
     def changes(self, revisions: Sequence[int]) -> Sequence[Row]:
-        """The changes at these revisions."""
+        """Return the changes that take part and carry one of these revisions."""
         wanted = set(revisions)
         return [row for row in self._taking if row["revision"] in wanted and changed(row)]
 
     def returned_before(self, claim: RevisionClaim) -> Row:
-        """Return the first row that returned before the call of the claimed write, yet carries no lower revision."""
+        """Return the first row, by `place`, that contradicts the claim (see `RunRows`)."""
         return min((row for row in self._taking if _before(row, claim, self._clocks)), key=place)
 
 
 def place(row: Row) -> tuple[int, int, int]:
-    """The sort key of the rows among which `returned_before` returns the first."""
+    """Return the sort key by which `returned_before` chooses the first row."""
     return row["revision"], row["call_ns"], row["op_id"]
 
 

@@ -1,7 +1,4 @@
-"""Builds findings, with their texts, from decisions.
-
-Both engines use this module; findings pass through Spark as plain dicts.
-"""
+"""Builds findings, with their texts, from decisions. All engines use this module."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ Row = Mapping[str, Any]
 class KeyFindings:
     """The findings about one key of one run.
 
-    `weak`: the number of reads that are checked only against their own revision. `operations`: the number of rows that
-    report on the key. Weak reads are included; failed operations and reads of unknown outcome are not.
+    `weak`: the number of reads that are checked only against the revision that they carry. `operations`: the number of
+    rows that report on the key. It includes weak reads, but no failed operations and no reads of unknown outcome.
     """
 
     run_id: str
@@ -39,22 +36,22 @@ class KeyFindings:
     found: list[Violation | Undecided] = field(default_factory=list)
     needs_replay: bool = False  # See `Decision.needs_replay`.
     operations: int = 0
-    # Empty for a key that is a violation by itself, because one finding is enough.
+    # A key that is a violation by itself has no traces, because one finding about it is enough.
     traces: Traces = field(default_factory=Traces)
 
 
 @dataclass(slots=True)
 class KeyHistory:
-    """The operations of one key; `failed`: value → the operation that failed to write it."""
+    """The operations of one key. `failed`: value → op_id of the operation that failed to write it."""
 
     operations: list[Operation] = field(default_factory=list)
     failed: dict[str, int] = field(default_factory=dict)
-    rows: int = 0  # The number of rows that report on the key.
+    rows: int = 0  # See `KeyFindings.operations`.
     weak: int = 0
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> KeyHistory:
-        """The history of one key, from projected rows (`history/projection.py`) in any order."""
+        """Return the history of one key. `rows`: its projected rows (`history/projection.py`), in any order."""
         made = cls()
         for row in sorted(rows, key=lambda row: (row["call_ns"], row["op_id"])):
             before = len(made.operations)
@@ -77,7 +74,7 @@ def findings_of_key(run_id: str, key: str, rows: Iterable[Row], clocks: Clocks, 
 
 
 def findings_from(run_id: str, key: str, history: KeyHistory, decision: Decision, clocks: Clocks) -> KeyFindings:
-    """Return the findings of a decision, and those about reads that contradict their own revision."""
+    """Return the findings of a decision, and those about reads that contradict the revision that they carry."""
     proven_wrong = {op.op_id for op in decision.counterexample}
     result = KeyFindings(run_id, key, decision.status, decision.method, history.weak, decision.configurations)
     result.needs_replay, result.operations = decision.needs_replay, history.rows
@@ -94,7 +91,7 @@ def findings_from(run_id: str, key: str, history: KeyHistory, decision: Decision
         result.found.append(Undecided("keys", run_id, key, reason))
     for misfit in misfits(history.operations, clocks):
         if misfit.read.op_id in proven_wrong:
-            continue  # One finding about an operation is enough.
+            continue  # The counterexample already shows this read.
         prop = "order" if misfit.read.weak is None else "weak"
         pair = [misfit.write, misfit.read] if misfit.write is not None else [misfit.read]
         other = f", although {describe(misfit.write)}" if misfit.write is not None else ""
@@ -118,14 +115,14 @@ def _shown(op: Operation) -> ShownOperation:
 
 
 def shown_row(row: Row) -> ShownOperation:
-    """A row as part of a store-wide counterexample."""
+    """Return a row as an operation of a store-wide counterexample."""
     return ShownOperation(
         row["op_id"], row["client"], row["op"], row["call_ns"], row["return_ns"], row["revision"], row_words(row)
     )
 
 
 def order_violation(run_id: str, pair: OutOfOrder) -> Violation:
-    """A violation: `early` carries no higher revision than `late`, which returned before `early` was called."""
+    """Return the violation for a pair of operations that breaks the order of revisions."""
     gap = span(max(0, pair.early["call_ns"] - pair.late["return_ns"]))
     late = f"{row_words(pair.late)}, which had returned {gap} before it was called"
     text = f"{row_words(pair.early)} carries no higher revision than {late}"
@@ -133,7 +130,7 @@ def order_violation(run_id: str, pair: OutOfOrder) -> Violation:
 
 
 def repeated_violation(run_id: str, revision: int, rows: Sequence[Row]) -> Violation:
-    """The violation of acknowledged writes that carry the same revision."""
+    """Return the violation for several acknowledged writes that carry the same revision."""
     names = " and ".join(f"{row['op']} #{row['op_id']}" for row in rows[:4])
     text = f"{len(rows)} acknowledged writes carry revision {revision}: {names}"
     return Violation("unique", run_id, None, text, tuple(shown_row(row) for row in rows[:4]))
@@ -142,10 +139,10 @@ def repeated_violation(run_id: str, revision: int, rows: Sequence[Row]) -> Viola
 def repeated_claim(
     run_id: str, revision: int, claims: Sequence[RevisionClaim], rows: Sequence[Row], changes: Sequence[Row]
 ) -> Violation:
-    """The violation of several changes that have the same revision.
+    """Return the violation for several changes that have the same revision, at least one of them an unknown write.
 
-    The changes are unknown writes to which responses assign the revision (`rows`), and acknowledged changes
-    (`changes`).
+    `claims`: the claims of unknown writes on the revision. `rows`: the rows of these writes, as far as they are known.
+    `changes`: the acknowledged changes that carry the revision.
     """
     names = [f"a write of {short(one.key)} of unknown outcome, as responses tell" for one in claims[:4]]
     names += [row_words(row) for row in changes[:4]]
@@ -154,7 +151,7 @@ def repeated_claim(
 
 
 def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> Violation:
-    """The violation of an unknown write whose revision is not above a revision returned before its call."""
+    """Return the violation for an unknown write whose revision is too low: `late` returned before it was called."""
     gap = span(max(0, unknown["call_ns"] - late["return_ns"]))
     text = (
         f"{unknown['op']} #{unknown['op_id']} of {short(claim.key)}, its outcome unknown, has revision "
@@ -164,7 +161,7 @@ def early_claim(run_id: str, claim: RevisionClaim, unknown: Row, late: Row) -> V
 
 
 def store_finding(run_id: str, found: Contradiction) -> Violation | Undecided:
-    """The finding that the whole store does not explain a response."""
+    """Return the finding for a response that does not follow from the whole store."""
     text = f"{row_words(found.row)}: {found.reason}"
     if not found.certain:
         return Undecided("store", run_id, None, f"{text}; a write of unknown outcome might explain it")

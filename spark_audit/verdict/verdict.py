@@ -1,6 +1,7 @@
 """The verdict of an audit.
 
-Each property is reported by itself: an undecided property hides no other property, and is not a success.
+Each property has a status of its own. An undecided property does not hide the status of any other, and does not count
+as a success.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 LINEARIZABLE, VIOLATION, UNDECIDED = "linearizable", "violation", "undecided"
 EXIT_CODES = {LINEARIZABLE: 0, VIOLATION: 3, UNDECIDED: 4}
-SHOWN_MAX = 20  # The number of violations kept as examples per property; all violations are counted.
+SHOWN_MAX = 20  # The most findings of one property that are kept as examples. All findings are counted.
 
 _ORDER_PROPERTIES = {
     "keys": "keys are linearizable",
@@ -52,9 +53,10 @@ class ShownOperation:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A violation.
+    """A violation of a property.
 
-    Its `operations` cannot be ordered (property `keys`) or contradict each other; `text` has the reason.
+    `operations`: the operations that show it. For the property `keys`, these have no valid order; for another property,
+    they contradict each other. `text`: the reason.
     """
 
     property: str
@@ -65,7 +67,7 @@ class Violation:
     method: str = ""
 
     def words(self) -> str:
-        """The violation in a sentence."""
+        """Return the violation in a sentence."""
         where = f"key {self.key}: " if self.key is not None else ""
         return f"{where}{self.text}"
 
@@ -84,8 +86,9 @@ class Undecided:
 class Property:
     """The counts of one property.
 
-    `checked` counts keys for `keys`; for all other properties, the operations, events, bookmarks or parts of watches
-    that were judged. Findings that are not kept as examples are counted, too.
+    `checked`: for the property `keys`, the number of keys; for every other property, the number of operations, events,
+    bookmarks or parts of watches that were judged. `violated`, `undecided`: the number of findings, including those
+    that are not kept as examples.
     """
 
     checked: int = 0
@@ -100,11 +103,12 @@ class Property:
 
 @dataclass(slots=True)
 class Verdict:
-    """The verdict on the given histories. Findings are added by `record`; `status` follows from the properties.
+    """The verdict on the given histories. `record` adds findings; `status` follows from the properties.
 
-    `properties`: those of SERVICE_PROPERTIES are there only if a history has rows of services. `watches`, `events`: the
-    number of watches, and of the events that they delivered; `settled`: the number of unknown writes whose revision an
-    event shows; `lags`: lag (ns, rounded) → the number of events that arrived so long after the return of their write.
+    `properties`: includes those of SERVICE_PROPERTIES only if a history has rows of services. `watches`, `events`: the
+    number of watches, and of the events that they delivered. `settled`: the number of unknown writes that were settled,
+    because an event shows their revision. `lags`: lag (ns, rounded) → the number of events with this lag, which is the
+    time from the return of the write to the arrival of its event.
     """
 
     operations: int = 0
@@ -131,15 +135,15 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """The exit status of a command that gives this verdict."""
+        """The exit status of a command that prints this verdict."""
         return EXIT_CODES[self.status]
 
     def of(self, name: str) -> Property:
-        """The counts of a property."""
+        """Return the counts of a property; it is added if it is missing."""
         return self.properties.setdefault(name, Property())
 
     def lag_ns(self, percent: int) -> int | None:
-        """The lag of events at this percentile, by nearest rank; None if no lag is known."""
+        """Return the lag of events at this percentile, by nearest rank; None if no lag is known."""
         left = -(-self.lags.total() * percent // 100)
         for lag, count in sorted(self.lags.items()):
             left -= count
@@ -148,7 +152,10 @@ class Verdict:
         return None
 
     def record(self, found: Violation | Undecided, *, count: int = 1) -> None:
-        """Count a finding, and keep it as an example if there are fewer than SHOWN_MAX of its property."""
+        """Count a finding, and keep it as an example if fewer than SHOWN_MAX findings of its property are kept.
+
+        Violations and undecided questions are kept separately.
+        """
         prop = self.of(found.property)
         if isinstance(found, Violation):
             prop.violated += count
@@ -160,7 +167,7 @@ class Verdict:
                 self.undecided.append(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """The verdict as an object of JSON."""
+        """Return the verdict as a dict that can be written as JSON."""
         return {
             "status": self.status,
             "exit_code": self.exit_code,
@@ -186,10 +193,10 @@ class Verdict:
         return {"watches": self.watches, "events": self.events, "settled": self.settled, **lags}
 
     def to_json(self) -> str:
-        """The verdict as JSON."""
+        """Return the verdict as JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
 
 def violation_from(fields: Mapping[str, Any]) -> Violation:
-    """The inverse of `asdict`, for fields that came through JSON."""
+    """Return the violation of which `asdict` made these fields. The fields may have been converted to JSON and back."""
     return Violation(**{**fields, "operations": tuple(ShownOperation(**shown) for shown in fields["operations"])})

@@ -12,11 +12,11 @@ from spark_audit.history.services import SERVICE_OPS, number_words
 from spark_audit.key.counterexample import ANYTHING, NOTHING, tokens_observed, tokens_written
 from spark_audit.verdict.verdict import SERVICE_PROPERTIES, Verdict
 
-VALUE_CHARACTERS_MAX = 40  # The number of characters of a value in a sentence; the JSON has the whole value.
+VALUE_CHARACTERS_MAX = 40  # A sentence shows at most this many characters of a value.
 
 
 def describe(op: Operation) -> str:
-    """One operation on its key: `get #812 returned v17 (revision 40)`."""
+    """Return what an operation did to its key, as in `get #812 returned v17 (revision 40)`."""
     held = "found" if op.guards_hold else "did not find all of"
     guards = [f"{held} {', '.join(f'{g.target} {g.sign} {g.value}' for g in op.guards)}"] if op.guards else []
     text = "; ".join([*guards, *(_step_words(step, op) for step in op.steps)]) or "compared it"
@@ -34,7 +34,7 @@ def _revision_words(op: Operation) -> str:
 
 def _step_words(step: Step, op: Operation) -> str:
     done = not op.unknown
-    # An append that was replaced by a compare-and-set (key/appends.py).
+    # key/appends.py replaced the append by a compare-and-set or a put.
     if op.name == "append" and step.kind != "append":
         return _append_words(step)
     match step.kind:
@@ -74,7 +74,7 @@ def _seen_words(seen: Seen | None) -> str:
 
 
 def short(value: str | None) -> str:
-    """A value as it is shown in a sentence."""
+    """Return a value as a sentence shows it."""
     if value is None:
         return "nothing"
     text = value if value.isprintable() and value and " " not in value else repr(value)
@@ -82,7 +82,7 @@ def short(value: str | None) -> str:
 
 
 def span(nanoseconds: int) -> str:
-    """A duration with three significant digits."""
+    """Return a duration with three significant digits and a unit."""
     for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
         if nanoseconds >= size:
             return f"{nanoseconds / size:.3g} {unit}"
@@ -90,7 +90,10 @@ def span(nanoseconds: int) -> str:
 
 
 def sentence(proof: Sequence[Operation], failed_values: Mapping[str, int], clocks: Clocks) -> str:
-    """Why these operations have no order. `failed_values`: value → the operation that failed to write it."""
+    """Return the reason why these operations have no valid order.
+
+    `failed_values`: value → op_id of the operation that failed to write it.
+    """
     value_at: dict[int, str] = {}
     for op in proof:
         for step in op.steps:
@@ -157,7 +160,7 @@ def _reader_sentence(
 
 
 def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
-    """Name the read that shows what an append found; empty if there is none."""
+    """Return the words that name the read which shows what an append found; empty if there is no such read."""
     left = append.steps[0].value if append.name == "append" and append.steps[0].kind == "cas" else None
     for op in proof if left is not None else ():
         for step in op.steps:
@@ -167,7 +170,7 @@ def _evidence_words(append: Operation, proof: Sequence[Operation]) -> str:
 
 
 def _conflicting_appends(proof: Sequence[Operation]) -> str | None:
-    """The sentence for an append that reads show after two different values; None if there is none."""
+    """Return the sentence for an append that, according to reads, found two different values; None if there is none."""
     writes = [op for op in proof if op.writes]
     append = writes[0] if len(writes) == 1 and writes[0].steps[0].kind == "append" else None
     text = append.steps[0].value if append is not None else None
@@ -188,7 +191,7 @@ def _end(text: str) -> str:
 
 
 def _lost_append(reader: Operation, proof: Sequence[Operation], clocks: Clocks) -> str | None:
-    """The sentence for a read whose value lacks an earlier append that nothing overwrote; None if there is none."""
+    """Return the sentence for a read whose value lacks an earlier append that nothing overwrote; None if it has all."""
     seen = reader.steps[0].seen if len(reader.steps) == 1 else None
     if seen is None or seen.value is None:
         return None
@@ -208,7 +211,7 @@ def _failed(op_id: int) -> str:
 
 
 def row_words(row: Mapping[str, Any]) -> str:
-    """A row in words, not projected onto a key: for the store-wide properties."""
+    """Return the words for a whole row, which may concern several keys, in findings about the whole store."""
     key = f" of {short(row['key'])}" if row.get("key") else ""
     text = f" (revision {row['revision']})" if row["return_ns"] is not None else ", its outcome unknown"
     if row["op"] in SERVICE_OPS and row["return_ns"] is not None and row["revision"] is None:
@@ -217,7 +220,7 @@ def row_words(row: Mapping[str, Any]) -> str:
 
 
 def services_words(verdict: Verdict) -> str | None:
-    """What was judged about watches, in a sentence; None if the history has no rows of services."""
+    """Return a sentence about what was judged of watches; None if the history has no rows of services."""
     if not any(name in SERVICE_PROPERTIES for name in verdict.properties):
         return None
     lags = [f"p{percent} {span(lag)}" for percent in (50, 99) if (lag := verdict.lag_ns(percent)) is not None]

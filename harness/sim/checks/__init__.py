@@ -1,1 +1,1 @@
-"""The rules that must hold in every run, and the coverage points that show whether the rules were put to the test."""
+"""The rules that must hold in every run, and the coverage points that show whether runs really tested the rules."""

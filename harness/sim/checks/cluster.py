@@ -20,8 +20,8 @@ class SafetyChecker:
     def __init__(self, founding: Configuration | None = None) -> None:
         self.members = ConfigurationHistory(founding or Configuration.of([Member("s1")]), self.is_committed)
         self._written: dict[tuple[int, int], tuple[int, int, bytes]] = {}  # By (index, term).
-        self._leaders: dict[int, tuple[str, int]] = {}  # term → (node, life)
-        self._votes: dict[tuple[str, int], str] = {}  # (voter, term) → candidate
+        self._leaders: dict[int, tuple[str, int]] = {}  # By term: (node, life) of the leader.
+        self._votes: dict[tuple[str, int], str] = {}  # By (voter, term): the candidate.
         self._committed: list[int] = [0]  # The term of each committed entry, by index; 0 is "before the log".
         self._committed_in: list[int] = [0]  # By index: the term of the leader that committed the entry.
         self._leader_time = 0  # The leader_time of the newest committed batch.
@@ -57,7 +57,7 @@ class SafetyChecker:
         return known is not None and known[1:] == (int(entry.kind), entry.payload)
 
     def leads(self, node_id: str, life: int, term: int) -> bool:
-        """Check election safety (Raft §5.2): a term has at most one leader, which leads in one life only.
+        """Check election safety (Raft §5.2): a term has at most one leader, and only one life of this leader leads.
 
         Returns True if the leader is new.
         """
@@ -90,7 +90,9 @@ class SafetyChecker:
         require(known == candidate, "one vote per term", f"{voter} voted for {known} and {candidate} in term {term}")
 
     def committed(self, node_id: str, index: int, term: int, leader_term: int) -> None:
-        """Record that the next entry is committed, in `leader_term`. The caller has checked that a majority has it."""
+        """Record that the leader of `leader_term` has committed the next entry. The caller has checked that a majority
+        has the entry.
+        """
         assert index == len(self._committed), (node_id, index, self.commit_index)
         require(term >= self._committed[-1], "committed terms never fall", node_id, index, term, self._committed[-1])
         self._committed.append(term)
@@ -135,7 +137,7 @@ class SafetyChecker:
         return False
 
     def _follow_leader_time(self, entry: Entry) -> None:
-        """Check that leader_time never falls. All committed entries but configurations are seen here once, in order.
+        """Check that leader_time never falls. Committed entries (no configurations) are passed in once each, in order.
 
         See docs/reference/specification.md#812-leader-time.
         """

@@ -17,17 +17,17 @@ from raft import Role
 from storage import OpenedStorage
 
 TRUE_CHECK_EVERY_COMMITS = 32
-"""The least number of rises of the commit index between two recoveries that verify "durable on a majority".
+"""The commit index rises at least this many times between two checks that use real recoveries. Such a check recovers
+the disks that hold a newly committed entry, and looks for the entry.
 
-All other rises are verified only by the shadow logs.
+All other rises are checked with the shadow logs only.
 """
 
 FILES_PER_COMMIT = 4
-"""The number of files on a disk per rise of the commit index: with n files, the commit index rises at least n /
-FILES_PER_COMMIT times between two recoveries.
+"""If a disk has n files, the commit index rises at least n / FILES_PER_COMMIT times between two recoveries.
 
-A recovery reads every file. At a fixed interval, the total cost of all recoveries would grow with the square of the
-length of the log.
+A recovery reads every file. If the interval were fixed, the total cost of all recoveries would grow with the square of
+the length of the log.
 """
 
 
@@ -79,9 +79,9 @@ class CommitmentChecker:
     def _holders(self, committer: MachineView, index: int, term: int) -> list[MachineView]:
         """Return the machines that hold the entry durably, and check that they are enough.
 
-        The holders must form majorities of the newest configuration in the log of the committer; for a configuration
-        entry, of the configuration in that entry. So once a log has the configuration that follows a joint one, new
-        entries need a majority of the following configuration only.
+        The holders must form majorities of the newest configuration in the committer's log. If the entry itself is a
+        configuration, they must form majorities of that configuration. So once a log has the configuration that follows
+        a joint configuration, new entries need a majority of the following configuration alone.
         """
         history, log = self._world.safety.members, committer.logs.memory
         configuration = history.in_force(log, index if history.is_written(index, term) else None)
@@ -95,7 +95,7 @@ class CommitmentChecker:
         return holders
 
     def _check_later_leader(self, member: MachineView, leader_term: int, index: int, term: int) -> None:
-        """Check leader completeness at the commit: a leader of a later term already has the entry."""
+        """Check leader completeness at the commit: if `member` leads a later term, it must already have the entry."""
         node = member.node
         if node is None or node.core.role is not Role.LEADER or node.core.term <= leader_term:
             return

@@ -1,4 +1,4 @@
-"""The interface of the run for its checks, which extends the interface for its machines."""
+"""The run, as its checks use it. `CheckedWorld` extends `World`, which is the run as its machines use it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from raft import Entry
 
 
 class CheckedWorld(World, Protocol):
-    """A run with the rules over the cluster as a whole."""
+    """A run, as its checks use it. `safety`: the rules for the cluster as a whole."""
 
     safety: SafetyChecker
 
     def on_applied(self, member: MachineView, entry: Entry, results: Sequence[Any], *, is_first: bool) -> None:
-        """Note that a machine has applied an entry. `is_first`: no other machine had applied the entry before."""
+        """Note that a machine has applied an entry. `is_first`: True if no machine had applied the entry before."""
 
     def living(self) -> list[MachineView]:
-        """Return the machines that must make progress: members that are neither lost nor left dead."""
+        """Return the machines that must make progress: the members that are neither lost nor chosen to stay dead."""

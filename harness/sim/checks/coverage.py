@@ -1,7 +1,7 @@
-"""The coverage points that a campaign of CAMPAIGN_SEEDS_MIN seeds must hit: an untested rule proves nothing.
+"""The coverage points that a campaign of CAMPAIGN_SEEDS_MIN seeds must hit, because an untested rule proves nothing.
 
-Most coverage points are names of trace events and of faults, and what the simulated world reports. The tracker here
-recognises the points that depend on two facts at once.
+Most coverage points are names of trace events or of faults, or are reported by the simulated world. `CoverageTracker`
+recognises the points for which the name of one trace event is not enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CAMPAIGN_SEEDS_MIN = 1_000
 """A wanted point that was never hit fails a campaign of this many seeds or more. A smaller campaign only lists it."""
 
 OFTEN, SELDOM, RARE = 20, 100, 300
-"""Wanted frequencies of coverage points: each number n stands for one hit in n seeds.
+"""Wanted frequencies of coverage points: a number n means that at least one of n seeds hits the point.
 
 A point that is hit less often is shown as rare. Only a point that is never hit fails the campaign.
 """
@@ -152,7 +152,7 @@ WANTED: dict[str, int] = {
     "a member was read at an old revision": SELDOM,
     "a client read an old revision": SELDOM,
 }
-"""The wanted coverage points, each with a number n: one of n seeds should hit the point."""
+"""The wanted coverage points, each with a number n: at least one of n seeds should hit the point."""
 
 
 def never(covered: Counter[str]) -> list[str]:
@@ -174,7 +174,7 @@ class CoverageTracker:
         self._led: set[int] = set()  # Terms that had a leader.
         self._handed_over: set[int] = set()  # Terms for which a leader had asked a peer to campaign.
         self._transfers: dict[str, set[tuple[str, int]]] = {}  # By member: snapshot transfers since its last install.
-        # Leaders that have begun a round of reads, and have not let reads through since.
+        # Leaders that have begun a read round since they last answered reads.
         self._reading: set[str] = set()
 
     def look(self, member: MachineView, node: Node, message: object, effects: Effects) -> None:
@@ -225,8 +225,8 @@ class CoverageTracker:
     def _stand(self, node_id: str, term: int) -> None:
         """Note a candidate, and cover a split election (Raft §5.2).
 
-        An election was split if two members asked for votes in a term that never had a leader, and a later term is
-        needed.
+        An election was split if two members were candidates in a term that never had a leader, and a candidate of a
+        later term appears.
         """
         self._candidates.setdefault(term, set()).add(node_id)
         earlier = [len(who) for old, who in self._candidates.items() if old < term and old not in self._led]
@@ -236,8 +236,8 @@ class CoverageTracker:
     def _is_on_a_majority(self, index: int, term: int) -> bool:
         """True if the entry that is being cut is durable on a majority (Raft §5.4.2, figure 8).
 
-        Another rule checks that no committed entry is cut. Copies of an uncommitted entry only go away when they are
-        cut, so at the first cut all copies are still there.
+        Another rule checks that no committed entry is cut, so this entry is uncommitted. A copy of an uncommitted entry
+        disappears only when the entry is cut, so at the first cut all copies are still there.
         """
         members = self._world.members.values()
         holders = sum(other.logs.durable.term_at(index) == term for other in members)

@@ -15,7 +15,7 @@ from storage import OpenedStorage, open_storage
 
 
 def recover_aside(world: World, member: MachineView) -> OpenedStorage | BaseException:
-    """Return what the production recovery finds in the synced state alone, or its error.
+    """Return what the production recovery finds in the synced state alone, or the error with which the recovery fails.
 
     The member's own disk is not touched.
     """
@@ -35,10 +35,10 @@ def recover_aside(world: World, member: MachineView) -> OpenedStorage | BaseExce
 
 
 def check_is_durable(world: World, member: MachineView, opened: OpenedStorage) -> None:
-    """Check that the state that recovery hands out would be found again if power failed now.
+    """Check that another recovery would find the same state if power failed now.
 
-    This includes file names. A name must be durable already, for the next process has no reason to sync a folder that
-    it does not change.
+    The state includes file names. Each name must be durable already, because the process that has started has no reason
+    to sync a folder that it does not change.
 
     See docs/reference/specification.md#35-recovery.
     """
@@ -49,7 +49,7 @@ def check_is_durable(world: World, member: MachineView, opened: OpenedStorage) -
     again = recover_aside(world, member)
     require(isinstance(again, OpenedStorage), "recovered entries are durable", member.node_id, repr(again))
     assert isinstance(again, OpenedStorage)
-    # A deletion may be forgotten, so the log may begin earlier. Its end and the term there must be the same.
+    # A crash may undo a deletion, so the log may begin earlier. The end of the log and its last term must be the same.
     was, would_be = (
         (log.last_index, [run.term for run in log.term_runs()[-1:]], state.term, state.voted_for)
         for log, state in ((opened.log, opened.hard_state), (again.log, again.hard_state))

@@ -1,4 +1,4 @@
-"""Compares the answers that the clients of a run got with what the log really did.
+"""Compares the answers that the clients of a run received with the effects that the log shows.
 
 Every written value is unique, so a value in the log names the operation that wrote it.
 
@@ -33,8 +33,9 @@ from kvstore import (
 from spark_audit import check_rows
 
 CONFIGURATIONS_MAX = 200_000
-"""The bound of the linearizability search, in configurations (each: a state, and the open operations that have taken
-effect). The search only runs if no witness, which is an order of all operations, decides.
+"""The bound of the linearizability search, in configurations. Here a configuration is a state together with the open
+operations that have taken effect. The search runs only if the checker finds no witness (a valid order of all
+operations).
 
 Simulated histories have a witness, so the bound is never reached.
 """
@@ -52,7 +53,7 @@ BODY_ITEMS = {
     CommandKind.COMPARE_AND_SET: (3,),
     CommandKind.TXN: (3,),
 }
-"""The numbers of items that may follow the kind of a command in the log, by kind: without options, and with them."""
+"""By kind of command: how many items may follow the kind in the log, without and with options."""
 
 NOT_CARRIED_OUT = {ResultCode.BUSY, ResultCode.SESSION_EXPIRED, ResultCode.REQUEST_CLOSED}
 """Results that a session does not keep: a later attempt under the same request number may end differently."""
@@ -63,7 +64,7 @@ class HistoryChecker:
 
     def __init__(self, seed: int, cover: Callable[[str], None], *, trusts_clocks: bool = True) -> None:
         self._trusts_clocks = trusts_clocks
-        # (true time in ns, the greatest revision in any answer up to then), both rising.
+        # Pairs (true time in ns, greatest revision in any answer up to that time), both rising.
         self._told: list[tuple[int, int]] = []
         self._run_id, self._cover = f"simulation-{seed}", cover
         self.rows: list[Row] = []
@@ -145,8 +146,8 @@ class HistoryChecker:
     def _check_age(self, row: Row, response: Response) -> None:
         """Check that a bounded read is no older than its answer says.
 
-        Take the time of the call less the age in the answer. The read must have at least the greatest revision in any
-        answer given before that time.
+        The time of the call minus the age in the answer is a moment in the past. The read must have at least the
+        greatest revision in any answer that was given before that moment.
         """
         if not self._trusts_clocks:
             return
@@ -162,7 +163,7 @@ class HistoryChecker:
     # What really happened.
 
     def carried_out(self, index: int, command: Sequence[Any], result: Any) -> None:
-        """Check a command of the log with its result, when a member is the first to apply it."""
+        """Check a command of the log and its result, when the first member has applied the command."""
         session_id, request_no, _, kind, *body = command
         if result[0] != ResultCode.OK:
             self._cover(f"answered {ResultCode(result[0]).name.lower()}")
@@ -198,11 +199,11 @@ class HistoryChecker:
     # Whether the two agree.
 
     def check(self, *, has_gaps: bool = False) -> None:
-        """Judge the whole history, first with the outcomes that the clients saw. If that does not decide it, unknown
-        outcomes are replaced by those in the log.
+        """Judge the whole history, first with the outcomes that the clients saw. If these do not decide it, unknown
+        outcomes are replaced by the outcomes in the log.
 
-        `has_gaps`: other clients change the store, too. Then an unknown write has many places where it may have
-        happened, and trying them takes long: the outcomes in the log are used at once.
+        `has_gaps`: True if the store is also changed by clients that are not in the history. An unknown write may then
+        have happened at many points, and the search would take long, so the outcomes in the log are used at once.
         """
         rows = [NO_FIELDS | row for row in self.rows]
         if has_gaps or not self._is_decided(rows):
@@ -211,7 +212,7 @@ class HistoryChecker:
                 self._cover("a history stayed undecided")
 
     def _is_decided(self, rows: Sequence[Row]) -> bool:
-        """Return False if the checker cannot decide. Raises Violation."""
+        """Return False if the checker cannot decide. Raises Violation if the history is not linearizable."""
         verdict = check_rows(rows, configurations_max=CONFIGURATIONS_MAX)
         if verdict.violations:
             words = "; ".join(violation.words() for violation in verdict.violations)
@@ -221,7 +222,8 @@ class HistoryChecker:
     def _with_hindsight(self, row: Row) -> Row:
         """Give an unknown write the outcome that the log shows.
 
-        A write that was carried out is answered at the end of the run. A write that was not carried out has failed.
+        A write that was carried out counts as answered at the end of the run. A write that was not carried out counts
+        as failed.
         """
         if row["status"] != "unknown" or row["op"] == "delete":
             return row
@@ -234,7 +236,7 @@ class HistoryChecker:
 
 
 def read_commands(index: int, payload: bytes) -> tuple[int, list[list[Any]]]:
-    """The leader_time and the commands of a committed entry. Raises Violation if it is no list of commands."""
+    """The leader_time and the commands of a committed entry. Raises Violation if `payload` cannot be read."""
     try:
         leader_time, *commands = cbor2.loads(payload)
         are_sound = isinstance(leader_time, int) and all(map(is_command, commands))

@@ -1,4 +1,4 @@
-"""The rules about one leader: it leads while a majority answers, and its reads are confirmed (thesis §6.2, §6.4)."""
+"""The rules for one leader: it leads only while a majority answers, and its reads are confirmed (thesis §6.2, §6.4)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from raft import (
 )
 
 HANG_TIMEOUTS_MAX = 2
-"""How long a sync of a leader's log may take before the leader asks a peer to take over, in election time-outs."""
+"""How long a sync of a leader's log may take before the leader asks a peer to take over, in multiples of the longest
+election time-out.
+"""
 
 
 class LeaderChecker:
@@ -39,8 +41,8 @@ class LeaderChecker:
     ) -> None:
         """Check the process of `node_id`.
 
-        `halves` returns the sets of voters whose majorities are needed now. Without it this member and its peers are
-        always the voters.
+        `halves` returns the sets of voters whose majorities are needed now. Without `halves`, this member and its peers
+        are always the voters.
         """
         self._node_id, self._peer_ids, self._safety = node_id, peer_ids, safety
         self._silence_ns_max = config.election_timeout_max_ns + config.heartbeat_interval_ns
@@ -51,24 +53,24 @@ class LeaderChecker:
         self._answered: dict[str, int] = {}  # The highest read round that each peer has answered in this term.
         self._matched: dict[str, int] = {}  # The index that each peer has acknowledged in this term.
         self._round = 0
-        # The highest round that was answered by majorities of the members at the time of the answers.
+        # The highest round that majorities have answered, by the configuration in force when the answers were counted.
         self._confirmed = 0
-        # Like `_confirmed`, but the answers of members that may not know their lease promise do not count.
+        # Like `_confirmed`, but an answer counts only if it is from a member that certainly knows its lease promise.
         self._promised = 0
-        # ticket → (commit index when the read was requested, earliest round that can confirm it)
+        # By ticket of an open read: (commit index when the read was requested, earliest round that can confirm it).
         self._reads: dict[int, tuple[int, int]] = {}
         self._config, self._now = config, 0  # `_now`: the time at the node's last tick in ns, which all checks use.
-        self._began: list[tuple[int, int]] = []  # (round, when it was sent), both rising.
-        self._by_lease: dict[int, int] = {}  # ticket → when the read was requested
-        # (peer, number of its read-index request) → (commit index, earliest round, time of the request)
+        self._began: list[tuple[int, int]] = []  # Pairs (round, time at which it was sent), both rising.
+        self._by_lease: dict[int, int] = {}  # By ticket of an open read: when the read was requested.
+        # By (peer, number of its read-index request): (commit index, earliest round, time of the request).
         self._questions: dict[tuple[str, int], tuple[int, int, int]] = {}
         self._asked: dict[
             str, tuple[int, int]
-        ] = {}  # By peer that was asked to campaign: (the last index of the log then, when the request left)
+        ] = {}  # By peer that was asked to campaign: (last index of the log at that time, time of the request).
         self._transfer_began_at = -1
-        # When the checker first saw the present sync of the log; None if there is none.
+        # When the checker first saw the present sync of the log; None if no sync is under way.
         self._sync_since: int | None = None
-        # The time since which a peer could take over from the leader during this sync.
+        # During a sync: the time since which a peer can take over from the leader; None if no peer can now.
         self._successor_since: int | None = None
 
     @property
@@ -84,7 +86,7 @@ class LeaderChecker:
     def seen(self, core: RaftCore, now: int) -> None:
         """Note the term of the leader after an event.
 
-        When the term is new, all peers count as heard, and no round has begun.
+        In a new term, all peers count as heard at first, and no round has begun.
         """
         if core.term == self._term:
             return
@@ -151,7 +153,7 @@ class LeaderChecker:
     def ticked(self, core: RaftCore, now: int) -> None:
         """Check after a tick that the node has stopped leading if a majority was silent for too long.
 
-        The bound is one election time-out, after which a leader checks its quorum, and one heartbeat interval. The
+        The bound is one election time-out (after which a leader checks its quorum) plus one heartbeat interval. This
         bound holds even after a long pause of the process, because the first event after a pause begins with a tick.
         """
         self._now = now
@@ -180,7 +182,7 @@ class LeaderChecker:
             broken("a handover is tried for an election time-out", f"{self._node_id} gives it up after {tried_ns} ns")
 
     def sync_ended(self) -> None:
-        """Note that the disk has ended a sync of the log. A sync that begins right afterwards counts as a new one."""
+        """Note that the disk has reported the end of a sync of the log. The next sync is timed from its own start."""
         self._sync_since = self._successor_since = None
 
     def step_is_over(self, core: RaftCore, *, syncs: bool, is_disk_full: bool) -> None:
@@ -210,9 +212,9 @@ class LeaderChecker:
     def _check_hang(self) -> None:
         """Check that the leader asks a peer to take over once a sync has lasted too long.
 
-        The leader has HANG_TIMEOUTS_MAX election time-outs for that. If no peer could take over when the sync began,
-        the leader gets the same time once more. The second period begins at the end of the first, or when a peer can
-        take over if that is later.
+        The leader has HANG_TIMEOUTS_MAX election time-outs for this. If no peer could take over when the sync began,
+        the leader gets the same time once more. This second period begins at the end of the first period, or at the
+        time from which a peer can take over if that time is later.
         """
         assert self._sync_since is not None
         if self._successor_since is None:
@@ -243,12 +245,12 @@ class LeaderChecker:
         self._reads[ticket] = (self._safety.commit_index, self._round + 1)
 
     def round_began(self, counter: int) -> None:
-        """Note the begin of a round of reads, and check that the round has a counter of its own."""
+        """Note that a round of reads begins, and check that the round has a counter of its own."""
         require(counter > self._round, "each round of reads has its own counter", self._node_id, counter, self._round)
         self._round = counter
         self._began.append((counter, self._now))
-        # A leader without peers has its majority at once. This is counted now, because the leader may get peers a
-        # moment later.
+        # A leader without peers has its majority at once. The answers are counted now, because the leader may get peers
+        # before the next count.
         self._count_answers()
 
     def read_ready(self, ticket: int, last_applied: int) -> None:
@@ -283,15 +285,15 @@ class LeaderChecker:
         self._by_lease[ticket] = self._now
 
     def asked_to_campaign(self, peer_id: str, last_index: int) -> None:
-        """Note that the leader asks a peer to campaign. The request is void once the log has entries behind
-        `last_index`.
+        """Note that the leader asks a peer to campaign. The request is void once the peer has acknowledged an entry
+        after `last_index`.
         """
         self._asked[peer_id] = (last_index, self._now)
 
     def lease_ready(self, ticket: int, promise_ns: int) -> None:
         """Check a read that is let through by lease (thesis §6.4.1).
 
-        A lease must have been in force when the read was requested, or must have begun since.
+        A lease must have been in force when the read was requested, or must have begun since then.
         """
         asked_at = self._by_lease.pop(ticket, None)
         if asked_at is None:
@@ -300,9 +302,10 @@ class LeaderChecker:
         self._check_lease(asked_at, promise_ns)
 
     def told_a_peer(self, peer_id: str, message: ReadIndexResponse, promise_ns: int) -> None:
-        """Check a read index that the leader sends to a peer: the peer must apply the log up to there before it reads.
+        """Check a read index that the leader sends to a peer.
 
-        Either a round that began after the peer's request or a lease must confirm the index.
+        The peer must apply the log up to this index before it reads. Either a round that began after the peer's request
+        or a lease must confirm the index.
         """
         question = self._questions.get((peer_id, message.number))
         if question is None or message.term != self._term:

@@ -4,7 +4,7 @@ The end of a connection is only a hint, so four rules hold:
 
 - A member that hears a leader grants no pre-vote.
 - A candidate needs the pre-votes of majorities.
-- A member ignores every hint where a leader may read by lease.
+- If leaders may read by lease, a member ignores every hint.
 - A member acts on at most one hint per election time-out.
 
 Together they mean that no hint raises a term while a majority hears a leader.
@@ -41,8 +41,8 @@ class LeaderLossChecker:
 
     def __init__(self, world: World, node_id: str, config: RaftConfig, halves: Callable[[], Halves]) -> None:
         self._world, self._node_id, self._config, self._halves = world, node_id, config, halves
-        self._heard: tuple[str, int, int] | None = None  # (leader, term, when)
-        # (leader, term) after a hint that this leader is lost, until the leader is heard again.
+        self._heard: tuple[str, int, int] | None = None  # The last message of a leader: (leader, term, time).
+        # After a hint that a leader is lost, and until this leader is heard again: (leader, term).
         self._lost: tuple[str, int] | None = None
         self._heeded_at: int | None = None
         self._ended: str | None = None  # The peer whose connections have ended in this step.
@@ -110,8 +110,8 @@ class LeaderLossChecker:
     def _hears_a_leader(self, core: RaftCore, now: int) -> bool:
         """True if the member hears a leader (thesis §4.2.3).
 
-        A leader of this term has sent a message within the least election time-out, and no hint of its end has come
-        since.
+        This means that the leader of this term has sent it a message within the shortest election time-out, and that no
+        hint of the leader's end has come since then.
         """
         if core.role is Role.LEADER:
             return True

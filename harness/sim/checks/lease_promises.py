@@ -1,8 +1,8 @@
-"""The promise that a member makes to leaders that may read by lease: it votes for nobody else (thesis §6.4.1).
+"""The promise that a member makes to a leader that may read by lease: to vote for nobody else (thesis §6.4.1).
 
-A leader may rely on this promise for `lease_ns` after the member has received the leader's message, by the member's own
-clock and in any term. The only exception is a campaign that a leader has requested. A process that has just started
-does not know which leader the member heard before, so for its first `lease_ns` it votes for nobody at all.
+The promise lasts for `lease_ns`, by the member's own clock, after the member has received a message from the leader. It
+holds in every term. The only exception is a campaign that a leader has requested. A process that has just started does
+not know which leader the member heard before, so for its first `lease_ns` it votes for nobody at all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class LeasePromiseChecker:
 
     def __init__(self, core: RaftCore, now: int) -> None:
         self._silent_until = now + core.configuration.lease_ns
-        # (the last leader that the member heard, when, the duration of the promise then)
+        # (The last leader that the member heard, the time of the message, the duration of the promise at that time).
         self._heard: tuple[str, int, int] | None = None
         self._vote = core.term, core.voted_for
         self._asked_to_campaign_in: int | None = None  # The term of the campaign that a leader requested.
@@ -35,8 +35,8 @@ class LeasePromiseChecker:
     def check(self, core: RaftCore, message: object, now: int, committed: Configuration) -> None:
         """Check, after an event, that the member was free to give the vote that it has given.
 
-        `message`: the message that the event was about, if any. `committed`: the newest configuration that any member
-        has committed. If it has only one voter, no other member can lead.
+        `message`: the message that arrived in this event, if any. `committed`: the newest configuration that any member
+        has committed. If this configuration has only one voter, no other member can lead.
         """
         vote = core.term, core.voted_for
         if vote == self._vote:

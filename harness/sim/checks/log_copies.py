@@ -1,8 +1,8 @@
-"""The copies of the log that one member has, in memory and on its disk, as known from outside.
+"""The copies of the log that one member has, in memory and on its disk, as an outside observer knows them.
 
 `ShadowLogs` sees every write that the node hands to its log, and every sync that the disk has really done. So it need
-not trust the node or the log about durability. After a crash it knows what recovery may find: the synced writes,
-followed by any number of the other writes, in order.
+not trust the node or the log about durability. After a crash it knows what recovery may find: all synced writes, and
+after them the first few of the other writes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOG_BYTES_MAX = 1 << 40
 
 
 class ShadowLogs:
-    """The log of one member over all its processes."""
+    """The shadow logs of one member over all its processes: `memory` and `durable`."""
 
     def __init__(self, node_id: str, safety: SafetyChecker) -> None:
         self.node_id, self._safety = node_id, safety
@@ -70,8 +70,8 @@ class ShadowLogs:
         if index is None or index > self.memory.last_index:
             return
         term, own = self.memory.term_at(index), (write.hard_state or self.memory.hard_state).term
-        # A member below the term in which the entry was committed was not counted as a holder of the entry. An earlier
-        # leader may still overwrite the entry on this member (Raft §5.4.2); then the entry is replicated to it again.
+        # A member whose term is below the term in which the entry was committed was not counted as a holder. An earlier
+        # leader may still overwrite the entry on this member (Raft §5.4.2), which later receives the entry again.
         is_kept = (
             term is not None and self._safety.is_committed(index, term) and own >= self._safety.committed_in(index)
         )
@@ -92,7 +92,7 @@ class ShadowLogs:
         return index <= self.durable.base.index or self.durable.term_at(index) == term
 
     def recovered(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> str:
-        """Check what recovery found after a crash. From here on, the recovered state counts as durable.
+        """Check what recovery found after a crash. From then on, the recovered state counts as durable.
 
         Returns a coverage point, or an empty string.
         """
@@ -114,10 +114,10 @@ class ShadowLogs:
         return "a crash lost un-synced writes" if lost else "a crash kept un-synced writes" if kept else ""
 
     def are_all_in(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> bool:
-        """Return whether recovery found everything that was promised; do not fail if it did not.
+        """Return True if recovery found everything that was promised. A loss alone is not a violation.
 
-        This is for disks that may have lied and so lost entries. The entries that such a disk still has must be the
-        ones that were written; otherwise a checksum would fail.
+        This method is for disks that may have lied and so lost entries. The entries that are left on such a disk must
+        still be entries that were written, because checksums reveal all others.
         """
         found = ShadowLog(LogPosition(log.first_index - 1, 0), expand(log.term_runs(), log.last_index), HardState())
         self._check_contents(log, found, first_index=log.first_index + 1)
@@ -126,9 +126,9 @@ class ShadowLogs:
     def _whole_in(
         self, candidate: ShadowLog, log: LogStore, hard_state: HardState, snapshot: LogPosition
     ) -> int | None:
-        """Move `candidate` on to the state that was found.
+        """Change `candidate` step by step into the state that recovery found.
 
-        Returns how many of the waiting writes are whole; None if no possible state fits.
+        Returns how many of the waiting writes are whole in this state; None if no possible state fits.
         """
         terms = expand(log.term_runs(), log.last_index)
         for kept in self._might_be(candidate):
@@ -139,9 +139,9 @@ class ShadowLogs:
     def _might_be(self, candidate: ShadowLog) -> Iterator[int]:
         """Turn `candidate` into each state that a crash may leave, one after the other.
 
-        Yields how many writes are whole in each state. Writes are kept in order. One sync may be several frames, so a
-        crash may keep only the first entries of a write. Then the cut of that write is kept too: the two always go
-        together (docs/reference/specification.md#34-cut-and-replacement).
+        Yields how many writes are whole in each state. Writes are kept in order. One sync may write several frames, so
+        a crash may keep only the first entries of a write. If the write also cuts the log, the crash keeps the cut
+        together with the first entry (docs/reference/specification.md#34-cut-and-replacement).
         """
         yield 0
         for count, write in enumerate(self.waiting):
@@ -152,7 +152,7 @@ class ShadowLogs:
                 yield count + (place == len(write.entries))
 
     def _may_be_in_force(self, whole: int, found: HardState, snapshot: LogPosition) -> bool:
-        """True if the term and vote found are those of the last whole write, or of a later write.
+        """True if the term and vote that recovery found are those of the last whole write, or of a later write.
 
         Term and vote are written with entries, or before them.
 
@@ -171,7 +171,7 @@ class ShadowLogs:
         return found == replace(found, term=snapshot.term, voted_for=None) and allowed[0][0] < snapshot.term
 
     def _check_contents(self, log: LogStore, shadow: ShadowLog, first_index: int = 0) -> None:
-        """Check log matching again for what was read back: it must be the entries that were written."""
+        """Check log matching again for the entries that are read back: they must be the entries that were written."""
         first_index = max(first_index, log.first_index)
         if first_index > log.last_index:
             return
@@ -191,7 +191,7 @@ def expand(runs: Sequence[LogPosition], last_index: int) -> list[int]:
 
 
 def is_behind(shadow: ShadowLog, snapshot: LogPosition) -> bool:
-    """True if the log ends before the snapshot or differs there. A start drops all of such a log.
+    """True if the log ends before the snapshot's index, or has another term there. A start drops such a log completely.
 
     See docs/reference/specification.md#55-choice-at-start.
     """

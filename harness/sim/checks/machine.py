@@ -1,5 +1,5 @@
-"""The checks of one machine over all its processes: the state from which each process starts, and the damage that must
-make it refuse to start.
+"""The checks of one machine over all its processes. They check the state from which each process starts, and whether
+the machine refuses to start when damage requires this.
 
 A damaged machine must notice its damage, at a start or while it runs. Only damage that no checksum can show is exempt.
 """
@@ -29,7 +29,7 @@ class MachineChecker:
         self.logs = ShadowLogs(node_id, world.safety)
 
     def process(self, machine: MachineView, opened: OpenedStorage) -> MemberChecker:
-        """Return the checks of a process that starts now."""
+        """Return new checks for a process that starts now."""
         return MemberChecker(self._world, machine, opened, self._commitment)
 
     def refused(self, machine: MachineView, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
@@ -55,7 +55,7 @@ class MachineChecker:
 def check_refusal(world: World, member: MachineView, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
     """Check the refusal of a member that has noticed its damage.
 
-    For a rotten snapshot or sealed file the refusal must name the file.
+    If the rotten file is a snapshot, `meta` or `pins`, the refusal must name this file.
     """
     rotten, is_log = member.proven.rotten_path, refusal.path.startswith(LOG_FOLDER)
     is_named = refusal.path == rotten or (is_log and rotten.startswith(LOG_FOLDER))
@@ -65,7 +65,7 @@ def check_refusal(world: World, member: MachineView, refusal: CorruptLog | Corru
 
 
 def check_damage_read(world: World, member: MachineView, refusal: CorruptLog) -> None:
-    """Check a running member that has read rotten bytes: it must name the file, and end."""
+    """Check a running member that has read rotten bytes: it must name the rotten file. Later checks require its end."""
     rotten = member.proven.rotten_path
     require(refusal.path == rotten, "a refusal names the damage", member.node_id, rotten, repr(refusal))
     member.has_read_damage = True
@@ -76,8 +76,8 @@ def is_whole(world: World, member: MachineView, opened: OpenedStorage) -> bool:
     """Check a damaged member that starts. Returns False if the member cannot know what it has lost, because no checksum
     shows the loss.
 
-    Whenever a damaged member starts, the rotten file must be unused, and there must be no damage that a later frame
-    proves.
+    A damaged member may start only if it does not use the rotten file, and if no later frame proves what its disk has
+    lost.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
     """

@@ -42,7 +42,9 @@ from raft import (
 from storage import OpenedStorage
 
 HASH_EVERY_ENTRIES = 8
-"""States are compared after each entry whose index is a multiple of this, after snapshots, and at the end."""
+"""The states of members are compared after each entry whose index is a multiple of this number, at each snapshot, and
+at the end of a run.
+"""
 
 
 class MemberChecker:
@@ -81,8 +83,7 @@ class MemberChecker:
     def read_asked(self, ticket: int) -> None:
         """Note a read that the node has accepted."""
         self._reads.asked(ticket)
-        # Both checks follow every read, because the way in which a read is let through may differ from the requested
-        # one.
+        # Both checks follow every read, because the mode in which a read is let through may not be the requested mode.
         self.leader.read_asked(ticket)
         self.leader.lease_asked(ticket)
 
@@ -96,7 +97,7 @@ class MemberChecker:
         self.leader.ticked(core, now)
 
     def sync_ended(self) -> None:
-        """Note that the disk has ended a sync of the log."""
+        """Note that the disk has reported the end of a sync of the log."""
         self.leader.sync_ended()
 
     def connections_ended(self, peer_id: str) -> None:
@@ -156,15 +157,15 @@ class MemberChecker:
 
     def stopped(self, core: RaftCore) -> None:
         """Check the last step of a node that ended in the middle of an event, because its build does not know an entry
-        to apply.
+        that it has to apply.
         """
         self._judge_step(core, is_last=True)
 
     def _judge_step(self, core: RaftCore, *, is_last: bool) -> None:
         """Check one step: the member's new commit index, the configurations that it wrote, and its low-water mark.
 
-        A member that ends in this step sends no message any more. The writes that it made before its end may be on its
-        disk. They are judged by the commit index of this life, because the next life starts with another commit index.
+        A member that ends in this step sends no more messages. But the writes that it made before its end may be on its
+        disk. These writes are judged by the commit index of this life, because the next life starts with another one.
         """
         commit = core.commit_index
         if commit != self._commit_index:
@@ -187,7 +188,7 @@ class MemberChecker:
     def _check_low_watermark(self, core: RaftCore) -> None:
         """Check the low-water mark of a member.
 
-        A leader computes the mark over the current members. The other members repeat the mark of a leader.
+        A leader computes the mark from the state of all current members. The other members take over a leader's mark.
         """
         mark, history = core.low_watermark, self._world.safety.members
         require(mark > self._low_watermark, "the low-water mark never falls", self._node_id, mark)
@@ -292,7 +293,7 @@ class MemberChecker:
                 pass
 
     def _read_round(self, term: int, read_index: int) -> None:
-        """Check the index up to which a leader must apply the log before it answers reads (§6.4).
+        """Check the index up to which a leader must apply the log before it answers reads (thesis §6.4).
 
         `read_index` must not be below the last index that earlier leaders committed.
         """

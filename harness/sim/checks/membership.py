@@ -1,4 +1,4 @@
-"""The configurations of a run, read from the entries that were written and not from the cores (Raft §6, thesis §4)."""
+"""The configurations of a run, taken from the written entries and not from the nodes (Raft §6, thesis §4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Halves = tuple[tuple[str, ...], ...]
 
 
 def halves_of(configuration: Configuration) -> Halves:
-    """Return the sets of voters whose majorities are needed."""
+    """Return the sets of voters of which majorities must agree."""
     voters = configuration.voter_ids
     return (voters, configuration.outgoing_ids) if configuration.is_joint else (voters,)
 
@@ -31,7 +31,7 @@ class ConfigurationHistory:
         self._founding, self._is_committed = founding, is_committed
         self._written: dict[tuple[int, int], Configuration] = {}  # By (index, term).
         self._newest_first: list[tuple[int, int]] = []
-        # (leader, index, term) of the configurations that are appended and not checked yet.
+        # (leader, index, term) of each configuration that is appended and not checked yet.
         self.fresh: list[tuple[str, int, int]] = []
         self.committed = founding  # The newest configuration that any member has committed.
         self.promised_at = (
@@ -58,7 +58,7 @@ class ConfigurationHistory:
         return frozenset(member.node_id for configuration in everybody for member in configuration.members)
 
     def that_may_be_in_force(self, commit_index: int) -> list[Configuration]:
-        """The configuration that is committed, and those that were written behind `commit_index`."""
+        """The newest committed configuration, and those that were written at indexes above `commit_index`."""
         return [self.committed, *(made for (index, _), made in self._written.items() if index > commit_index)]
 
     def is_written(self, index: int, term: int) -> bool:
@@ -123,8 +123,8 @@ class ConfigurationHistory:
 def check_standing(history: ConfigurationHistory, machine: MachineView, node: Node) -> None:
     """Check the configuration and the role of a member.
 
-    The configuration of its core is the newest one in its log. A member that is certainly no voter neither campaigns
-    nor leads.
+    Its node must use the newest configuration in its log. A member that is certainly not a voter must neither campaign
+    nor lead. This is certain if the newest configuration that it knows to be committed does not name it as a voter.
     """
     log = machine.logs.memory
     if not history.has_changes or node.failure is not None:  # A failed node may have ended in the middle of a step.

@@ -28,8 +28,8 @@ ANSWERS = (AppendAccepted, AppendRejected, InstallSnapshotProgress, PreVoteRespo
 def check_promise(world: CheckedWorld, member: MachineView, node: Node, receiver: str, message: Message) -> None:
     """Raise Violation if `message`, which now leaves `member` for `receiver`, states more than the member's disk holds.
 
-    If the disk already has a later term, statements about an earlier term no longer matter, because no peer counts
-    them.
+    If the disk already has a later term than the message, most statements of the message no longer matter, because no
+    peer counts them.
     """
     durable = member.logs.durable
     state = durable.hard_state
@@ -93,7 +93,9 @@ def check_vote(world: CheckedWorld, member: MachineView, term: int, candidate: s
 
 
 def check_acknowledgement(member: MachineView, node: Node, term: int, index: int) -> None:
-    """Check that the log is durable up to the acknowledged index, and is the log that the member has in memory."""
+    """Check that the log is durable up to the acknowledged index. The durable entry at this index must have the same
+    term as the entry in memory.
+    """
     durable = member.logs.durable
     held = member.logs.memory.term_at(index)
     is_other = node.core.term == term and held is not None and durable.term_at(index) != held
@@ -126,7 +128,7 @@ def check_equality(world: CheckedWorld, member: MachineView, receiver: str, term
 def check_tail(member: MachineView, index: int, term: int) -> None:
     """Check that the end of the log, as a message states it, is durable before the message leaves.
 
-    While the message waited for the disk, a snapshot of a higher index may have arrived.
+    If a snapshot of a higher index has arrived while the message waited for the disk, the end cannot be checked.
     """
     durable = member.logs.durable
     if index >= durable.base.index and durable.term_at(index) != term:

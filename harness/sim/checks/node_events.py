@@ -1,7 +1,7 @@
-"""Checks events of a node against what the world knows.
+"""Checks some events that a node reports against the state of the simulated world.
 
 The events are about appends that do not fit or bring nothing new, and about a disk that lacks room or hangs. In the
-product only counters, logs and their readers depend on these events, so no other rule would notice a false event.
+product only metrics and log messages depend on these events, so no other rule would notice a false event.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class NodeEventChecker:
     def _check_rejected(self, prev_index: int, hint_index: int, hint_term: int) -> None:
         """Check an append that the node rejects (Raft §5.3).
 
-        The node must lack the entry before the append. It must have the entry that its rejection names, to which the
-        leader may go back.
+        The node must lack the entry that precedes the append's entries. It must have the entry that its rejection names
+        as the position to which the leader may go back.
         """
         append, log = self._append, self._member.logs.memory
         if append is None or append.prev_index != prev_index or log.term_at(prev_index) == append.prev_term:
@@ -82,7 +82,7 @@ class NodeEventChecker:
         require(files.has_lacked_room, "room is missed only where the disk has refused some", self._member.node_id)
 
     def _check_room(self) -> None:
-        """Check that the ballast is whole again, and that the log has got everything that waited for room.
+        """Check that the ballast is whole again, and that everything that waited for room has been written to the log.
 
         See docs/reference/specification.md#412-full-disk.
         """

@@ -1,4 +1,4 @@
-"""Checks that every proposal of a leadership has ended `outcome_wait_ns` after the end of that leadership.
+"""Checks that every proposal of a leadership ends within `outcome_wait_ns` after the end of that leadership.
 
 See docs/reference/specification.md#96-end-of-a-proposal.
 """
@@ -12,7 +12,7 @@ from harness.sim.engine.errors import broken
 
 
 class ProposalChecker:
-    """Checks one process. Times are those of its node's ticks, in ns."""
+    """Checks one process. All times are the times of its node's ticks, in ns."""
 
     def __init__(self, node_id: str, wait_ns: int) -> None:
         self._node_id, self._wait_ns = node_id, wait_ns

@@ -1,8 +1,8 @@
 """Checks the state that reads show, in every read mode, without trusting the member that answers.
 
 `CommitTimeline` knows the cluster's commit index at any time. A linearizable read shows everything that was committed
-when the read was requested, whether it uses a round, a lease or a follower. A bounded read states an age. It shows
-everything that was committed at least this long before the read is let through.
+when the read was requested, whether it uses a round, a lease or a follower. A bounded read states an age. It must show
+everything that had already been committed this long before the read is let through.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ReadChecker:
 
     def __init__(self, world: CheckedWorld, member: MachineView, timeline: CommitTimeline) -> None:
         self._world, self._member, self._timeline = world, member, timeline
-        self._marks: dict[int, int] = {}  # ticket → the cluster's commit index when the read was requested
+        self._marks: dict[int, int] = {}  # By ticket: the cluster's commit index when the read was requested.
 
     def asked(self, ticket: int) -> None:
         """Note a read that the node has accepted."""

@@ -38,7 +38,7 @@ class SessionChecker:
         self._last_id = 0
 
     def applied(self, leader_time: int, commands: Sequence[Any], results: Sequence[Any]) -> None:
-        """Check the next batch of the log. For its commands, sessions with a deadline up to `leader_time` are over."""
+        """Check the next batch of the log. A session expires if its deadline is not after `leader_time`."""
         for command, result in zip(commands, results, strict=True):
             if command[0]:
                 self._under_a_session(leader_time, command, result)

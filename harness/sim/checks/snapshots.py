@@ -1,4 +1,4 @@
-"""Reads back each snapshot that was just built: it must be the state at its index."""
+"""Reads back each snapshot right after it was built, and checks that it is the state at its index."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_built(safety: SafetyChecker, member: MachineView, storage: OpenedStora
     require(info.header.configuration == members, "a snapshot has the members as of its index", who, index, members)
     image = member.image
     machine = KvMachine(levels=member.levels)  # The feature levels of the build that wrote the snapshot.
-    # A requested read fault must not hit the reads of this checker below.
+    # A read fault that was injected must not hit the reads of this checker.
     to_fail, image.fails_read_of = image.fails_read_of, None
     machine.restore(info.header.machine, storage.snapshots.chunks(info))
     image.fails_read_of = to_fail

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from harness.sim.diagram.record import DiagramEvent, Flight, Picture, label_of
 
 EVENTS_SHOWN = 300
-"""How many events before the end are drawn, unless --last says otherwise."""
+"""How many of the last events are drawn, unless --last gives another number."""
 
 LEFT, TOP, MEMBER_WIDTH, CLIENT_WIDTH = 90, 40, 230, 90
 ROW_MIN, ROW_MAX, NS_PER_PIXEL = 16.0, 70.0, 400_000
@@ -28,7 +28,7 @@ ROLES = {
     "follower": "#2563eb",
     "": "#6b7280",
 }
-"""Colours by role. Only clients have no role."""
+"""Colours by role. The empty role stands for clients."""
 
 ARROW, LOST, FAULT, DOWN, VIOLATION = "#9aa4b2", "#b91c1c", "#f59e0b", "#d1d5db", "#dc2626"
 
@@ -44,7 +44,7 @@ def draw_lamport(picture: Picture) -> str:
 
 
 class Drawing:
-    """Places everything, then draws it from back to front."""
+    """Computes the positions of everything, then draws it from back to front."""
 
     def __init__(self, picture: Picture) -> None:
         self._picture = picture
@@ -54,7 +54,7 @@ class Drawing:
             self._x[place] = x + 20
             x += MEMBER_WIDTH if self._is_member(place) else CLIENT_WIDTH
         self._width = x
-        self._y: dict[int, float] = {}  # By the number of an event.
+        self._y: dict[int, float] = {}  # By event number.
         self._times: list[int] = []
         self._heights: list[float] = []
         self._place_rows()
@@ -93,7 +93,7 @@ class Drawing:
             self._heights.append(y)
 
     def _at(self, time_ns: int) -> float:
-        """Return the height of a moment, between the events around it."""
+        """Return the y coordinate of a moment, interpolated between the events before and after the moment."""
         place = bisect_right(self._times, time_ns)
         if place == 0:
             return float(TOP)
@@ -122,7 +122,7 @@ class Drawing:
     def _bars(self, svg: Element) -> None:
         """Draw bars for members that are down, and for faults.
 
-        A bar is on the line of its member. Faults of all members are at the left.
+        A bar stands on the line of its member. The bars of faults that name no member stand at the left.
         """
         first_ns = self._times[0] if self._times else 0
         healed_ns = next((at_ns for at_ns, words in self._picture.faults if words == "healed"), self._picture.end_ns)
@@ -151,7 +151,7 @@ class Drawing:
         sender = self._by_number.get(flight.sender)
         receiver = self._by_number.get(flight.received) if flight.received is not None else None
         if receiver is None and (sender is None or not flight.receiver or flight.received is not None):
-            return  # The flight began or ended before the part shown, or a client sent it and its receiver is unknown.
+            return  # The flight began or ended before the shown part, or a client's bytes have no known receiver.
         x2 = self._x[receiver.place if receiver else flight.receiver]
         y1 = self._y[sender.number] if sender else float(TOP)
         x1 = self._x[sender.place] if sender else x2 - 30
@@ -175,7 +175,7 @@ class Drawing:
             line(svg, x - 4, y + 4, x + 4, y - 4, LOST, width=1.6)
 
     def _last_flight(self, svg: Element, x1: float, y1: float, x2: float, words: str) -> None:
-        """Draw the message that arrived at the very moment of the violation: the event that broke a rule."""
+        """Draw the message that arrived at the very moment of the violation: its arrival broke the rule."""
         y2 = self._heights[-1] + 14
         arrow = line(svg, x1, y1, x2, y2, VIOLATION, width=2.0)
         SubElement(arrow, "title").text = f"{words}: with this the rule was broken"
@@ -226,7 +226,7 @@ def line(
     end: str = "",
     dashes: str = "",
 ) -> Element:
-    """Add a line to `parent`, with a head or dashes if wanted."""
+    """Add a line to `parent`, with an arrowhead (`end`) or dashes if wanted."""
     ends = {"x1": f"{x1:.1f}", "y1": f"{y1:.1f}", "x2": f"{x2:.1f}", "y2": f"{y2:.1f}"}
     style = {"stroke": colour, "stroke-width": str(width)}
     more = {"marker-end": end, "stroke-dasharray": dashes}

@@ -1,7 +1,7 @@
 """Records a run for a diagram: events on members and clients, and the bytes that went from one event to another.
 
-Bytes are tracked by object identity: the object that is put into the queue is the one that arrives. A run that is not
-drawn pays nothing for this (`harness.sim.recorded_run`).
+The recorder tracks bytes by object identity, because the object that is put into the queue is the object that arrives.
+Only a run that is to be drawn has a recorder (`harness.sim.recorded_run`), so the recording costs other runs nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ FLIGHTS_MAX = 20_000
 """How many of the newest messages are remembered. A picture of the end of a run needs no more."""
 
 UNLABELLED = ("commit_advanced", "low_watermark_advanced")
-"""Trace events that are too frequent for a label: they show only in the tooltip of their mark."""
+"""Trace events that are too frequent for a label. They appear only in the tooltip of the diagram event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagramEvent:
-    """An event at `place`, which is a member or a client. `labels`: short texts beside its mark. `words`: the whole
-    line of its tooltip.
+    """An event at `place`, which is a member or a client. `labels`: short texts beside the drawn event. `words`: the
+    text of its tooltip.
     """
 
     number: int
@@ -40,7 +40,9 @@ class DiagramEvent:
 
 @dataclass(slots=True, kw_only=True)
 class Flight:
-    """Bytes from one event to another. `due_ns` is None if they were lost at once, `received` if they never arrived."""
+    """Bytes sent at event `sender`. `due_ns` is None if they were lost at once. `received` is the event of their
+    arrival, or None if they have not arrived.
+    """
 
     sender: int
     receiver: str
@@ -53,8 +55,8 @@ class Flight:
 class Picture:
     """The end of a run.
 
-    `faults`: (time in ns, words). `downs`: (member, from, to) with times in ns; the last is None if the member stays
-    down.
+    `faults`: (time in ns, words). `downs`: (member, from, to) with times in ns; `to` is None if the member is down at
+    the end.
     """
 
     title: str
@@ -68,7 +70,7 @@ class Picture:
 
 
 class ObservedQueue(EventQueue):
-    """An event queue that reports to `scheduled` the bytes that are in flight."""
+    """An event queue that calls `scheduled` for each event that carries bytes, which are then in flight."""
 
     __slots__ = ("scheduled",)
 
@@ -90,7 +92,7 @@ class Recorder:
     def __init__(self, *, last: int) -> None:
         self._events: deque[DiagramEvent] = deque(maxlen=last)
         self._number = 0
-        self._flights: OrderedDict[int, Flight] = OrderedDict()  # By the identity of the bytes.
+        self._flights: OrderedDict[int, Flight] = OrderedDict()  # By the `id` of the bytes.
         self._all_flights: deque[Flight] = deque(maxlen=FLIGHTS_MAX)
         self._faults: list[tuple[int, str]] = []
         self._down_since: dict[str, int] = {}
@@ -102,14 +104,14 @@ class Recorder:
         self._members: Mapping[str, MachineView] = {}
 
     def follow(self, world: World, connections: ClientConnections | None) -> None:
-        """Record this run from now on. `connections`: those of its clients, if they have any."""
+        """Record this run from now on. `connections`: its client connections; None if it has none."""
         self._members = world.members
         self._observe_network(world.network)
         if connections is not None:
             self._observe_clients(connections)
 
     def picture(self, title: str, violation: str | None) -> Picture:
-        """Return what was recorded, after the run."""
+        """Return the end of the run, as it was recorded. `title` and `violation` become parts of the picture."""
         clients = sorted({event.place for event in self._events} - set(self._members))
         downs = [*self._downs, *((node_id, since, None) for node_id, since in self._down_since.items())]
         return Picture(
@@ -151,7 +153,7 @@ class Recorder:
         self._arrived(content)
 
     def note_world(self, what: str) -> None:
-        """Record something that happened to the world."""
+        """Record a fault, or another change of the simulated world."""
         self._faults.append((self.queue.now, what))
         self._see_who_is_up()
 
@@ -194,7 +196,7 @@ class Recorder:
         return flight
 
     def _scheduled(self, time_ns: int, content: bytes) -> None:
-        """Record bytes in flight. Bytes of clients first appear here; their receiver is unknown until they arrive."""
+        """Record bytes in flight. Bytes on client connections are first seen here; their receiver is not known yet."""
         flight = self._flights.get(id(content))
         if flight is None:
             flight = self._begin_flight("", content)
@@ -205,7 +207,7 @@ class Recorder:
         flight = self._flights.get(id(content)) if content else None
         if flight is None:
             return
-        if flight.received is not None:  # A duplicate.
+        if flight.received is not None:  # These bytes are a duplicate: they have arrived before.
             flight = Flight(sender=flight.sender, receiver=flight.receiver, content=content, due_ns=flight.due_ns)
             self._all_flights.append(flight)
         flight.received = self._number

@@ -1,7 +1,7 @@
-"""Monotonic clocks of simulated machines, which may run at a wrong rate, jump forwards, and stand still.
+"""Monotonic clocks of simulated machines. A clock may run at a wrong rate, jump forwards, and stand still.
 
-Each clock begins at a random time. It never goes back while a process can look at it. The product reads no wall clock,
-so there is none here: `leader_time` comes from the leader's monotonic clock.
+Each clock begins at a random time, and never goes back while a process can look at it. The product reads no wall clock,
+so the simulator has none: `leader_time` comes from the leader's monotonic clock.
 
 See docs/reference/specification.md#812-leader-time.
 """
@@ -15,13 +15,16 @@ from harness.sim.engine.event_queue import EventQueue
 from harness.sim.engine.rng import stream
 
 FS_PER_NS: Final = 1_000_000
-"""Femtoseconds. The rate of a clock is how many fs it advances per true nanosecond: a million if the clock is exact."""
+"""Femtoseconds per nanosecond. The rate of a clock is how many fs it advances per true ns: a million if it is exact."""
 
 BEGINS_NS_MAX = 10**12
 
 
 class Clock:
-    """One clock. It is linear between two changes, and computed in integers, so that rounding adds no drift."""
+    """One clock. Between two changes of its rate, it advances linearly with the true time.
+
+    The clock counts in integers, so that rounding adds no drift.
+    """
 
     __slots__ = ("_grain_ns", "_queue", "_random", "_rate", "_shown_fs", "_since", "usual_rate")
 
@@ -31,7 +34,7 @@ class Clock:
         self._queue, self._grain_ns = queue, grain_ns
         self._random = stream(seed, f"clock/{name}")
         self._since = queue.now  # The true time of the last change; it is in the future while the clock stands still.
-        self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS  # At `_since`.
+        self._shown_fs = self._random.randrange(BEGINS_NS_MAX) * FS_PER_NS  # The time shown at `_since`.
         place = 2 * self._random.random() - 1
         self.usual_rate = int(FS_PER_NS * spread ** (math.copysign(1, place) if at_edges else place))
         self._rate = self.usual_rate
@@ -43,7 +46,7 @@ class Clock:
         return shown_ns - shown_ns % self._grain_ns
 
     def due(self, shown_ns: int) -> int:
-        """Return the first true time, from now on, at which this clock shows `shown_ns` or more if left alone."""
+        """Return the first true time from now on at which this clock, if not changed, shows `shown_ns` or more."""
         shown_ns += -shown_ns % self._grain_ns
         missing_fs = shown_ns * FS_PER_NS - self._shown_fs
         return max(self._queue.now, self._since + -(-missing_fs // self._rate) if missing_fs > 0 else 0)
@@ -63,7 +66,7 @@ class Clock:
         self._rate = rate
 
     def stand_still(self, until: int) -> None:
-        """Stand still until the true time `until`. Timers that are armed will fire too early."""
+        """Stand still until the true time `until`. Timers that are armed already will fire too early."""
         self.run_at(self._rate)
         self._since = max(self._since, until)
 

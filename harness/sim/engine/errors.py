@@ -1,6 +1,6 @@
 """How a simulated run can fail.
 
-Errors keep their fields and build their text only on demand, so that they can be sent to other processes.
+A `Violation` carries only strings, so that it can be pickled and sent to another process.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def require(holds: bool, rule: str, *detail: object) -> None:
 
 
 def broken(rule: str, *detail: object) -> NoReturn:
-    """Raise `Violation(rule)`. For frequent checks, which build their text only when the rule does not hold."""
+    """Raise `Violation(rule)`. Frequent checks call this only after a rule has failed, and build `detail` only then."""
     raise Violation(rule, " ".join(str(part) for part in detail))
 
 
 def escaped(error: Exception) -> Violation:
-    """Return the Violation for an exception that came out of the production code, which is a finding too.
+    """Return a Violation for an exception that came out of the production code, because such an exception is a bug too.
 
-    Its detail has the last steps that led to the exception.
+    The detail of the Violation names the innermost stack frames of the exception.
     """
     steps = traceback.extract_tb(error.__traceback__)[-8:]
     path = " < ".join(f"{step.filename.rpartition('/')[2]}:{step.lineno} {step.name}" for step in reversed(steps))

@@ -1,4 +1,4 @@
-"""One random stream per purpose, so that removing one fault does not reshuffle the rest.
+"""One random stream per purpose, so that the removal of one fault does not change the draws for anything else.
 
 A stream is named by the seed and a path (`net/n1>n2`, `disk/n1`, `node/n1/3`, `plan`). The name is hashed with SHA-256,
 never with `hash()`, which differs from process to process.
@@ -17,5 +17,5 @@ def stream(seed: int, purpose: str) -> Random:
 
 
 def identifier(seed: int, purpose: str) -> bytes:
-    """16 bytes that stand for `purpose` in this seed (a cluster id, an incarnation)."""
+    """16 bytes that identify `purpose` in this seed, for example a cluster id or an incarnation."""
     return hashlib.sha256(f"{seed}/id/{purpose}".encode()).digest()[:16]

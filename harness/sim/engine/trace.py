@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Callable
 
 LINE_CHARACTERS_MAX = 600
-"""A longer line is cut. Such a line has a large value in it, which the seed reproduces."""
+"""A longer line is cut. Such a line contains a large value; a replay of the seed produces the value again."""
 
 
 class Trace:
-    """Takes every event. `write` is called with each line. If `write` is None, no lines are built."""
+    """Takes every event of a run. `write` is called with each line. If `write` is None, no lines are built."""
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = write
@@ -18,7 +18,7 @@ class Trace:
 
     @property
     def is_on(self) -> bool:
-        """True if lines are wanted. Then the caller must describe each event as text."""
+        """True if lines are wanted. If they are not, the caller of `line` need not build the texts for it."""
         return self._write is not None
 
     def event(self, stamp: str, content: bytes = b"") -> None:
@@ -34,5 +34,5 @@ class Trace:
             self._write(text if len(text) <= LINE_CHARACTERS_MAX else text[:LINE_CHARACTERS_MAX] + " …")
 
     def digest(self) -> str:
-        """The hash over everything up to here."""
+        """The hash over all events so far."""
         return self._hash.hexdigest()

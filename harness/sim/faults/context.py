@@ -1,4 +1,4 @@
-"""The interface of the run for its faults, which extends the interfaces for machines and checks."""
+"""The run and its load, as faults use them. The protocol of the run extends those for machines and for checks."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from harness.sim.world.context import MachineView
 
 
 class FaultyLoad(Protocol):
-    """The interface of the load of a run for faults."""
+    """The load of a run, as faults use it."""
 
     @property
     def connections(self) -> ClientConnections | None:
         """The connections of its clients; None if its programs share a process with their member."""
 
     def more_client_names(self) -> list[str]:
-        """The names of its clients besides those that the plan of the load counts."""
+        """The names of the clients that `LoadPlan.clients` does not count."""
 
     def jump(self, whose: float, by_ns: int) -> None:
-        """The clock of one client jumps forwards. `whose`: a position among the clients, as a fraction from 0 to 1."""
+        """Let one client's clock jump forwards. `whose`: the client's position among all, as a fraction from 0 to 1."""
 
     def on_down(self, member: MachineView) -> None:
-        """A process is gone."""
+        """Note that the process of a member is gone."""
 
 
 class FaultyWorld(CheckedWorld, Protocol):
-    """A run on which faults are carried out."""
+    """A run, as faults use it."""
 
     @property
     def load(self) -> FaultyLoad:
-        """The load that its clients make."""
+        """The load of the run."""
 
     def make_machine(self, node_id: str) -> MachineView:
-        """Make a machine that is in no list yet, with an empty disk and checks of its own."""
+        """Make a machine with an empty disk and checks of its own. The machine is not added to `members`."""
 
     def inject(self, fault: Fault) -> None:
         """Carry out one fault now."""

@@ -1,4 +1,4 @@
-"""Limits how many disks may be damaged, so that a quorum of good copies always stays and every failure is a bug."""
+"""Limits how many disks may be damaged, so that a quorum of good copies always remains and every failure is a bug."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from harness.sim.world.context import MachineView, World
 
 
 class DamageBudget:
-    """Lets only a minority of the members be damaged or lost, over the whole run and by all kinds of damage together.
+    """Lets only a minority of the members be damaged or lost at any time. All kinds of damage count together.
 
-    A member counts from the moment of the damage, whether it has noticed the damage or not: a copy acknowledged from a
-    disk that lied is no good copy. The member stops counting once it has started from a disk that still holds all that
-    it promised: then nothing uses the damaged bytes any more. A lost member counts for ever: to the others it is a
-    machine that never comes back.
+    A member counts from the moment of the damage, whether it has noticed the damage or not, because a copy on a disk
+    that has lied is not a good copy. The member stops counting once it has started and its disk still holds everything
+    that it promised, because nothing uses the damaged bytes any more. A lost member counts for ever, because it never
+    comes back.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def allows(self, member: MachineView) -> bool:
-        """True if `member` may be damaged now. A member that is damaged already may not, because a second damage could
-        hide the first.
+        """True if `member` may be damaged now. A member must not be damaged twice, because the second damage could hide
+        the first.
         """
         if self._world.plan.founders:
-            # The members may change in this run, and with them the size of a minority. See `with_changes`,
+            # The members may change in this run, and so the size of a minority may change. See `with_changes` and
             # `with_losses`.
             return False
         members = self._world.members.values()

@@ -1,14 +1,14 @@
-"""Members that lose their disk, with every file: the old id never works again, and a new member takes their place.
+"""Members that lose their disk with all files. Such a member never returns under its id: a new member takes its place.
 
-The process is started again as before, and refuses to start without files. If its command line has `--bootstrap`, it
-makes a new folder under the old id: another incarnation, which has forgotten its votes. All members that knew the first
-incarnation refuse to hear the second or to talk to it. The process of the second incarnation ends at the first such
-refusal that it reads (`refusals.py`). Then an operator adds a spare machine. Once the spare has caught up, the operator
-gives it the place of the lost member in one step, as docs/operations/guide.md describes. Other faults go on at the same
-time.
+When the process of the member is started again, it refuses to run without files. But if its command line has
+`--bootstrap`, it makes a new folder under the old id: a second incarnation, which has forgotten the votes of the first.
+All members that knew the first incarnation refuse to hear the second or to talk to it. The process of the second
+incarnation ends when it reads the first of these refusals (`refusals.py`). Then an operator adds a spare machine. Once
+the spare has caught up, the operator gives it the place of the lost member in one step, as docs/operations/guide.md
+describes. Other faults happen meanwhile.
 
-A member that has never met the first incarnation cannot tell it from the second, which claims to be new because of
-`--bootstrap`. So the simulator makes a second incarnation only once all members, past and present, have met the first.
+A member that has never met the first incarnation cannot know that the second is not the first. So the simulator makes a
+second incarnation only once all members, past and present, have met the first.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -32,17 +32,17 @@ from raft import MembershipChange, Node, PeerRefused
 from storage import OpenedStorage, StorageError, open_storage
 
 REBORN_SHARE = 0.5
-"""Share of the members without a disk that are started with `--bootstrap`."""
+"""Share of the members with a lost disk that are started with `--bootstrap`, if `_is_known_to_all` allows it."""
 
 HASTY_SHARE = 0.25
-"""Share of the losses in which the operator adds the spare as soon as a member has refused the new incarnation."""
+"""Share of the losses in which the operator adds the spare as soon as a member has refused the second incarnation."""
 
 REBORN_TIMEOUTS = 5
-"""How long a new incarnation runs until the operator notices it, in multiples of the longest election time-out."""
+"""How long a second incarnation runs until the operator notices it, in multiples of the longest election time-out."""
 
 
 class DiskLoss:
-    """Loses disks, and plays the operator who replaces the members that lost theirs."""
+    """Loses disks, and acts as the operator who replaces the members that have lost their disks."""
 
     def __init__(
         self, world: FaultyWorld, processes: ProcessFaults, upgrades: Upgrades, membership: MembershipChanges
@@ -50,11 +50,11 @@ class DiskLoss:
         self._world, self._processes, self._upgrades, self._membership = world, processes, upgrades, membership
         self._operator = Operator(world)
         self._to_replace: list[str] = []
-        self._spares: dict[str, str] = {}  # The spare machine of each lost member, from the first try to add the spare.
-        self._reborn: MachineView | None = None  # The new incarnation, at most one at a time.
-        # True once a member has refused the new incarnation, and the new incarnation has received the refusal.
+        self._spares: dict[str, str] = {}  # By lost member: the spare machine that was chosen to replace the member.
+        self._reborn: MachineView | None = None  # The second incarnation of a member; there is at most one at a time.
+        # True once a member has refused the second incarnation, and the second incarnation has received the refusal.
         self._is_refused = False
-        self._is_hasty = False  # True if the operator acts as soon as the new incarnation is refused.
+        self._is_hasty = False  # True if the operator acts as soon as the second incarnation is refused.
 
     def allows(self, member: MachineView) -> bool:
         """True if a quorum would keep its disks after this loss, in every configuration that may be in force."""
@@ -84,7 +84,7 @@ class DiskLoss:
         world.queue.after(fault.duration_ns, self._start_as_ever, member, fault)
 
     def stop(self) -> None:
-        """Begin no further replacement, and end the new incarnation if there is one."""
+        """Begin no further replacement, and end the second incarnation if there is one."""
         self._operator.is_stopped = True
         self._end_reborn()
 
@@ -121,10 +121,10 @@ class DiskLoss:
         self._world.cover("a member refused to start on an empty disk")
 
     def _is_known_to_all(self, member: MachineView) -> bool:
-        """True if a second incarnation of this member, which must be a founding voter, may be made now.
+        """True if a second incarnation of this member may be made now.
 
-        All other members, past and present, that are not lost themselves must have met the first incarnation. No other
-        replacement may be under way.
+        The member must be a founding voter. All other members, past and present, must have met the first incarnation,
+        unless they are lost themselves. No other replacement may be under way.
         """
         everybody = self._world.safety.members.ever
         others = [self._world.members[name] for name in sorted(everybody) if name != member.node_id]
@@ -154,7 +154,7 @@ class DiskLoss:
             self._replace(member)
 
     def was_told(self, ghost: MachineView) -> None:
-        """Note that a member that knows the first incarnation has refused the second one, `ghost`."""
+        """Note that a member that knows the first incarnation has refused the second incarnation, `ghost`."""
         if self._reborn is not ghost:
             return
         self._is_refused = True
@@ -174,12 +174,13 @@ class DiskLoss:
             self._world.members[reborn.node_id].stand_in = None
             reborn.crash(power=False)
 
-    # The messages of a new incarnation.
+    # The messages of a second incarnation.
 
     def deliver(self, reborn: MachineView, sender: str, frame: bytes) -> None:
-        """Deliver a frame to a new incarnation.
+        """Deliver a frame to a second incarnation.
 
-        The sender reads the hello of the new incarnation first. It sends nothing if it knows the former incarnation.
+        Before that, the sender reads the hello of the second incarnation. A sender that knows the first incarnation
+        refuses the hello, and then the frame is not delivered.
         """
         other = self._world.members[sender]
         if other.node is None:

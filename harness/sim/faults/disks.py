@@ -1,4 +1,4 @@
-"""Faults of disks: they fail and lie, fill up, rot, hang, and are slow."""
+"""Faults of disks: failed syncs and reads, lies, lost disks, lack of room, rot, hangs, and slowness."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from storage import SyncFile, SyncFolder
 
 SLOW_FACTOR = 20
 LEADER_HANG_TIMEOUTS = 3
-"""How long a leader's disk hangs, at least, in multiples of the longest election time-out. It may be twice as long.
+"""The shortest hang of a leader's disk, in multiples of the longest election time-out. A hang may last twice as long.
 
-A leader waits for two such time-outs before it hands over.
+A leader hands over once its disk has hung for two such time-outs.
 """
 
 ROOM_BYTES_MAX = 4_000
@@ -35,8 +35,8 @@ FAILING_SYNCS = (
     SyncFile(""),
     SyncFolder(""),
 )
-"""The syncs that may fail: each is the sync of some file in a folder, or of the folder itself. The top folder has the
-files `meta` and `pins`.
+"""The syncs that may fail. `SyncFile` stands for the sync of any file in a folder, and `SyncFolder` for the sync of the
+folder itself. The top folder holds the files `meta` and `pins`.
 """
 
 FAILING_READS = (LOG_FOLDER, LOG_FOLDER, SNAPSHOT_FOLDER, "meta", "pins")
@@ -117,8 +117,8 @@ class DiskFaults:
                 member.files.lies_about = None
                 member.files.answer()
             if member.is_up and member.proven.rotten_path:
-                # The restart makes the member find the rot now. Otherwise it could later, as leader, send entries of
-                # this file.
+                # The restart makes the member find the rot now. Otherwise the member could find it only later, when it
+                # leads and has to send entries of the rotten file.
                 self._restart(member, "kill")
 
     def has_failed(self, member: MachineView) -> None:
@@ -152,8 +152,8 @@ class DiskFaults:
             self._restart(member, "lose power")
 
     def _rot_in_use(self, member: MachineView, fault: Fault) -> None:
-        """Change a bit of the newest snapshot, or sometimes of another one. The member may be sending this snapshot to
-        a peer.
+        """Change a bit of the newest snapshot, or sometimes of another one. The member may just be sending the changed
+        snapshot to a peer.
 
         After a while the member is started again, and must notice the damage.
         """
@@ -162,7 +162,9 @@ class DiskFaults:
         self._world.queue.after(fault.duration_ns, self._reread, member)
 
     def _rot_log(self, member: MachineView, until_ns: int) -> None:
-        """Rot a frame of the log as soon as one is going to be read. If no read follows, the next start must notice."""
+        """Damage a frame of the log as soon as the member is about to read one. If the member does not read this frame,
+        its next start must find the damage.
+        """
         queue = self._world.queue
         if self._is_healed or not self._budget.allows(member):
             return

@@ -1,4 +1,4 @@
-"""Faults that strike the leader as a lease expires: it dies, is cut off, stands still, or hands over."""
+"""Faults that strike the leader as a lease of keys expires: the leader dies, is cut off, pauses, or hands over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KINDS_AT_EXPIRY = ("kill", "lose power", "pause", "cut off", "stop", "transfer")
 
 
 class ExpiryFaults:
-    """Carries out one fault whenever a lease that its owner has left is about to expire."""
+    """Carries out one fault each time it is told that a lease, which its owner no longer renews, is about to expire."""
 
     def __init__(self, world: FaultyWorld) -> None:
         self._world = world

@@ -1,7 +1,8 @@
-"""Machines that got a new data folder while they waited to be added, although some members know their former folder.
+"""Machines that got a new data folder before they were added to the cluster, although some members know the former one.
 
-These members refuse the new folder until the configuration names it. A leader that makes such a machine a voter writes
-into the configuration which folder has acknowledged the log to it. Members then drop their pins of the former folder.
+The members that know the former folder refuse the new one until the configuration names it. When a leader makes such a
+machine a voter, the leader writes into the configuration which folder of the machine has acknowledged the log. Members
+then drop their pins of the former folder.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -19,7 +20,7 @@ from raft import Identity, PeerRefused
 
 
 class FormerFolders:
-    """Introduces the former folders to members, and knows which members may still refuse the new ones."""
+    """Introduces the former folders to members, and knows which members may still refuse the new folders."""
 
     def __init__(self, world: CheckedWorld, upgrades: Upgrades) -> None:
         self._world, self._upgrades = world, upgrades
@@ -40,7 +41,7 @@ class FormerFolders:
         return replace(self._world.members[machine].identity, incarnation_id=incarnation_id)
 
     def may_be_refused(self, machine: str, by: str) -> bool:
-        """True if `by` has met the former folder, and no configuration in the log of `by` names the new one yet."""
+        """True if `by` has met the former folder, and no configuration in the log of `by` names the new folder yet."""
         if by not in self._met.get(machine, ()):
             return False
         members = self._world.safety.members.in_force(self._world.members[by].logs.memory)
@@ -48,9 +49,9 @@ class FormerFolders:
         return known is None or not known.incarnation_id
 
     def waits(self, machine: str) -> bool:
-        """True if this machine may stay a learner for ever, because its leader may have met the former folder.
+        """True if this machine possibly never catches up, because a leader that knows its former folder refuses it.
 
-        The checks expect no progress of the machine until the configuration names its folder.
+        The checks expect no progress of the machine until the configuration names its new folder.
         """
         known = self._world.safety.members.committed.member(machine)
         return machine in self._met and known is not None and not known.incarnation_id

@@ -1,7 +1,7 @@
-"""The end of the faults: a quorum is healed, some members may stay dead, and these may come back late.
+"""The end of the faults: a quorum is healed. Other members may stay dead, and may come back later.
 
-Healing every member would hide a system that needs every member. A working quorum must make progress within a limit;
-dead members must only be safe.
+If every member were healed, a run could not show that a cluster works without some of its members. The healed quorum
+must make progress within a time limit. Dead members need not make progress, but they must not break a safety rule.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ EVER_NS = 1 << 62
 CUT_FOR_GOOD = 1 << 30
 
 CALM_ELECTION_TIMEOUTS = 3
-"""How long a quorum is watched before and after the dead come back, in multiples of the longest election time-out."""
+"""How long a quorum is watched before and after the dead members return, in multiples of the longest election time-out.
+"""
 
 
 class Healing:
-    """Heals the cluster, and keeps the members that stay dead."""
+    """Heals the cluster, and knows which members stay dead."""
 
     def __init__(
         self, world: CheckedWorld, injector: Injector, processes: ProcessFaults, former_folders: FormerFolders
     ) -> None:
         self._world, self._injector, self._processes = world, injector, processes
         self._former_folders = former_folders
-        self._dead: dict[str, str] = {}  # How each member is left dead, for the members that were chosen to stay dead.
+        self._dead: dict[str, str] = {}  # By member that stays dead: one of DEAD_KINDS.
         self._term_when_cut: dict[str, int] = {}
 
     @property
     def dead_count(self) -> int:
-        """How many members are left dead, including those that are lost for good."""
+        """How many machines are not among `living`: they stay dead, are lost for good, or are not members."""
         return len(self._world.members) - len(self.living())
 
     def living(self) -> list[MachineView]:
         """The members that must make progress.
 
-        Machines that are not members yet, or are no longer members, are not among them.
+        A machine that is not a member yet, or no longer, does not count. A learner that waits for its folder to be
+        accepted (`FormerFolders.waits`) does not count either.
         """
         members = self._world.safety.members.committed
         healed = [m for m in self._world.members.values() if not m.is_lost and m.node_id not in self._dead]
@@ -51,7 +53,7 @@ class Healing:
         return [m for m in healed if members.member(m.node_id) is not None and not former.waits(m.node_id)]
 
     def heal(self) -> None:
-        """End all faults, but leave the members dead that are chosen to stay dead."""
+        """End all faults, except that the members which the plan selects stay dead."""
         world = self._world
         dead = self._choose()
         behind = {member.node_id for member in world.members.values() if member.is_paused or member.scheduler}
@@ -61,7 +63,7 @@ class Healing:
             world.cover(f"a member stayed dead: {kind}")
             self._leave(world.members[node_id], kind)
             member = world.members[node_id]
-            # A member that was paused or starved may still have old frames to handle.
+            # A member that was paused or starved may still have frames to handle that arrived before the cut.
             if kind == "cut off" and member.is_up and node_id not in behind:
                 self._term_when_cut[node_id] = member.current_term
         self._dead = dead
@@ -91,14 +93,14 @@ class Healing:
     # -- the dead come back
 
     def latest_term_of_the_dead(self) -> int:
-        """Return the latest term of any dead member. The return of that member deposes the leader if no living member
-        knows the term.
+        """Return the latest term of any dead member. A member that comes back with a later term than the leader's
+        deposes the leader.
         """
         dead = [self._world.members[node_id] for node_id in self._dead]
         return max((member.logs.memory.hard_state.term for member in dead), default=0)
 
     def bring_back(self) -> None:
-        """Bring the dead members back: cuts are mended, and processes start or go on."""
+        """Bring the dead members back: mend their cuts, and let their processes start or go on."""
         world = self._world
         dead, self._dead = self._dead, {}
         self._check_terms()
@@ -118,9 +120,9 @@ class Healing:
         return self._world.plan.heal.returns and bool(self._dead)
 
     def _check_terms(self) -> None:
-        """Check pre-vote on the members that were cut off.
+        """Check that pre-vote has kept the members that were cut off from raising their terms.
 
-        Such a member may begin one election, for which it was granted pre-votes before the cut, and no other.
+        Such a member may have begun one election, because it may have received pre-votes before the cut.
         """
         for node_id, term in self._term_when_cut.items():
             member = self._world.members[node_id]

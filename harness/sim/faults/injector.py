@@ -1,4 +1,4 @@
-"""Carries out the fault plan of a run: it decides when, and on which machine. Each family of faults decides how."""
+"""Carries out the faults of a plan: begins each fault at its time, on its machine. The fault's family does the rest."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Injector:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Put all steps of the plan into the queue."""
+        """Put all faults of the plan into the queue."""
         for fault in self._world.plan.faults:
             self._world.queue.at(fault.at_ns, self.inject, fault)
 
     def heal(self) -> None:
-        """Stop injecting, and end all faults: first those of networks, clocks and disks; then processes start again."""
+        """Inject nothing more, and end all faults. At the end, the processes that are down start again."""
         self._is_stopped = True
         self._network.heal()
         self._clients.heal()

@@ -1,8 +1,8 @@
 """Rot in the log of a running member: before a frame is read back, a bit of it changes or another frame replaces it.
 
-A start reads the whole log, so a start finds the rot of a stopped process. A running process reads back only the
-entries that its core no longer has in memory. It reads them for a follower that is behind, and to apply the entries
-that were in the log when it started.
+A process that starts reads its whole log, and so finds all rot that was there before. A running process reads back only
+entries that it no longer has in memory: to send them to a follower that is behind, or to apply entries that were in the
+log when the process started.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from raft import Role
 from storage import inspect
 
 LOOK_NS = 5 * MILLISECOND_NS
-"""How often the fault looks for a frame that is going to be read."""
+"""The interval at which the fault looks for a frame that is about to be read."""
 
 
 MISPLACED_SHARE = 0.5
 
 
 def rot_what_is_read_next(world: World, member: MachineView, random: Random) -> bool:
-    """Change a frame that this member is going to read from its disk; False if there is none just now."""
+    """Damage a frame that this member is about to read from its disk. Returns False if there is no such frame now."""
     wanted = _read_next(member)
     if wanted is None:
         return False
@@ -57,7 +57,7 @@ def rot_what_is_read_next(world: World, member: MachineView, random: Random) -> 
 
 
 def _replaced(frame: dict[str, Any], frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return earlier frames of the same length that begin at the same index: those that the frame replaced."""
+    """Return the earlier frames with the same length and the same first index, which `frame` has replaced."""
     sort = frame["length"], frame["first_index"]
     return [each for each in frames[: frames.index(frame)] if (each["length"], each["first_index"]) == sort]
 

@@ -36,12 +36,14 @@ from raft import (
 )
 
 TRIES_MAX, PAUSE_NS = 12, 40 * MILLISECOND_NS
-"""How often a request is tried, and the pause between two tries. A declined request may succeed soon: a leader is
-elected, another change ends, or the last member is upgraded."""
+"""How many times a request is tried, and the pause between two tries. A refused request may soon be accepted: once a
+leader is elected, another change has ended, or the last member is upgraded."""
 
 
 class Operator:
-    """Sends a request to the current leader until one accepts it, all tries have failed, or `is_stopped` is set."""
+    """Sends a request to the current leader, and repeats it until a leader accepts it, all tries are used up, or
+    `is_stopped` is set.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -50,7 +52,7 @@ class Operator:
     def ask(self, what: str, label: str, attempt: Callable[[Node], None], tries_left: int = TRIES_MAX) -> None:
         """Call `attempt` with the leader's node. If `attempt` raises the node's refusal, try again later.
 
-        `what` names the request in the coverage point of a refusal, `label` in the trace.
+        `what` names the request in the coverage point for a refusal. `label` names the request in the trace.
         """
         world = self._world
         member = world.members[choose_target(world, None)]
@@ -78,12 +80,12 @@ def _word(error: Exception) -> str:
 SILENCE_TIMEOUTS = 12
 """How long a silenced member is cut off, in multiples of the longest election time-out.
 
-That is longer than a leader replicates to a removed member (`DEPARTURE_TIMEOUTS_MAX`).
+This is longer than the time for which a leader goes on replicating to a removed member (`DEPARTURE_TIMEOUTS_MAX`).
 """
 
 
 class MembershipChanges:
-    """Carries out the steps of the plan, and checks how each of them ends."""
+    """Carries out the membership changes of the plan, and checks how each change ends."""
 
     def __init__(self, world: FaultyWorld) -> None:
         self._world = world
@@ -94,7 +96,7 @@ class MembershipChanges:
         self._operator = Operator(world)
 
     def start(self) -> None:
-        """Put the steps into the queue."""
+        """Put the steps of all changes into the queue."""
         for step in self._world.plan.changes:
             self._world.queue.at(step.at_ns, self._try, step)
 
@@ -103,7 +105,7 @@ class MembershipChanges:
         self._operator.is_stopped = True
 
     def promote_the_living(self) -> None:
-        """Request the promotion of all living learners, again and again until there are none."""
+        """Request the promotion of all living learners, again and again until none is left."""
         learners = self.living_learners()
         if not learners:
             return
@@ -123,7 +125,9 @@ class MembershipChanges:
         return tuple(member.node_id for member in self._world.living() if member.node_id in learners)
 
     def propose(self, node: Node, change: MembershipChange) -> None:
-        """Have a leader begin this change, with the folders of new voters (as the store's service does) or without."""
+        """Let a leader begin this change. In some seeds the change names the data folders of new voters, as the store's
+        service does.
+        """
         if self._names:
             named = naming_new_voters(change, node.core.configuration, node.pinned_incarnation)
             if named != change:
@@ -137,7 +141,7 @@ class MembershipChanges:
             raise
 
     def check_refusal(self, node_id: str, change: MembershipChange, error: ChangeRefused) -> None:
-        """Check that an id is refused as used only if a configuration named it before."""
+        """If a leader refused an id because it was used before, check that a configuration has named this id."""
         named = {member.node_id for member in (*change.add, *change.update)}
         require(
             error.reason is not ChangeRefusal.USED_ID or not named.isdisjoint(self._world.safety.members.ever),
@@ -197,7 +201,7 @@ class MembershipChanges:
         raise AssertionError(step.what)
 
     def on_flush(self, machine: MachineView, effects: Effects) -> None:
-        """Check how changes have ended, and remove their completions, which are of no concern to the clients."""
+        """Check how changes have ended, and remove their completions, because no client waits for them."""
         ours = [
             each for each in effects.completions if isinstance(each, Applied | Refused | Unknown) and each.ticket < 0
         ]

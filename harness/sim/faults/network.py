@@ -13,7 +13,7 @@ SLOW_LINK_NS_MIN = 20 * MILLISECOND_NS
 SLOW_LINK_TIMES_MAX = 10
 
 DROP_TOLD_NS_MAX = 5 * MILLISECOND_NS
-"""The longest time until an end of a dropped connection notices the drop."""
+"""The longest time until each end of a dropped connection notices that the connection is gone."""
 
 
 class NetworkFaults:
@@ -44,7 +44,7 @@ class NetworkFaults:
         self._world.network.heal()
 
     def _link_of(self, fault: Fault, target: str) -> Link | None:
-        """One direction between the target and another member; None if there is no other."""
+        """Draw a directed link between the target and another member; None if there is no other member."""
         random = Random(int(fault.shape * 2**53))
         others = [member for member in self._world.plan.members if member != target]
         if not others:
@@ -70,7 +70,7 @@ class NetworkFaults:
                 raise AssertionError(fault.kind)
 
     def _drop_connections(self, fault: Fault, member: MachineView) -> None:
-        """End all connections of one member: data in flight is lost, and all members may call again at once."""
+        """End all connections of one member. Data in flight is lost. The members may call each other again at once."""
         random, queue = Random(int(fault.shape * 2**53)), self._world.queue
         for other in self._world.members.values():
             if other is member:
@@ -94,7 +94,7 @@ class NetworkFaults:
 
 
 def cut_links(fault: Fault, target: str, members: Sequence[str]) -> list[Link]:
-    """The directed links that a partition cuts; none if the cluster is too small for it."""
+    """The directed links that a partition cuts. The list is empty if the cluster is too small for such a partition."""
     random = Random(int(fault.shape * 2**53))
     others = [member for member in members if member != target]
     match fault.kind:

@@ -1,4 +1,4 @@
-"""Faults of processes and machines: they crash, lose power, stand still, and are slow."""
+"""Faults of processes and machines: crashes, losses of power, requests to stop or hand over, pauses, and slowness."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ SERVICE_NS_MIN = MILLISECOND_NS // 5
 SERVICE_TIMES_MAX = 100
 
 AMID_A_SYNC_SHARE = 0.7
-"""Share of the crashes of one member that happen during a sync: most other moments are idle, and little can go wrong.
+"""Share of the crashes of single members that are timed to hit a sync. Without this timing, most crashes would hit an
+idle member, where little can go wrong.
 """
 
 INSTALL_DEATH_NS = 20 * MILLISECOND_NS
@@ -69,7 +70,7 @@ class ProcessFaults:
                 raise AssertionError(fault.kind)
 
     def has_stopped(self, member: MachineView) -> None:
-        """Note that the member has stopped as requested, and start it again after the fault's duration."""
+        """Note that the member has stopped as it was asked to, and start it again after the fault's duration."""
         fault = self._stopping.pop(member.node_id)
         self._world.cover("a member stopped in order")
         member.is_lost |= member.node_id in self._stays_down
@@ -80,7 +81,7 @@ class ProcessFaults:
         return member.node_id in self._stopping
 
     def ends_when_stopped(self, member: MachineView, restart_ns: int | None) -> None:
-        """Note that a removed member is stopping. It is started again after `restart_ns`; None: never."""
+        """Note that a removed member is stopping. It is started again after `restart_ns`, or never if that is None."""
         if restart_ns is None:
             self._stays_down.add(member.node_id)
         at_ns = self._world.queue.now
@@ -92,9 +93,9 @@ class ProcessFaults:
             node.transfer_leadership(successor_id)
 
     def amid_an_install(self, member: MachineView) -> None:
-        """Take a member down in the middle of an install, at the rate of the plan.
+        """Take a member down in the middle of an install, with the probability `install_death_rate` of the plan.
 
-        The received snapshot is durable, and the log that replaces the member's own is not yet.
+        At this time the received snapshot is durable, but the new log, which replaces the member's log, is not.
         """
         world = self._world
         if self._installs.random() < world.plan.install_death_rate:
@@ -104,7 +105,9 @@ class ProcessFaults:
             world.queue.after(0, self._end_life, member, member.life, fault)
 
     def heal(self) -> None:
-        """End all faults and start members that are down. Members asked to stop still stop, and start at once."""
+        """End all faults, and start the members that are down. A member that was asked to stop still stops, and is then
+        started again at once.
+        """
         self._is_healed = True
         for member in self._world.members.values():
             member.scheduler.wake()
@@ -133,7 +136,7 @@ class ProcessFaults:
             world.queue.after(fault.duration_ns * (place + 1), self._bring_up, member)
 
     def _take_down_amid_a_sync(self, member: MachineView, files: SimFiles, fault: Fault) -> None:
-        """Wait until the disk has something to do, and take the member down before it is done."""
+        """Take the member down during the next submission to its disk."""
         life = member.life
         files.on_start = lambda duration_ns: self._world.queue.after(
             int(duration_ns * fault.shape / AMID_A_SYNC_SHARE), self._end_life, member, life, fault

@@ -1,7 +1,8 @@
 """Delivers refusals of hellos to the node of the caller, as the transport does (`raft.runtime.driver`).
 
-Two kinds of refusal end the process that called. A blank member that is known with another data folder has forgotten
-what it promised, and fails. A removed member stops in order; if its supervisor starts it again, it is refused again.
+Two kinds of refusal end the caller's process. A member that started with an empty log, and that the others know with
+another data folder, has forgotten its promises, and fails. A removed member stops in order. If its supervisor starts it
+again, it is refused again.
 
 See docs/reference/specification.md#13-incarnations-and-pins.
 """
@@ -26,7 +27,7 @@ TOLD_REMOVED_END = "a removed member that is told by a refusal ends"
 ONLY_REMOVED_END = "a member that ends as removed was removed"
 
 RESTARTED_SHARE = 0.5
-"""Share of the processes of removed members that are started again after a refusal has ended them."""
+"""Share of the removed members that are started again after a refusal has ended their process."""
 
 RESTART_NS = SECOND_NS // 5
 
@@ -74,14 +75,14 @@ class Refusals:
             self._stop_removed(member, node)
 
     def _stop_removed(self, member: MachineView, node: Node) -> None:
-        """The driver of a removed member asks it to stop."""
+        """Ask a removed member to stop, as its driver would do."""
         member.begin_stop(node)
         restarts = self._random.random() < RESTARTED_SHARE
         self._processes.ends_when_stopped(member, RESTART_NS if restarts else None)
 
     def has_forgotten(self, member: MachineView) -> None:
-        """Handle the failure of a node whose member is known to others with another folder. A supervisor may start it
-        again.
+        """Handle the failure of a node because other members know another data folder under its member id. A supervisor
+        may start its process again.
         """
         is_ghost = member is not self._world.members[member.node_id]
         self._world.cover(GHOST_ENDED if is_ghost else JOINER_ENDED)

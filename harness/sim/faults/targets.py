@@ -1,4 +1,4 @@
-"""Chooses the machine that a fault, or an operator, is about."""
+"""Chooses the machine that a fault strikes, or to which an operator sends a request."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from raft import Role
 
 
 def choose_target(world: World, target: float | None) -> str:
-    """Return the id of a machine. `target`: a position among the members, as a fraction from 0 to 1; None: the leader.
+    """Return the id of a machine. `target`: a position among the members, from 0 to 1, or None for the leader.
 
-    For the leader: if several members lead, return the one with the highest term; if none does, return the first
-    member.
+    If the leader is wanted and several members lead, the leader with the highest term is chosen. If none leads, the
+    first member is chosen.
     """
     members = world.plan.members
     if target is not None:

@@ -1,8 +1,8 @@
 """Upgrades: members get newer builds one by one, an operator raises the feature level, some members get an older build.
 
-A build is the range of levels that it knows, `LevelRange(1, highest)`. Here, levels differ by their number only. That
-is enough for the rules: no member may apply an entry of a level that its build does not know, or come to a level that
-none of its builds knew.
+A build is represented by the range of feature levels that it knows, `LevelRange(1, highest)`. In the simulator, levels
+differ only in their numbers. This is enough to check the rules: no member may apply an entry of a level that its build
+does not know, and no member may be led to a level that none of its builds has ever known.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -35,7 +35,7 @@ from raft import (
 )
 
 LEVEL_MAX = 3
-"""The highest level that the newest build of a run knows; the first builds know 1."""
+"""The highest level that the newest build of a run knows."""
 
 OUR_TICKETS = -1_000_000
 """The tickets of the operator's commands count down from this number. No client and no membership change uses such
@@ -43,8 +43,7 @@ tickets.
 """
 
 HASTY_SHARE = 0.5
-"""Share of the proposals of a level at which a member is taken back, at that moment, to a build that lacks the level.
-"""
+"""Share of the proposals to raise the level after which a member is at once given a build that lacks the new level."""
 
 
 LEFT_OUT_SHARE = 0.6
@@ -65,14 +64,14 @@ class Upgrades:
             for place, name in enumerate(members)
         }
         self.levels = {name: LevelRange(1, highest) for name, highest in self._next.items()}
-        self.best = dict(self._next)  # The newest build that each member ever ran.
+        self.best = dict(self._next)  # By member: the highest level that any of its builds has known.
         forgets = stream(world.plan.seed, "upgrades/forgotten")
         self._forgotten = {name for name in members[newest:] if forgets.random() < LEFT_OUT_SHARE}
         self._haste = stream(world.plan.seed, "upgrades/haste")
         self._rolled = first
         # By member and connected peer: the feature levels that the peer stated.
         self._said: dict[str, dict[str, LevelRange]] = {name: {} for name in members}
-        self._asked: list[tuple[int, frozenset[str]]] = []  # (proposed level, members at that time).
+        self._asked: list[tuple[int, frozenset[str]]] = []  # By proposal: (level, members at that time).
         self._last_ticket = OUR_TICKETS
         self._operator = Operator(world)
 
@@ -86,8 +85,8 @@ class Upgrades:
         self._operator.is_stopped = True
         if self._world.plan.upgrades:
             for member in self._world.members.values():
-                # `_next` is the build of the member's next process; the present process may have a newer one, or there
-                # may be none.
+                # `_next` is the build of the member's next process. The present process, if there is one, may have a
+                # newer build.
                 if self._next[member.node_id] < LEVEL_MAX:
                     self._give(member, LEVEL_MAX, 0)
 
@@ -121,9 +120,7 @@ class Upgrades:
                 raise AssertionError(step.what)
 
     def _reach(self, member: MachineView, highest: int, pause_ns: int) -> None:
-        """Carry out a roll-out on this member. Once the operator has stopped, every member has the newest build
-        already.
-        """
+        """Carry out a roll-out on this member. Once the operator has stopped, all members have the newest build."""
         if not self._operator.is_stopped:
             self._give(member, highest, pause_ns)
 
@@ -155,7 +152,9 @@ class Upgrades:
         self._operator.ask("a level", f"raise the level to {level}", attempt, tries_max)
 
     def check_refusal(self, level: int, node: Node, error: LevelRefused) -> None:
-        """Check that a leader that refuses a level for a member's build knows of a build that lacks the level."""
+        """If a leader refuses a level because of a member's build, check that a member has reported a build without
+        this level to the leader.
+        """
         ids = {member.node_id for member in node.core.configuration.members}
         told = self._said[node.identity.node_id]
         lacking = sorted(name for name, levels in told.items() if name in ids and level not in levels)
@@ -166,7 +165,7 @@ class Upgrades:
         )
 
     def nothing_prevents_a_level(self) -> bool:
-        """True if the leader would raise the level to the newest now. Every member must run, with the newest build."""
+        """True if the leader would now raise the level to LEVEL_MAX. This requires the newest build on every member."""
         leader = self._world.members[choose_target(self._world, None)].node
         if leader is None or leader.core.role is not Role.LEADER:
             return False
@@ -177,7 +176,7 @@ class Upgrades:
         return True
 
     def _take_back(self, level: int) -> None:
-        """Give a build without `level` to a member that is not the leader, before the member has heard of the level."""
+        """Give a build that lacks `level` to a member that does not lead, before that member has heard of the level."""
         leader_id = choose_target(self._world, None)
         others = [member for member in self._world.members.values() if member.node_id != leader_id]
         if others and level > 1 and not self._operator.is_stopped:
@@ -226,7 +225,7 @@ class Upgrades:
         self._world.cover(f"level {level} is in force")
 
     def greet(self, node: Node, machine: StateMachine | None, sender: Identity) -> None:
-        """Hand the hello of `sender` to `node`, which then takes its messages. Raises PeerRefused."""
+        """Hand the hello of `sender` to `node`, which then accepts the sender's messages. Raises PeerRefused."""
         assert machine is not None
         levels, level = self.levels[sender.node_id], machine.feature_level
         pinned = node.pinned_incarnation(sender.node_id)
@@ -243,8 +242,8 @@ class Upgrades:
     def has_stopped(self, member: MachineView, error: UnsupportedFeatureLevel) -> None:
         """Check a member that has stopped because its build does not know an entry that it has to apply.
 
-        It must have been taken back to this build, or have joined after the level was proposed. The operator notices
-        the stop, and gives the member the newest build.
+        The member must have been taken back to this build, or must have joined after the level was proposed. The
+        operator notices that the member has stopped, and gives it the newest build.
         """
         if member.node is not None:  # The node did run, and no other check sees its last step.
             member.checker.stopped(member.node.core)

@@ -1,8 +1,8 @@
-"""Bursts: the puts of many callers leave in one piece, as under load.
+"""Bursts: the puts of many callers leave in one piece, as they do under load.
 
 Requests of one kind that arrive together take fast paths from the connection to the log and back: they are read,
-batched, applied and answered in runs. The usual workers of a seed are too few for that, and each worker acts at a
-moment of its own.
+batched, applied and answered several at a time. The usual workers of a seed do not use these paths, because they are
+few and each acts at its own time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from harness.workload.operation_generator import Planned
 from kvstore import Put
 
 EACH_EVERY_NS = 5 * MILLISECOND_NS
-"""The least average time per put, in ns. It makes the pauses between large bursts longer."""
+"""The least average time per put, in ns. Because of this bound, larger bursts are followed by longer pauses."""
 
 KEYS = [b"crowd-%02d" % number for number in range(20)]
-"""Keys of one length. Each has few callers, so that the check of a key has few unknown outcomes to combine."""
+"""Keys of equal length. Few callers write each key, so the check of a key has few unknown outcomes to combine."""
 
 
 class Caller(Protocol):
@@ -33,7 +33,8 @@ C = TypeVar("C", bound=Caller)
 class Burst(Generic[C]):
     """The burst callers of one client.
 
-    `write` begins a put of each caller, all in one piece. The owner must call `ended` for each caller.
+    `write` begins one put for each of the given callers, and sends all these puts in one piece. The owner of the burst
+    must call `ended` for each caller whose put has ended.
     """
 
     def __init__(self, callers: Sequence[C], write: Callable[[Sequence[tuple[C, Planned]]], None]) -> None:

@@ -14,12 +14,12 @@ from kvstore import CallEnded, ClientLimits, ClientStateMachine, Request
 Ended = Callable[[CallEnded], None]
 
 FLUSHES_IN_PLACE_MAX = 1_000
-"""A client state machine that needs this many flushes in a row without any time passing is stuck."""
+"""A client state machine is stuck if it needs this many flushes in a row while no time passes."""
 
 CONNECTIONS_MAX = 1 << 20
 """The most connections that one process may open.
 
-Connections of the next process have higher numbers, so that late data for the first process finds no connection.
+The connections of the next process have higher numbers, so that late data for the ended process finds no connection.
 """
 
 
@@ -44,7 +44,7 @@ class SimClient:
         self._last_ticket = 0
         self._timer_at: int | None = None
         self._flushes_in_place = 0
-        self._first_id = 0  # The connections of the present process have greater numbers than this.
+        self._first_id = 0  # The connections of the present process have higher numbers than this.
 
     def _new_core(self, ttl_ns: int) -> ClientStateMachine:
         return ClientStateMachine(
@@ -56,13 +56,15 @@ class SimClient:
         )
 
     def vanish(self) -> None:
-        """End the process without notice: members see only that connections end. The next process has no session."""
+        """End the process without closing its session: members see only that connections end. Then start a process that
+        uses no session.
+        """
         self._waiting.clear()
         self._begin_anew(ttl_ns=0)
 
     def leave(self, *, is_told: bool, ttl_ns: int) -> None:
-        """End the program and start it again. Its open calls end. `is_told`: the program closes its session before it
-        ends.
+        """End the program and start it again. Its open calls end. `is_told`: True if the program closes its session
+        before it ends.
         """
         self._core.tick(self._clock.now())
         self._core.close()
@@ -79,18 +81,18 @@ class SimClient:
         self._core, self._timer_at = self._new_core(ttl_ns), None
 
     def jump(self, by_ns: int) -> None:
-        """The clock jumps ahead."""
+        """Let the client's clock jump ahead."""
         self._clock.jump(by_ns)
         self._core.tick(self._clock.now())
         self.flush()
 
     def now(self) -> int:
-        """The clock of the client, in ns."""
+        """The time that the client's clock shows, in ns."""
         return self._clock.now()
 
     @property
     def session_id(self) -> int:
-        """The session in use; 0: none."""
+        """The id of the session in use; 0 if there is none."""
         return self._core.session_id
 
     @property
@@ -99,12 +101,12 @@ class SimClient:
         return self._core.is_full
 
     def submit(self, request: Request, deadline: int, ended: Ended) -> None:
-        """Begin a call; `ended` is called with its end, by `deadline` (true ns) if the client's clock is right."""
+        """Begin a call. `ended` is called when the call ends: by `deadline` (true ns), if the clock is exact."""
         self.take(request, deadline, ended)
         self.flush()
 
     def take(self, request: Request, deadline: int, ended: Ended) -> None:
-        """Begin one of several calls that leave together with the next `flush`."""
+        """Begin a call, but send nothing before the next `flush`. Several such calls leave together."""
         self._last_ticket += 1
         self._waiting[self._last_ticket] = ended
         now = self._clock.now()
@@ -121,7 +123,7 @@ class SimClient:
             self.flush()
 
     def receive(self, connection_id: int, data: bytes) -> None:
-        """Bytes from a member."""
+        """Take bytes that a member has sent."""
         if connection_id > self._first_id:
             self._core.tick(self._clock.now())
             self._core.receive(connection_id - self._first_id, data)
@@ -129,7 +131,7 @@ class SimClient:
             self.flush()
 
     def disconnected(self, connection_id: int, reason: str) -> None:
-        """A connection is gone."""
+        """Note that a connection is gone."""
         if connection_id > self._first_id:
             self._core.tick(self._clock.now())
             self._core.disconnected(connection_id - self._first_id, reason)
@@ -144,7 +146,7 @@ class SimClient:
             self.flush()
 
     def flush(self) -> None:
-        """Carry out the effects of the core."""
+        """Carry out the effects of the client state machine."""
         effects = self._core.take_effects()
         for connection_id, address in effects.dial:
             self._connections.dial(self, self._first_id + connection_id, address)

@@ -1,7 +1,7 @@
-"""The coordination load: leases, locks, watches, old revisions and compactions, on keys of their own.
+"""The coordination load: leases, locks, watches, old revisions and compactions, on keys that only this load uses.
 
-It begins when feature level 2 is in force. The replay of the log sees the commands of all clients, and the stores of
-all members are compared with it.
+The load begins when feature level 2 is in force. A replay of the log carries out the commands of all clients, and the
+stores of all members are compared with the replay.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ from kvstore import ChangeLimits, Command, CommandKind, Range, Service, Txn, com
 from raft import Entry, EntryKind
 
 RESTED_NS = 50 * MILLISECOND_NS
-"""How often the load looks whether feature level 2 is in force."""
+"""The interval at which the load looks whether feature level 2 is in force."""
 
 TOLD_SHARE = 0.3
 """Share of the ending programs that close their sessions."""
 
 EXPIRY_LOOKS, EXPIRY_ELECTION_TIMEOUTS = 4, 40
-"""The bounds on waiting for the end of leases: how many seconds leaders may be late, and how long an election may take,
-in multiples of the longest election time-out.
+"""The bounds on the wait for the end of all leases: how many seconds leaders may be late, and how long an election may
+take, in multiples of the longest election time-out.
 """
 
 SESSION_TTL_NS = 60 * SECOND_NS
-"""The time to live of the sessions of this load, if those of the ordinary load have none."""
+"""The time to live of this load's sessions, if the clients of the ordinary load have no sessions."""
 
 
 class CoordinationLoad:
-    """All programs of this load, and the rules about what they see.
+    """All programs of this load, and the checkers of what they see.
 
-    `expiry_is_near` is called shortly before a lease may expire that nobody renews any more; faults hook in there.
+    `expiry_is_near` is called around the time at which a lease that nobody renews may expire, so that a fault can
+    strike then.
     """
 
     def __init__(self, world: CheckedWorld, connections: ClientConnections) -> None:
@@ -79,7 +80,7 @@ class CoordinationLoad:
         endpoints = [f"{machine}:1" for machine in world.plan.members]
         limits = world.plan.load.client_limits
         self._session_ttl_ns = world.plan.load.session_ttl_ns or SESSION_TTL_NS
-        self._bounded: set[tuple[str, int]] = set()  # (member, life) whose hub has the bounds of the plan.
+        self._bounded: set[tuple[str, int]] = set()  # (member, life) of each hub that has the bounds of the plan.
         self._clients = [
             SimClient(world, connections, f"k{number}", endpoints, limits, self._session_ttl_ns)
             for number in range(self._plan.clients)
@@ -104,7 +105,7 @@ class CoordinationLoad:
         self.parts.is_stopped = True
 
     def client_names(self) -> list[str]:
-        """The names of all clients of this load, for faults that cut clients off."""
+        """The names of all clients of this load, for the faults that cut clients off."""
         return [client.name for client in self._clients] + [watcher.name for watcher in self._watchers]
 
     def clients(self) -> list[SimClient]:
@@ -128,7 +129,7 @@ class CoordinationLoad:
                 self._stay(client)
 
     def _bound_store(self) -> None:
-        """Give the store the limits of the plan. They bound what is replicated, so a command sets them."""
+        """Give the store the limits of the plan. These are replicated limits, so a command has to set them."""
         if self.parts.is_stopped or self.replay.limits["lease_grace_ns"] == self._plan.lease_grace_ns:
             return
         limits = ChangeLimits(
@@ -149,7 +150,7 @@ class CoordinationLoad:
         self._world.queue.after(int(self._random.expovariate(1) * self._plan.stay_ns), self._end_process, client)
 
     def _end_process(self, client: SimClient) -> None:
-        """End the process of a client, and begin another one. Its leases end by themselves."""
+        """End the process of a client, and start another one. The leases of the ended process expire."""
         if self.parts.is_stopped:
             return
         client.leave(is_told=self._random.random() < TOLD_SHARE, ttl_ns=self._session_ttl_ns)
@@ -175,7 +176,7 @@ class CoordinationLoad:
     # -- what the world reports
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:
-        """Follow an entry. Each entry is handed in once, in order."""
+        """Carry out a committed entry in the replay. Each entry is handed in once, in order."""
         if entry.kind is EntryKind.COMMANDS:
             leader_time, commands = read_commands(entry.index, entry.payload)
             self.replay.applied(entry.index, leader_time, commands, results)
@@ -192,7 +193,7 @@ class CoordinationLoad:
         service, machine = member.service, member.machine
         if service is None or machine is None:
             return
-        if (member.node_id, member.life) not in self._bounded:  # Before the first watch of this process.
+        if (member.node_id, member.life) not in self._bounded:  # This process has no watches yet.
             self._bounded.add((member.node_id, member.life))
             service.watches.bounds = replace(service.watches.bounds, **self._plan.hub)
         check_hub(service)
@@ -218,12 +219,12 @@ class CoordinationLoad:
         return self.replay.level >= HISTORY_LEVEL and any(each.next_revision for each in self._watchers)
 
     def words(self) -> str:
-        """The watches that have not received everything."""
+        """A text that lists the watches that have not received everything."""
         late = [each.words() for each in self._watchers if each.next_revision <= self.replay.revision]
         return f"at {self.replay.revision}: {'; '.join(late)}"
 
     def see_leases_end(self) -> None:
-        """Let the programs end, and check that an idle cluster ends their leases.
+        """End the programs, and check that an idle cluster ends their leases.
 
         See docs/concepts/leases.md#what-a-lease-promises.
         """
@@ -241,7 +242,7 @@ class CoordinationLoad:
 
 
 def check_hub(service: Service) -> None:
-    """Check the invariants of the hub of a member: each watch is in just one place, and nothing is kept in vain."""
+    """Check the invariants of a member's watch hub."""
     try:
         service.watches.check()
     except AssertionError as error:
@@ -249,7 +250,7 @@ def check_hub(service: Service) -> None:
 
 
 def is_of_coordination(body: Sequence[Any]) -> bool:
-    """True if a command in the log is of this load: it concerns a lease, the history, or one of the keys."""
+    """True if a command in the log comes from this load: it concerns a lease, the history, or a key of this load."""
     kind = body[0]
     if kind == CommandKind.TXN:
         operations = [*body[2], *body[3]]
@@ -260,7 +261,7 @@ def is_of_coordination(body: Sequence[Any]) -> bool:
 
 
 def without_own_keys(planned: Planned) -> Planned:
-    """The operation of the ordinary load, with ranges that end before the keys of this load."""
+    """Return an operation of the ordinary load with each range cut off before the keys of this load."""
     command = _clipped(planned.command)
     return Planned(command, planned.local_of, planned.mode)
 

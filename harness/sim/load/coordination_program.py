@@ -1,4 +1,4 @@
-"""What the programs of the coordination load share: a client, the checkers, and one operation open at a time."""
+"""The common part of the coordination load's programs: a client, the checkers, and one open operation at a time."""
 
 from __future__ import annotations
 
@@ -38,13 +38,15 @@ from kvstore import (
 )
 
 PREFIX = b"\xff\xff"
-"""The keys of this load begin with it. The ordinary load neither writes nor lists such keys."""
+"""The keys of this load begin with this prefix. The ordinary load neither writes nor lists such keys."""
 
 SHARED_KEYS = [PREFIX + b"shared/%d" % number for number in range(4)]
 """Keys that several programs write, with leases and without."""
 
 NOT_YET = (Reason.MALFORMED, Reason.UNKNOWN_KIND)
-"""Why a member whose build knows level 1 only refuses a command of level 2. It has not heard yet that it is too old."""
+"""The reasons with which a member refuses a command of level 2 if its build knows only level 1. Such a member still
+runs because it has not yet applied the entry that raised the level.
+"""
 
 LEVEL_LAGS = "a member had not come to the level in force"
 
@@ -55,7 +57,7 @@ Then = Callable[[Result | None, StoreError | None], None]
 class Coordination:
     """The parts of a run that the programs of this load use. `cover` is called with coverage points.
 
-    `lease_left`: called with the time, in ns, after which a lease that its owner has left may expire.
+    `lease_left` is called when an owner stops renewing its lease, with the time in ns until the lease may expire.
     """
 
     world: World
@@ -66,8 +68,8 @@ class Coordination:
     watches: WatchChecker
     lease_left: Callable[[int], None]
     living: Callable[[], list[str]]  # The names of the members that are expected to work.
-    is_stopped: bool = False  # No program begins another operation.
-    is_over: bool = False  # The run ends.
+    is_stopped: bool = False  # True once no program may begin another operation.
+    is_over: bool = False  # True once the run ends and watches need not go on.
     told_revision: int = 0  # The greatest revision in any answer to these programs.
 
     @property
@@ -77,7 +79,7 @@ class Coordination:
 
 
 class SequentialProgram(ABC):
-    """One program on a client, which several programs may share. A pause follows each of its operations."""
+    """One program on a client. Several programs may share a client. The program pauses after each of its operations."""
 
     def __init__(self, parts: Coordination, client: SimClient, number: int, random: Random) -> None:
         self.parts, self.client, self.number, self.random = parts, client, number, random
@@ -92,7 +94,7 @@ class SequentialProgram(ABC):
         """Forget everything: the process of the program has ended, and another one has taken its place."""
 
     def rest(self, pause_ns: int | None = None) -> None:
-        """Act again after a pause; None: a usual one."""
+        """Act again after a pause of `pause_ns`, or of a random length if that is None."""
         if pause_ns is None:
             pause_ns = 1 + int(self.random.expovariate(1) * self.parts.plan.think_ns)
         self.parts.world.queue.after(pause_ns, self._go_on)
@@ -106,16 +108,16 @@ class SequentialProgram(ABC):
             self.act()
 
     def value(self) -> bytes:
-        """A value that nobody else writes."""
+        """Return a value that is written only once in the run."""
         self._written += 1
         return b"z%d-%d" % (self.number, self._written)
 
     def ask(self, command: Command, then: Then) -> None:
-        """Carry out a command, call `then` with its result or the error, and act again after a pause."""
+        """Carry out a command through the log. Call `then` with its result or error, and act again after a pause."""
         self._submit(command_request(command), then)
 
     def read(self, operation: Get | Range, consistency: Consistency, then: Then) -> None:
-        """Read without the log. The answer is compared with the replay."""
+        """Read without the log, and compare the answer with the replay."""
         told = self.parts.told_revision
 
         def check(result: Result | None, error: StoreError | None) -> None:

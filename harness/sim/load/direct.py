@@ -1,7 +1,7 @@
-"""Load without a service: programs that share a process with a member and call its node, as an embedder would.
+"""Load without a service: programs that share a process with a member and call its node directly.
 
-Checks what `Node` promises about tickets: a command that was refused is never applied, nothing is applied twice, and a
-read sees every write that was acknowledged before the read was requested.
+`DirectLoad` checks what `Node` promises about tickets: a refused command is never applied, no command is applied twice,
+and a read sees every write that was acknowledged before the read was requested.
 
 See docs/reference/specification.md#96-end-of-a-proposal.
 """
@@ -44,8 +44,8 @@ AGES_NS = (0, 10_000_000, 50_000_000, 200_000_000, 2_000_000_000)
 
 @dataclass(slots=True)
 class LivenessProbe:
-    """A write that shows that a healed cluster works. `index`: the log index of the write, once a member has applied
-    it.
+    """A write that shows that a healed cluster works. `index`: the log index of the write; None until a member has
+    applied the write.
     """
 
     key: bytes
@@ -54,7 +54,7 @@ class LivenessProbe:
 
 @dataclass(slots=True)
 class Open:
-    """One open call. `value` is unique; empty for a read."""
+    """One open call. `value` is the unique value that the call writes, or empty if the call is a read."""
 
     member: str
     life: int
@@ -91,7 +91,7 @@ class DirectLoad:
         self._stopped = True
 
     def more_client_names(self) -> list[str]:
-        """There are none."""
+        """Return an empty list, because this load has no other clients."""
         return []
 
     def jump(self, whose: float, by_ns: int) -> None:
@@ -102,7 +102,7 @@ class DirectLoad:
         return dict(self._counts)
 
     def probe(self, deadline: int) -> LivenessProbe:
-        """Try again and again to write, until a write is applied or until `deadline` (true ns)."""
+        """Try to write, again and again, until a write is applied or `deadline` (true ns) has passed."""
         self._probe = LivenessProbe(b"probe")
         self._try_probe(deadline)
         return self._probe
@@ -115,11 +115,11 @@ class DirectLoad:
 
     @property
     def is_finished(self) -> bool:
-        """Always true: the end of a run waits for nothing but the probe."""
+        """Always True: the end of the run has to wait for the probe only."""
         return True
 
     def unfinished_words(self) -> str:
-        """Nothing: see `is_finished`."""
+        """An empty text, because this load is always finished."""
         return ""
 
     def check_history(self) -> None:
@@ -240,7 +240,7 @@ class DirectLoad:
             return
         for command in read_commands(entry.index, entry.payload)[1]:
             if command[3] != CommandKind.PUT:
-                continue  # A command of an operator, who raises the feature level.
+                continue  # This is the command of an operator who raises the feature level.
             key, value = command[4], command[5]
             require(
                 value not in self._certain_not,

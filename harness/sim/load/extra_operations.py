@@ -1,7 +1,7 @@
 """Operations that the usual load seldom has: transactions that fail half-way, and listings of whole stores.
 
-In the usual load (`harness.workload`) transactions fail only at a quota, and most reads are of single keys, which the
-service answers on a path of their own. The extra operations are drawn from a random stream of their own.
+In the usual load (`harness.workload`), transactions fail only at a quota. Most of its reads are of single keys, for
+which the service has a separate path. The extra operations are drawn from a random stream of their own.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from harness.workload.operation_generator import Planned
 from kvstore import Compare, Comparison, Delete, Operation, Put, Range, Target, Txn
 
 COMPACTED, AHEAD = 1, 2**40
-"""Revisions that no read after a write can use: the store never reaches AHEAD, and it has compacted COMPACTED by then,
-unless it has kept its history from the very first revision.
+"""Revisions that a read cannot use if it follows a write in its transaction. The store never reaches AHEAD. It cannot
+show COMPACTED any more after a write, unless it has kept its history from the first revision on.
 """
 
 
@@ -28,7 +28,7 @@ class ExtraOperations:
         self._written = 0
 
     def next(self) -> Planned | None:
-        """Return an extra operation that is to be done now; None if the usual operations go on."""
+        """Return the extra operation that is to be done now, or None if a usual operation is to be done."""
         draw = self._random.random()
         if draw < self._plan.failing_share:
             return Planned(self._failing())
@@ -37,7 +37,8 @@ class ExtraOperations:
         return None
 
     def _failing(self) -> Txn:
-        """Return a transaction whose last operation fails, because it reads an impossible revision. No write may stay.
+        """Return a transaction whose last operation fails, because it reads an impossible revision. None of the
+        transaction's writes may then have an effect.
 
         See docs/reference/specification.md#84-transactions.
         """

@@ -1,4 +1,4 @@
-"""A program that keeps keys under a lease: it renews the lease, loses it, revokes it, leaves it, or stands still."""
+"""A program that keeps keys under a lease. It renews or revokes the lease, loses it, abandons it, or stands still."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from kvstore import (
 )
 
 RENEWALS_PER_TERM = 3
-"""A lease is renewed after this part of its time to live."""
+"""A lease is renewed this many times in its time to live."""
 
 PAUSE_TERMS_MAX = 2.0
-"""How long a program stands still at most, in times to live of its lease."""
+"""The longest time for which a program stands still, in multiples of the time to live of its lease."""
 
 _WEIGHTS = {"put": 8, "read": 4, "list": 2, "delete": 1, "append": 2, "detach": 2, "revoke": 1, "leave": 2, "pause": 2}
 
 
 class LeaseHolder(SequentialProgram):
-    """The part that keeps a lease alive. `term`: what the program believes of its lease; None: it has none."""
+    """A program that keeps a lease alive. `term`: what it believes about its lease; None if it believes it has none."""
 
     def __init__(self, parts: Coordination, client: SimClient, number: int, random: Random) -> None:
         super().__init__(parts, client, number, random)
         self.term: Term | None = None
-        self._renew_at = 0  # On the clock of the client.
+        self._renew_at = 0  # When the next renewal is due, by the client's clock.
 
     def restart(self) -> None:
-        """Forget the lease: it ends by itself."""
+        """Forget the lease, which then expires."""
         self.term = None
 
     def grant(self) -> None:
@@ -63,7 +63,7 @@ class LeaseHolder(SequentialProgram):
         return self.client.now() >= self._renew_at and term is self.term
 
     def renew(self, term: Term) -> None:
-        """Renew the lease. A lease that is not there any more is forgotten."""
+        """Renew the lease. If the answer is that the lease no longer exists, forget it."""
         sent_at, leases = self.client.now(), self.parts.leases
         had_ended = leases.has_ended(term.lease_id)
 
@@ -84,20 +84,20 @@ class LeaseHolder(SequentialProgram):
         self.term = None
 
     def leave(self, term: Term) -> None:
-        """Renew the lease no more."""
+        """Abandon the lease: stop renewing it."""
         self.parts.lease_left(max(1, term.expires_at - self.client.now()))
         self.lost()
 
     def stand_still(self, term: Term) -> None:
-        """Do nothing for a while, renewals included, and then go on without a look at the clock."""
+        """Do nothing for a while, not even renew the lease. The lease may expire meanwhile."""
         self.rest(int(term.ttl_ns * PAUSE_TERMS_MAX * self.random.random()))
 
 
 class LeaseOwner(LeaseHolder):
-    """A program with keys of its own, and with keys that other programs write too."""
+    """A lease holder that writes keys of its own, and keys that other programs write too."""
 
     def act(self) -> None:
-        """Do the next thing."""
+        """Begin the next operation."""
         term = self.term
         if term is None:
             self.grant()

@@ -1,7 +1,9 @@
 """A program that contends for a lock, by the protocol of the client's locks, and writes under its fence.
 
-The key of a contender has its lease, and its create revision is the fence. The first of the line owns the lock. A
-guarded write compares the fence in the same step. A program that has stood still writes without a look at its clock.
+Each contender puts a key under its own lease, and the create revision of this key is its fence. These keys, in the
+order of their fences, are the line for the lock: the contender whose key is first owns the lock. A guarded write
+compares the fence in the same transaction. After a pause, a program that believes that it holds the lock writes without
+looking at its clock.
 
 See docs/concepts/locks.md#how-a-lock-works.
 """
@@ -38,22 +40,22 @@ _WEIGHTS = {"write": 8, "release": 2, "revoke": 2, "leave": 1, "pause": 3}
 
 
 class LockContender(LeaseHolder):
-    """One contender at a time for one of the names."""
+    """A lease holder that contends for the lock with one of the LOCK_NAMES."""
 
     def __init__(self, parts: Coordination, client: SimClient, number: int, random: Random) -> None:
         super().__init__(parts, client, number, random)
         self._name = random.choice(LOCK_NAMES)
-        self._fence = 0  # 0: the program has not joined the line.
+        self._fence = 0  # 0 if the program has not joined the line.
         self._holding: Holding | None = None
-        self._is_hasty = False  # True after a pause: the next thing is done without a look at the clock.
+        self._is_hasty = False  # True after a pause: the program then writes without looking at the clock.
 
     def restart(self) -> None:
-        """Forget the lock and the lease: both end by themselves."""
+        """Forget the lock and the lease. The lease then expires, and the lock ends with it."""
         super().restart()
         self._forget()
 
     def lost(self) -> None:
-        """Note that the lease has ended, and the lock with it."""
+        """Note that the lease has ended, and that the lock has ended with it."""
         super().lost()
         self._forget()
 
@@ -63,7 +65,7 @@ class LockContender(LeaseHolder):
         self._fence, self._holding = 0, None
 
     def act(self) -> None:
-        """Do the next thing."""
+        """Begin the next operation."""
         term, is_hasty = self.term, self._is_hasty
         self._is_hasty = False
         if is_hasty and self._holding is not None:
@@ -108,7 +110,7 @@ class LockContender(LeaseHolder):
         self.ask(join, joined)
 
     def _look(self, term: Term) -> None:
-        """Ask whether the own key is still in the line, and who stands before it."""
+        """Ask whether this program's key is still in the line, and which keys are before it."""
 
         def looked(result: Result | None, _: StoreError | None) -> None:
             if not isinstance(result, TxnResult) or self.term is not term:

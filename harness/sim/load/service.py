@@ -55,17 +55,15 @@ from raft import Effects, Entry, EntryKind
 
 PROBE_VALUE = b"probe"
 SEEN_TO_EXPIRE_NS_MAX = SECOND_NS
-"""The longest time to live of sessions whose expiry is awaited at the end of a run."""
+"""The end of a run waits for sessions to expire only if their time to live is at most this."""
 
 EXPIRY_LOOKS, EXPIRY_ELECTION_TIMEOUTS = 3, 40
-"""The bounds on waiting for expiry: how many times leaders may look for sessions to expire, and how long an election
-may take.
-
-The second number is in multiples of the longest election time-out.
+"""The bounds on the wait for expired sessions at the end of a run: how many intervals EXPIRY_NS may pass, and how long
+an election may take, in multiples of the longest election time-out.
 """
 
 TOLD_SHARE = 0.7
-"""Share of the leaving clients that close their sessions."""
+"""Share of the ending client programs that close their sessions."""
 
 CLOSED_WORDS, INVALID_WORDS = "is closed: all up to", "invalid request"
 """Parts of the error texts of `RequestClosed` and `InvalidRequest`."""
@@ -73,8 +71,8 @@ CLOSED_WORDS, INVALID_WORDS = "is closed: all up to", "invalid request"
 
 @dataclass(slots=True)
 class SimWorker:
-    """One caller with one operation open at a time. `life` counts its unknown outcomes, and is part of its name in the
-    history.
+    """One caller with one operation open at a time. `life` counts the caller's unknown outcomes, and is part of the
+    caller's name in the history.
 
     See docs/reference/specification.md#103-row.
     """
@@ -159,7 +157,7 @@ class ServiceLoad:
         self.world.queue.after(int(self._stays.expovariate(1) * self._plan.stay_ns), self._leave, client)
 
     def _leave(self, client: SimClient) -> None:
-        """End the program of a client, in order or without notice, and begin another one in its place."""
+        """End the program of a client, with or without closing its session, and start another program in its place."""
         if not self._stopped:
             is_told = self._stays.random() < TOLD_SHARE
             self.world.cover("a client closed its session" if is_told else "a client left its session open")
@@ -178,7 +176,7 @@ class ServiceLoad:
         return self.coordination.client_names() if self.coordination is not None else []
 
     def jump(self, whose: float, by_ns: int) -> None:
-        """The clock of one client jumps forwards. `whose`: a position among the clients, as a fraction from 0 to 1."""
+        """Let one client's clock jump forwards. `whose`: the client's position among all, as a fraction from 0 to 1."""
         clients = self._clients()
         if self.coordination is not None:
             clients += self.coordination.clients()
@@ -267,7 +265,7 @@ class ServiceLoad:
         return command_request(command)
 
     def _any_way(self, command: Get | Range, member: int | None) -> Request:
-        """Return a read of any consistency, on any member or on `member`."""
+        """Return a read of any consistency. If `member` is given and the consistency allows it, that member is read."""
         ways = [each for each in Consistency if each is not Consistency.LEASE or self.world.plan.raft.lease_reads]
         way, age_ms = self._read_modes.choice(ways), self._read_modes.choice(AGES_NS) // 1_000_000
         is_anywhere = way not in (Consistency.LINEARIZABLE, Consistency.LEASE)
@@ -275,8 +273,8 @@ class ServiceLoad:
         return read_request(command, way, address, max_staleness_ms=age_ms)
 
     def _ended(self, worker: SimWorker, row: Row, planned: Planned, end: CallEnded) -> None:
-        # Check the error's text, not only its type: if an earlier attempt was lost, a refusal is reported as
-        # OutcomeUnknown, and only the text shows the refusal.
+        # Check the text of the error, because its type is not enough: if an earlier attempt was lost, a refusal is
+        # reported as OutcomeUnknown, and only the text tells of the refusal.
         words = str(end.error)
         require(CLOSED_WORDS not in words, "an open request is never told that it is closed", worker.name, words)
         require(INVALID_WORDS not in words, "a client asks for nothing that is invalid", worker.name, words)
@@ -309,7 +307,7 @@ class ServiceLoad:
     # -- what the world reports
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """A node was flushed: its service answers the waiting requests."""
+        """After a flush of a node, let its service answer the waiting requests."""
         service = member.service
         if service is not None:
             service.complete(effects.completions, effects.events)
@@ -324,7 +322,7 @@ class ServiceLoad:
                 check_store(member.machine)
 
     def on_down(self, member: MachineView) -> None:
-        """Note that the process and its connections are gone."""
+        """Note that the process of a member and its connections are gone."""
         self.connections.member_down(member)
 
     def on_first_applied(self, entry: Entry, results: Sequence[Any]) -> None:
@@ -384,13 +382,13 @@ class ServiceLoad:
 
     @property
     def is_finished(self) -> bool:
-        """True when the last reads have ended, and the coordination load, if there is one, is finished."""
+        """True when the last reads have ended and the coordination load, if the run has one, is finished."""
         if self._final_reads_open:
             return False
         return self.coordination is None or self.coordination.is_finished
 
     def unfinished_words(self) -> str:
-        """What the end of a run still waits for."""
+        """A text that tells what the end of the run still waits for."""
         watches = "" if self.coordination is None else f"; watches {self.coordination.words()}"
         return f"{self._final_reads_open} reads{watches}"
 
@@ -400,14 +398,14 @@ class ServiceLoad:
             require(row["status"] == "ok", "a healed cluster answers reads", row)
         self._history.check(has_gaps=self.coordination is not None)
         if self.coordination is not None:
-            for client in self._clients():  # An idle leader has to end leases by itself.
+            for client in self._clients():  # Without clients, the leader is idle and has to end leases by itself.
                 client.vanish()
             self.coordination.see_leases_end()
         if 0 < self._plan.session_ttl_ns <= SEEN_TO_EXPIRE_NS_MAX:
             self._see_sessions_expire()
 
     def _see_sessions_expire(self) -> None:
-        """Let all clients die, so that writes end, and check that an idle leader closes their sessions.
+        """End all clients, so that there are no more writes, and check that the idle leader then ends their sessions.
 
         See docs/reference/specification.md#91-sessions.
         """
@@ -427,17 +425,16 @@ class ServiceLoad:
 
 
 def in_usual_order(command: Command) -> Request:
-    """Return the request for a command.
-
-    The leader answers a read by a round of its own. Anything else goes through the log.
-    """
+    """Return the request for a command. Reads are linearizable and do not use the log; writes go through the log."""
     if isinstance(command, Get | Range):
         return read_request(command, Consistency.LINEARIZABLE)
     return command_request(command)
 
 
 def check_store(machine: KvMachine) -> None:
-    """Check that a refusal has left no trace in the store, least of all records that are newer than its revision."""
+    """Check the invariants of the store, because a refused command must leave nothing behind. For example, no record
+    may be newer than the revision of the store.
+    """
     try:
         machine.check()
     except AssertionError as error:
@@ -447,8 +444,8 @@ def check_store(machine: KvMachine) -> None:
 def check_requests(service: Service) -> None:
     """Check that no request met an unexpected error, and that every request which counts as in flight is open.
 
-    The service survives an unexpected error at the cost of one connection, but the error is a bug all the same. A lost
-    answer would take up a place of its connection for ever.
+    After an unexpected error the service closes one connection and goes on, but the error is still a bug. If an answer
+    is lost, its request counts as in flight for ever.
     """
     errors = service.request_errors
     require(errors.total == 0, "no request meets an unexpected error", errors.places)

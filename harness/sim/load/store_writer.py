@@ -1,4 +1,4 @@
-"""A program that changes the store in every way of feature level 2, reads old revisions, and compacts the history."""
+"""A program that uses all kinds of writes of feature level 2, reads old revisions, and compacts the history."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ DATA_KEYS = [PREFIX + b"data/%d" % number for number in range(6)]
 LOG_PREFIX, LOG_END = PREFIX + b"log/", PREFIX + b"log0"
 
 REVISIONS_BACK_MAX = 40
-"""How far back programs read and compact, in revisions."""
+"""How far back programs read and compact at most, in revisions."""
 
 LARGE_VALUE_BYTES = 600
 
 QUICK_NS = 4 * MILLISECOND_NS
-"""The pause between puts in quick succession: a member that catches up applies several of them in a run."""
+"""The average pause between puts in quick succession. A member that catches up applies several such puts together."""
 
 _WEIGHTS = {
     "put": 8,
@@ -51,19 +51,19 @@ _WEIGHTS = {
 }
 
 BURST_SHARE, BURST_PUTS = 0.1, 15
-"""How often several puts leave together, and how many."""
+"""The share of the plain puts after which further puts leave together, and the number of these further puts."""
 
 READ_WAYS = (Consistency.LINEARIZABLE, Consistency.LOCAL, Consistency.FOLLOWER)
 
 
 class StoreWriter(SequentialProgram):
-    """One such program."""
+    """One program that writes."""
 
     def restart(self) -> None:
-        """Go on: a writer knows nothing that another process could not know."""
+        """Do nothing: a writer has no state that ends with its process."""
 
     def act(self) -> None:
-        """Do the next thing."""
+        """Begin the next operation."""
         if self.parts.plan.put_share and self.random.random() < self.parts.plan.put_share:
             self.ask(Put(self.random.choice(SHARED_KEYS), self.value()), self._done)
             if self.random.random() < BURST_SHARE:
@@ -79,7 +79,9 @@ class StoreWriter(SequentialProgram):
             self.ask(self._command(what), self._done)
 
     def _write_together(self) -> None:
-        """Send several puts at once: they are applied in one entry, or in one run, and a hub falls behind."""
+        """Send several puts at once. They are then applied together, in one entry or in adjacent ones, and watch hubs
+        fall behind.
+        """
         for _ in range(BURST_PUTS):
             if not self.client.is_full:
                 request = command_request(Put(self.random.choice(DATA_KEYS), self.value()))
@@ -87,7 +89,7 @@ class StoreWriter(SequentialProgram):
         self.client.flush()
 
     def rest(self, pause_ns: int | None = None) -> None:
-        """Act again after a pause, which is short if most operations are puts."""
+        """Act again after a pause. The pause is short if the plan has puts in quick succession."""
         if pause_ns is None and self.parts.plan.put_share:
             pause_ns = 1 + int(self.random.expovariate(1) * QUICK_NS)
         super().rest(pause_ns)
@@ -115,7 +117,7 @@ class StoreWriter(SequentialProgram):
         return Compact(max(1, self.parts.replay.revision - self.random.randrange(REVISIONS_BACK_MAX)))
 
     def _nested(self) -> Txn:
-        """A transaction whose inner one has comparisons of its own, which are evaluated before anything is written."""
+        """Return a transaction with an inner transaction. The comparisons of both are evaluated before any write."""
         first, second = self.random.sample(DATA_KEYS, 2)
         absent = Compare(first, Target.VERSION, Comparison.EQUAL, 0)
         unleased = Compare(SHARED_KEYS[0], Target.LEASE, Comparison.EQUAL, 0, SHARED_KEYS[-1] + b"\0")
@@ -139,8 +141,8 @@ class StoreWriter(SequentialProgram):
             self.parts.cover("a client read an old revision")
 
     def _done(self, result: Result | None, _: StoreError | None) -> None:
-        """The result is that of the replay: this was checked when the command was applied."""
+        """Do nothing: the result was compared with the replay when the command was applied."""
 
 
 def _unheard(_: CallEnded) -> None:
-    """Do nothing with the end of a call: the log shows what it did."""
+    """Do nothing when a call has ended, because the log shows its effect."""

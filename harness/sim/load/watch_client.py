@@ -1,8 +1,8 @@
 """A program that watches keys. It speaks the protocol of watches itself, so it sees each message as it was sent.
 
-It stands at any member, also at one that does not lead. It leaves the member when the connection ends, when the member
-is silent, and for no reason; then it goes on at another member, at the first revision that it has not received in
-whole. For a while it may read nothing, and give no window back.
+The program watches at any member, whether that member leads or not. It leaves the member when the connection ends or
+the member is silent, and sometimes without a reason. Its watch then goes on at another member, from the first revision
+that it has not received in whole. For a while the program may return no window to the member, as if it read nothing.
 
 See docs/reference/specification.md#messages-of-a-watch.
 """
@@ -36,19 +36,20 @@ from raft import (
 UNDERSTOOD = "a watch and its member understand each other"
 
 SILENCE_NS = 700 * MILLISECOND_NS
-"""After this time without a message, a watch asks for progress; after another such time it goes to another member."""
+"""After this time without a message, a watch asks for progress. After twice this time, it goes to another member."""
 
 ASK_NS = 150 * MILLISECOND_NS
 """At the end of a run, a watch asks for progress at this interval."""
 
 PATIENCE_ASKS = 10
-"""At the end of a run, a watch that is not told all goes to another member after so many questions."""
+"""At the end of a run, a watch goes to another member if it has not received everything after this many questions."""
 
 CREATED = 1
 
 NOT_NOW = (Code.BUSY, Code.NOT_LEADER, Code.UNSUPPORTED, Code.STOPPED)
 """Codes of members that cannot serve a watch now. `NOT_LEADER`: the member has not applied the level in force.
-`UNSUPPORTED`: its build knows level 1 only, and it has not heard yet that it is too old."""
+`UNSUPPORTED`: the member's build knows only level 1, and the member has not yet applied the entry that raised the
+level."""
 
 WATCH_ID, LIST_ID = 7, 8
 
@@ -58,7 +59,7 @@ ASK_SHARE = 0.15
 """Share of the messages with changes after which a watch asks for progress at once."""
 
 ACT_THINKS = 4
-"""How much longer a watch pauses between two actions than the other programs."""
+"""How many times longer a watch pauses between two actions than the other programs do."""
 
 _WEIGHTS = {"leave": 3, "pause": 3, "progress": 6, "unwatch": 1}
 
@@ -76,8 +77,8 @@ class WatchClient:
         self._is_greeted = self._is_created = False
         self._wants_listing = False
         self._is_reading = True
-        self._unreturned = 0  # Bytes of window that are not given back.
-        self._asks = 0  # Questions since this member was chosen, at the end of a run.
+        self._unreturned = 0  # The bytes of the window that this client has not given back yet.
+        self._asks = 0  # At the end of a run: the number of questions to the present member.
         self._heard_at = 0
         self._member = ""
 
@@ -89,17 +90,17 @@ class WatchClient:
 
     @property
     def next_revision(self) -> int:
-        """The first revision that was not received in whole."""
+        """The first revision that the watch has not received in whole."""
         return self._watch.next_revision
 
     def words(self) -> str:
         """The state of the watch, for the message of a failure."""
         return f"{self.name} at {self._member}: {self._watch}"
 
-    # -- what it watches
+    # -- the watch
 
     def _new_watch(self) -> FollowedWatch:
-        """Draw another watch: of a key, a prefix, another range, or of all keys."""
+        """Draw another watch, of one key, of a range of keys, or of all keys."""
         random = self._random
         key = random.choice(DATA_KEYS)
         start, end = random.choice(
@@ -120,7 +121,7 @@ class WatchClient:
         begin = random.random()
         replay = self._parts.replay
         first = 0
-        if begin < 0.4 and replay.is_kept:  # At a kept revision, right before the oldest one, or somewhat ahead.
+        if begin < 0.4 and replay.is_kept:  # Begin at a kept revision, shortly before the oldest, or somewhat ahead.
             first = random.randint(max(1, replay.first_revision - 2), replay.revision + 3)
         self._wants_listing = begin > 0.7
         return FollowedWatch(self.name, start, end, flags, first)
@@ -153,7 +154,7 @@ class WatchClient:
             self._request()
 
     def disconnected(self, connection_id: int, reason: str) -> None:
-        """A connection is gone: go on elsewhere after a pause."""
+        """Note that a connection is gone, and go on at another member after a pause."""
         require(reason != "closed by the member", UNDERSTOOD, self.words(), reason)
         if connection_id == self._connection_id:
             self._is_connected = False
@@ -175,7 +176,7 @@ class WatchClient:
         self._send_frame(encode_item(items))
 
     def _request(self) -> None:
-        """Ask for the watch, or first for the listing with which it begins."""
+        """Request the watch. If the watch is to begin with a listing, request the listing first."""
         watch = self._watch
         if self._wants_listing and not watch.next_revision:
             body = command_body(Range(watch.start, watch.end))
@@ -193,7 +194,7 @@ class WatchClient:
     # -- messages
 
     def receive(self, connection_id: int, data: bytes) -> None:
-        """Bytes from a member."""
+        """Take bytes that a member has sent."""
         if connection_id != self._connection_id:
             return
         self._parts.world.note_client(self.name, data)
@@ -247,7 +248,7 @@ class WatchClient:
                 broken(UNDERSTOOD, self.words(), fields)
 
     def _refused(self, code: int, fields: Sequence[Any]) -> None:
-        """Begin another watch if the history is not kept; otherwise try again."""
+        """Begin another watch if the history that this one needs is compacted. Otherwise try again elsewhere."""
         if code == ResultCode.REVISION_COMPACTED:
             self._parts.watches.compacted(self._watch, fields[1])
             self._begin_anew()
@@ -265,14 +266,14 @@ class WatchClient:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """Begin another watch, on the same connection."""
+        """Begin another watch on the same connection."""
         self._is_created = False
         self._watch = self._new_watch()
         self._is_reading = True
         if self._is_connected:
             self._request()
 
-    # -- what it does
+    # -- actions
 
     def _act_later(self) -> None:
         pause_ns = 1 + int(self._random.expovariate(1) * ACT_THINKS * self._parts.plan.think_ns)
@@ -302,7 +303,7 @@ class WatchClient:
         self._return_window()
 
     def _return_window(self) -> None:
-        """Give window back, after whole revisions only."""
+        """Give window back to the member, but only when no revision is received in part."""
         if self._unreturned and not self._watch.part and self._is_created:
             self._watch.window_bytes += self._unreturned
             self._send(WATCH_ID, int(RequestKind.WATCH_WINDOW), self._unreturned)
@@ -312,7 +313,7 @@ class WatchClient:
         self._parts.world.queue.after(ASK_NS if self._parts.is_stopped else SILENCE_NS, self._look)
 
     def _look(self) -> None:
-        """Leave a member that is silent. At the end of a run, ask for progress until everything was received."""
+        """Leave a member that is silent. At the end of a run, ask for progress until everything has been received."""
         if self._parts.is_over:
             return
         self._look_later()

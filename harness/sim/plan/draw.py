@@ -1,7 +1,7 @@
 """Draws the plan of a seed: cluster size, limits, network, disks, load and faults, before the run begins.
 
-This is swarm testing: each seed turns whole families of faults on or off and moves the limits to extremes. Runs with
-a few frequent faults reach more states than runs with faults of all kinds, each of them rare.
+This is swarm testing: each seed turns whole kinds of faults on or off and moves the limits to extremes. Runs with a few
+kinds of frequent faults reach more states than runs with all kinds of faults, each of them rare.
 """
 
 from __future__ import annotations
@@ -54,28 +54,27 @@ from storage import StorageLimits
 PROBE_ELECTION_TIMEOUTS_MAX = 40
 """How long all members may take to apply a probe write after healing, in multiples of the longest election time-out.
 
-In most seeds, two such time-outs are enough. But frames with a delay of up to two seconds may be in flight, and each
-may cost an election.
+In most seeds, two such time-outs are enough. But frames with a delay of up to two seconds may be in flight, and each of
+these frames may cause another election.
 """
 
 COARSE_SHARE = 0.25
 """Share of the seeds that draw coarse clocks."""
 
 EXPIRY_SHARE = 0.8
-"""Share of the seeds with coarse clocks that get `expiry_at_command_time`.
-
-It applies only to seeds with three voters or more, no profile and no membership changes.
+"""Share of the seeds that get `expiry_at_command_time`, among the seeds that have coarse clocks, at least three voters,
+no profile and no membership changes.
 """
 
 GRAINS_NS = (MILLISECOND_NS, 10 * MILLISECOND_NS, 50 * MILLISECOND_NS)
-"""The grains of coarse clocks, in ns. Each divides a second, because sessions live for whole seconds."""
+"""The grains of coarse clocks, in ns. A second is a multiple of each grain, because sessions live for whole seconds."""
 
 OPERATIONS_MAX = 4_000
-"""How many operations a run has at most. A busier run is cut short: many short runs find more than a long one."""
+"""The most operations of a run, roughly. A busier run is cut short: many short runs find more bugs than a long one."""
 
 
 def draw_plan(seed: int) -> Plan:
-    """Return the plan of a seed. It is the same everywhere and for ever, unless this function changes."""
+    """Return the plan of a seed. The plan is the same everywhere and always, unless the code that draws it changes."""
     random, profile = stream(seed, "plan"), draw_profile(seed)
     count = random.choices(list(profile.members), weights=list(profile.members.values()))[0]
     members = tuple(f"n{number}" for number in range(1, count + 1))
@@ -107,10 +106,10 @@ def draw_plan(seed: int) -> Plan:
 
 
 def with_coarse_clocks(plan: Plan, random: Random) -> Plan:
-    """Give the members coarse clocks in some seeds: they show only multiples of some milliseconds.
+    """Give the members coarse clocks in some seeds: the clocks show only multiples of some milliseconds.
 
-    A session can then end at exactly the time of a command, which finer clocks would never show. Seeds with leases are
-    left out, because leases need finer clocks.
+    A session can then end at exactly the time of a command, which almost never happens with finer clocks. Seeds with
+    reads by lease are left out, because the lease of a leader needs finer clocks.
     """
     is_coarse = random.random() < COARSE_SHARE
     plan, was_fine = replace(plan, clocks=replace(plan.clocks, grain_ns=random.choice(GRAINS_NS))), plan
@@ -137,9 +136,10 @@ def with_entry_bounds(plan: Plan, random: Random) -> Plan:
 
 
 def with_reads(plan: Plan, random: Random) -> Plan:
-    """Add reads of every mode to half of the seeds, most of these with leases, and election priorities to some seeds.
+    """Add reads of every mode to half of the seeds, and election priorities to some seeds.
 
-    Leases trust clocks. So a seed with leases loses its clock faults, and its clocks keep to the bound on their drift.
+    Most seeds with all read modes include reads by lease. Leases rely on clocks. So a seed with leases loses its clock
+    faults, and its clocks keep to the bound on their drift.
     """
     has_ways, has_leases, has_priorities = random.random() < 0.5, random.random() < 0.8, random.random() < 0.2
     if has_priorities:
@@ -149,7 +149,7 @@ def with_reads(plan: Plan, random: Random) -> Plan:
     plan = replace(plan, load=replace(plan.load, read_modes=True, read_share=max(plan.load.read_share, 0.5)))
     if not has_leases:
         return plan
-    drift_ppm = random.choice((10_000, 300_000))  # The greater drift exposes code that allows for none.
+    drift_ppm = random.choice((10_000, 300_000))  # The greater drift exposes code that ignores drift.
     return replace(
         plan,
         faults=tuple(fault for fault in plan.faults if fault.kind not in CLOCK_KINDS),
@@ -259,9 +259,9 @@ def draw_load(random: Random) -> LoadPlan:
 
 
 def draw_stay(random: Random) -> int:
-    """Draw how long client programs run on average, in ns; 0: for ever.
+    """Draw how long client programs run on average, in ns; 0 means for ever.
 
-    In three of ten seeds programs come and go, so some sessions are over while others go on.
+    In three of ten seeds programs come and go, so that some sessions have ended while others are still open.
     """
     comes_and_goes, seconds = random.random() < 0.3, 0.2 * 10 ** random.random()
     return int(seconds * SECOND_NS) if comes_and_goes else 0
@@ -302,7 +302,9 @@ def draw_faults(seed: int, until_ns: int) -> tuple[Fault, ...]:
 
 
 def draw_fault(random: Random, kind: str, at_ns: int, duration_max: float) -> Fault:
-    """Draw one fault of `kind`. Half of the faults aim at the leader. Half last at most a tenth of `duration_max`."""
+    """Draw one fault of `kind`. Half of all faults aim at the leader. Half of all faults last at most a tenth of
+    `duration_max`.
+    """
     short = random.random() < 0.5
     span = duration_max * SECOND_NS * random.random() * (0.1 if short else 1.0)
     target = None if random.random() < 0.5 else random.random()
@@ -310,16 +312,16 @@ def draw_fault(random: Random, kind: str, at_ns: int, duration_max: float) -> Fa
 
 
 DEAD_MAX = 4
-"""The most draws of members that stay dead. It exceeds a minority of the largest cluster, because a member that is
-drawn twice counts once.
+"""The most times that a member is drawn to stay dead. This is more than a minority of the largest cluster, because the
+same member may be drawn twice.
 """
 
 
 def draw_heal(seed: int) -> HealPlan:
-    """Draw the members that stay dead: none in a third of the seeds, else one, or as many as there may be.
+    """Draw the members that stay dead: in a third of the seeds none, in a third one, in a third as many as is allowed.
 
-    Half of the time the leader is among them. Then the others have to elect a new one, in the state in which the faults
-    have left them.
+    If there are any, the first of them is the leader in half of the seeds. The other members then have to elect a new
+    leader, in the state in which the faults have left them.
     """
     random = stream(seed, "heal")
     count = random.choice((0, 1, DEAD_MAX))
@@ -335,14 +337,14 @@ SIZES = (5, 17, 20, 40)
 
 
 def with_bursts(plan: Plan, random: Random) -> Plan:
-    """Add bursts to the plan if its seed has any, and in most such seeds raise the bounds so that whole bursts fit."""
+    """Add bursts to the plan if its seed draws them. Most of these plans also get bounds into which a burst fits."""
     if random.random() >= BURST_SHARE or not plan.load.with_service or not plan.profile.startswith("as drawn"):
         return plan
     load = replace(plan.load, burst=random.choice(SIZES), clients=min(plan.load.clients, 2))
     connections = replace(load.connections, in_pieces=random.random() < 0.2)
     plan = replace(plan, load=replace(load, connections=connections))
     if random.random() < 0.2:
-        return plan  # This plan keeps its drawn bounds, even if they are too small for bursts.
+        return plan  # This plan keeps the bounds that its seed drew, even if they are too small for bursts.
     usual = ClientLimits()
     limits = replace(
         load.client_limits,
@@ -383,8 +385,8 @@ STAGES: dict[str, Callable[[Plan, Random], Plan]] = {
     "plan/coarse clocks": with_coarse_clocks,
     "plan/coordination": with_coordination,
 }
-"""The stages that change a drawn and bent plan, in this order. Each has a random stream of its own.
+"""The stages that change a plan after its profile was applied, in this order. Each has a random stream of its own.
 
-A stage returns the plan unchanged if the seed draws nothing from the stage, or if the plan is unfit for it after an
-earlier stage. The keys are the names of the streams, so renaming one changes what every seed stands for.
+A stage returns the plan unchanged if the seed does not draw what the stage adds, or if the plan does not suit the
+stage. The keys are the names of the streams, so a new name for a stream changes what every seed stands for.
 """

@@ -23,16 +23,19 @@ COORDINATION_SHARE = 0.12
 LEVEL = 2
 
 RAISE_SHAPE = 0.5
-"""The shape with which an operator raises the level to 2, of 3."""
+"""The `shape` of the step in which an operator raises the level to 2. (The highest level is 3.)"""
 
 RAISED_AT_NS = (50 * MILLISECOND_NS, 400 * MILLISECOND_NS, 900 * MILLISECOND_NS, 1_500 * MILLISECOND_NS)
-"""When the operator asks for the level. A cluster whose builds know it takes it as soon as it has a leader."""
+"""When the operator asks for level 2. If all builds know level 2, one request to a leader is enough to raise the level.
+"""
 
 THINK_NS_MIN, CLIENTS_MAX = 60 * MILLISECOND_NS, 2
-"""The least pause, and the most clients, of the ordinary load: it leaves time for the other programs."""
+"""The shortest pause and the most clients of the ordinary load, which must leave time for the coordination load."""
 
 CHUNK_BYTES_MIN, LOG_BYTES_MIN = 400, 2_000
-"""The least sizes of a snapshot's chunks, and of the log for a snapshot: the history makes snapshots large."""
+"""The least size of a snapshot's chunks, and of the log that leads to a snapshot. The history makes snapshots large, so
+smaller sizes would mean too much work.
+"""
 
 RETENTION_BYTES = 500
 """How much of the log is kept for members that were away, in half of the seeds."""
@@ -41,10 +44,11 @@ UNTIL_NS_MIN, UNTIL_NS_MAX = 5 * SECOND_NS, 9 * SECOND_NS
 
 
 def with_coordination(plan: Plan, random: Random) -> Plan:
-    """Add a coordination load to a plan whose seed has any.
+    """Add a coordination load to the plan if its seed draws one.
 
-    Without upgrades of its own, such a seed begins with builds that know level 2, and an operator raises the level at
-    once. The bounds on entries are those of production, because the transactions of locks do not fit in the smallest.
+    If the plan has no upgrades, the members begin with builds that know level 2, and an operator raises the level at
+    once. The bounds on entries are those of production, because the transactions of locks do not fit in the smallest
+    bounds.
     """
     if random.random() >= COORDINATION_SHARE or not plan.load.with_service:
         return plan
@@ -120,9 +124,9 @@ HUB_SIZES = {
 
 
 def draw_hub(random: Random) -> dict[str, int]:
-    """Draw bounds of the hubs: those of production, the smallest ones, or any that a few events reach."""
+    """Draw the bounds of the watch hubs: those of production, the first of each bound in HUB_SIZES, or any of them."""
     kind = random.random()
     if kind < 0.25:
         return {}
-    size = 1 if kind < 0.6 else 3  # How many of the sizes of each bound may be drawn, the smallest first.
+    size = 1 if kind < 0.6 else 3  # How many of the sizes of each bound may be drawn, counted from the first.
     return {name: random.choice(sizes[:size]) for name, sizes in HUB_SIZES.items()}

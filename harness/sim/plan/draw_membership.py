@@ -1,6 +1,6 @@
 """Draws what happens to the membership: changes, lost disks and their spares, upgrades, and former folders of machines.
 
-Each function adds one of these to a plan if its seed has it, from a random stream of its own.
+Each function `with_…` adds one of these to a plan if the plan's seed draws it, from a random stream of its own.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ SILENCED_SHARE = 0.4
 
 
 def with_changes(plan: Plan, random: Random) -> Plan:
-    """Add machines outside the configuration, and membership changes, to a plan whose seed has any.
+    """Add membership changes to the plan, and machines outside the first configuration, if its seed draws them.
 
-    Damage is left out of these runs, because its budget is a minority of a cluster whose members never change. All
-    members are healed, for the same reason.
+    These runs have no damage, because the damage budget is computed for a cluster whose members never change. For the
+    same reason no member stays dead.
     """
     if random.random() >= CHANGED_SHARE:
         return plan
@@ -104,14 +104,14 @@ LOSSES_MAX = 3
 SPARES_MAX = 3
 
 LAST_LOSS_SHARE = 0.8
-"""Losses end at this share of the time in which faults happen. A later one would leave no time for a replacement."""
+"""Losses end at this share of the time in which faults happen. A later loss would leave no time for a replacement."""
 
 
 def with_losses(plan: Plan, random: Random) -> Plan:
-    """Add lost disks, and spare machines to take the place of their members, to a plan whose seed has any.
+    """Add lost disks to the plan, and spare machines to replace their members, if its seed draws them.
 
-    All losses together must leave a quorum. Only `DiskLoss.allows` counts them, so other damage is left out, and all
-    members are healed.
+    All losses together must leave a quorum, and `DiskLoss.allows` checks this. These runs have no other damage, and no
+    member stays dead.
     """
     founders = len(plan.members)
     if random.random() >= LOSSES_SHARE or plan.changes or founders < VOTERS_MIN:
@@ -142,14 +142,13 @@ UPGRADED_SHARE = 0.2
 """Share of the seeds with upgrades."""
 
 OBSERVED_SHARE = 0.5
-"""Share of the seeds in which one more machine joins and stays a learner.
-
-It applies to seeds with upgrades and without other machines that join.
+"""Share of the seeds in which one more machine joins and stays a learner until the faults end, among the seeds with
+upgrades and without other machines that join.
 """
 
 
 def with_upgrades(plan: Plan, random: Random) -> Plan:
-    """Add upgrades to a plan whose seed has any."""
+    """Add upgrades to the plan if its seed draws them."""
     if random.random() >= UPGRADED_SHARE:
         return plan
     kinds = [ROLL, *random.choices((ROLL, RAISE, BACK), (3, 5, 3), k=random.randrange(2, 9))]
@@ -162,10 +161,10 @@ def with_upgrades(plan: Plan, random: Random) -> Plan:
 
 
 def with_observer(plan: Plan, random: Random) -> Plan:
-    """Add a learner that is never promoted, and that a roll-out may leave out, to a plan with upgrades.
+    """Add a learner to some plans with upgrades. It is not promoted before the faults end, and roll-outs may skip it.
 
-    After one roll-out of a newer build, the operator tries twice to raise the level. As in `with_changes`, damage is
-    left out and all members are healed.
+    There are also further steps: one roll-out of a newer build, and then two attempts to raise the level. As in
+    `with_changes`, these runs have no damage and no member stays dead.
     """
     founders = len(plan.members)
     if random.random() >= OBSERVED_SHARE or not plan.upgrades or plan.founders or founders == MEMBERS_MAX:
@@ -189,14 +188,13 @@ def with_observer(plan: Plan, random: Random) -> Plan:
 
 
 MADE_ANEW_SHARE = 0.6
-"""Share of the machines outside the first configuration that have a former folder.
-
-It applies only to seeds whose members change and whose new voters are named with their folders.
+"""Share of the machines outside the first configuration that have a former folder, in seeds whose membership changes
+name the folders of new voters.
 """
 
 
 def with_former_folders(plan: Plan, random: Random) -> Plan:
-    """Give some joining machines a former folder, if the seed has any. At most half of the voters know this folder."""
+    """Give some joining machines a former folder, which at most half of the voters know, if the plan suits this."""
     voters = plan.voters
     if not plan.changes or len(voters) < 2 or not names_new_voters(plan.seed):
         return plan
@@ -209,7 +207,8 @@ def with_former_folders(plan: Plan, random: Random) -> Plan:
 
 
 LAST_VOTER_REMOVAL_SHARE = 0.06
-"""Share of the seeds with a last voter removal, among those without a profile, membership changes and upgrades."""
+"""Share of the seeds that get `with_last_voter_removal`, among those without a profile, membership changes or upgrades.
+"""
 
 
 LAST_VOTER_REMOVAL = "last voter removal"
@@ -227,11 +226,11 @@ FIRST, LAST = 0.4, 0.99
 
 
 def with_last_voter_removal(plan: Plan, random: Random) -> Plan:
-    """Let the leader of two voters remove itself, and crash the other voter as it becomes the only one.
+    """In each round, let the leader of two voters remove itself, and crash the other one as it becomes the only voter.
 
     From then on each of the two could believe that it has a majority: the leader because of the answers that it has
-    received, the other voter because it is alone. Only the promises that the other voter made before its crash keep it
-    from leading too early. Soon the next machine takes the place of the old leader.
+    received, the other voter because it is alone. Only the promises that the other voter made before its crash keep
+    that voter from leading too early. Later in the round, the next machine takes the place of the old leader.
     """
     if random.random() >= LAST_VOTER_REMOVAL_SHARE or plan.profile != AS_DRAWN or plan.changes or plan.upgrades:
         return plan
@@ -265,8 +264,8 @@ def with_last_voter_removal(plan: Plan, random: Random) -> Plan:
 def _dies(at_ns: int, target: float, random: Random) -> list[Fault]:
     """Let the voter before `target` lead, and crash `target`, if possible during the sync that makes it the only voter.
 
-    The crashed member starts again before any promise is over. The leader's name always sorts before the name of the
-    other voter, because the change removes the first voter.
+    The crashed member starts again before any promise has ended. The change always removes the first voter by name, so
+    the leader must be the voter whose name sorts first.
     """
     dies_ns = at_ns + int((2 + 5 * random.random()) * MILLISECOND_NS)
     kind, back_ns = random.choice(("kill", "kill", "lose power")), int((1 + 9 * random.random()) * MILLISECOND_NS)

@@ -1,7 +1,7 @@
 """The plan of a run: everything that a seed stands for, as plain data that is complete before the run begins.
 
-Each part of the simulated world has its own part of the plan. The kinds of faults are listed here too, family by
-family: a step of the fault plan names its kind, and the family says which code carries it out.
+Each part of the simulated world has its own part of the plan. This file also lists the kinds of faults, family by
+family. A fault of the plan names its kind, and the family of the kind determines which code carries out the fault.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Fault:
 
 
 Kinds = dict[str, tuple[float, float]]
-"""By kind of fault: (greatest rate per simulated second, longest duration in seconds). Kinds with rate 0 are drawn by
-other functions.
+"""By kind of fault: (greatest rate per simulated second, longest duration in seconds). Kinds with rate 0 are not drawn
+by `draw_faults` but by other functions.
 """
 
 PROCESS_KINDS: Kinds = {
-    "kill": (0.6, 2.0),  # The process dies; everything that the operating system has taken survives.
+    "kill": (0.6, 2.0),  # The process dies; everything that the operating system has accepted survives.
     "lose power": (0.6, 2.0),  # The machine loses power. A draw decides which unsynced data survives.
     "lose power everywhere": (0.2, 1.0),
     "stop": (0.4, 1.0),  # The process is asked to end, as for a rolling restart: a leader hands over first.
@@ -50,7 +50,7 @@ PROCESS_KINDS: Kinds = {
 }
 
 CLOCK_KINDS: Kinds = {
-    # The clock jumps forwards, as on a machine whose clock counts the time of a suspension; sometimes by an hour.
+    # The clock jumps forwards, sometimes by an hour, as on a machine whose clock counts the time that it is suspended.
     "clock jumps": (0.3, 3.0),
     "clock runs wild": (0.3, 3.0),  # The clock runs at half to twice its usual rate.
     "suspend": (0.3, 1.5),  # The machine stands still with its clock, so it cannot know that time has passed.
@@ -61,18 +61,18 @@ NETWORK_KINDS: Kinds = {
     "cut off": (0.4, 3.0),  # One member is cut off from all others, in both directions.
     "cut one way": (0.4, 3.0),
     "bridge": (0.3, 3.0),  # Two halves that cannot reach each other, and one member between them that reaches both.
-    # Each member reaches only two neighbours, so that each is in a majority, and no two members are in the same one.
+    # Each member reaches only its two neighbours. Of five members, each reaches a majority, but no two the same one.
     "ring": (0.3, 3.0),
     "slow link": (0.4, 3.0),  # Frames in one direction between two members take 20 to 200 ms more.
     "lose connection": (0.5, 0.0),
-    # All connections of one member with the others end at both ends, as when a proxy restarts.
+    # All connections between one member and the others are closed at both ends, as when a proxy restarts.
     "drop connections": (0.4, 0.0),
     # Nothing arrives on one connection any more, and neither end notices until the fault ends.
     "half-open": (0.4, 4.0),
 }
 
 CLIENT_KINDS: Kinds = {
-    # One member is cut off from all clients: their requests wait, or its answers, or both.
+    # One member is cut off from all clients: the clients' requests wait, or the member's answers wait, or both wait.
     "cut clients off": (0.3, 3.0),
     "cut a client off": (0.3, 3.0),  # One client is cut off from all members in the same way.
     # The client connections of one member carry nothing in one direction, and neither end notices.
@@ -85,15 +85,15 @@ CLIENT_KINDS: Kinds = {
 
 DISK_KINDS: Kinds = {
     "slow disk": (0.3, 2.0),
-    "hanging disk": (0.2, 6.0),  # Writes and syncs do not end for a while, but reads do.
+    "hanging disk": (0.2, 6.0),  # For a while, writes and syncs do not end, but reads work.
     "leader's disk hangs": (0.3, 0.0),  # The leader's disk hangs for so long that the leader must hand over.
     "fail a sync": (0.4, 2.0),  # The next sync of some files or of a folder fails; the process must stop.
     "fail a read": (0.2, 1.0),
     "short reads": (0.3, 3.0),  # For a while, each read returns only half of the requested bytes.
-    "full disk": (0.3, 3.0),  # There is no room for a while, or only for a few bytes.
+    "full disk": (0.3, 3.0),  # For a while, the disk has no room, or has room for only a few bytes.
     # A bit changes during a power loss, and the next start must notice it; or a bit of a snapshot in use changes.
     "bit rot": (0.4, 1.0),
-    "rotting log": (0.3, 2.0),  # A frame that is going to be read back changes, or another one takes its place.
+    "rotting log": (0.3, 2.0),  # A frame that is about to be read back changes, or another frame takes its place.
     # All files are lost. Only `with_losses` draws this fault, together with machines for new members.
     "lose a disk": (0.0, 0.5),
     # A write of the log is lost or misdirected although its sync succeeds; later the machine loses power.
@@ -121,10 +121,10 @@ LOSS = "lose a disk"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockPlan:
-    """How wrong clocks may be. Each clock runs at a constant rate of its own, from 1 / spread to spread.
+    """How inaccurate clocks may be. Each clock runs at a constant rate of its own, from 1 / spread to spread.
 
-    `at_edges`: each member's clock runs at the lowest or the highest of these rates. `grain_ns`: clocks show only
-    multiples of this number, so that times and deadlines often coincide exactly.
+    `at_edges`: True if each member's clock runs at the lowest or the highest of these rates. `grain_ns`: clocks show
+    only multiples of this number; if it is large, times and deadlines often coincide exactly.
     """
 
     spread: float = 1.01
@@ -147,9 +147,9 @@ class NetworkPlan:
     late_ns: int = 1_000_000_000
     loss_rate: float = 0.0
     duplicate_rate: float = 0.0
-    # True: frames arrive in order, as on one TCP connection. False: each frame has a delay of its own.
+    # If True, frames arrive in order, as on one TCP connection. If False, each frame has a delay of its own.
     in_order: bool = True
-    # The share of the links whose frames always take up to `slow_ns` more, like a line to a distant member.
+    # The share of the links whose frames always take up to `slow_ns` more, like a link to a distant member.
     slow_rate: float = 0.0
     slow_ns: int = 0
 
@@ -171,8 +171,8 @@ class ConnectionsPlan:
     """How connections of clients behave. Rates are per piece of data.
 
     With `in_pieces`, a quarter of the pieces arrive in two parts. Late data takes up to `late_ns` more, and all later
-    data on the connection waits for it, as when TCP retransmits after longer and longer pauses. When the data arrives,
-    the client may have given up, or have got an answer on another connection.
+    data on the connection waits for it, as when TCP retransmits after longer and longer pauses. By the time that late
+    data arrives, the client may have given up, or may have received an answer on another connection.
     """
 
     delay_ns: int = 500_000
@@ -185,7 +185,7 @@ class ConnectionsPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraPlan:
-    """The shares of the extra operations among the operations of a worker."""
+    """The shares of extra operations (`load/extra_operations.py`) among all operations of a worker."""
 
     failing_share: float = 0.0
     listing_share: float = 0.0
@@ -196,14 +196,15 @@ NO_EXTRAS = ExtraPlan()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinationPlan:
-    """Load of feature level 2, next to the ordinary load: leases, locks, watches, and old revisions.
+    """A load that needs feature level 2 and runs beside the ordinary load: leases, locks, watches, and old revisions.
 
-    Numbers of `clients` and of the programs on them: `owners` of leases, `contenders` for locks, `writers`; and of
-    `watchers`, which are clients of their own. The limits of the store are those of the same names. `window_bytes`: of
-    each watch. `stay_ns`: how long a process lives on average; 0: for ever. `death_share`: among the leases that
-    their owners leave, the share at whose end something happens to the leader. `put_share`: among the operations of
-    writers, the share of plain puts of keys that leases are attached to, in quick succession. `hub`: bounds of the
-    hubs, by name; those that are missing are as in production.
+    The programs on the `clients` are `owners` of leases, `contenders` for locks, and `writers`. The `watchers` are
+    clients themselves. Each of these fields is a number. `lease_grace_ns`, `history_bytes_max` and
+    `history_events_max` are limits of the store. `window_bytes`: the window of each watch. `stay_ns`: how long a
+    client's process lives on average; 0 means for ever. `death_share`: among the leases that their owners stop
+    renewing, the share at whose end a fault hits the leader. `put_share`: among the actions of writers, the share of
+    plain puts of keys that other programs put under leases. If this share is not 0, writers pause only briefly. `hub`:
+    bounds of the members' watch hubs, by name; a bound that is not named here has its value in production.
     """
 
     clients: int = 0
@@ -224,7 +225,7 @@ class CoordinationPlan:
 
     @property
     def is_on(self) -> bool:
-        """True if there is any such load."""
+        """True if the plan has a coordination load."""
         return self.clients > 0
 
 
@@ -233,10 +234,10 @@ NO_COORDINATION = CoordinationPlan()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """The behaviour of clients. Each of their workers waits `think_ns` on average between its operations.
+    """The behaviour of clients. Each worker of a client waits `think_ns` on average between two operations.
 
-    `with_service`: True: clients use connections to the service, with retries and sessions. False: they call the node
-    of a member directly.
+    If `with_service` is True, clients use connections to the service, with retries and sessions. If it is False, they
+    call the node of a member directly.
     """
 
     with_service: bool
@@ -250,11 +251,11 @@ class LoadPlan:
     session_ttl_ns: int
     client_limits: ClientLimits
     connections: ConnectionsPlan
-    read_modes: bool = False  # True: clients use every read mode, including lease, follower and bounded.
+    read_modes: bool = False  # True if clients use every read mode, including lease, follower and bounded.
     loyal: int = 0  # Without service: the number of clients that call only their own member, whether it leads or not.
-    extras: ExtraPlan = NO_EXTRAS  # With service.
+    extras: ExtraPlan = NO_EXTRAS  # Used only with service.
     burst: int = 0  # With service: the number of burst callers of each client, whose puts leave together.
-    # With service: how long a client's program runs on average until it is restarted, in ns; 0: for ever.
+    # With service: how long a client's program runs on average until it is restarted, in ns; 0 means for ever.
     stay_ns: int = 0
 
 
@@ -266,7 +267,7 @@ be lost), running but cut off, or paused.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dead:
-    """A member that is left dead. `kind`: one of DEAD_KINDS.
+    """A member that is to stay dead. `kind`: one of DEAD_KINDS.
 
     `target`: a position among the members, as a fraction from 0 to 1, or None for the leader.
     """
@@ -279,8 +280,8 @@ class Dead:
 class HealPlan:
     """The members that stay dead when the rest is healed.
 
-    Together with the members that are lost for other reasons, they are at most a minority. `dead` is in the order in
-    which they are chosen. `returns`: the dead members come back once the quorum has shown that it works.
+    Together with the members that are lost for other reasons, they are at most a minority. `dead` lists them in the
+    order in which they are chosen. `returns`: True if they come back once the quorum has shown that it works.
     """
 
     dead: tuple[Dead, ...] = ()
@@ -296,8 +297,8 @@ ADD, PROMOTE, REMOVE, REPLACE = "add", "promote", "remove", "replace"
 class ChangeStep:
     """One membership change that an operator tries. `shape` decides which members it concerns.
 
-    `cut_off_ns`: how long the leader is cut off once it has begun the change. Meanwhile a new leader may replace its
-    entries.
+    `cut_off_ns`: how long the leader is cut off once it has begun the change. Meanwhile a new leader may replace the
+    entries of the leader that is cut off.
     """
 
     at_ns: int
@@ -322,10 +323,10 @@ ROLL, RAISE, BACK = "roll", "raise", "back"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeStep:
-    """One step of an operator: `roll` out a build with one level more, `raise` the level, or take one member `back` to
-    an older build.
+    """One step of an operator: `roll` out a build that knows one more level, `raise` the level, or take one member
+    `back` to an older build.
 
-    `shape` decides how fast, which level, or which member.
+    `shape` decides how fast the build is rolled out, which level is wanted, or which member is taken back.
     """
 
     at_ns: int
@@ -337,7 +338,7 @@ class UpgradeStep:
 class Plan:
     """The plan of a whole run. `until_ns`: when the faults end and the healing begins.
 
-    `turn_ns`: how long a member takes for one slice of the entries to apply, if nothing else wakes it.
+    `turn_ns`: how long a member waits before it applies the next slice of a backlog, unless another event wakes it.
     `install_death_rate`: among the snapshot installs that drop a log, the share in which the member crashes.
     `silenced_rate`: the share of removed members that are cut off until no leader reports their removal to them any
     more. `former_folders`: the machines that got a new data folder before they were added, each with the members that
@@ -345,7 +346,7 @@ class Plan:
     """
 
     seed: int
-    profile: str  # The name of one of `profiles.PROFILES`, followed by that of the coincidence, if any.
+    profile: str  # The name of one of `profiles.PROFILES`, followed by the name of the coincidence, if there is one.
     members: tuple[str, ...]
     until_ns: int
     raft: RaftConfig
@@ -365,11 +366,11 @@ class Plan:
     # By member: the factor by which its election time-outs are longer than those in `raft`.
     patience: dict[str, int] = field(default_factory=dict)
     leaseless: tuple[str, ...] = ()  # Members that do not read by lease when they lead, even if `raft` allows it.
-    founders: int = 0  # The number of machines that are voters in the first configuration; 0: all.
+    founders: int = 0  # The number of machines that are voters in the first configuration; 0 means all machines.
     changes: tuple[ChangeStep, ...] = ()
     upgrades: tuple[UpgradeStep, ...] = ()
     former_folders: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    coordination: CoordinationPlan = NO_COORDINATION  # With service.
+    coordination: CoordinationPlan = NO_COORDINATION  # Used only with service.
     first_build: int = 1  # The highest feature level that the first builds know.
 
     @property

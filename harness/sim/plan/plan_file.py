@@ -1,8 +1,8 @@
-"""A plan as a readable TOML file, which plays the same run even when the draws of seeds have changed.
+"""A plan as a readable TOML file. It gives the same run even after the code has changed that draws plans from seeds.
 
-The file holds only values that differ from the usual ones: from the defaults of the fields of `Plan` and its parts, and
-from `USUAL` for fields without a default. Only `USUAL` knows fields by name, so the file also has fields that are added
-later.
+The file holds only values that differ from the usual values: from the defaults of the fields of `Plan` and its parts,
+or from `USUAL` for fields without a default. The code follows the declared fields of the dataclasses, so a field that
+is added later is in the file without further code.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ USUAL: Tree = {
         "session_ttl_ns": 60_000_000_000,
     },
 }
-"""The values of an empty plan, for fields without a default of their own. Changing one changes every stored plan."""
+"""The values of an empty plan for fields without a default. Changing a value here changes the plans in existing files.
+"""
 
 SHARES = ("_rate", "_share", "target", "shape")
 """Fields whose names end in one of these are numbers from 0 to 1."""
@@ -55,7 +56,7 @@ def write_plan(plan: Plan, path: Path, comment: str) -> None:
 
 
 def plan_text(plan: Plan, comment: str = "") -> str:
-    """Return the text of the file. `read_plan` makes an equal plan of it."""
+    """Return the text of the file. `read_plan` makes an equal plan from it."""
     tree = differing(to_tree(plan), usual_tree(plan.members) | {"members": USUAL["members"]})
     lines = [f"# {line}".rstrip() + "\n" for line in comment.splitlines()]
     return "".join(lines) + tomli_w.dumps({"seed": plan.seed, **tree})
@@ -105,7 +106,7 @@ def to_tree(value: Any) -> Any:
 
 
 def usual_tree(members: tuple[str, ...]) -> Tree:
-    """Return the tree of a plan whose file has no other values than its members."""
+    """Return the tree of a plan whose file gives only its members."""
     tree = merged(defaults_of(Plan), USUAL)
     return tree | {"members": list(members), "disks": {member: defaults_of(DiskPlan) for member in members}}
 

@@ -1,13 +1,12 @@
-"""Profiles: half of the seeds are bent towards a corner that independent draws seldom reach.
+"""Profiles: about half of the plans are changed so that they combine settings that independent draws seldom combine.
 
-Drawing each bound by itself seldom gives short elections *and* a log that forgets *and* a busy load. Most bugs of
-consensus need such a coincidence. A profile is a few traits, applied one after the other; each trait changes one aspect
-and leaves the rest of the plan as the seed drew it. Runs with a profile are shorter, because more happens in them.
+Independent draws seldom give short elections *and* early compaction *and* a busy load, and most bugs of consensus need
+such a combination. A profile is a list of traits, which are applied in order. Each trait changes one aspect of the
+plan, and leaves the rest as the seed drew it. Many runs with a profile are shorter, because more happens in them.
 
-Seeds without a profile may get a coincidence instead: a trait about one corner of the disk, of sessions, of leases or
-of the membership. Coincidences draw from random streams of their own, so that a new one leaves all seeds without
-coincidences as they were. The names of the streams are older than the names here; renaming one would change what every
-seed stands for.
+Seeds without a profile may get a coincidence instead: a trait that provokes one rare situation of disks, logs or
+sessions. Coincidences draw from random streams of their own, so a new coincidence does not change the seeds that have
+none. Some streams have names that the code uses nowhere else, because a new name would change what every seed means.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ QUORATE = {3: 6, 4: 1, 5: 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A named bias of plans. `weight`: how often it is drawn. `members`: the weight of each cluster size.
+    """A named list of traits. `weight`: how often the profile is drawn, relative to the other profiles.
 
-    `traits` are applied in order.
+    `members`: the weight of each cluster size. The `traits` are applied in order.
     """
 
     name: str
@@ -127,7 +126,7 @@ def frequent_elections(plan: Plan, random: Random) -> Plan:
 
 
 def aggressive_compaction(plan: Plan, random: Random) -> Plan:
-    """Members build a snapshot every few entries, and their logs keep nothing for slow peers. Sessions come and go."""
+    """Members build a snapshot every few entries, and keep almost no log for slow peers. Sessions come and go."""
     silences = [
         Fault(
             at_ns=int(plan.until_ns * random.random()),
@@ -278,7 +277,7 @@ def power_failures(plan: Plan, random: Random) -> Plan:
 
 
 def crash_during_recovery(plan: Plan, random: Random) -> Plan:
-    """A member that crashed crashes again during recovery, on a slow disk, so each start finds a half-done recovery."""
+    """On slow disks, a crashed member crashes again during its recovery, so that a start finds a half-done recovery."""
     kinds = ("kill", "lose power")
     faults = [
         replace(
@@ -311,7 +310,7 @@ def delayed_frames(plan: Plan, random: Random) -> Plan:
 
 
 def single_voter(plan: Plan, random: Random) -> Plan:
-    """A single voter loses power, often while it starts."""
+    """A single voter crashes again and again, sometimes while it starts."""
     until_ns = SECOND_NS
     faults = [
         Fault(
@@ -353,7 +352,7 @@ def lease_faults(plan: Plan, random: Random) -> Plan:
     until_ns = int((2 + random.random()) * SECOND_NS)
     is_quiet = False
     groups: tuple[FaultGroup, ...] = (_a_follower_forgets, _a_transfer_unheard, _late_answers)
-    if drift_ppm > 10_000:  # With much drift, a lease is short compared with the promise, and the margin is long.
+    if drift_ppm > 10_000:  # With much drift, a lease ends long before the promises on which it relies.
         groups = (_a_cut, _a_cut, _a_transfer_unheard)
     # Without writes, a member that does not hear the leader still has all entries, so it can be elected.
     elif random.random() < 0.5:
@@ -396,8 +395,8 @@ def lease_faults(plan: Plan, random: Random) -> Plan:
 def _a_cut(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
     """The leader is cut off: the others elect a new one, and the old leader does not hear of its successor's writes.
 
-    First, a handover makes a random member the leader. Without it, the member with the fastest clock, which is elected
-    most often, would be the leader most of the time.
+    First, a handover makes a random member the leader. Without the handover, the member with the fastest clock would
+    lead most of the time, because it is elected most often.
     """
     handover = _fault_ns("take over", at_ns - promise_ns, 0, 0.0, target=random.random())
     return [handover, _fault_ns("cut off", at_ns, promise_ns * 3 // 2, 0.0)]
@@ -413,7 +412,9 @@ def _a_transfer_unheard(at_ns: int, promise_ns: int, random: Random) -> list[Fau
 
 
 def _a_follower_forgets(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """A follower misses the leader for most of a time-out. Then the leader is cut off, and the other follower dies."""
+    """A follower does not hear the leader for most of a time-out. Then the leader is cut off, and the other follower
+    crashes and starts again.
+    """
     cut_at, other = at_ns + int(promise_ns * (0.3 + 0.6 * random.random())), random.random()
     return [
         _fault_ns("bridge", at_ns, promise_ns * 3 // 2, 0.0, target=other),
@@ -423,7 +424,7 @@ def _a_follower_forgets(at_ns: int, promise_ns: int, random: Random) -> list[Fau
 
 
 def _late_answers(at_ns: int, promise_ns: int, random: Random) -> list[Fault]:
-    """Responses reach the leader so late that its followers may have heard later heartbeats by then."""
+    """Responses reach the leader so late that its followers may by then have received later heartbeats."""
     slow = [_fault_ns("slow link", at_ns, 3 * promise_ns, random.random()) for _ in range(4)]
     return [*slow, _fault_ns("cut one way", at_ns + promise_ns, 2 * promise_ns, 0.1)]
 
@@ -502,7 +503,7 @@ FRAME_BYTES_MIN = 1_024
 
 
 def with_coincidences(plan: Plan, random: Random) -> Plan:
-    """Apply one coincidence to a plan whose seed has one."""
+    """Apply a coincidence to the plan if its seed draws one."""
     if plan.profile != AS_DRAWN:
         return plan
     if random.random() >= COINCIDENCE_SHARE:
@@ -538,7 +539,7 @@ def hung_disk_during_partition(plan: Plan, random: Random) -> Plan:
 
 
 def disks_full(plan: Plan, random: Random) -> Plan:
-    """Several disks, half of the time without ballast, are full at once, and get room again while their members run."""
+    """Several disks are full at once, and get room again while their members run. Half of the runs have no ballast."""
     until_ns = 3 * SECOND_NS
     faults = [
         replace(
@@ -581,7 +582,8 @@ def divergent_log_rewrite(plan: Plan, random: Random) -> Plan:
 def client_outlives_session(plan: Plan, random: Random) -> Plan:
     """A client is cut off in both directions for longer than its session lives; then it retries.
 
-    The client must not repeat a request after the session's expiry: its outcome can no longer be determined.
+    After the expiry of its session the client must not repeat a request, because the outcome of the request can no
+    longer be determined.
     """
     until_ns, clients, at_ms = 6 * SECOND_NS, 3, 400
     faults: list[Fault] = []
@@ -608,9 +610,9 @@ def client_outlives_session(plan: Plan, random: Random) -> Plan:
 
 
 def leader_after_snapshot(plan: Plan, random: Random) -> Plan:
-    """A member that has just installed a snapshot takes over, with no log entry behind the snapshot.
+    """A member that has just installed a snapshot takes over, while its log has no entry after the snapshot.
 
-    It knows the leader time from that snapshot alone.
+    The member knows the leader time only from the snapshot.
 
     See docs/reference/specification.md#812-leader-time.
     """
@@ -680,7 +682,7 @@ COINCIDENCES: dict[str, Callable[[Plan, Random], Plan]] = {
 
 
 def busy(plan: Plan, random: Random) -> Plan:
-    """Programs read and write all the time, most of them on their own member, leader or not."""
+    """Programs read and write all the time. Most of them call only their own member, whether it leads or not."""
     load = replace(plan.load, with_service=False, clients=8, loyal=6, think_ns=random.choice((3, 10)) * MILLISECOND_NS)
     network = replace(
         plan.network, delay_ns=MILLISECOND_NS, jitter_ns=MILLISECOND_NS, late_rate=0.0, loss_rate=0.0, slow_rate=0.0
@@ -695,14 +697,16 @@ def _aimed_at_leader(kind: str, at_ms: int, duration_ms: int, random: Random) ->
 
 
 ROT_SHARE = 0.15
-"""Share of the seeds in which the log rots while it is read back, because members keep little of it in memory."""
+"""Share of the seeds in which logs rot while members run. In these seeds a member keeps little of its log in memory,
+and so reads the rest back from its disk.
+"""
 
 
 def with_log_rot(plan: Plan, random: Random) -> Plan:
     """Let logs rot in ROT_SHARE of the seeds.
 
-    In half of these the log rots just before a member returns: mostly the leader's, else the log of that member. The
-    other half is described at `_rot_after_rewrite`.
+    In half of these seeds, a log rots just before a member returns: mostly the leader's log, otherwise the log of the
+    member that returns. `_rot_after_rewrite` describes the other half.
     """
     if random.random() >= ROT_SHARE or plan.profile != AS_DRAWN or plan.founders or len(plan.members) < 3:
         return plan
@@ -724,9 +728,9 @@ def with_log_rot(plan: Plan, random: Random) -> Plan:
 def _rot_after_rewrite(plan: Plan, random: Random) -> Plan:
     """One member leads, goes on writing while cut off, has its tail replaced, crashes, and reads all of its log again.
 
-    Entries come one by one, with values of many sizes. So now and then a frame is as long as the frame that it
-    replaces, although it holds a hard state too. The rot may then put the old frame in its place. Entries are applied
-    slowly, so that much of the log is still to be read.
+    Entries come one by one, with values of many sizes. So sometimes a new frame is as long as the frame that it
+    replaces, although the new frame holds a hard state too. The rot may then put the old frame back in the place of the
+    new one. Entries are applied slowly, so that much of the log is still to be read when it rots.
     """
     until_ns, target = 4 * SECOND_NS, (random.randrange(len(plan.members)) + 0.5) / len(plan.members)
     faults: list[Fault] = []
@@ -762,18 +766,19 @@ def _fault_ms(kind: str, at_ms: int, duration_ms: int, target: float | None, ran
 
 
 PATIENCE_TIMES = (2, 3, 5)
-"""Factors by which the election time-outs of the patient member are longer than those of the others."""
+"""The factors by which the patient member's election time-outs may be longer than those of the other members."""
 
 LEASE_FAULTS = "lease faults"
 
 
 def with_heterogeneous_settings(plan: Plan, random: Random) -> Plan:
-    """Give members different settings in half of the seeds with leases, as during a rolling change of settings.
+    """Give members different settings, as during a rolling change, in half of the seeds with reads by lease.
 
-    One patient member has election time-outs several times as long as the others. Some members do not read by lease
-    when they lead, although they make the promises that others need for it. In the profile of lease faults, the patient
-    member is made the leader again and again, and cut off for longer than the others wait. If it relies on its own
-    settings and not on what the others have promised, it goes on reading while another member leads.
+    One patient member has election time-outs several times as long as those of the others. Some members do not read by
+    lease when they lead, although they make the promises that other leaders need for such reads. In the profile of
+    lease faults, the patient member is made the leader again and again, and is cut off for longer than the others wait.
+    If it relied on its own settings and not on what the others have promised, it would go on reading while another
+    member leads.
     """
     is_at_odds, place, times = random.random() < 0.5, random.randrange(len(plan.members)), random.choice(PATIENCE_TIMES)
     leaseless = [member for member in plan.members if random.random() < 0.3]

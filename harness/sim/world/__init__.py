@@ -1,1 +1,1 @@
-"""The simulated machines: members, disks, network and connections, and the probes in between."""
+"""The simulated machines: members, disks, network and connections, and the probes around the production objects."""

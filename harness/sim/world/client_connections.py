@@ -1,9 +1,9 @@
 """Connections between simulated clients and members: ordered bytes that may stop without notice, as with TCP.
 
-When a connection breaks, each end may or may not notice (half-open), and bytes in flight may be lost. Bytes arrive in
-pieces of any size. While a direction is cut, its bytes wait in order, because TCP retransmits them. When the cut is
-mended they arrive, unless the connection was given up before. Members use `network` among themselves; its partitions do
-not cut clients off.
+When a connection breaks, each end may or may not notice this (half-open), and bytes in flight may be lost. Bytes arrive
+in pieces of any size. While a direction is cut, its bytes wait in order, because TCP retransmits them. They arrive when
+the cut is mended, unless one end has given the connection up. The connections between members are in `network.py`; the
+partitions of that network do not cut off clients.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from harness.sim.world.network import BlockedLinks, Link
 from kvstore import Service
 
 GIVEN_UP_RATE = 0.3
-"""The share of connections that were given up while their data waited behind a cut. It is drawn when the cut ends."""
+"""The probability that a connection was given up while its data waited behind a cut. The draw is made at the cut's end.
+"""
 
 
 class ClientEnd(Protocol):
@@ -34,10 +35,10 @@ class ClientEnd(Protocol):
         """Note that a dialed connection is open."""
 
     def receive(self, connection_id: int, data: bytes) -> None:
-        """Bytes from a member."""
+        """Take bytes that a member has sent."""
 
     def disconnected(self, connection_id: int, reason: str) -> None:
-        """A connection is gone."""
+        """Note that a connection is gone."""
 
 
 Held = tuple[Action, tuple[Any, ...]]
@@ -56,12 +57,13 @@ class ClientConnection:
     broken: bool = False
     # The latest time of an arrival at the member, and at the client.
     arrives_at: list[int] = field(default_factory=lambda: [0, 0])
-    # Data that has arrived, but that the member has no room for yet.
+    # Data that has arrived at the member, but that the member's service has no room for yet.
     inbox: deque[bytes] = field(default_factory=deque)
     is_to_be_read: bool = False  # True if a read of this connection waits for the member's process to get a turn.
-    # By side: True if nothing arrives there any more.
+    # By side (0: the member, 1: the client): True if nothing arrives at this side any more.
     hangs: list[bool] = field(default_factory=lambda: [False, False])
-    held: tuple[deque[Held], deque[Held]] = field(default_factory=lambda: (deque(), deque()))  # Behind a cut.
+    # By side: the arrivals that wait behind a cut.
+    held: tuple[deque[Held], deque[Held]] = field(default_factory=lambda: (deque(), deque()))
 
     def link(self, side: int) -> Link:
         """The direction that ends at `side`: 0 is the member, 1 the client."""
@@ -134,7 +136,7 @@ class ClientConnections:
                 self._world.queue.after(0, self._read, connection)
 
     def member_down(self, member: MachineView) -> None:
-        """End the connections of a process that is gone. Most of its clients notice that."""
+        """End the connections of a member's process that is gone. Most of its clients notice this."""
         for connection in [connection for connection in self._connections.values() if connection.member is member]:
             self._forget(connection)
             if connection.accepted and self._random[connection.client.name].random() < 0.7:
@@ -163,7 +165,7 @@ class ClientConnections:
             self._read(connection)
 
     def _read(self, connection: ClientConnection) -> None:
-        """Let the member read one piece as soon as its process gets a turn, if it has room for the piece then."""
+        """Let the member read one piece when its process gets a turn, if the member then has room for the piece."""
         if not connection.is_to_be_read:
             connection.is_to_be_read = connection.member.scheduler.postpones(self._read_now, connection)
             if not connection.is_to_be_read:
@@ -214,19 +216,19 @@ class ClientConnections:
         self._blocked.add(links)
 
     def mend(self, links: Iterable[Link]) -> None:
-        """Undo one `cut` of each link, unless `heal` has done so. Data that waited behind this cut goes on its way."""
+        """Undo one `cut` of each link, unless `heal` has undone it. Data that waited behind this cut is sent on."""
         self._blocked.remove(links)
         self._release()
 
     def hang(self, member: MachineView, side: int) -> None:
-        """Let the present connections of the member hang: nothing arrives any more at the member (`side` 0), or at its
-        clients (1)."""
+        """Let the present connections of the member hang. If `side` is 0, nothing more arrives at the member. If `side`
+        is 1, nothing more arrives at its clients."""
         for connection in self._at_member.values():
             if connection.member is member:
                 connection.hangs[side] = True
 
     def heal(self) -> None:
-        """End all cuts. Connections that hang go on hanging, because neither end has noticed."""
+        """End all cuts. Hanging connections stay as they are, because neither end has noticed the hang."""
         self._blocked.clear()
         self._release()
 
@@ -246,7 +248,7 @@ class ClientConnections:
     # -- how connections behave
 
     def _carry(self, connection: ClientConnection, side: int, action: Action, *arguments: Any) -> None:
-        """Call `action` on arrival at `side` (0: the member, 1: the client), after everything that was sent before."""
+        """Call `action` on arrival at `side` (0: the member, 1: the client), after everything sent to it before."""
         if connection.hangs[side]:
             self._world.cover("a client's connection hung")
         elif self._blocked and connection.link(side) in self._blocked:

@@ -1,8 +1,8 @@
 """Protocols through which the parts of a simulated run use the run, its machines and each other.
 
 The run (`harness.sim.simulation`) makes all parts, and each part calls the run. A machine, its connections, its checks
-and its faults call each other, too. So these protocols state what a part needs of the others, and each part gets the
-objects as arguments. Later packages extend `World` with their own parts (`checks/context.py`, `faults/context.py`).
+and its faults call each other, too. To avoid import cycles, such parts import these protocols and not each other, and
+get the objects as arguments. `checks/context.py` and `faults/context.py` extend `World` for checks and faults.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage
 
 
 class ShadowLogsView(LogWatcher, Protocol):
-    """The log of one machine, as an observer outside knows it: in memory, and on its disk."""
+    """The log of one machine, as an outside observer knows it: in the memory of its process, and on its disk."""
 
     memory: ShadowLog
     durable: ShadowLog
@@ -47,11 +47,11 @@ class ShadowLogsView(LogWatcher, Protocol):
         """True if the committed entry (index, term) would survive any crash of this machine."""
 
     def are_all_in(self, log: LogStore, hard_state: HardState, snapshot: LogPosition) -> bool:
-        """True if recovery found everything that was promised."""
+        """True if recovery found everything that the machine had promised. The arguments are what recovery found."""
 
 
 class ProcessChecks(MachineWatcher, Protocol):
-    """Checks one process of a machine. The machine reports each event here, before it carries out the effects."""
+    """Checks one process of a machine. The machine reports each event here before carrying out the event's effects."""
 
     level: int  # The feature level in force, as far as the checker has seen.
     term: int
@@ -73,7 +73,7 @@ class ProcessChecks(MachineWatcher, Protocol):
         """Check the state of the node after an event."""
 
     def voted(self, core: RaftCore, message: object) -> None:
-        """Check the node's vote after an event. `message`: the message that the event was about, if any."""
+        """Check the node's vote after an event. `message`: the message that arrived in this event, if any."""
 
     def told(self, effects: Effects) -> None:
         """Check the events that the node reports."""
@@ -85,7 +85,7 @@ class ProcessChecks(MachineWatcher, Protocol):
         """Check that the log may forget entries below `index`."""
 
     def sync_ended(self) -> None:
-        """Note that the disk has ended a sync of the log."""
+        """Note that the disk has reported the end of a sync of the log."""
 
     def connections_ended(self, peer_id: str) -> None:
         """Note that both connections with a peer have ended, before the node is informed."""
@@ -95,8 +95,8 @@ class ProcessChecks(MachineWatcher, Protocol):
 
 
 class MachineChecks(Protocol):
-    """Checks one machine over all its processes: the state from which each process starts, and the damage that must
-    make it refuse to start.
+    """Checks one machine over all its processes: the state from which each process starts, and whether the machine
+    refuses to start when damage requires this.
     """
 
     @property
@@ -104,7 +104,7 @@ class MachineChecks(Protocol):
         """The shadow logs of the machine."""
 
     def process(self, machine: MachineView, opened: OpenedStorage) -> ProcessChecks:
-        """Return the checks of a process that starts now."""
+        """Return new checks for a process that starts now."""
 
     def refused(self, machine: MachineView, refusal: CorruptLog | CorruptSnapshot | CorruptMeta) -> None:
         """Check a machine that refuses to start because it has found damage."""
@@ -116,8 +116,8 @@ class MachineChecks(Protocol):
         """Check a damaged machine that starts. Return False if the machine cannot know what it has lost."""
 
     def recovered(self, machine: MachineView, opened: OpenedStorage, snapshot: LogPosition) -> None:
-        """Check a machine that starts with the state that recovery found on its disk. `snapshot`: the position of its
-        newest snapshot."""
+        """Check the state that recovery has found on the disk of a machine. `snapshot`: the position of the newest
+        snapshot."""
 
 
 class PeerConnectionsView(Protocol):
@@ -142,7 +142,7 @@ class PeerConnectionsView(Protocol):
 
 
 class MachineView(Protocol):
-    """A simulated machine. Its `life` counts processes; events of an earlier life are discarded."""
+    """A simulated machine. Its `life` grows at each start or end of a process. Events of earlier lives are dropped."""
 
     node_id: str
     identity: Identity
@@ -168,7 +168,7 @@ class MachineView(Protocol):
 
     @property
     def connections(self) -> PeerConnectionsView:
-        """Its connections with other machines."""
+        """The connections of this machine with other machines."""
 
     @property
     def is_up(self) -> bool:
@@ -180,13 +180,13 @@ class MachineView(Protocol):
 
     @property
     def current_term(self) -> int:
-        """The term of the node that runs here, or the last known term if none does."""
+        """The term of the node that runs here. If no node runs here, the last known term."""
 
     def state_words(self) -> str:
         """Role, term and indexes in one aligned line."""
 
     def now(self) -> int:
-        """The time that its monotonic clock shows, in ns."""
+        """The time that the machine's monotonic clock shows, in ns."""
 
     def initialize(self) -> None:
         """Make the data folder."""
@@ -253,24 +253,24 @@ class World(Protocol):
         """Record that a client was answered."""
 
     def note_world(self, what: str) -> None:
-        """Record something that happened to the world."""
+        """Record a fault, or another change of the simulated world."""
 
-    # Reports of machines, which other parts handle.
+    # What machines report, and other parts handle.
 
     def process_starts(self, member: MachineView) -> LevelRange:
-        """A process starts. Returns the feature levels that the build of the new process knows."""
+        """Note that a process starts. Returns the feature levels that the build of this process knows."""
 
     def on_up(self, member: MachineView) -> None:
         """Note that the node of a machine has started."""
 
     def on_flush(self, member: MachineView, effects: Effects) -> None:
-        """Note that the effects of a node are carried out, so that the other parts can handle its results."""
+        """Note that the effects of a node are being carried out. Other parts now take the results of their requests."""
 
     def disk_failed(self, member: MachineView) -> None:
         """Note that a process ends because a sync or a read has failed."""
 
     def install_began(self, member: MachineView) -> None:
-        """Note that a received snapshot is durable, but the log that replaces the old one is not yet."""
+        """Note that a received snapshot is durable, but the log that replaces the old log is not durable yet."""
 
     def process_stopped(self, member: MachineView) -> None:
         """Note that a process that was asked to stop has stopped."""
@@ -279,12 +279,14 @@ class World(Protocol):
         """Note that a process ends because its build does not know the feature level in force."""
 
     def folder_forgotten(self, member: MachineView) -> None:
-        """Note that a process ends because other members know its member with another data folder."""
+        """Note that a process ends because other members know another data folder under its member id."""
 
     # Connections between machines.
 
     def connect(self, caller: MachineView, called: MachineView) -> None:
-        """Let one machine connect to another: each accepts the other's hello. Raises PeerRefused."""
+        """Let one machine connect to another: each receives the other's hello. Raises PeerRefused if either refuses the
+        hello.
+        """
 
     def may_refuse(self, code: str, sender: str, *, by: str) -> bool:
         """Return True if `by` has a reason to refuse the hello of `sender` with this code."""

@@ -1,4 +1,4 @@
-"""Follows which bytes of a disk are proven durable, and does damage that a member must notice at its next start.
+"""Follows which bytes of a disk are proven to be durable, and does damage that a member must notice at its next start.
 
 See docs/reference/specification.md#48-torn-tail-and-damage.
 """
@@ -15,8 +15,8 @@ SEALED_PATHS = ("meta", "pins")
 
 
 SEGMENTS_GROWING_MAX = 2
-"""The most segments that can grow between two syncs: one segment may end and the next one begin. Older segments do not
-grow.
+"""The most segments that can grow between two syncs: the newest segment, and the one before it, which may have been
+completed since the first of the two syncs.
 """
 
 _LOOK_BYTES = 4096
@@ -24,15 +24,15 @@ _ZEROES = bytes(_LOOK_BYTES)
 
 
 def written_bytes(content: bytes | bytearray) -> int:
-    """Return the offset of the zeroes at the end, which were written ahead of frames.
+    """Return the offset at which the zeroes at the end begin. They were written in advance, for later frames.
 
-    The offset is inside the last frame if that frame ends in zeroes, which is rare.
+    In the rare case that the last frame itself ends in zeroes, the offset is inside this frame.
     """
     end = len(content)
     while end:
         start = max(0, end - _LOOK_BYTES)
         rest = content[start:end]
-        # The comparison comes first, because it costs a thirtieth of `rstrip`.
+        # The comparison comes first, because its cost is a thirtieth of that of `rstrip`.
         if rest != _ZEROES and (rest := rest.rstrip(b"\0")):
             return start + len(rest)
         end = start
@@ -40,11 +40,11 @@ def written_bytes(content: bytes | bytearray) -> int:
 
 
 class ProvenBytes:
-    """Knows, as an outside observer, the proven size of each segment of one member, and the damage to its disk.
+    """Knows how many bytes of each segment of one member are proven, and the damage to the member's disk.
 
     Each frame states up to which batch the log was known to be synced. So once a second sync has succeeded, the frames
-    that it wrote prove every byte that the first sync made durable. Nothing proves a write that the *last* sync lost:
-    no checksum can tell such a log from a log that ends before this write.
+    that it wrote prove every byte that the first sync made durable. If the *last* sync lost a write, no frame proves
+    this write, and the log is the same as a log that ends before the write.
     """
 
     def __init__(self, image: DiskImage) -> None:
@@ -66,7 +66,7 @@ class ProvenBytes:
             self._syncs_since_lie += 1
 
     def lied(self) -> None:
-        """Note that the disk lies about the present sync of the log."""
+        """Note that the disk lies about the sync of the log that is under way."""
         self._syncs_since_lie = 0
 
     @property
@@ -76,18 +76,18 @@ class ProvenBytes:
 
     @property
     def rotten_path(self) -> str:
-        """The file that has rotted, if it is still there; "" if there is none."""
+        """The path of the file that has rotted; "" if no file has rotted, or the rotten file is gone."""
         if self._rotten is None:
             return ""
         path, inode = self._rotten
         return path if self._image.names.get(path) is inode else ""
 
     def forget_damage(self) -> None:
-        """Forget the damage: the member has started, and its disk held everything that it promised."""
+        """Forget the damage: the member has started, and its disk held everything that the member had promised."""
         self._syncs_since_lie = self._rotten = None
 
     def rot(self, random: Random) -> bool:
-        """Change one proven bit of the log, half of the time in the newest segment. False if no bit is proven."""
+        """Change one proven bit of the log, most often in the newest segment. Returns False if no bit is proven."""
         sizes = []
         for path in sorted(self._proven):
             inode = self._image.names.get(path)
@@ -100,14 +100,14 @@ class ProvenBytes:
         return self._rot(path, inode, size, random)
 
     def rot_elsewhere(self, random: Random) -> bool:
-        """Change one durable bit of a snapshot, or of `meta` or `pins`."""
+        """Change one durable bit of a snapshot, of `meta` or of `pins`."""
         if random.random() < 0.8:
             return self.rot_snapshot(random)
         path = random.choice(SEALED_PATHS)
         return self._rot(path, self._image.file(path), len(self._image.file(path).durable), random)
 
     def rot_snapshot(self, random: Random) -> bool:
-        """Change one durable bit of the newest snapshot, or now and then of any other."""
+        """Change one durable bit of the newest snapshot, or sometimes of another one."""
         names = self._image.children(SNAPSHOT_FOLDER)
         snapshots = [f"{SNAPSHOT_FOLDER}/{name}" for name in names if name.endswith(".snap")]
         path = snapshots[-1] if random.random() < 0.75 else random.choice(snapshots)
@@ -115,7 +115,7 @@ class ProvenBytes:
         return self._rot(path, inode, len(inode.durable), random)
 
     def sizes(self) -> list[tuple[str, int]]:
-        """Return the path of each segment with proven bytes, and how many of its bytes are proven."""
+        """Return (path, number of proven bytes) for each segment that has proven bytes."""
         found = []
         for path in sorted(self._proven):
             inode = self._image.names.get(path)
@@ -125,7 +125,7 @@ class ProvenBytes:
         return found
 
     def flip(self, path: str, offset: int, bit: int) -> None:
-        """Change this durable bit."""
+        """Change one bit of the durable byte at `offset`."""
         inode = self._image.file(path)
         inode.rot(offset, bit)
         self._rotten = path, inode

@@ -1,7 +1,8 @@
-"""`SimFiles`: the `Files` of storage over a disk image, in virtual time. One submission is one event.
+"""`SimFiles`: `storage.Files` on a disk image, in virtual time. One event carries out a whole submission.
 
-No part of a submission is visible until all of it is done. If the process crashes before that, a draw decides how many
-operations of the submission, in order, were carried out. A sync under way may or may not have happened.
+No part of a submission is visible until all of it is done. If the process crashes before this event, a draw decides how
+many operations of the submission, from the first on, were carried out. So a sync under way may or may not have
+happened.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Schedule = Callable[[int, Callable[[], None]], None]
 
 
 class SimFiles:
-    """The files of one process on one disk image. After `crash` it does nothing more and calls nothing back."""
+    """The files of one process on one disk image. After `crash` they carry out nothing more and call nothing back."""
 
     def __init__(self, image: DiskImage, plan: DiskPlan, random: Random, schedule: Schedule) -> None:
         self._image, self._plan, self._random, self._schedule = image, plan, random, schedule
@@ -31,10 +32,10 @@ class SimFiles:
         self._dead = False
         self.slow_factor = 1
         self.hangs = False  # While True, no submission ends. `answer` ends the hang.
-        self._is_due = False  # True if the present submission would have ended while the disk hung.
+        self._is_due = False  # True if the present submission was due to end, but the disk hangs.
         self.accepted: set[str] = set()
-        self.lies_about: str | None = None  # The next sync of bytes in this folder is a lie.
-        self.may_lie: Callable[[], bool] = lambda: True  # Called just before a lie; False prevents it.
+        self.lies_about: str | None = None  # The disk lies about the next sync of a written file in this folder.
+        self.may_lie: Callable[[], bool] = lambda: True  # Called just before a lie; the result False prevents the lie.
         self.on_lie: Callable[[str], None] = lambda _: None  # Called with a description after the lie.
         self.has_failed = False  # True once a sync on which something relies has failed.
         self.has_erred = False  # True once a sync or a read has failed.
@@ -42,7 +43,8 @@ class SimFiles:
         # Called once, at the beginning of the next submission, with its duration in ns.
         self.on_start: Callable[[int], None] | None = None
         self.has_lacked_room = False  # True if an operation has found no room since the process last reported room.
-        self._owed: set[str] = set()  # Folders in which an operation has found no room, and nothing was written since.
+        # Folders in which an operation has found no room, and in which nothing was written since then.
+        self._owed: set[str] = set()
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
         """See storage.Files."""
@@ -74,9 +76,10 @@ class SimFiles:
     def is_synced(self, folder: str) -> bool:
         """Return True if everything ever submitted that puts bytes or names into `folder` is carried out and synced.
 
-        Files of `accepted` do not count. Some are leftovers of an earlier process, and no process needs these. Others
-        are leftovers of operations that found no room. After an operation that found no room, the result is False until
-        the folder takes something again. A process that reports the data as written has repeated the operation by then.
+        Files in `accepted` are ignored: they are leftovers of an earlier process, which no process needs, or of
+        operations that found no room. After an operation has found no room, the result is False until a later
+        submission to the folder succeeds. A process reports its data as written only after it has repeated the
+        operation.
         """
         start = f"{folder}/"
         waiting = any(adds_to(operation, start) for operations, _ in self._queue for operation in operations)
@@ -88,11 +91,11 @@ class SimFiles:
         return bool(self._queue)
 
     def owes(self, folder: str) -> bool:
-        """Return True if an operation has found no room in `folder`, and nothing was written there since."""
+        """Return True if an operation has found no room in `folder`, and nothing was written there since then."""
         return folder in self._owed
 
     def crash(self, random: Random) -> None:
-        """Kill the process: the submission under way is carried out in part, and later ones not at all."""
+        """Kill the process: the submission under way is carried out in part, and later submissions are dropped."""
         self._dead = True
         if self._queue:
             operations, _ = self._queue[0]
@@ -120,7 +123,7 @@ class SimFiles:
         return self.slow_factor * base_ns + (plan.stall_ns if stalled else 0)
 
     def answer(self) -> None:
-        """Stop hanging: a submission that was due ends now."""
+        """End the hang: a submission that was to end during the hang ends now."""
         self.hangs = False
         if self._is_due:
             self._is_due = False
@@ -171,7 +174,7 @@ class SimFiles:
             if error.errno == errno.ENOSPC and isinstance(operation, Write):
                 self.accepted.add(
                     operation.path
-                )  # A part of the data may be written; the file does not count as unsynced until it is written again.
+                )  # A part of the data may be written. `is_synced` ignores the file until it is written again.
             if error.errno == errno.ENOSPC and isinstance(operation, Rename):
                 self.accepted.add(operation.old_path)
             raise
@@ -194,17 +197,18 @@ class SimFiles:
 
 
 def is_relied_on(operation: Operation) -> bool:
-    """Return True if something may rely on the durability of this operation. Nothing relies on the
-    durability of deletions and of the ballast.
+    """Return True if something may rely on the durability of this operation. Nothing relies on the durability of
+    deletions or of the ballast.
     """
     path = put_at(operation)
     return path is not None and path != BALLAST_PATH
 
 
 def steps_done(operations: Sequence[Operation], random: Random) -> int:
-    """Draw how many operations are carried out when a crash comes.
+    """Draw how many operations of a submission have been carried out when a crash comes.
 
-    Most often these are all operations before one of the syncs, because the syncs take the time.
+    The crash most often interrupts a sync, because syncs take the most time. Then exactly the operations before this
+    sync have been carried out.
     """
     syncs = [place for place, operation in enumerate(operations) if isinstance(operation, SyncFile | SyncFolder)]
     if syncs and random.random() < 0.6:
@@ -228,7 +232,7 @@ def adds_to(operation: Operation, start: str) -> bool:
 
 
 class Immediately:
-    """A schedule without time, for work on an image outside the run. `run` carries out everything submitted."""
+    """A schedule without delays, for work on an image outside the run. `run` calls all scheduled callbacks."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
@@ -248,8 +252,8 @@ LOG_FOLDER_NAME = "log"
 def check_rename(image: DiskImage, rename: Rename) -> None:
     """Check that a segment gets its name only when the names of all segments before it are durable.
 
-    Otherwise a crash may forget the older one of two names that are not synced, and leave a gap. The gap looks like
-    damage and is refused, and the member never starts again.
+    Otherwise a crash may forget the older one of two names that are not synced, and leave a gap between the segments.
+    A gap looks like damage, so the member would refuse every later start.
 
     See docs/reference/specification.md#413-names.
     """

@@ -1,15 +1,16 @@
-"""A disk that remembers only what was synced: its current and durable contents, and what a crash leaves of them.
+"""A disk that is sure to keep only what was synced: its current and its durable contents, and what a crash leaves.
 
-The bytes of a file are durable after `SyncFile`. Its name is durable after `SyncFolder` of its folder
+The bytes of a file are durable after `SyncFile`. The name of a file is durable after `SyncFolder` of its folder
 (storage/files/interface.py).
-Killing a process loses nothing that the operating system has taken. When power is lost, a seeded draw decides what
-survives of all un-synced bytes: nothing, or everything, or a prefix, or some sectors, with torn sectors and garbage
-among them. Bytes that were not being written are never harmed, unless they rot or are hit by a misdirected write.
+The end of a process loses nothing that the operating system has accepted. When power is lost, a seeded draw for each
+file decides which of its un-synced bytes survive: none, all, a prefix, or some sectors, with torn sectors and garbage
+among them. Bytes that were not being written are never harmed, unless they rot or a misdirected write hits them.
 
-After a failed sync the system takes the pages for clean. Programs still see these pages, but no later sync, even a
-successful one, writes the pages that did not reach the platter. Names are in a journal: a failed sync of a folder makes
-some of them durable, in order, and the next sync that succeeds makes the rest durable. A disk that *lies* reports that
-a sync succeeded although the bytes are nowhere, or elsewhere. The lie has no visible effect until power is lost.
+After a failed sync the operating system takes the pages of the file for clean. Programs still see these pages, but no
+later sync, even a successful one, writes the pages that did not reach the platter. Names are kept in a journal: a
+failed sync of a folder makes the first few of the new names durable, and the next successful sync makes the rest
+durable. A disk that *lies* reports a successful sync although it has written the bytes nowhere, or to a wrong place.
+The lie has no visible effect until power is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from storage import CreateFile, Delete, MakeFolder, Operation, Rename, SetSize, 
 SECTOR_BYTES = 512
 
 NAME_BYTES = 32
-"""The room that a new name in a folder needs. A nearly full disk refuses it, but names are not counted as used room."""
+"""The free room that a new name in a folder needs: a disk with less refuses the name. A name does not use up this room.
+"""
 
 
 class Inode:
@@ -40,13 +42,13 @@ class Inode:
         self.claimed: bytearray | None = None
 
     def change(self, pending: tuple[int, bytes] | int) -> None:
-        """Carry out one write or size change; it is not durable yet."""
+        """Carry out one write or size change. The change is not durable yet."""
         carry_out(self.current, pending)
         self.pending.append(pending)
 
     @property
     def is_seen_durably(self) -> bool:
-        """True if every byte that programs see would survive, if the disk's claims are true."""
+        """True if all bytes that programs see are durable according to the disk, which may lie."""
         if not (self.pending or self.has_failed):
             return True
         said = self.durable if self.claimed is None else self.claimed
@@ -54,7 +56,7 @@ class Inode:
 
     @property
     def has_lied(self) -> bool:
-        """True if the disk said that a sync succeeded, although bytes of this file were lost or overwritten."""
+        """True if the disk reported a successful sync that in truth lost or overwrote bytes of this file."""
         return self.claimed is not None
 
     def sync(self) -> None:
@@ -65,13 +67,16 @@ class Inode:
         assert self.has_failed or self.has_lied or len(self.durable) == len(self.current)
 
     def _reach(self, change: tuple[int, bytes] | int) -> None:
-        """One change reaches the platter, and the disk reports it."""
+        """Let one change reach the platter. It is then durable, and the disk claims this too."""
         carry_out(self.durable, change)
         if self.claimed is not None:
             carry_out(self.claimed, change)
 
     def fail_sync(self, random: Random | None = None) -> None:
-        """Carry out a failing sync. It writes nothing, or some sectors with `random`. No later sync writes the rest."""
+        """Carry out a sync that fails. It writes some sectors if `random` is given, and none otherwise.
+
+        No later sync writes the sectors that this sync did not write.
+        """
         if random is not None:
             for start, piece in self._pending_sectors():
                 if random.random() < 0.5:
@@ -80,7 +85,7 @@ class Inode:
         self.has_failed = True
 
     def lose_sync(self, random: Random) -> None:
-        """Carry out a sync that succeeds but writes nothing. The file may grow by zeroes."""
+        """Carry out a sync that is reported as successful but writes no data. The file may grow by zeroes."""
         claimed = self._claim()
         for pending in self.pending:
             carry_out(claimed, pending)
@@ -89,7 +94,9 @@ class Inode:
             self.durable.extend(bytes(len(self.current) - len(self.durable)))
 
     def misdirect_sync(self, victim: Inode, random: Random) -> None:
-        """Carry out a sync that succeeds but writes over durable sectors of `victim`, which may be this file."""
+        """Carry out a sync that is reported as successful but overwrites durable sectors of `victim` instead. The
+        victim may be this file.
+        """
         victim._claim()
         for start, piece in self._pending_sectors():
             place = start % SECTOR_BYTES + SECTOR_BYTES * random.randrange(len(victim.durable) // SECTOR_BYTES + 1)
@@ -98,7 +105,9 @@ class Inode:
         self.lose_sync(random)
 
     def _claim(self) -> bytearray:
-        """From now on, keep apart what is durable and what the disk claims to be durable. Returns the claimed bytes."""
+        """From now on, keep the bytes that the disk claims to be durable apart from the durable ones. Returns the
+        claimed bytes.
+        """
         if self.claimed is None:
             self.claimed = bytearray(self.durable)
         return self.claimed
@@ -108,7 +117,7 @@ class Inode:
         return [piece for offset, data in writes for piece in sectors(offset, data)]
 
     def forget_cache(self) -> None:
-        """Power is lost: what programs see from now on is what is on the platter."""
+        """Forget everything that is not on the platter, because power is lost."""
         self.pending.clear()
         self.current = bytearray(self.durable)
         self.has_failed, self.claimed = False, None
@@ -135,24 +144,25 @@ def carry_out(content: bytearray, change: tuple[int, bytes] | int) -> None:
 
 
 Change = tuple[str, Inode | None, bool]
-"""A change of one name: its path, its file (None: a folder), and whether the name is there afterwards."""
+"""A change of one name: (path, file or None for a folder, True if the name exists after the change)."""
 
 
 class DiskImage:
-    """All files of one machine by full path, both as programs see them and as they are durable."""
+    """All files of one machine by full path: those that programs see (`names`), and those with a durable name."""
 
     def __init__(self) -> None:
         self.names: dict[str, Inode | None] = {}
         self.durable_names: dict[str, Inode | None] = {}
         # By folder: the atomic changes of names that are not durable yet, in order.
         self.pending_names: dict[str, list[tuple[Change, ...]]] = {}
-        self.size_bytes_max: int | None = None  # The bound on the size of all files together; None: no bound.
-        self.fails_sync: SyncFile | SyncFolder | None = None  # The next sync of this folder, or of a file in it, fails.
+        self.size_bytes_max: int | None = None  # The bound on the size of all files together; None if there is none.
+        # The sync that is to fail next: of this folder (SyncFolder), or of a file in this folder (SyncFile).
+        self.fails_sync: SyncFile | SyncFolder | None = None
         self.fails_read_of: str | None = None  # The next read of a file whose path begins with this text fails.
         self.reads_are_short = False  # True while each read returns only a part of the requested bytes.
 
     def file(self, path: str) -> Inode:
-        """The file with this name as programs see it. Raises FileNotFoundError."""
+        """The file that programs see at this path. Raises FileNotFoundError."""
         inode = self.names.get(path)
         if inode is None:
             raise FileNotFoundError(2, "No such file", path)
@@ -193,7 +203,7 @@ class DiskImage:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all files, as programs see them."""
+        """The size of all files that programs see, in total."""
         return sum(len(inode.current) for inode in self.names.values() if inode is not None)
 
     def _write(self, path: str, offset: int, data: bytes) -> None:
@@ -233,8 +243,8 @@ class DiskImage:
         self.pending_names.setdefault(parent(changes[0][0]), []).append(changes)
 
     def fail_sync(self, operation: SyncFile | SyncFolder, random: Random) -> None:
-        """Carry out a sync that fails. A part of the changes may be durable: see `Inode.fail_sync` and the docstring of
-        this module.
+        """Carry out a sync that fails. It may make a part of the changes durable: see `Inode.fail_sync` and the
+        docstring of this module.
         """
         if isinstance(operation, SyncFile):
             self.file(operation.path).fail_sync(random if random.random() < 0.5 else None)
@@ -244,7 +254,8 @@ class DiskImage:
             self._make_names_durable(pending.pop(0))
 
     def lie(self, path: str, random: Random) -> str:
-        """Carry out a sync that succeeds but writes the file at `path` nowhere, or elsewhere. Returns which, in words.
+        """Carry out a sync that is reported as successful but writes the data nowhere, or to a wrong place. Returns a
+        text that tells which of the two happened.
 
         A misdirected write hits a durable file of the same folder.
         """
@@ -259,7 +270,7 @@ class DiskImage:
 
     @property
     def is_lying(self) -> bool:
-        """True if the disk has lied about a file, or about a file whose deletion is not durable yet."""
+        """True if the disk has lied about a file that still exists, or whose deletion is not durable yet."""
         inodes = (*self.names.values(), *self.durable_names.values())
         return any(inode.has_lied for inode in inodes if inode is not None)
 
@@ -267,10 +278,10 @@ class DiskImage:
         apply_names(self.durable_names, changes)
 
     def unsynced(self, folder: str) -> set[str]:
-        """Return the files of `folder` of which a crash may destroy something that programs see: bytes, or the name.
+        """Return the files of `folder` that may lose their name or visible bytes in a crash.
 
-        A crash may also forget a deletion or a cut. Such files do not count, because the disk then holds more than
-        programs see now, never less.
+        A crash may also undo a deletion or a truncation. A file is not returned for this reason alone, because the disk
+        then holds more than programs see now, never less.
         """
         start = f"{folder}/"
         return {
@@ -282,7 +293,9 @@ class DiskImage:
         }
 
     def loose_names(self, folder: str) -> list[str]:
-        """Return the files of `folder` that a crash may remove or exchange, because their names are not synced."""
+        """Return the paths in `folder` whose names are not synced: after a crash, such a path may name no file or
+        another file.
+        """
         start = f"{folder}/"
         return [
             path
@@ -291,13 +304,13 @@ class DiskImage:
         ]
 
     def is_durable(self, path: str) -> bool:
-        """Return True if the file at `path` would survive any crash as it is."""
+        """Return True if the file at `path` would survive any crash unchanged."""
         inode = self.names.get(path)
         is_synced = inode is not None and not inode.pending and inode.is_seen_durably
         return is_synced and self.durable_names.get(path) is inode
 
     def synced_copy(self) -> DiskImage:
-        """Return the image that is certain to survive a loss of power now: only what was synced."""
+        """Return an image of only the synced files and bytes, which would survive any loss of power now."""
         copy = DiskImage()
         for path, inode in self.durable_names.items():
             if inode is None:
@@ -311,7 +324,7 @@ class DiskImage:
         return copy
 
     def lose_power(self, random: Random) -> set[str]:
-        """Draw what survives of everything un-synced, and keep only that. Returns coverage points for what happened."""
+        """Draw which un-synced changes survive, and drop the others. Returns coverage points for what happened."""
         happened: set[str] = set()
         for folder in sorted(self.pending_names):
             for changes in keep_some(self.pending_names[folder], random):
@@ -328,7 +341,7 @@ class DiskImage:
         return happened
 
     def drop_orphans(self) -> None:
-        """Drop every file whose folder has lost its own name."""
+        """Drop every durable file whose folder has no durable name."""
         for path in sorted(self.durable_names):
             folder = parent(path)
             if folder and folder not in self.durable_names:
@@ -337,7 +350,7 @@ class DiskImage:
 
 
 def parent(path: str) -> str:
-    """The folder that holds `path`; "" is the top."""
+    """The folder that holds `path`; "" for the top folder."""
     return path.rpartition("/")[0]
 
 
@@ -364,7 +377,7 @@ def keep_some(changes: list[tuple[Change, ...]], random: Random) -> list[tuple[C
 
 
 def settle(inode: Inode, random: Random) -> str:
-    """Decide which un-synced bytes of a file survive. Returns what happened, in words."""
+    """Draw which un-synced bytes of a file survive a loss of power. Returns the coverage point for what happened."""
     draw = random.randrange(8)
     if draw < 2:
         how = "un-synced bytes lost"
@@ -388,7 +401,9 @@ def settle(inode: Inode, random: Random) -> str:
 
 
 def settle_sectors(inode: Inode, random: Random) -> None:
-    """Each sector that was being written is kept, lost, torn or garbage; the size is the old or the new one."""
+    """Draw for each written sector whether it is kept, lost, torn or filled with garbage. Draw whether each change of
+    the size survives.
+    """
     for change in inode.pending:
         if isinstance(change, int):
             if random.random() < 0.5:
@@ -406,7 +421,7 @@ def settle_sectors(inode: Inode, random: Random) -> None:
 
 
 def sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
-    """Split one write at sector borders: (offset, bytes) pieces."""
+    """Split one write at sector borders into (offset, bytes) pieces."""
     pieces = []
     position = 0
     while position < len(data):

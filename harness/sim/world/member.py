@@ -34,16 +34,16 @@ from raft import (
 from storage import CorruptLog, CorruptMeta, CorruptSnapshot, OpenedStorage, initialize, open_storage
 
 EXPIRY_NS = 1_000_000_000
-"""The interval at which a service looks for sessions to expire, in ns of its member's clock."""
+"""The interval at which a service looks for expired sessions and leases, in ns by the clock of its machine."""
 
 TICKS_IN_PLACE_MAX = 1_000
 """A node that asks for this many ticks, while no time passes and nothing is applied, is stuck."""
 
 
 class SimMember:
-    """A simulated machine. Its `life` counts processes; events of an earlier life are discarded.
+    """A simulated machine. Its `life` grows at each start or end of a process. Events of earlier lives are dropped.
 
-    It reports all events to `checks`, and does not know the rules.
+    The machine reports all events to `checks`, and does not itself know the rules.
     """
 
     def __init__(self, world: World, node_id: str, checks: MachineChecks) -> None:
@@ -55,10 +55,10 @@ class SimMember:
             node_id=node_id,
             incarnation_id=identifier(plan.seed, f"incarnation/{node_id}"),
         )
-        # The identity in hellos. A machine that has lost its disk may use another incarnation here
-        # (faults/disk_loss.py).
+        # The identity that the machine states in its hellos. A machine that has lost its disk may state another
+        # incarnation (faults/disk_loss.py).
         self.says_it_is = self.identity
-        # The other incarnation of this machine: another process, with another disk.
+        # The other incarnation of this machine, if there is one: another process, with another disk.
         self.stand_in: MachineView | None = None
         self.image = DiskImage()
         self.logs = checks.logs
@@ -104,7 +104,7 @@ class SimMember:
         return self.scheduler.is_paused
 
     def initialize(self) -> None:
-        """Make the data folder in no time, and keep only what is durable."""
+        """Make the data folder while the simulated time stands still, and keep only what is durable."""
         aside = Immediately()
         files = SimFiles(self.image, self.world.plan.disks[self.node_id], self._disk_random, aside)
         outcome: list[BaseException | None] = []
@@ -157,7 +157,7 @@ class SimMember:
         header = outcome.snapshots.latest().header
         if self.files.has_read_short:
             world.cover("a member started from short reads")
-        # A requested read fault must not hit the reads of the checker.
+        # A read fault that was injected must not hit the reads of the checker.
         to_fail, self.image.fails_read_of = self.image.fails_read_of, None
         if self.is_damaged and not self.checks.is_whole(self, outcome):
             self.lose("its disk has lost what it said was synced")
@@ -180,7 +180,7 @@ class SimMember:
         self.settle("start")
 
     def _run(self, outcome: OpenedStorage) -> None:
-        """Make the node, its state machine and the service on top of it."""
+        """Make the node, its state machine and its service."""
         world = self.world
         if outcome.torn_bytes:
             world.cover("a torn tail was cut")
@@ -216,7 +216,7 @@ class SimMember:
         self.checks.damage_read(self, refusal)
 
     def lose(self, reason: str) -> None:
-        """End the process, and never start it again."""
+        """End the process, and never start the machine again."""
         self.world.note_world(f"{self.node_id} is lost for good: {reason}")
         self.world.cover("a member is lost for good")
         self.crash(power=False)
@@ -254,7 +254,7 @@ class SimMember:
             self.world.cover("a bit rotted")
 
     def _is_synced(self, folder: str) -> bool:
-        """Return True if a sync of the log that the disk calls successful has really synced it."""
+        """Note that the disk reports a successful sync of the log. Returns True if the folder really is synced."""
         assert self.files is not None
         self.checker.sync_ended()
         is_synced = self.files.is_synced(folder)
@@ -264,7 +264,7 @@ class SimMember:
 
     @property
     def current_term(self) -> int:
-        """The term of the node that runs here, or the last known term if none does."""
+        """The term of the node that runs here. If no node runs here, the last known term."""
         return self.node.core.term if self.node is not None else self.checker.term
 
     def state_words(self) -> str:
@@ -284,7 +284,7 @@ class SimMember:
         return self.clock.now()
 
     def clock_changed(self) -> None:
-        """Arm the timer again: the clock has jumped or runs at another rate, so deadlines may be due earlier."""
+        """Arm the timer again: the clock has jumped or runs at another rate, so a deadline may now be due earlier."""
         if self.node is not None and self.node.failure is None:
             self._arm()
 
@@ -340,7 +340,7 @@ class SimMember:
             self._stops_by = self.checker.now + self.world.plan.raft.outcome_wait_ns
 
     def call(self, what: str, action: Callable[[Node], None]) -> None:
-        """Run an action of a client, an operator or a fault on the node, then carry out the effects."""
+        """Run the action of a client, an operator or a fault on the node, then carry out the effects of the node."""
         assert self.node is not None
         if self.scheduler.postpones(self.call, what, action):
             return
@@ -358,7 +358,9 @@ class SimMember:
             self.settle(what, content)
 
     def _expire_later(self) -> None:
-        """Schedule the next expiry, as the host of a service does: a leader without writes looks for due sessions."""
+        """Schedule the next look for expired sessions and leases. The host of a real service does this regularly too,
+        so that a leader without writes also expires them.
+        """
         self.world.queue.at(self.clock.due(self.now() + EXPIRY_NS), self._expire, self.life)
 
     def _expire(self, life: int) -> None:
@@ -388,7 +390,7 @@ class SimMember:
         assert self.node is not None
         world = self.world
         due = self.clock.due(self.node.next_deadline)
-        if due <= world.queue.now:  # There are more entries to apply, and applying the last slice took time.
+        if due <= world.queue.now:  # More entries wait to be applied, and the last slice took time to apply.
             due = world.queue.now + world.plan.turn_ns
         if self._timer_at is not None and self._timer_at <= due:
             return
@@ -433,11 +435,11 @@ class SimMember:
         if self.node is node and effects.failure is None:
             if node.is_stopped and node.failure is None:
                 world.process_stopped(self)
-            else:  # The node may have failed since its effects were taken; its next effects report the failure.
+            else:  # The node may have failed after its effects were taken; its next effects report this failure.
                 self._arm()
 
     def _check_stop(self, node: Node) -> None:
-        """Check that a stopping node waits for nothing but its disk when the time for open requests is over.
+        """Check a node that was asked to stop: when the time for open requests is over, it may wait only for its disk.
 
         See docs/reference/specification.md#96-end-of-a-proposal.
         """
@@ -450,10 +452,11 @@ class SimMember:
         )
 
     def _check_failure(self, effects: Effects) -> None:
-        """Check that a node stops by itself after a failed sync or a read of rotten bytes, and sends nothing more.
+        """Check that a node stops by itself after a failed sync or a read of rotten bytes, and then sends nothing more.
 
-        It may also stop after a failed read, after a failed sync on which nothing relies (deletions, the ballast), or
-        because its peers know its member with another folder. It never stops by itself for any other reason.
+        A node may also stop by itself after a failed read, after a failed sync on which nothing relies (of deletions or
+        of the ballast), or because its peers know another data folder under its member id. It must not stop by itself
+        for any other reason.
 
         See docs/reference/specification.md#37-failed-sync.
         """
@@ -464,7 +467,7 @@ class SimMember:
             return
         require(not effects.send, "after a failure no promise leaves", self.node_id, effects.send)
         if self.has_read_damage:
-            # The process ends a moment later, so that it can report its end first.
+            # The process ends only after the present event, which still has to report the failure.
             self.world.queue.after(0, self._lose_process, self.life, str(effects.failure))
             return
         if isinstance(effects.failure.__cause__, IncarnationReplaced):

@@ -14,7 +14,7 @@ Link = tuple[str, str]
 
 
 class BlockedLinks:
-    """Counts the faults that block each direction. A direction is open again when all its faults have ended."""
+    """Counts the faults that block each directed link. A link is open again when all its faults have ended."""
 
     def __init__(self) -> None:
         self._count: dict[Link, int] = {}
@@ -26,12 +26,12 @@ class BlockedLinks:
         return bool(self._count)
 
     def add(self, links: Iterable[Link], count: int = 1) -> None:
-        """Cut each of these links `count` times. Each cut needs its own call of `remove`."""
+        """Cut each of these links `count` times. Each of the `count` cuts needs its own call of `remove`."""
         for link in links:
             self._count[link] = self._count.get(link, 0) + count
 
     def remove(self, links: Iterable[Link]) -> None:
-        """Undo one cut of each link. Links that have no cut any more are left alone."""
+        """Undo one cut of each link. Links without a cut stay as they are."""
         for link in links:
             left = self._count.get(link, 0) - 1
             if left > 0:
@@ -61,7 +61,7 @@ class SimNetwork:
         self.covered: set[str] = set()
 
     def send(self, sender: str, receiver: str, frame: bytes) -> None:
-        """Send one frame, which may arrive never, once or twice."""
+        """Send one frame. It may arrive twice, once, or not at all."""
         link = (sender, receiver)
         random = self._random.get(link)
         if random is None:
@@ -79,7 +79,7 @@ class SimNetwork:
             self._carry(link, frame, draws[2], draws[3] / plan.duplicate_rate, in_order=False)
 
     def _open(self, link: Link) -> Random:
-        """Draw what is fixed for a link, at its first frame. Returns the link's random stream."""
+        """Draw, at the first frame on a link, whether the link is slow. Returns the link's random stream."""
         random = stream(self._seed, f"net/{link[0]}>{link[1]}")
         self._random[link] = random
         slow = stream(self._seed, f"net/slow/{link[0]}>{link[1]}")
@@ -117,7 +117,7 @@ class SimNetwork:
         self._blocked.add(links, count)
 
     def mend(self, links: Iterable[Link]) -> None:
-        """Undo one `cut` of each of these links. Links that have no cut any more are left alone."""
+        """Undo one `cut` of each of these links. Links without a cut stay as they are."""
         self._blocked.remove(links)
 
     def is_cut(self, sender: str, receiver: str) -> bool:

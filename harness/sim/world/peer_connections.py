@@ -1,9 +1,9 @@
 """The connections of one simulated machine with others, as its transport would make them (`raft.runtime`).
 
-Frames are sent to the peers that the node wants, and to other machines whose calls this member has accepted. Two hellos
-come before the first frame of a connection. If either end refuses the other's hello, the caller tries again after a
-pause. When the node no longer wants a peer, both connections with it are closed, and the frames in flight to it are
-lost.
+Frames are sent to the peers that the node wants, and to other machines whose calls this member has accepted. The two
+ends of a connection exchange hellos before the first frame. If either end refuses the other's hello, the caller tries
+again after a pause. When the node no longer wants a peer, both connections between the two are closed, and all frames
+in flight on them are lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from harness.sim.world.context import MachineView, World
 from raft import Node, PeerRefused
 
 PAUSE_NS_MIN, PAUSE_NS_MAX = 50_000_000, 1_000_000_000
-"""Shortest and longest pause between two calls of a peer that refuses them. Each pause is twice as long as the last."""
+"""The shortest and the longest pause between two calls to a peer that refuses them. Each refusal doubles the pause."""
 
 HUNG_UP = "a connection to a former peer was closed"
 NO_WAY = "a member had no connection for its answer"
@@ -56,7 +56,7 @@ class PeerConnections:
                 raise Violation("peers understand each other", f"{caller.node_id} → {own_id}: {refused}") from refused
             world.cover(f"a hello was refused: {refused.code}")
             caller.connections.was_refused_by(own_id)
-            if refused.peer_id == own_id:  # The caller has refused this member's hello. Its call shows that it is up.
+            if refused.peer_id == own_id:  # The caller has refused this member's hello. The call shows that it is up.
                 self._hurry(caller.node_id)
             else:  # This member has refused the caller's hello. The caller reads the reason.
                 world.send_refusal(caller, own_id, refused.code)

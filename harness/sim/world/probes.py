@@ -1,6 +1,6 @@
-"""Probes around a node: on its log, on its state machine, and on the calls that the node takes.
+"""Probes around a node: on its log, on its state machine, and on the calls that the node accepts.
 
-The production objects do the work. A probe passes every call on, and reports the call to a watcher at once.
+The production objects do the work. A probe passes every call on to such an object, and reports the call to a watcher.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class LogProbe:
 
 
 class NodeProbe(Node):
-    """A Node that reports which reads and proposals it has taken."""
+    """A Node that reports which reads and proposals it has accepted."""
 
     read_asked: Callable[[int], None]
     proposed: Callable[[Sequence[int]], None]
@@ -176,7 +176,7 @@ class MachineWatcher(Protocol):
         """Note that a snapshot of the state was taken."""
 
     def restored(self) -> None:
-        """Note that the state was replaced by that of a snapshot."""
+        """Note that a snapshot has replaced the state."""
 
     def restore_given_up(self) -> None:
         """Note that a restore ended without replacing the state."""
@@ -208,12 +208,12 @@ class RestoreProbe:
 
 
 class StoreProbe(KvMachine):
-    """A KvMachine that covers a point when its fast loop has carried out several entries, each of them one put."""
+    """A KvMachine that covers a coverage point when its fast path has applied several entries of one put each."""
 
     def __init__(self, cover: Callable[[str], None] = lambda _: None, **options: Any) -> None:
         super().__init__(**options)
         self._cover = cover
-        self._left = 0  # How many of the entries with one put the general loop had to apply.
+        self._left = 0  # How many of the entries of one put each were left to the general path.
 
     def _apply_single_puts(self, rows: Sequence[Any]) -> list[list[Any]]:
         self._left = 0
@@ -251,7 +251,7 @@ class MachineProbe:
         return results
 
     def apply_batch(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
-        """See raft.node.apply. The entries are applied in runs, which end where the watcher looks at the state."""
+        """See raft.node.apply. The entries are applied in groups: a group ends where the watcher looks at the state."""
         results: list[Sequence[Any]] = []
         first = 0
         for end, entry in enumerate(entries, start=1):

@@ -1,4 +1,4 @@
-"""Decides when a process handles an event: at once, after a pause, or one by one if it is starved of processor time."""
+"""Decides when a process handles an event: at once, at the end of a pause, or after a wait for processor time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from harness.sim.engine.event_queue import Action, EventQueue
 class ProcessScheduler:
     """The scheduler of one process. Waiting events are handled in the order in which they came.
 
-    A pause holds all events until its end; then they are handled at once. A process that is starved of processor time
-    takes `service_ns` for each event, so that faster arrivals wait longer and longer.
+    During a pause all events wait; at its end they are handled at once. A process that is starved of processor time
+    takes `service_ns` for each event. If events arrive faster than it handles them, they wait longer and longer.
     """
 
     __slots__ = ("_is_on_turn", "_queue", "_turn", "_waiting", "paused_until", "service_ns")
@@ -30,12 +30,12 @@ class ProcessScheduler:
 
     @property
     def is_paused(self) -> bool:
-        """True while the process stands still."""
+        """True during a pause."""
         return self.paused_until > self._queue.now
 
     def postpones(self, action: Action, *arguments: Any) -> bool:
-        """Return True if `action(*arguments)` has to wait. When its turn comes, the action is called again, and then
-        this method returns False.
+        """Return True if `action(*arguments)` has to wait. The caller must then do nothing. Later, when it is the turn
+        of the action, the scheduler calls the action, and during this call the method returns False.
         """
         if self._is_on_turn or not (self._waiting or self.service_ns or self.paused_until > self._queue.now):
             return False
@@ -49,13 +49,13 @@ class ProcessScheduler:
         self.paused_until = max(self.paused_until, until)
 
     def quicken(self) -> None:
-        """Give the process all processor time: waiting events are handled, now or after the pause."""
+        """End the starvation: waiting events are handled now, or at the end of a pause."""
         self.service_ns = 0
         if self._waiting:
             self._plan_next()
 
     def wake(self) -> None:
-        """End pause and starvation: waiting events are handled now."""
+        """End a pause and the starvation: waiting events are handled now."""
         self.paused_until = 0
         self.quicken()
 

@@ -1,4 +1,4 @@
-"""The terms of one log and its hard state, as known from outside the member that has the log."""
+"""The terms and the hard state of one log, as an observer outside the member knows them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from raft import HardState, LogPosition, LogWrite
 
 
 class ShadowLog:
-    """The terms of one log: entries up to `base` are in a snapshot, `terms` are those behind it."""
+    """The terms of one log: a snapshot replaces the entries up to `base`; `terms` has the terms of later entries."""
 
     __slots__ = ("base", "hard_state", "terms")
 
@@ -19,7 +19,7 @@ class ShadowLog:
 
     @property
     def last_index(self) -> int:
-        """The end of the log, inclusive."""
+        """The index of the last entry."""
         return self.base.index + len(self.terms)
 
     def term_at(self, index: int) -> int | None:
@@ -30,7 +30,7 @@ class ShadowLog:
         return self.base.term if place == 0 else None
 
     def carry_out(self, write: LogWrite) -> None:
-        """Carry out one write of the node to its log."""
+        """Apply one write that the node makes to its log."""
         if write.hard_state is not None:
             self.hard_state = write.hard_state
         if write.reset is not None:

@@ -1,4 +1,4 @@
-"""Calls of a client about leases. Renewals that wait are sent together (`renewals`)."""
+"""Calls of a client about leases. Renewals that wait at the same time are sent together (`renewals`)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from kvstore.protocol.results import Answer, LeaseGranted, LeaseRevoked, LeasesR
 
 
 class LeaseCalls:
-    """The operations of a `Client` on leases. `Client` implements `ask`, `execute` and `renewals`. All of them need
-    feature level 2."""
+    """The operations of a `Client` on leases. All lease operations need feature level 2. `Client` implements `ask`,
+    `execute` and `renewals`."""
 
     @property
     @abstractmethod
@@ -42,9 +42,9 @@ class LeaseCalls:
     async def lease_grant(
         self, ttl_seconds: float, *, lease_id: int = 0, deadline_seconds: float | None = None
     ) -> LeaseGranted:
-        """Grant a lease that ends unless it is renewed in time. `lease_id` 0: the store picks the id.
+        """Grant a lease that ends unless it is renewed in time. If `lease_id` is 0, the store picks the id.
 
-        `Client.lease` also renews it and revokes it. Raises LeaseExists.
+        Raises LeaseExists. (`Client.lease` grants a lease, and also renews and revokes it.)
         """
         answer = await self.execute(
             LeaseGrant(lease_id, round(ttl_seconds * SECOND_NS)), deadline_seconds=deadline_seconds
@@ -53,10 +53,10 @@ class LeaseCalls:
         return answer.result
 
     async def lease_renew(self, lease_id: int, *, deadline_seconds: float | None = None) -> float:
-        """Renew a lease: it ends at the earliest after its whole time to live, which is returned, in seconds.
+        """Renew a lease: its time to live starts anew. Returns this time to live in seconds. Raises LeaseNotFound.
 
-        Renewals that wait at the same time are one command, which has the deadline of the client. A renewal with a
-        deadline of its own is a command of its own. Raises LeaseNotFound.
+        Renewals without `deadline_seconds` that wait at the same time are sent as one command, with the default
+        deadline of the client. A renewal with `deadline_seconds` is sent as a command of its own.
         """
         if deadline_seconds is not None:
             (ttl_ns,) = (await self._renew((lease_id,), deadline_seconds)).ttls_ns
@@ -89,7 +89,7 @@ class LeaseCalls:
     async def leases(
         self, *, after_id: int = 0, limit: int = PAGE_LEASES_MAX, deadline_seconds: float | None = None
     ) -> LeasePage:
-        """One page of the leases with ids above `after_id`, by id; at most 500."""
+        """One page of the leases with ids above `after_id`, ordered by id. A page has at most 500 leases."""
         request = leases_request(after_id, limit)
         response = await self.ask(request, deadline_seconds)
         return read_answer(response, decode_leases, has_effect=request.has_effect)

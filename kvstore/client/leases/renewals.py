@@ -1,7 +1,6 @@
-"""Renewals of leases in batches: all renewals of a client that wait become one command.
+"""Renewals of leases in batches: the waiting renewals of a client become one command of up to `RENEWALS_MAX` ids.
 
-One command of 1,000 ids costs a member about 1 ms at apply. The client sends one request, however many leases it keeps
-alive.
+One command of 1,000 ids costs a member about 1 ms at apply.
 `RenewalBatches` decides, without I/O, which ids are in which command. `Renewals` sends the commands: one at a time.
 """
 
@@ -23,7 +22,7 @@ RenewalError = OperationFailed | OutcomeUnknown
 
 
 class Renewed(NamedTuple):
-    """The end of one renewal: the lease's time to live in ns, or 0 if there is no such lease; or else the error."""
+    """How one renewal ended: with the lease's time to live in ns (0: there is no such lease), or with an error."""
 
     ticket: int
     lease_id: int
@@ -32,14 +31,14 @@ class Renewed(NamedTuple):
 
 
 class RenewalBatches:
-    """The renewals that wait, and those of the command under way. A lease may be renewed by several callers at once;
-    then it is in the command once."""
+    """The renewals that wait, and those of the command under way. If several callers renew one lease at the same time,
+    its id is in the command once."""
 
     def __init__(self, renewals_max: int = RENEWALS_MAX) -> None:
         self._renewals_max = renewals_max
         self._waiting: dict[int, int] = {}  # Ticket → lease id, in the order of arrival.
         self._under_way: dict[int, int] = {}
-        self._ids: tuple[int, ...] = ()  # Of the command under way.
+        self._ids: tuple[int, ...] = ()  # The ids in the command under way.
         self._last_ticket = 0
 
     def add(self, lease_id: int) -> int:

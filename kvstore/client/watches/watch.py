@@ -22,11 +22,12 @@ INITIAL_PAGE_KEYS = 1_000
 """How many records of the initial listing are read at once."""
 
 INITIAL_ATTEMPTS_MAX = 5
-"""How often an initial listing is begun, if the history at its revision is compacted before the watch stands."""
+"""How often the initial listing is tried. A try fails if the history at the revision of the listing is compacted before
+the watch has begun."""
 
 
 class WatchHost(Protocol):
-    """What moves the bytes of a watch."""
+    """The part of a client that a `Watch` uses."""
 
     def open_watch(self, stream: WatchStream) -> None:
         """Begin a watch. Raises ClientClosed, WrongContext."""
@@ -45,8 +46,8 @@ class Watch:
     """A watch during the block `async with client.watch(...) as watch`. It is an async iterator of changes, for one
     task at a time.
 
-    `revision`: everything up to this revision was given, so another watch may begin at `revision + 1`. It is 0 until
-    the initial listing was given.
+    `revision`: the caller has received all changes up to this revision, so another watch may begin at `revision + 1`.
+    It is 0 until the caller has received the whole initial listing.
     """
 
     def __init__(
@@ -56,13 +57,13 @@ class Watch:
         seconds: float,
         read_page: Callable[[Range], Awaitable[RangeResult]] | None = None,
     ) -> None:
-        """`seconds`: how long the begin of the watch may take. `read_page` reads a page of the initial listing; None if
+        """`seconds`: how long the watch may take to begin. `read_page` reads a page of the initial listing; None if
         there is no such listing."""
         self._host, self._spec, self._seconds, self._read_page = host, spec, seconds, read_page
         self._stream: WatchStream | None = None
-        self._page: RangeResult | None = None  # Of the initial listing: read, and not given.
-        self._groups: deque[tuple[int, tuple[Change, ...]]] = deque()  # Whole revisions, each with its number.
-        self._current: deque[Change] = deque()  # The rest of a revision that is being given.
+        self._page: RangeResult | None = None  # A page of the initial listing that the caller has yet to receive.
+        self._groups: deque[tuple[int, tuple[Change, ...]]] = deque()  # (revision, all its changes)
+        self._current: deque[Change] = deque()  # The changes of `_current_revision` that the caller has yet to receive.
         self._current_revision = 0
         self._is_read = False  # Some task waits for changes.
         self.revision = 0
@@ -90,7 +91,7 @@ class Watch:
         return self
 
     async def __anext__(self) -> Change:
-        """The next change. Raises RevisionCompacted if changes were lost to compaction; then the watch has ended."""
+        """The next change. If changes were lost to compaction, the watch ends and RevisionCompacted is raised."""
         while not self._current:
             self._current_revision, changes = await self._next_group()
             self._current.extend(changes)
@@ -100,11 +101,12 @@ class Watch:
         return change
 
     def batches(self) -> AsyncIterator[tuple[Change, ...]]:
-        """The changes of one revision after the other. The initial listing comes page by page."""
+        """Iterate over tuples: each tuple has all changes of one revision. The initial listing comes page by page."""
         return _Batches(self)
 
     async def next_batch(self) -> tuple[Change, ...]:
-        """The changes of the next revision, or the rest of a revision of which some changes were given."""
+        """All changes of the next revision. If `__anext__` has returned only some changes of a revision, the rest of
+        its changes."""
         if self._current:
             revision, changes = self._current_revision, tuple(self._current)
             self._current.clear()
@@ -159,11 +161,11 @@ class Watch:
             self._is_read = False
 
     async def _take_page(self, page: RangeResult) -> None:
-        """Give a page of the initial listing, and read the next one, at the same revision."""
+        """Queue `page` of the initial listing for the caller, and read the next page at the same revision."""
         assert self._read_page is not None
         assert self._stream is not None
         following: RangeResult | None = None
-        listed = self._stream.begins_at - 1  # The revision of the listing. Later pages carry the present revision.
+        listed = self._stream.begins_at - 1  # The revision of the listing. `page.revision` may be a later one.
         if page.more and page.items:
             start = page.items[-1].key + b"\0"
             following = await self._read_page(Range(start, self._spec.end, INITIAL_PAGE_KEYS, revision=listed))
@@ -180,7 +182,7 @@ class Watch:
 
 
 class _Batches:
-    """What `Watch.batches` returns. It is no generator, because nobody has to close it."""
+    """The iterator that `Watch.batches` returns. Unlike an async generator, it need not be closed."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch

@@ -1,7 +1,7 @@
-"""One watch of a client, without I/O: what was received and not yet read, and where to go on.
+"""One watch of a client, without I/O: the changes that were received and not yet read, and the revision to continue at.
 
-A stream knows the revision up to which it has received everything, and begins there again at another member. So it
-neither repeats nor misses a change.
+A stream knows the revision up to which it has received all changes. At another member it continues after this revision,
+so it neither repeats nor misses a change.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from raft import ProtocolError
 
 
 class WatchCarrier(Protocol):
-    """The connection on which a watch stands. `watches`: by request id; also streams that have left this connection.
-    `heard_at`: when its member was last heard, in monotonic ns."""
+    """A connection to a member that serves watches. `watches`: the streams by request id. A stream that continues at
+    another member stays there until this member confirms. `heard_at`: when bytes last came (monotonic ns)."""
 
     watches: dict[int, WatchStream]
     heard_at: int
@@ -32,7 +32,7 @@ class WatchCarrier(Protocol):
 
 
 class WatchBatch(NamedTuple):
-    """Changes of whole revisions, up to `revision`; none if only the progress is reported."""
+    """All changes of one or more revisions, up to `revision`. Without changes, the batch only reports progress."""
 
     changes: tuple[Change, ...]
     revision: int
@@ -49,27 +49,28 @@ class StreamState(enum.Enum):
 
 
 class WatchStream:
-    """One watch. `next_revision` is the first revision that was not received in whole; 0 before the watch has begun.
+    """One watch. `next_revision`: the first revision of which the stream does not have all changes. It is 0 until the
+    watch has begun, if the watch begins with the next change.
 
-    `error`: why it has ended; it is to be raised after the received batches are taken.
+    `error`: why the watch has ended; `take` raises it after the last received batch.
     """
 
     def __init__(self, spec: WatchSpec) -> None:
         self.spec = spec
         self.state = StreamState.WAITING
         self.next_revision = spec.from_revision
-        # The first revision whose changes this watch gives, as the first member that accepted it said; 0 until then.
+        # The first revision whose changes this watch gives. Set when the first member accepts the watch; 0 until then.
         self.begins_at = 0
         self.error: OperationFailed | None = None
-        self.last_refusal: OperationFailed | None = None  # Of an attempt that is repeated.
+        self.last_refusal: OperationFailed | None = None  # Why the client has to ask a member again.
         self.connection: WatchCarrier | None = None
         self.watch_id = 0
         self.not_before = 0  # The end of a pause (monotonic ns).
         self.failures = 0
         self._batches: deque[WatchBatch] = deque()
-        self._held_bytes = 0  # Received, and not taken.
-        self._unreturned = 0  # Taken, and not given back to the member.
-        self._part: list[Change] = []  # Of a revision whose end was not received.
+        self._held_bytes = 0  # Bytes that were received and not yet taken.
+        self._unreturned = 0  # Bytes that were taken and not yet returned to the member's window.
+        self._part: list[Change] = []  # The changes so far of a revision whose end was not yet received.
         self._part_cost = 0
 
     @property
@@ -98,12 +99,12 @@ class WatchStream:
         return batch
 
     def request_spec(self) -> WatchSpec:
-        """What to ask of the next member. What was received and not taken reduces the window."""
+        """The watch to request from the next member. Bytes that were received and not yet taken reduce its window."""
         window_bytes = max(1, self.spec.window_bytes - self._held_bytes)
         return replace(self.spec, from_revision=self.next_revision, window_bytes=window_bytes)
 
     def receive(self, message: Events, revision: int) -> bool:
-        """Add received changes; False if they do not complete a revision. Raises ProtocolError."""
+        """Add received changes. Returns False if they do not complete a revision. Raises ProtocolError."""
         first = message.changes[0].revision
         if self.state is not StreamState.OPEN or first < self.next_revision:
             raise ProtocolError(f"a watch from revision {self.next_revision} was sent one of revision {first}")
@@ -124,7 +125,7 @@ class WatchStream:
         self._add(WatchBatch((), revision, 0))
 
     def leave(self) -> None:
-        """Wait for another member."""
+        """Leave the present member, and wait for another one."""
         self.state, self.connection, self.watch_id = StreamState.WAITING, None, 0
         self._unreturned = 0
         self._forget_part()

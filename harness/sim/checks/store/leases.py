@@ -1,7 +1,8 @@
-"""What owners of leases and locks may believe, compared with when leases really end.
+"""Compares what owners of leases and locks may believe with the times at which leases really end.
 
-The replay says when a lease ends. The owner counts on its own clock: from when it *sent* the last renewal that was
-answered, less the drift of two clocks. Rates count only if all clocks keep to their bound.
+The replay determines when a lease ends. The owner measures the time to live by its own clock, from the time at which it
+*sent* the last renewal that was answered, and allows for the drift of two clocks. The times are compared only if all
+clocks keep to their bound on drift.
 
 See docs/concepts/leases.md#what-a-lease-promises and docs/concepts/locks.md#what-a-lock-promises.
 """
@@ -24,10 +25,10 @@ ONE_OWNER = "at most one program believes that it holds a lock"
 GUARDED = "a guarded write of a program that has lost its lock is refused"
 
 DRIFT_SHARE_MAX = 0.02
-"""By how much less than the time to live an owner counts: the clocks of both sides may drift by 1 %."""
+"""The share of the time to live that an owner does not rely on, because two clocks may drift by 1 % each."""
 
 LEASE_DIGITS = 16
-"""The digits of a lease id in the key of a contender."""
+"""The number of digits of the lease id in the key of a contender."""
 
 
 @dataclass(slots=True)
@@ -45,18 +46,18 @@ class Term:
         return self.now() < self.expires_at
 
     def renewed(self, sent_at: int) -> None:
-        """Note that a renewal was answered, which was sent at `sent_at`."""
+        """Note that the renewal that was sent at `sent_at` has been answered."""
         self.expires_at = max(self.expires_at, safe_end(sent_at, self.ttl_ns))
 
 
 def safe_end(sent_at: int, ttl_ns: int) -> int:
-    """Until when a lease certainly lives that was granted or renewed by a request sent at `sent_at`."""
+    """The time until which a lease certainly lives if a request sent at `sent_at` granted or renewed it."""
     return sent_at + int(ttl_ns * (1 - DRIFT_SHARE_MAX))
 
 
 @dataclass(slots=True)
 class Holding:
-    """A lock that a program holds, as it believes while its term lasts."""
+    """A lock that a program has obtained. The program may believe that it holds the lock while `term.is_believed`."""
 
     name: bytes
     key: bytes
@@ -65,7 +66,7 @@ class Holding:
 
 
 class LeaseChecker:
-    """Follows the leases and locks of a run. `trusts_clocks`: all clocks keep to their bound on drift.
+    """Follows the leases and locks of a run. `trusts_clocks`: True if all clocks keep to their bound on drift.
 
     `cover` is called with coverage points. `replay` reports the ends of leases to `ended`.
     """
@@ -76,14 +77,14 @@ class LeaseChecker:
         self._terms: dict[int, Term] = {}
         self._ended: dict[int, EndedLease] = {}
         self._holdings: dict[bytes, list[Holding]] = {}
-        self._owned: dict[bytes, int] = {}  # By name: the fence of its first owner.
-        self._fences: dict[bytes, int] = {}  # By name: the greatest fence of any first of the line.
+        self._owned: dict[bytes, int] = {}  # By lock name: the fence of the first owner.
+        self._fences: dict[bytes, int] = {}  # By lock name: the greatest fence that was ever first in the line.
         self._followed = 0  # The lines are checked up to this revision.
 
     # Leases.
 
     def granted(self, term: Term) -> None:
-        """Note that an owner has heard of its lease."""
+        """Note that an owner has learned that its lease was granted."""
         self._terms[term.lease_id] = term
         self._check_belief(term)
 
@@ -96,7 +97,7 @@ class LeaseChecker:
             self._check_belief(term)
 
     def _check_belief(self, term: Term) -> None:
-        """Check, if all clocks keep to their bound, that the owner of an expired lease does not believe in it."""
+        """If all clocks keep to their bound, check that the owner of an expired lease no longer believes in it."""
         lease = self._ended.get(term.lease_id)
         if lease is None or not lease.is_expired or not self._trusts_clocks:
             return
@@ -110,8 +111,8 @@ class LeaseChecker:
         return lease_id in self._ended
 
     def renewal_answered(self, term: Term, ttl_ns: int, sent_at: int, *, had_ended: bool) -> None:
-        """Check the answer to a renewal that was sent at `sent_at` (ns of the owner's clock). `ttl_ns` 0: there is no
-        such lease. `had_ended`: the lease had ended when the renewal was sent."""
+        """Check the answer to a renewal that was sent at `sent_at` (ns of the owner's clock). `ttl_ns` is 0 if the
+        answer says that there is no such lease. `had_ended`: True if the lease had ended when the renewal was sent."""
         lease_id = term.lease_id
         if ttl_ns:
             require(not had_ended, NO_LATE_RENEWAL, f"lease {lease_id}, which ended as {self._ended.get(lease_id)}")
@@ -122,8 +123,8 @@ class LeaseChecker:
             self._cover("a renewal came after the end of its lease")
 
     def read(self, revision: int, keys: Sequence[tuple[bytes, int]]) -> None:
-        """Check records that were read at a revision: (key, lease id) of each. None belongs to a lease that had ended
-        then."""
+        """Check the records that were read at a revision: none may belong to a lease that had ended by then. `keys`:
+        (key, lease id) of each record."""
         for key, lease_id in keys:
             end = self._ended.get(lease_id)
             if end is not None and end.revision <= revision:
@@ -132,7 +133,7 @@ class LeaseChecker:
     # Locks.
 
     def obtained(self, holding: Holding, revision: int) -> None:
-        """Check a program that was told, by an answer of this revision, that it is the first of the line."""
+        """Check that a program is really the first in the line, as an answer at `revision` has told it."""
         line = self.line_at(holding.name, revision)
         first = min(line, key=lambda row: row[1][1], default=None)
         require(
@@ -150,17 +151,17 @@ class LeaseChecker:
         others.append(holding)
 
     def released(self, holding: Holding) -> None:
-        """Note that a program does not believe in its lock any more."""
+        """Note that a program no longer believes that it holds a lock."""
         self._holdings[holding.name].remove(holding)
 
     def line_at(self, name: bytes, revision: int) -> list[tuple[bytes, Any]]:
-        """The contenders for a name, with their records, as of a revision."""
+        """The keys of the contenders for a name, with their records, as of a revision."""
         start, size = name + b"/", len(name) + 1 + LEASE_DIGITS
         rows = self.replay.state_at(start, name + b"0", revision)
         return [(key, record) for key, record in rows if len(key) == size]
 
     def follow(self, names: Sequence[bytes]) -> None:
-        """Check the lines of these names up to the newest revision: the fence of the first of the line only rises."""
+        """Check the lines of these names up to the newest revision: the first fence in a line must never fall."""
         for revision in range(self._followed + 1, self.replay.revision + 1):
             for name in names:
                 if any(event.key.startswith(name + b"/") for event in self.replay.events(revision)):
@@ -171,7 +172,9 @@ class LeaseChecker:
         self._followed = self.replay.revision
 
     def guarded(self, holding: Holding, revision: int, *, succeeded: bool) -> None:
-        """Check the answer to a guarded write, at its revision: it was carried out only if the key was still there."""
+        """Check the answer to a guarded write: the write must have been carried out if the contender's key was still
+        there at the revision of the answer, and must have been refused otherwise.
+        """
         record = self.replay.record_at(holding.key, revision)
         owns = record is not None and record[1] == holding.fence
         require(succeeded == owns, GUARDED, f"{holding} was answered {succeeded} at {revision}: {record}")

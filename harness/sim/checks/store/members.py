@@ -1,4 +1,4 @@
-"""Compares the store of each member with the replay: its history, its reads at old revisions, and its leases."""
+"""Compares the store of each member with the replay: history, reads at old revisions, leases and records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READ_SHARE = 0.2
 
 
 class _Seen:
-    """What was compared of one member. `history`: the object whose events below `number` were compared."""
+    """How far one member was compared. `history`: the object whose events below `number` were compared."""
 
     def __init__(self) -> None:
         self.history: Any = None
@@ -52,7 +52,7 @@ class StoreChecker:
             self._read_old(member.node_id, machine)
 
     def _compare_history(self, node_id: str, machine: KvMachine, seen: _Seen) -> None:
-        """Compare the events that were not compared yet: each revision has all of its events, in order, each once."""
+        """Compare the new events of a member: each revision must have exactly its events, once and in order."""
         history, replay = machine.history, self._replay
         if seen.history is not history:
             seen.history, seen.number = history, history.first_number
@@ -101,7 +101,7 @@ class StoreChecker:
                 broken(IS_REPLAY, words)
 
     def _read_old(self, node_id: str, machine: KvMachine) -> None:
-        """Read a key and a range at some revision, also at one that is not kept or not reached."""
+        """Read a key and a range at some revision. The revision may be one that is compacted or not yet reached."""
         random, replay = self._random, self._replay
         if not replay.known_keys():
             return

@@ -1,6 +1,6 @@
-"""A watch is the history: every change of its keys from its first revision on, whole revisions in order, each once.
+"""Checks that a watch shows the history of its keys: every change from its first revision on, in order, each once.
 
-The messages of each watch are compared with the replay. A watch may begin, and go on, at any member.
+The messages of each watch are compared with the replay. A watch may begin at any member, and may go on at any other.
 
 See docs/concepts/watches.md#what-a-watch-promises and docs/reference/specification.md#messages-of-a-watch.
 """
@@ -24,7 +24,7 @@ ENDS_RIGHT = "a watch ends only if a change that it needs is not kept any more, 
 COST = "a message of a watch costs its window what it holds"
 
 MESSAGE_BYTES_MAX = 1 << 20
-"""Only a revision of more than this is split."""
+"""Only a revision with more bytes than this is split into several messages."""
 
 EVENT_COST_MIN = 64
 
@@ -40,9 +40,9 @@ class Flag(IntFlag):
 
 @dataclass(slots=True)
 class FollowedWatch:
-    """One watch, over all members at which it stood. `next_revision` is the first one that was not received in whole.
+    """One watch, over all members that have served it. `next_revision`: the first revision not yet received in whole.
 
-    It is 0 before some member has accepted a watch that begins with the next change.
+    If the watch is to begin with the next change, `next_revision` is 0 until a member has accepted the watch.
     """
 
     name: str
@@ -50,8 +50,9 @@ class FollowedWatch:
     end: bytes | None
     flags: Flag
     next_revision: int
-    window_bytes: int = 0  # What the member may still send, if no revision was begun.
-    part: list[tuple[int, Any]] = field(default_factory=list)  # Received events of a revision without its end.
+    window_bytes: int = 0  # While this is above 0, the member may begin to send another revision.
+    # The events received of a revision whose end has not arrived.
+    part: list[tuple[int, Any]] = field(default_factory=list)
 
     def wants(self, event: Event) -> bool:
         """True if the event is in the range of the watch, and no filter leaves it out."""
@@ -66,7 +67,7 @@ class WatchChecker:
         self._replay, self._cover = replay, cover
 
     def created(self, watch: FollowedWatch, present: int, next_revision: int) -> None:
-        """Check the answer to the request of a watch. `present`: the revision of the member."""
+        """Check the answer to a request for a watch. `present`: the revision of the member that answers."""
         self._check_committed(watch, present)
         wanted = watch.next_revision or present + 1
         require(next_revision == wanted, BEGINS_RIGHT, f"{watch} was to begin at {wanted}, and at {next_revision}")
@@ -108,7 +109,7 @@ class WatchChecker:
             broken(IS_HISTORY, f"{watch} received {received} up to {revision}, the replay has {wanted}")
 
     def progress(self, watch: FollowedWatch, revision: int) -> None:
-        """Check a message of progress: nothing that the watch wants is left out up to this revision."""
+        """Check a message of progress: the watch has received every event that it wants up to this revision."""
         self._check_committed(watch, revision)
         require(not watch.part, PROGRESS_IS_TRUE, f"{watch} was told {revision} within a revision")
         require(revision + 1 >= watch.next_revision, PROGRESS_IS_TRUE, f"{watch} was told {revision}")
@@ -122,9 +123,10 @@ class WatchChecker:
         watch.next_revision = revision + 1
 
     def compacted(self, watch: FollowedWatch, oldest_revision: int) -> None:
-        """Check the end of a watch, or its refusal, because of a compaction.
+        """Check a watch that a compaction has ended, or that was refused because of a compaction.
 
-        Some revision that it needs is not kept any more. `oldest_revision`: every event from this revision on is kept.
+        Some revision that the watch needs must no longer be kept. `oldest_revision`: every event from this revision on
+        is kept.
         """
         require(
             watch.next_revision < oldest_revision <= self._replay.first_revision,
@@ -133,7 +135,7 @@ class WatchChecker:
         )
 
     def moved(self, watch: FollowedWatch, window_bytes: int) -> None:
-        """Note that the watch goes on at another connection, from its first revision that was not received in whole."""
+        """Note that the watch goes on over another connection, from the first revision not yet received in whole."""
         watch.part.clear()
         watch.window_bytes = window_bytes
 
@@ -157,7 +159,7 @@ def _revision_of(item: Sequence[Any]) -> int:
 
 
 def _item(watch: FollowedWatch, revision: int, event: Event) -> list[Any]:
-    """The event as it is to be on the wire."""
+    """The event in its form on the wire."""
     what = revision if event.after is None else list(event.after)
     if not watch.flags & Flag.PREVIOUS:
         return [event.key, what]
