@@ -1,1 +1,1 @@
-"""Highwatermark beside etcd and PySyncObj, in one run on one machine: `make bench`. See README.md in this folder."""
+"""Compares Highwatermark with etcd and PySyncObj in one run on one machine (`make bench`). See README.md."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run a plan, and write its results."""
+"""`python -m benchmarks`: carries out a plan of measurements, and writes the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.measure.machine import describe, is_real_disk
 from benchmarks.systems.run import etcd_version, missing
 
 REPETITIONS_MIN = 3
-"""The fewest repetitions of a run that becomes `latest.json`: with fewer, a median means little."""
+"""The fewest repetitions of a run whose results become `latest.json`, because a median of fewer means little."""
 
 RESULTS = Path(__file__).resolve().parent / "results"
 FALLBACK_FOLDER = Path(__file__).resolve().parent.parent / "build"
@@ -56,9 +56,9 @@ def main(
 ) -> None:
     """Measure Highwatermark, etcd and PySyncObj in turns on this machine.
 
-    Writes DATE.json, DATE.md and plots to the results folder. A whole plan of at least three repetitions also becomes
-    latest.json and latest.md there; a narrowed run does not, unless --out names another folder. --smoke writes nothing
-    without --out.
+    Writes DATE-PLAN.json, DATE-PLAN.md and plots to the results folder. A whole plan with at least three repetitions is
+    also written to latest.json and latest.md; any other run is written to these files only with --out. --smoke writes
+    nothing without --out.
     """
     plan = narrowed(
         PLANS[plan_name](),
@@ -104,7 +104,10 @@ def main(
 
 
 def data_folder(given: Path | None) -> Path:
-    """Return the folder for the data of the servers. It is on a real disk: in memory a sync would cost nothing."""
+    """Return the folder for the servers' data: `given`, or else a folder on a real disk.
+
+    On a file system in memory a sync costs nothing, so such a `given` folder causes a warning.
+    """
     if given is not None:
         given.mkdir(parents=True, exist_ok=True)
         if not is_real_disk(given):
@@ -118,8 +121,9 @@ def data_folder(given: Path | None) -> Path:
 
 
 def write(document: dict[str, object], out: Path, stem: str, *, latest: bool) -> None:
-    """Write the raw rows, the report and the plots. With `latest`, write rows and report also as `latest.json` and
-    `latest.md`.
+    """Write the raw rows, the report and the plots.
+
+    With `latest`, also write the rows and the report to `latest.json` and `latest.md`.
     """
     out.mkdir(parents=True, exist_ok=True)
     rows = document["rows"]

@@ -1,8 +1,8 @@
 """`hwm-harness`: break a cluster on purpose, and remember what clients saw.
 
-Exit codes: 0: the run ended as it must (and, with --audit, its history is linearizable); 3: it did not (an acknowledged
-write was lost, states differ, or there was a violation); 4: the audit is undecided; 2: bad input; 1: the harness could
-not go on; 74: as 0, but the result could not be written to stdout.
+Exit codes: 0: the run is sound (and, with --audit, its history is linearizable); 1: an error stopped the harness or the
+audit; 2: bad input; 3: the run is not sound, or its history is not linearizable; 4: the audit is undecided; 74: as 0,
+but the result could not be written to stdout.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _faults = click.option(
     "--faults",
     default="none",
     show_default=True,
-    help="A comma list of kinds (`hwm-harness faults` has them); or none; or all that this machine can make.",
+    help="A comma-separated list of kinds of faults (`hwm-harness faults` lists them); `none`; or `all`, which means "
+    "all kinds that this machine can make.",
 )
 _interval = click.option(
     "--fault-every",
@@ -52,10 +53,10 @@ _interval = click.option(
     type=click.FloatRange(0.5, 600),
     default=2.5,
     show_default=True,
-    help="Seconds from one fault to the next, about.",
+    help="About how many seconds pass from the start of one fault to the start of the next.",
 )
 _clients = click.option("--clients", type=int, default=12, show_default=True, help="Concurrent clients.")
-_keys = click.option("--keys", type=int, default=24, show_default=True, help="Keys that they contend for.")
+_keys = click.option("--keys", type=int, default=24, show_default=True, help="Keys for which the clients contend.")
 _in_flight = click.option(
     "--in-flight", type=int, default=1, show_default=True, help="Operations that each client has open at a time."
 )
@@ -64,20 +65,23 @@ _read_ways = click.option(
     "--read-ways",
     default=str(USUAL_READ_MODES),
     show_default=True,
-    help="Shares of the reads that are asked for by lease, on followers, of a bounded age, local; the rest, or with "
-    "none all, is linearizable by a round. With lease, members get --lease-reads.",
+    help="Shares of the reads, by read mode. All other reads are linearizable by a round of heartbeats; with `none`, "
+    "all reads are. A share for `lease` starts the members with --lease-reads.",
 )
 _services = click.option(
     "--services",
     default=str(NO_SERVICES),
     show_default=True,
-    help="Workers beside the load, recorded too: watches=100,leases=4,locks=4,ranges=2.",
+    help="Numbers of further workers, as in watches=100,leases=4,locks=4,ranges=2. Their operations are recorded too.",
 )
 _rate = click.option("--rate", type=float, default=0.0, help="Operations per second over all clients; 0: no cap.")
 
 
 class LazyGroup(click.Group):
-    """Imports the commands that run the core in this process only when they are used."""
+    """Imports the modules of the commands in `lazy` only when a command is looked up, and not with this module.
+
+    These commands run the Raft core in this process.
+    """
 
     lazy: dict[str, str] = {  # noqa: RUF012 - click's own style
         "simulate": "harness.sim.cli:simulate",
@@ -117,7 +121,7 @@ def harness() -> None:
 @_clients
 @_keys
 @_in_flight
-@click.option("--bulk", type=int, default=0, help="Full load of puts and gets in bulks of so many; 0: mixed load.")
+@click.option("--bulk", type=int, default=0, help="Put and get in bulks of this many keys; 0: mixed load.")
 @_format
 @_rate
 @_read_ways
@@ -127,7 +131,7 @@ def harness() -> None:
     type=click.Choice(["small", "usual"]),
     default="small",
     show_default=True,
-    help="`small`: segments and snapshots so small that all of their life happens within seconds.",
+    help="`small`: limits so small that segments and snapshots are written and deleted within seconds.",
 )
 @click.option(
     "--ready-seconds",
@@ -136,7 +140,7 @@ def harness() -> None:
     show_default=True,
     help="How long to wait for the cluster to become ready.",
 )
-@click.option("--audit", "and_audit", is_flag=True, help="Then check the history with hwm-audit.")
+@click.option("--audit", "and_audit", is_flag=True, help="After the run, check its history with hwm-audit.")
 @_json
 def run(
     nodes: int,
@@ -158,7 +162,7 @@ def run(
     and_audit: bool,
     as_json: bool,
 ) -> None:
-    """Start NODES servers, load them, break them, heal them, and record every operation."""
+    """Start NODES servers, put them under load, inject faults, let them recover, and record every operation."""
     modes = ReadModes.parse(read_ways)
     kinds, machine = usable_faults(faults, lease_reads=modes.lease > 0 and not bulk)
     plan = plan_faults(seed=seed, seconds=seconds, kinds=kinds, interval_seconds=interval_seconds)
@@ -197,11 +201,11 @@ def run(
 
 
 @harness.command()
-@click.option("--kills", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Go on until so many.")
+@click.option("--kills", type=click.IntRange(1, 100_000), default=100, show_default=True, help="Processes to kill.")
 @click.option("--seconds", type=float, default=30.0, show_default=True, help="How long the load of each run lasts.")
-@click.option("--faults", default="kill,pause,partition", show_default=True, help="As of `run`.")
+@click.option("--faults", default="kill,pause,partition", show_default=True, help="As for `run`.")
 @_interval
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the first run; the next has the next.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the first run; each later run adds 1.")
 @_out
 @_clients
 @_keys
@@ -229,7 +233,7 @@ def soak(
     and_audit: bool,
     as_json: bool,
 ) -> None:
-    """Run after run, of 3 and of 5 members in turn, until KILLS processes were killed; then one audit of all."""
+    """Record runs, alternately with 3 and 5 members, until KILLS processes were killed; then audit all runs at once."""
     modes = ReadModes.parse(read_ways)
     kinds, machine = usable_faults(faults, lease_reads=modes.lease > 0)
     plan = Soak(
@@ -270,7 +274,8 @@ def soak(
 def failover(kills: int, nodes: int, is_half_open: bool, out: Path | None, as_json: bool) -> None:
     """Measure the time from kill -9 of the leader to the next acknowledged write.
 
-    Two clusters take turns: in one the members are told when the leader's connections end, in the other they are not.
+    The kills alternate between two clusters. In the first, a follower campaigns soon after its connections with the
+    leader have ended; in the second, it waits for its election time-out (`hwm serve --no-leader-loss-hint`).
     """
     result = run_until_signal(
         lambda: measure_failover(kills=kills, nodes=nodes, out=out, console=_words(), is_half_open=is_half_open)
@@ -282,16 +287,20 @@ def failover(kills: int, nodes: int, is_half_open: bool, out: Path | None, as_js
 
 
 @harness.command()
-@click.option("--minutes", type=click.FloatRange(0.1, 24 * 60), default=10.0, show_default=True, help="With strangers.")
+@click.option(
+    "--minutes", type=click.FloatRange(0.1, 24 * 60), default=10.0, show_default=True, help="Time with strangers."
+)
 @click.option(
     "--seed", type=int, default=1, show_default=True, help="Seed for the workload, the kills and the strangers."
 )
 @_out
 @_clients
 @_json
-@click.option("--only", default=",".join(KIND_NAMES), help="A comma list of kinds of strangers; all by default.")
+@click.option(
+    "--only", default=",".join(KIND_NAMES), help="A comma-separated list of kinds of strangers; by default all."
+)
 def hostile(minutes: float, seed: int, out: Path, clients: int, only: str, as_json: bool) -> None:
-    """Run a cluster among strangers who send nonsense to every port, and kill members, beside honest clients."""
+    """Run a cluster with honest clients while strangers send nonsense to every port and members are killed."""
     kinds = [name.strip() for name in only.split(",")]
     result = run_hostile(out=out, seconds=60 * minutes, seed=seed, clients=clients, kinds=kinds, console=_words())
     if as_json:
@@ -307,7 +316,7 @@ def hostile(minutes: float, seed: int, out: Path, clients: int, only: str, as_js
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Keep the members' logs and data here.")
 @_json
 def rolling_restart(rounds: int, nodes: int, out: Path | None, as_json: bool) -> None:
-    """Stop and start every member in turn, while clients write: what fails, and how long writes stand still."""
+    """Restart every member in turn while clients write, and measure how many writes fail and how long none succeeds."""
     result = run_until_signal(lambda: measure_rolling(rounds=rounds, nodes=nodes, out=out, console=_words()))
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
@@ -318,7 +327,7 @@ def rolling_restart(rounds: int, nodes: int, out: Path | None, as_json: bool) ->
 @harness.command()
 @_json
 def faults(as_json: bool) -> None:
-    """List all kinds of faults, and which of them this machine, and this user, can make. Each is tried."""
+    """List all kinds of faults, and try which of them this user can make on this machine."""
     unavailable = detect_capabilities(KINDS).unavailable
     if as_json:
         click.echo(json.dumps({kind: unavailable.get(kind) for kind in KINDS}, indent=2))
@@ -332,7 +341,7 @@ def faults(as_json: bool) -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 @_json
 def report(folder: Path, as_json: bool) -> None:
-    """Sum up a recorded run again, from its files."""
+    """Print the report of a recorded run again, from the files of the run."""
     summary = report_on(folder)
     if as_json:
         click.echo(json.dumps(summary.to_json(), indent=2))
@@ -344,7 +353,7 @@ def report(folder: Path, as_json: bool) -> None:
 @harness.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 def close(folder: Path) -> None:
-    """Repair the history of a killed run: operations in flight are recorded as unknown."""
+    """Repair the history of a killed run: record operations that were in flight as `unknown`."""
     added = close_unfinished_run(folder)
     click.echo(f"{folder}: {added} operations recorded as unknown" if added else f"{folder}: nothing to do")
 
@@ -352,9 +361,11 @@ def close(folder: Path) -> None:
 @harness.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("demo-run"), show_default=True)
 @click.option("--seed", type=int, default=7, show_default=True)
-@click.option("--seconds", type=click.FloatRange(8, 600), default=10.0, show_default=True, help="Of load.")
+@click.option(
+    "--seconds", type=click.FloatRange(8, 600), default=10.0, show_default=True, help="How long the load lasts."
+)
 def demo(out: Path, seed: int, seconds: float) -> None:
-    """Three servers, twelve clients, two leaders killed with kill -9, and the audit: once green, once red."""
+    """Run 3 servers and 12 clients, kill the leader twice, and audit the history: first as recorded, then falsified."""
     run_demo(out, seed=seed, seconds=seconds, console=_data())
 
 
@@ -372,7 +383,7 @@ def _end(error: Exception, exit_code: int) -> NoReturn:
 
 
 def main() -> None:
-    """The console script: every error is a sentence, never a traceback."""
+    """The console script. It prints a HarnessError as a sentence, without a traceback."""
     end_with_true_exit_code(_run)
 
 

@@ -21,7 +21,7 @@ class BadInput(HarnessError):
 
 
 class NodeDied(HarnessError):
-    """A member ended by itself, without a fault that allows it."""
+    """A member ended by itself, although no fault allowed that."""
 
     def __init__(self, node_id: str, exit_code: int, log_path: Path, tail: str) -> None:
         self.node_id, self.exit_code, self.log_path, self.tail = node_id, exit_code, log_path, tail
@@ -35,7 +35,7 @@ class NodeDied(HarnessError):
 
 
 class NotReady(HarnessError):
-    """The cluster did not come up, or did not come back, in time."""
+    """The cluster was not ready in time, at its start or after faults."""
 
     def __init__(self, what: str, waited_seconds: float, folder: Path) -> None:
         self.what, self.waited_seconds, self.folder = what, waited_seconds, folder

@@ -1,7 +1,7 @@
-"""Raft: the consensus protocol. Outside `raft.runtime` it uses no clock, no socket, no file and no global randomness.
+"""Raft: the consensus protocol. No module outside `raft.runtime` uses a clock, a socket, a file or global randomness.
 
-This is the public face: `storage`, `kvstore` and `harness` import from `raft` (and `raft.runtime`, its trio shell),
-never from a submodule.
+This package is the public interface. `storage`, `kvstore` and `harness` import only from `raft` and from
+`raft.runtime`, which runs the engine on trio, and from no other submodule.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Splitting addresses of the form `host:port` into their parts. The callers decide which hosts they accept.
+"""Splitting addresses of the form `host:port` into their parts. Each caller decides which hosts it accepts.
 
 `raft.runtime` uses this module to dial peers. `kvstore` uses it to check the addresses of a member list and the
 addresses that a client dials.
@@ -13,19 +13,19 @@ PORT_DIGITS_MAX = 5
 
 
 class AddressParts(NamedTuple):
-    """The parts of an address. `host` is without brackets; it is empty for `[]:port`."""
+    """The parts of an address. `host` has no brackets around it; it is empty for `[]:port`."""
 
     host: str
     port: int
-    is_bracketed: bool  # True for `[host]:port`. An IPv6 address needs the brackets, because it contains colons itself.
+    is_bracketed: bool  # True for `[host]:port`. An IPv6 address needs brackets, because it contains colons.
 
 
 def split_address(text: str, *, port_digits_max: int = PORT_DIGITS_MAX) -> AddressParts:
-    """Split `host:port` or `[host]:port` at the last colon. The host can be any text.
+    """Split `host:port` or `[host]:port` at the last colon. The host may be any text.
 
     `port_digits_max`: the maximum number of digits of the port, leading zeros included.
 
-    Raises ValueError, whose text is the reason.
+    Raises ValueError; the error's text is the reason.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not host:

@@ -16,9 +16,9 @@ MIB = 1024 * 1024
 
 
 def fast_paths_wanted(environment: Mapping[str, str]) -> bool:
-    """Whether a process with this environment takes its fast paths: False under `HWM_FAST_PATHS=0`.
+    """False if `environment` turns the fast paths off by `HWM_FAST_PATHS=0` (docs/internals/fast-paths.md).
 
-    The caller passes its own `os.environ`, because the core does not read the environment.
+    The caller passes its own `os.environ`, because the engine does not read the environment.
     """
     return environment.get("HWM_FAST_PATHS", "1") != "0"
 
@@ -28,37 +28,38 @@ class RaftConfig:
     """Timers in integer nanoseconds, bounds in bytes. The defaults suit a LAN and a busy two-core machine."""
 
     heartbeat_interval_ns: int = 50 * MILLISECOND_NS
-    election_timeout_min_ns: int = 300 * MILLISECOND_NS  # Six heartbeats: a single lost or late one starts no election.
+    election_timeout_min_ns: int = 300 * MILLISECOND_NS  # Six heartbeats, so one lost or late one starts no election.
     election_timeout_max_ns: int = 600 * MILLISECOND_NS  # Twice the minimum: the wide range makes split votes rare.
 
-    batch_bytes_max: int = MIB  # The commands of one entry; a single command may be larger.
-    pending_bytes_max: int = 32 * MIB  # Commands waiting to be proposed.
-    uncommitted_bytes_max: int = 64 * MIB  # The leader's tail above the high-water mark.
-    unapplied_bytes_max: int = 64 * MIB  # A follower's tail above last_applied; more is not accepted.
-    log_cache_bytes_max: int = 64 * MIB  # Recent entries kept in memory; older ones are read from the log.
-    append_bytes_max: int = MIB  # The entries of one append request; a single entry may be larger.
-    append_entries_max: int = 128  # The same bound in entries: decoding and appending so many takes 1 ms.
+    batch_bytes_max: int = MIB  # The commands of one entry. A command above the bound gets its own entry.
+    pending_bytes_max: int = 32 * MIB  # Commands that wait to be proposed.
+    uncommitted_bytes_max: int = 64 * MIB  # A leader's entries above the high-water mark.
+    unapplied_bytes_max: int = 64 * MIB  # A follower's entries above last_applied; it accepts no more than these.
+    log_cache_bytes_max: int = 64 * MIB  # Recent entries kept in memory; older entries are read from the disk.
+    append_bytes_max: int = MIB  # The entries of one append request. An entry above the bound is sent alone.
+    append_entries_max: int = 128  # The same bound in entries: a peer decodes and appends so many in 1 ms.
     window_messages_max: int = 64  # Unanswered append requests per peer.
-    window_bytes_max: int = 8 * MIB  # The same bound in bytes.
-    # The same bound in entries: encoding so many on a leader, or writing them on a peer, takes 1 ms.
+    window_bytes_max: int = 8 * MIB  # The entries in unanswered append requests, per peer.
+    # The same bound in entries. A leader encodes so many in 1 ms, and a peer writes so many in 1 ms.
     window_entries_max: int = 1_024
     apply_bytes_max: int = MIB // 4  # The entries that are read and applied before other events get their turn.
-    apply_commands_max: int = 1_024  # The same bound in commands: 1 ms. Each entry adds eight to the count.
-    reads_pending_max: int = 100_000  # Linearizable reads that wait for their round.
-    proposals_pending_max: int = 100_000  # Proposals whose outcome is open, in commands.
+    apply_commands_max: int = 1_024  # The same bound in commands: 1 ms. Each entry counts as eight more commands.
+    reads_pending_max: int = 100_000  # Reads that have been requested and are not served yet.
+    proposals_pending_max: int = 100_000  # Commands that were accepted from clients and have no outcome yet.
 
-    # A snapshot is built once the log has grown by so many bytes since the last snapshot, and earlier if the state is
-    # small.
+    # A member builds a snapshot once its log has grown by so many bytes since the last snapshot, or earlier if the
+    # state is small.
     snapshot_log_bytes: int = 64 * MIB
-    snapshot_chunk_bytes: int = 256 * 1024  # One InstallSnapshot message.
-    snapshot_bytes_per_second: int = 32 * MIB  # Limits building, sending (to all peers together) and installing.
-    # How much log is kept for a slow member (docs/reference/specification.md#65-compaction).
+    snapshot_chunk_bytes: int = 256 * 1024  # The part of a snapshot in one InstallSnapshot message.
+    # Three separate rate limits: for building snapshots, for sending them (to all peers together), for installing them.
+    snapshot_bytes_per_second: int = 32 * MIB
+    # How much of the log is kept for a slow member (docs/reference/specification.md#65-compaction).
     retention_bytes_max: int = 256 * MIB
     room_search_ns: int = 2_000 * MILLISECOND_NS  # The pause between checks of a full disk. Each check writes a MiB.
-    lease_reads: bool = False  # A leader may answer reads while its lease holds, without asking the others.
+    lease_reads: bool = False  # A leader may answer reads while its lease holds, without asking the other members.
     clock_drift_ppm_max: int = 10_000  # The greatest drift of any clock from true time. NTP keeps it below 600 ppm.
     leader_loss_hint: bool = True  # A follower campaigns soon after the connections with its leader have ended.
-    election_priority: int = 0  # 0 to PRIORITY_MAX. The member with the highest one campaigns first and is made leader.
+    election_priority: int = 0  # 0 to PRIORITY_MAX. A fit member of the highest priority is made leader.
 
     outcome_wait_ns: int = 600 * MILLISECOND_NS  # After a step-down: how long open proposals wait for their outcome.
 
@@ -74,15 +75,15 @@ class RaftConfig:
             raise InvalidConfiguration(f"election_priority is 0 to {PRIORITY_MAX}, not {self.election_priority}")
         if self.clock_drift_ppm_max >= MILLION // 2:
             raise InvalidConfiguration("clock_drift_ppm_max must be below half a million: a clock so bad is none")
-        for name in ("batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"):  # Each must fit into a frame.
+        for name in ("batch_bytes_max", "append_bytes_max", "snapshot_chunk_bytes"):  # Each must fit in a frame.
             if getattr(self, name) > ENTRY_PAYLOAD_BYTES_MAX:
                 raise InvalidConfiguration(f"{name} must not exceed {ENTRY_PAYLOAD_BYTES_MAX}")
 
     def lease_of(self, promise_ns: int) -> int:
-        """How long, by this member's clock, a peer's promise of `promise_ns` certainly lasts. The time counts from the
-        sending of the message that the peer answered.
+        """How long, by this member's clock, a peer's promise of `promise_ns` certainly lasts. The result counts from
+        the moment at which this member sent the message that the peer answered.
 
-        The peer promised when that message arrived, which was later. This member's clock may be as slow, and the peer's
+        The peer made its promise later, when the message arrived. This member's clock may be as slow, and the peer's
         clock as fast, as `clock_drift_ppm_max` allows.
         """
         return promise_ns * (MILLION - self.clock_drift_ppm_max) // (MILLION + self.clock_drift_ppm_max)
@@ -93,7 +94,7 @@ class RaftConfig:
 
     @property
     def campaign_latest_ns(self) -> int:
-        """The upper end of the range of random election time-outs; a high priority shortens the range, down
-        to a quarter of it."""
+        """The upper end of the range from which election time-outs are drawn. A higher `election_priority` makes the
+        range shorter; the highest leaves a quarter of it."""
         spread_ns = self.election_timeout_max_ns - self.election_timeout_min_ns
         return self.election_timeout_max_ns - (spread_ns - 1) * 3 * self.election_priority // (4 * PRIORITY_MAX)

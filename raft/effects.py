@@ -1,4 +1,4 @@
-"""The output of a node: completions of requests, messages to send, events to log."""
+"""The output of a node: completions of requests, messages to send, events for observers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class ReadReady:
-    """Read the state machine *now*, before the next event: then the result is what `mode` promises."""
+    """The caller must read the state machine *now*, before the node's next event. Only then does the read have the
+    consistency of `mode`."""
 
     ticket: int
     mode: ReadMode = ReadMode.READ_INDEX
@@ -38,7 +39,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The command may have been, or may yet be, applied: its outcome is unknown.
+    """The outcome of the command is unknown: it may have been applied, or may still be applied later.
 
     See docs/reference/specification.md#96-end-of-a-proposal.
     """
@@ -49,9 +50,9 @@ class Unknown:
 
 @dataclass(slots=True)
 class AppliedBatch:
-    """`Applied` for the commands of one entry: `tickets`, with their results in the same order in `results`.
+    """`Applied` for all commands of one entry: the command with the ticket `tickets[i]` has the result `results[i]`.
 
-    There is one object per batch, not per command: making an object costs as much as applying a small command.
+    There is one object per batch, not per command, because making an object costs as much as applying a small command.
     """
 
     tickets: Sequence[int]
@@ -61,21 +62,21 @@ class AppliedBatch:
 
 @dataclass(slots=True)
 class ReadsReady:
-    """`ReadReady` for `tickets`, which were requested together."""
+    """`ReadReady` for each of `tickets`."""
 
     tickets: Sequence[int]
     mode: ReadMode = ReadMode.READ_INDEX
 
 
 Completion = Applied | ReadReady | Refused | Unknown
-"""The outcome of one ticket."""
+"""The outcome of one request. `ticket` is the number that the caller gave the request."""
 
 CompletionBatch = AppliedBatch | ReadsReady | Completion
-"""The outcome of one ticket, or of several tickets that ended together."""
+"""The outcome of one request, or of several requests that ended together."""
 
 
 def flatten(batches: Iterable[CompletionBatch]) -> Iterator[Completion]:
-    """Split batches into completions of one ticket each, in order, for callers that need not be fast.
+    """Split batches into completions of one request each, in the same order. For callers that need not be fast.
 
     >>> list(flatten([AppliedBatch([1, 2], 7, ["a", "b"]), ReadsReady([3])]))[:2]
     [Applied(ticket=1, index=7, result='a'), Applied(ticket=2, index=7, result='b')]
@@ -94,14 +95,14 @@ def flatten(batches: Iterable[CompletionBatch]) -> Iterator[Completion]:
 
 @dataclass(slots=True)
 class Effects:
-    """The work left to the caller after a flush: send the messages, hand the completions over, and stop if `failure` is
-    set."""
+    """The work that a flush leaves to the caller: send the messages, hand the completions over, and stop if `failure`
+    is set."""
 
     send: list[tuple[str, Message]] = field(default_factory=list)
     completions: list[CompletionBatch] = field(default_factory=list)  # In order.
     events: list[TraceEvent] = field(default_factory=list)
     failure: NodeStopped | None = None
-    peers_changed: bool = False  # `Node.peers` or their addresses have changed: connect to them, before `send`.
+    peers_changed: bool = False  # `Node.peers` or an address in it may have changed: read it before sending `send`.
 
     @property
     def is_empty(self) -> bool:

@@ -14,11 +14,11 @@ class InvalidConfiguration(RaftError, ValueError):
 
 
 class NewerBuildNeeded(Exception):
-    """Base of errors about something that only newer builds know, in a file or sent by a peer.
+    """Base of the errors about data, in a file or from a peer, that only newer builds understand.
 
-    The data is valid, so trying again does not help. The member makes no further promise and stops, and a newer build
-    can continue from the same folder. New forms are sent only once the feature level in force has them
-    (docs/reference/versions.md).
+    The data is valid, so another attempt does not help. The member sends no further vote or acknowledgement and stops.
+    A newer build can continue from the same folder. Members send data in a new form only if the feature level in force
+    includes that form (docs/reference/versions.md).
     """
 
 
@@ -41,9 +41,9 @@ class ProtocolError(RaftError):
 
 
 class ValidationFault(ProtocolError):
-    """The check of a peer's message raised an unexpected exception, which is a mistake in this build; see `__cause__`.
+    """The check of a peer's message raised an unexpected exception (`__cause__`), so this build has a bug.
 
-    Nothing had changed yet, so only the connection is closed. `what` names the message or input that was checked.
+    The check changed nothing, so only the connection is closed. `what` names the checked message or input.
     """
 
     def __init__(self, what: str) -> None:
@@ -56,7 +56,10 @@ class ValidationFault(ProtocolError):
 
 
 class NotLeader(RaftError):
-    """This member cannot take the request now; the request had no effect here. `leader_id` is a hint, or None."""
+    """This member cannot take the request now; the request had no effect here.
+
+    `leader_id` names the leader that this member knows, which may be out of date; None if it knows none.
+    """
 
     def __init__(self, node_id: str, leader_id: str | None) -> None:
         super().__init__(node_id, leader_id)
@@ -68,7 +71,7 @@ class NotLeader(RaftError):
 
 
 class Busy(RaftError):
-    """A bound is reached: the request was refused before it was taken anywhere, so it certainly had no effect."""
+    """A bound is reached. The request was refused before anything was done with it, so it certainly had no effect."""
 
     def __init__(self, reason: str, limit: int) -> None:
         super().__init__(reason, limit)
@@ -79,7 +82,7 @@ class Busy(RaftError):
 
 
 class DiskFull(Busy):
-    """This member's disk has no room: the write was refused before it was taken anywhere, so it had no effect."""
+    """This member's disk has no room. The write was refused before anything was done with it, so it had no effect."""
 
     def __init__(self, node_id: str) -> None:
         super().__init__("the disk", 0)
@@ -94,9 +97,9 @@ class DiskFull(Busy):
 
 
 class NoDescriptors(DiskFull):
-    """The write was refused because no file descriptor is left: the log needs another file, and cannot open it.
+    """The write was refused because the log must open another file, and no file descriptor is left.
 
-    `words`: the system's message, with the limit if this process's own limit was reached.
+    `words`: the system's message; it includes the limit if the limit of this process was reached.
     """
 
     def __init__(self, node_id: str, words: str) -> None:
@@ -112,7 +115,7 @@ class NoDescriptors(DiskFull):
 
 
 class TransferUnderWay(Busy):
-    """A leadership transfer is under way: nothing is proposed until it has succeeded or failed."""
+    """A leadership transfer is under way: the leader proposes nothing until the transfer has succeeded or failed."""
 
     def __init__(self, peer_id: str) -> None:
         super().__init__("leadership transfer", 1)
@@ -135,38 +138,39 @@ class TransferRefused(RaftError):
 
 
 class ChangeRefusal(enum.Enum):
-    """The reason why a membership change was refused. The values are stable words."""
+    """The reason why a membership change was refused. The values do not change between builds."""
 
     PENDING = "pending"
-    """Another change is not finished; only one runs at a time (Raft §6)."""
+    """Another change is not finished. Only one change runs at a time (Raft §6)."""
     NOT_READY = "not_ready"
-    """The leader has committed nothing in its term yet: its log may hold an unfinished older change."""
+    """The leader has committed nothing in its term yet, so its log may hold an older change that is not finished."""
     LAST_VOTER = "last_voter"
     DUPLICATE = "duplicate"
     """The member to add is a member already, or the learner to promote is a voter already, or an id or an address is
     named twice."""
     UNKNOWN_MEMBER = "unknown_member"
     USED_ID = "used_id"
-    """A removed member had this id. That member may have voted, and every member remembers the id.
+    """A removed member had this id and may have voted under it. So no other member may use the id.
 
     See docs/reference/specification.md#14-removed-ids.
     """
     BEHIND = "behind"
-    """A learner to be promoted lacks too much of the log, or is silent."""
+    """The learner to promote lacks too much of the log, or was not heard lately."""
     NO_QUORUM = "no_quorum"
-    """No majority of the new voters was heard lately: the change could not be committed."""
+    """The leader has not heard a majority of the new voters lately, so it could not commit the change."""
     TOO_MANY = "too_many"
     NOTHING = "nothing"
     INVALID = "invalid"
-    """An id or an address that no member can have. It is refused before the leader is asked."""
+    """An id or an address has an invalid form."""
     UNREACHABLE = "unreachable"
-    """An existing member has no address at which others could reach it. The server of a member refuses this."""
+    """The leader, so far the only member, has no address at which a new member could reach it. The server of the leader
+    checks this, not the engine."""
 
 
 class ChangeRefused(RaftError):
-    """A membership change was not begun, and nothing has changed. `text` says what prevents it.
+    """A membership change was not begun, and nothing has changed. `text` names the cause.
 
-    `lag`: how many entries a learner lacks, if the reason is BEHIND.
+    `lag`: if the reason is BEHIND, how many entries the learner lacks.
     """
 
     def __init__(self, reason: ChangeRefusal, text: str, lag: int | None = None) -> None:
@@ -178,7 +182,7 @@ class ChangeRefused(RaftError):
 
 
 class TooLarge(RaftError):
-    """A single item exceeds its bound, so it never fits; the request certainly had no effect."""
+    """A single item exceeds its bound, so a retry would fail, too. The request certainly had no effect."""
 
     def __init__(self, what: str, size_bytes: int, size_bytes_max: int) -> None:
         super().__init__(what, size_bytes, size_bytes_max)
@@ -189,10 +193,10 @@ class TooLarge(RaftError):
 
 
 class TooStale(RaftError):
-    """A read of bounded staleness was not served: no leader could be asked, and this member's state may be older than
-    the bound.
+    """A read of bounded staleness was not served, because this member knows no leader to ask, and its own state may be
+    older than the bound.
 
-    `age_ns`: the maximum age of this member's state; None if there is no proof of any age.
+    `age_ns`: the age that this member's state has at most; None if the member cannot prove any such age.
     """
 
     def __init__(self, node_id: str, age_ns: int | None, age_ns_max: int) -> None:
@@ -206,7 +210,7 @@ class TooStale(RaftError):
 
 
 class NotCommitted(RaftError):
-    """`read_log` was called for an index above the high-water mark, which is never shown.
+    """`read_log` was called for an index above the high-water mark. Entries that are not committed are never shown.
 
     See docs/reference/specification.md#66-reading-the-log.
     """
@@ -220,7 +224,7 @@ class NotCommitted(RaftError):
 
 
 class Compacted(RaftError):
-    """`read_log` was called for an index that the log has forgotten."""
+    """`read_log` was called for an index whose entry was compacted away."""
 
     def __init__(self, index: int, first_index: int) -> None:
         super().__init__(index, first_index)
@@ -233,19 +237,19 @@ class Compacted(RaftError):
 class StoreFailed(Exception):
     """Base of the errors of a `LogStore` or `SnapshotStore` that is damaged or has failed.
 
-    The node then makes no more promises, as after an OSError.
+    After such an error, as after an OSError, the node sends no further votes or acknowledgements and stops.
 
     See docs/reference/specification.md#37-failed-sync.
     """
 
 
 ENDING_ERRORS = (OSError, StoreFailed, NewerBuildNeeded)
-"""After one of these a node makes no more promises."""
+"""After one of these errors a node sends no further votes or acknowledgements and stops."""
 
 
 class NodeStopped(RaftError):
-    """The node takes no more requests and makes no more promises: it was stopped, its disk failed, an invariant broke,
-    or it needs a newer build. Only a restart helps.
+    """The node was stopped, its disk failed, an invariant broke, or it needs a newer build. It takes no more requests
+    and sends no further votes or acknowledgements until it is restarted.
 
     See docs/reference/specification.md#37-failed-sync.
     """

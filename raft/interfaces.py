@@ -1,8 +1,8 @@
 """The interfaces that the engine needs from outside: a log, a snapshot store, a pin store, a state machine.
 
-All I/O is in submit/complete form: a call returns at once, and `done` is called later, on the caller's own thread or
-loop, never from inside the call. `done(None)` is success; `done(error)` is not. Reads are synchronous: they come from
-memory or the page cache.
+A method with a parameter `done` returns at once. `done` is called later, on the caller's own thread or event loop, but
+never from inside the method: `done(None)` means success, `done(error)` failure. Reads are synchronous, because the data
+is in memory or in the page cache.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Done = Callable[[BaseException | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogWrite:
-    """One step of the ordered write stream: it must be durable before `persisted(sequence)` is called.
+    """One write of the core's ordered write stream. It must be durable before `RaftCore.persisted(sequence)` is called.
 
-    Carried out in this order: hard state; then `reset` (the log is dropped and begins after that position), or
-    `replace_from` (entries from this index on are cut); then `entries`. A truncation and the replacing entries are
-    always in the same write.
+    The store first writes the hard state. Then it drops the whole log, which continues after the position `reset`, or
+    it cuts the entries from the index `replace_from` on. Last it appends `entries`. The entries that replace cut ones
+    are always in the same write as the cut.
 
     See docs/reference/specification.md#34-cut-and-replacement.
     """
@@ -36,41 +36,42 @@ class LogWrite:
 
 
 class LogStore(Protocol):
-    """The write-ahead log of one node: opened, and proven durable up to `last_index`.
+    """The write-ahead log of one node. When the node receives it, everything up to `last_index` is durable.
 
     See docs/reference/specification.md#35-recovery.
     """
 
     @property
     def first_index(self) -> int:
-        """The index of the oldest entry that can be read; `last_index + 1` when there is none."""
+        """The index of the oldest entry that can be read; `last_index + 1` if there is none."""
         ...
 
     @property
     def last_index(self) -> int:
-        """The index of the last entry; entries that are appended but not synced count."""
+        """The index of the last entry, including entries that are appended but not synced."""
         ...
 
     @property
     def has_unproven_batch(self) -> bool:
-        """True if no later `durable_batch` covers the last frame on disk: an idle node then syncs once more."""
+        """True if no later frame on disk shows that the last frame was synced. An idle node then syncs once more."""
         ...
 
     @property
     def is_disk_full(self) -> bool:
-        """True while there is only room for votes and compaction: nothing else should be appended. Also True while the
-        log cannot open a file that it needs: then `lacks_descriptors` is not empty.
+        """True while the disk has room only for votes and compaction, so that nothing else should be appended.
+
+        It is also True while the log cannot open a file that it needs; then `lacks_descriptors` is not empty.
         """
         ...
 
     @property
     def lacks_descriptors(self) -> str:
-        """The system's message if the log waits because too many files are open; empty otherwise."""
+        """The system's message while the log waits because too many files are open; otherwise empty."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments on disk."""
+        """The size of all segments on disk."""
         ...
 
     def term_runs(self) -> Sequence[LogPosition]:
@@ -78,35 +79,37 @@ class LogStore(Protocol):
         ...
 
     def configuration_indexes(self) -> Sequence[int]:
-        """The indexes of entries of kind `configuration` in the retained log, in order. Called once, after the open."""
+        """The indexes of the entries of kind `configuration` in the retained log, in order. Called once, at the start
+        of the node."""
         ...
 
     def append(self, write: LogWrite) -> None:
-        """Take one step of the write stream into memory. It is durable once a `sync` that started later is done."""
+        """Take one write of the write stream into memory. The write is durable once a later call of `sync` is done."""
         ...
 
     def sync(self, commit_hint: int, done: Done) -> None:
-        """Make everything appended so far durable, in one frame. The caller must not call it again before `done`.
+        """Make everything appended so far durable, in one frame. The caller must not call `sync` again before `done`.
 
-        If nothing was appended, the call writes the empty frame that proves the last one. After `done(error)` the log
-        takes no more writes in this life (docs/reference/specification.md#37-failed-sync).
+        If nothing was appended, `sync` writes an empty frame, which records that the last frame is durable. After
+        `done(error)` the log takes no more writes in this life (docs/reference/specification.md#37-failed-sync).
 
         See docs/reference/specification.md#49-proof-of-the-last-frame.
         """
         ...
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Entries first..last, at least one, then as many as fit in `bytes_max` (counted by `size_bytes`)."""
+        """Read entries from `first_index` on, up to `last_index`: at least one, and further entries as long as the sum
+        of their `size_bytes` is within `bytes_max`."""
         ...
 
     def look_for_room(self) -> None:
-        """Check in the background whether `is_disk_full` still holds. Called at intervals, because each check writes to
+        """Check in the background whether the disk has room again. Called at intervals, because each check writes to
         the disk."""
         ...
 
     def drop_before(self, index: int) -> None:
-        """Delete entries below `index` in the background, in whole segments. `first_index` may stay lower for a
-        while."""
+        """Delete in the background the segments whose entries are all below `index`. So `first_index` may stay below
+        `index`."""
         ...
 
 
@@ -133,26 +136,30 @@ class SnapshotInfo:
 
 
 class SnapshotWriter(Protocol):
-    """A snapshot that is being written, one operation at a time. It is not visible until `finish` is done. An OSError
-    passed to `done` means that the disk has failed. Any other error is harmless: nothing depends on this snapshot.
+    """A snapshot that is being written, one operation at a time. The snapshot is not visible until `finish` is done.
+
+    An OSError passed to `done` means that the disk has failed. Any other error means only that this snapshot cannot be
+    completed.
     """
 
     def write(self, chunk: bytes, done: Done) -> None:
-        """Add one chunk of the state machine's state (local build) or of a file's bytes (transfer), in order."""
+        """Add the next chunk: of the state machine's state if the snapshot was begun by `create`, of a snapshot file's
+        bytes if it was begun by `receive`."""
         ...
 
     def finish(self, done: Callable[[SnapshotInfo | BaseException], None]) -> None:
-        """Verify the file (of a transfer), sync it, rename it, sync the folder; then `latest()` may return the
-        snapshot."""
+        """Verify the file if it was received, sync it, rename it, and sync the folder. After that `latest()` may return
+        the snapshot."""
         ...
 
     def abandon(self) -> None:
-        """Give the snapshot up; its file is deleted in the background."""
+        """Give the snapshot up. Its file is deleted in the background."""
         ...
 
 
 class SnapshotStore(Protocol):
-    """The snapshots of one node. There is always one: the initial configuration is the snapshot at index 0."""
+    """The snapshots of one node. At least one always exists, because the initial configuration is stored as a snapshot
+    at index 0."""
 
     def latest(self) -> SnapshotInfo:
         """The newest durable snapshot."""
@@ -165,25 +172,26 @@ class SnapshotStore(Protocol):
     def receive(self, total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
         """Begin a snapshot that comes from the leader; `write` takes the bytes of its file.
 
-        If `position` is given, `finish` refuses a snapshot at any other position, which then never becomes visible.
+        If `position` is given, `finish` refuses a snapshot at any other position, and that snapshot never becomes
+        visible.
         """
         ...
 
     def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """A piece of the file, to be sent; it is shorter than asked for only at the end of the file."""
+        """Read `length` bytes of the file, or fewer at its end, to send them."""
         ...
 
     def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:
-        """The chunks of the state machine, each verified. Raises the store's error if one is damaged."""
+        """The chunks of the state machine's state, each verified. Raises the store's error if a chunk is damaged."""
         ...
 
     def drop_older(self, keep: Collection[str] = ()) -> None:
-        """Delete in the background the snapshots that are older than the newest, except the names in `keep`."""
+        """Delete, in the background, the snapshots that are older than the newest, except those named in `keep`."""
         ...
 
 
 class PinStore(Protocol):
-    """The accepted incarnation of each peer.
+    """The accepted incarnation of each peer: its data folder, named by random bytes.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -193,7 +201,7 @@ class PinStore(Protocol):
         ...
 
     def pin(self, peer_id: str, incarnation_id: bytes, done: Done) -> None:
-        """Make a pin durable; it replaces an older pin of the same peer."""
+        """Make a pin durable. It replaces an older pin of the same peer."""
         ...
 
 
@@ -203,10 +211,10 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
-    """A consistent snapshot of a state machine at the moment it was taken, however late its chunks are read.
+    """The state of a state machine at the moment at which the snapshot was taken, no matter when its chunks are read.
 
-    The owner reads the chunks to the end, or calls `close`, which may be repeated. Until then the machine may have to
-    keep old values. No chunk is read after `close`.
+    The owner reads the chunks to the end, or calls `close` once or more. Until then the machine may have to keep old
+    values. No chunk is read after `close`.
     """
 
     header: Mapping[str, Any]
@@ -215,19 +223,20 @@ class StateSnapshot:
 
 
 class StateRestore(Protocol):
-    """A new state that is read slice by slice. The machine keeps its own state until the new one is complete."""
+    """A new state that is read slice by slice. The machine keeps its old state until the new state is complete."""
 
     @property
     def is_restored(self) -> bool:
-        """True once the machine has the new state, or the restore was given up: later steps only free memory."""
+        """True once the machine has the new state or the restore was given up. Later steps only free memory."""
         ...
 
     def step(self) -> bool:
-        """Do one slice of a few ms at most; False if nothing is left to do. Raises if the chunks are invalid."""
+        """Do one slice, which takes a few ms at most. Return False if nothing is left to do. Raises if the chunks are
+        invalid."""
         ...
 
     def give_up(self) -> None:
-        """Keep the machine as it is. Further steps only free what was read."""
+        """Keep the machine's old state. Further steps only free the memory of the new state."""
         ...
 
 
@@ -237,19 +246,20 @@ class StateMachine(Protocol):
 
     @property
     def leader_time(self) -> int:
-        """The greatest `leader_time` applied, in ns (docs/reference/specification.md#812-leader-time)."""
+        """The greatest `leader_time` (ns) of the applied entries (docs/reference/specification.md#812-leader-time)."""
         ...
 
     @property
     def feature_level(self) -> int:
-        """The feature level in force, 1 or more. An entry raises it, snapshots contain it, and it never falls.
+        """The feature level in force, 1 or more. An entry raises it; snapshots contain it; it never falls.
 
         See docs/reference/specification.md#713-feature-levels.
         """
         ...
 
     def apply(self, entry: Entry) -> Sequence[Any]:
-        """Apply one committed entry; one result per command in it, in order (none for no_op and configuration)."""
+        """Apply one committed entry. Return one result per command, in order: an empty sequence for the kinds `no_op`
+        and `configuration`."""
         ...
 
     def snapshot(self) -> StateSnapshot:
@@ -258,12 +268,14 @@ class StateMachine(Protocol):
         ...
 
     def restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
-        """Replace the state by that of a snapshot. Called at the start.
+        """Replace the state by that of a snapshot. Called when the node starts.
 
-        A machine with a large state also has `begin_restore` (raft.snapshots.installer) for later snapshots.
+        A machine with a large state should also have `begin_restore` (raft.snapshots.installer), which is called for
+        snapshots that are received later. If a machine does not have it, `restore` is called for these as well.
         """
         ...
 
     def state_hash(self) -> bytes:
-        """A digest over fields (never over re-encoded CBOR): equal on all members at equal `last_applied`."""
+        """A digest over the fields of the state, not over their encoding. Members with the same `last_applied` have the
+        same hash."""
         ...

@@ -1,6 +1,6 @@
-"""Durable bytes: the write-ahead log, the snapshots, and the data folder of one node. It contains no event loop.
+"""The storage of one node: its write-ahead log, its snapshots and its data folder. It needs no event loop.
 
-This is the public face: other packages import from `storage`, never a submodule.
+Other packages import from `storage`, and not from its submodules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ballast: a file that is deleted on a full disk, so that its room is free for hard states and compaction."""
+"""The ballast: a file that is deleted when the disk is full, so that there is room for hard states and compaction."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _BLOCK = bytes(64 * 1024)
 
 
 class _Submission(NamedTuple):
-    """The arguments of one call of `Ballast.submit`, which each callback passes to the next.
+    """The arguments of one call of `Ballast.submit`. Each callback passes them to the next one.
 
-    Callbacks that held the arguments as closures would refer to each other, and so keep the written buffers in memory
-    until a garbage collection: 100 MiB and more under load."""
+    If the callbacks were closures over the arguments instead, they would refer to each other in a cycle. The cycle
+    would keep the written buffers in memory until a garbage collection: 100 MiB and more under load."""
 
     operations: Sequence[Operation]
     done: Done
@@ -27,10 +27,10 @@ class _Submission(NamedTuple):
 
 
 class Ballast:
-    """The spare room of one data folder: released when the disk is full, and made again once there is room.
+    """The spare room of one data folder. It is released when the disk is full, and made again once there is room.
 
-    While `restore` writes the file, that write alone may fill the disk. So operations that fail meanwhile are tried
-    again afterwards.
+    The write by which `restore` makes the file may itself fill the disk. So operations that fail during this write are
+    tried again after it.
     """
 
     def __init__(self, files: Files, size_bytes: int) -> None:
@@ -39,12 +39,12 @@ class Ballast:
         self._is_released = False
         self._lacks_descriptors = ""
         self.on_shortage: Callable[[bool], None] = _nobody
-        """Called with True when room or descriptors run out, and with False when both are available again. Between the
-        two calls, data that nothing depends on yet should not be written."""
+        """Called with True when room or descriptors run out, and with False when both are available again. Between
+        these two calls, only data on which something already depends should be written."""
         self._is_restoring = False
-        self._retries = 0  # How many submissions of retries, or of the mere deletion of the file, are under way.
-        self._waiting: list[_Submission] = []  # Failed retries: `look_for_room` tries them again.
-        self.may_wait = False  # Set once the owner calls `look_for_room` at intervals.
+        self._retries = 0  # How many retries and deletions of the file are under way.
+        self._waiting: list[_Submission] = []  # Submissions that found no room. `look_for_room` tries them again.
+        self.may_wait = False  # True once the owner calls `look_for_room` at intervals.
         self._file_too_large: OSError | None = None  # Set if a limit on file sizes forbids the file.
 
     @property
@@ -59,7 +59,7 @@ class Ballast:
 
     @property
     def lacks_descriptors(self) -> str:
-        """The system's message while an operation waits for a descriptor; empty otherwise."""
+        """The system's message while an operation waits for a file descriptor; otherwise empty."""
         return self._lacks_descriptors
 
     @lacks_descriptors.setter
@@ -73,20 +73,20 @@ class Ballast:
 
     @property
     def snapshot_bytes_max(self) -> int:
-        """The maximum size of a snapshot on a full disk: two snapshots of this size leave half of the ballast's room
+        """The maximum size of a snapshot on a full disk. Two snapshots of this size leave half of the ballast's room
         for votes."""
         return self._size_bytes // 4
 
     def is_present(self) -> bool:
-        """True if the file exists in its full size."""
+        """True if the file exists and has its full size."""
         try:
             return self._files.size_bytes(BALLAST_PATH) == self._size_bytes
         except FileNotFoundError:
             return self._size_bytes == 0
 
     def restore(self, done: Done) -> None:
-        """Make the file, unless it exists in its full size. A disk without room for it is no error, and sets
-        `is_released`."""
+        """Make the file, unless it exists and has its full size. If the disk has no room for it, set `is_released` and
+        report no error."""
         assert not self._is_restoring, "one search for room at a time"
         if self.is_present():
             self.is_released = False
@@ -105,8 +105,8 @@ class Ballast:
                 done(None)
                 return
             self.is_released = True
-            # Count the deletion below: until it is done, `look_for_room` must not find the file, which may have its
-            # full size and yet no room on the disk.
+            # Count the deletion below as a retry, so that `look_for_room` does nothing until it is done. The file may
+            # have its full size although the disk has no room for its bytes, and `look_for_room` would not notice that.
             self._retries += 1
             ended_with = None if is_disk_full(error) else error
             self._files.submit([Delete(BALLAST_PATH)], lambda failed: self._given_back(done, ended_with or failed))
@@ -115,10 +115,10 @@ class Ballast:
         self._files.submit(operations, restored)
 
     def look_for_room(self) -> None:
-        """Try the waiting operations again; if there are none, try to make the file again. Does nothing while one
-        of these attempts is under way.
+        """Try the waiting operations again. If there are none, try to make the file again. Do nothing while an earlier
+        attempt is under way.
 
-        Raises OSError (EFBIG) if a limit on file sizes forbids to make the file: more room would never help.
+        Raises OSError (EFBIG) if a limit on file sizes forbids the file, because more room would never help.
         """
         if self._file_too_large is not None:
             raise self._file_too_large
@@ -131,9 +131,9 @@ class Ballast:
             self.restore(self._restored)
 
     def _restored(self, error: BaseException | None) -> None:
-        """Remember an error that more room cannot cure: a limit on file sizes below the size of the ballast.
+        """If a limit on file sizes forbids the file, remember this error, because more room would never help.
 
-        After any other error `is_released` is set, so `look_for_room` will call `restore` again.
+        After any other error `is_released` is True, so `look_for_room` will call `restore` again.
         """
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
             self._file_too_large = OSError(errno.EFBIG, error.strerror, BALLAST_PATH)
@@ -141,15 +141,15 @@ class Ballast:
     def submit(
         self, operations: Sequence[Operation], done: Done, again: Callable[[], Sequence[Operation]] | None = None
     ) -> None:
-        """Submit as `Files.submit` does; if the disk is full, release the ballast and try the operations once more.
+        """Submit operations as `Files.submit` does. If the disk is full, release the ballast and try them once more.
 
-        `again` returns the operations of a further attempt, which must not depend on anything that a failed attempt may
-        have left. If `again` is given, operations that still find no room wait for `look_for_room`, unless the folder
-        is still being opened (`may_wait`). Operations that find no descriptor wait, too, but do not release the
-        ballast, because more room would not help them.
+        `again` returns the operations of a further attempt. They must not depend on anything that a failed attempt may
+        have left. If `again` is given and there is still no room in the second attempt, the operations wait for
+        `look_for_room`. Operations that find no file descriptor wait as well, but do not release the ballast, because
+        more room would not help them. While the folder is being opened (`may_wait` is False), nothing waits.
         """
-        # Whether a failure is retried depends on the state at submission, not at the failure: if several operations
-        # under way find no room, the first failure releases the ballast, and all of them are tried again.
+        # A failure is retried if there was spare room when the operations were submitted. So if several submissions
+        # that are under way find no room, the first failure releases the ballast, and all of them are tried again.
         submission = _Submission(operations, done, again, not self.is_released or self._is_restoring)
         self._files.submit(operations, partial(self._tried, submission))
 
@@ -160,8 +160,8 @@ class Ballast:
         done: Done,
         again: Callable[[], Sequence[Operation]],
     ) -> None:
-        """Go on like `submit` after the first attempt, which was made without this object and has failed. There was
-        spare room when it was made."""
+        """Continue like `submit` after a failed first attempt, which the caller has made without this object while
+        there was spare room."""
         self._tried(_Submission(operations, done, again, had_spare_room=True), error)
 
     def _tried(self, submission: _Submission, error: BaseException | None) -> None:
@@ -183,7 +183,7 @@ class Ballast:
     def _retried(self, submission: _Submission, error: BaseException | None) -> None:
         self._retries -= 1
         if self.lacks_descriptors and not self._waiting and not self._retries:
-            self.lacks_descriptors = ""  # Every waiting operation has found a descriptor, or is about to wait again.
+            self.lacks_descriptors = ""  # Nothing waits any more. This operation may yet wait again, in `_ended`.
         self._ended(submission, error)
 
     def _ended(self, submission: _Submission, error: BaseException | None) -> None:
@@ -192,21 +192,20 @@ class Ballast:
             return
         self._waiting.append(submission)
         if is_disk_full(error):
-            self.is_released = True  # The flag may be False again; then `look_for_room` would do nothing.
+            self.is_released = True  # It may have become False, and then `look_for_room` would do nothing.
         else:
             assert isinstance(error, OSError), error
             self.lacks_descriptors = (error.strerror or str(error)).lower()
 
     def submit_snapshot(self, operations: Sequence[Operation], done: Done, size_bytes: int) -> None:
-        """Submit operations of a snapshot that has `size_bytes` after them. A snapshot above `snapshot_bytes_max` gets
-        no room of the ballast.
+        """Submit operations of a snapshot, whose file has `size_bytes` after them.
 
-        Without room the operations end with an OSError, as on any full disk. The rest of the room is for votes, because
-        the cluster depends on them, but not yet on this snapshot.
+        A snapshot above `snapshot_bytes_max` gets none of the ballast's room: on a full disk its operations end with an
+        OSError. The room is kept for votes. The cluster depends on them, whereas nothing depends on this snapshot yet.
 
-        Operations with a sync are never tried again: some file systems notice only at a sync that they have no room,
-        drop the written bytes, and let the next sync succeed. The ballast is still released, and the next snapshot may
-        use its room.
+        Operations with a sync are never tried again. The reason: some file systems notice only at a sync that they have
+        no room, drop the written bytes, and let the next sync succeed. The ballast is released nevertheless, and the
+        next snapshot may use its room.
         """
         if size_bytes <= self.snapshot_bytes_max and any(isinstance(each, SyncFile) for each in operations):
             self._files.submit(operations, partial(self._snapshot_synced, done))
@@ -221,7 +220,7 @@ class Ballast:
     def _snapshot_synced(self, done: Done, error: BaseException | None) -> None:
         if is_disk_full(error) and not self.is_released and not self._is_restoring:
             self.is_released = True
-            self._retries += 1  # Count the deletion below: until it is done, `look_for_room` must not find the file.
+            self._retries += 1  # Count the deletion below, so that `look_for_room` does nothing until it is done.
             self._files.submit([Delete(BALLAST_PATH), SyncFolder("")], lambda _: self._given_back(done, error))
         else:
             done(error)
@@ -232,4 +231,4 @@ class Ballast:
 
 
 def _nobody(_: bool) -> None:
-    """The default of `on_shortage`, used without a log."""
+    """Do nothing: the default of `on_shortage`, for a ballast without a log."""

@@ -1,4 +1,4 @@
-"""The errors of a data folder. Each error keeps its fields and builds its text when needed, so that it can be pickled.
+"""The errors of a data folder. Each error keeps its fields and builds its text on demand, so that it can be pickled.
 The text ends with advice for the operator.
 """
 
@@ -23,7 +23,8 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 def in_folder(error: _Error, folder: str) -> _Error:
-    """Return the error; if it has only a path within the data folder, return it with the whole path."""
+    """Return the error. If its path is relative to the data folder, return a copy with the path of that folder in
+    front."""
     match error:
         case NewerFormat() | CorruptMeta() | CorruptLog() | CorruptSnapshot():
             where = f"{folder}/{error.path}"
@@ -34,7 +35,8 @@ def in_folder(error: _Error, folder: str) -> _Error:
 
 
 class NotInitialized(StorageError):
-    """The folder is missing, empty, or its first start was interrupted: it holds no member."""
+    """The folder holds no member: it is missing or empty, or its first start was interrupted, or it is no data
+    folder."""
 
     def __init__(self, folder: str, state: str) -> None:
         super().__init__(folder, state)
@@ -48,7 +50,7 @@ class NotInitialized(StorageError):
 
 
 class NotEmpty(StorageError):
-    """An explicit first start found something in the folder."""
+    """The folder for an explicit first start is not empty."""
 
     def __init__(self, folder: str, names: tuple[str, ...]) -> None:
         super().__init__(folder, names)
@@ -91,7 +93,8 @@ class WrongNode(StorageError):
 
 
 class FolderLocked(StorageError):
-    """Another process has the folder open. `pid` is its process id, read from `LOCK`; None if it could not be read."""
+    """Another process has the folder open. `pid` is the id of this process, read from `LOCK`; None if `LOCK` cannot be
+    read."""
 
     def __init__(self, folder: str, pid: int | None) -> None:
         super().__init__(folder, pid)
@@ -103,7 +106,7 @@ class FolderLocked(StorageError):
 
 
 class NotWritable(StorageError):
-    """The folder cannot be written by this process."""
+    """This process cannot write to the folder."""
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(folder, reason)
@@ -130,17 +133,17 @@ class DiskFailing(StorageError):
 
 
 class NotCarriedOut(OSError):
-    """A bug of this program prevented a disk operation.
+    """A bug in this program has prevented a disk operation. The original exception is the `__cause__`.
 
-    Callers treat this error as a failure of the disk, after which the node makes no promise, but its text does not
-    blame the disk. The original exception is the `__cause__`.
+    Callers treat this error like a failed disk, so the node stops. But the text of the error does not blame the disk.
     """
 
 
 class NewerFormat(StorageError, NewerBuildNeeded):
-    """A file was written by a newer build: it is valid, but this build does not know all of its content.
+    """A newer build has written a file. The file is valid, but this build does not know all of its content.
 
-    `found` is the number of `what` in the file; `supported` is the highest number that this build knows.
+    `what` names a number in the file, for example the format version. `found` is this number, and `supported` is the
+    highest one that this build knows.
     """
 
     def __init__(self, path: str, found: int, supported: int, what: str = "format version") -> None:
@@ -155,7 +158,7 @@ class NewerFormat(StorageError, NewerBuildNeeded):
 
 
 class CorruptMeta(StorageError):
-    """`meta` or `pins` fails its checksum, or is missing beside a log."""
+    """`meta` or `pins` is damaged, or is missing although the folder has a log."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -169,11 +172,11 @@ class CorruptMeta(StorageError):
 
 
 class CorruptLog(StorageError, StoreFailed):
-    """Durable bytes of the log differ from what was written. They are never repaired silently."""
+    """Durable bytes of the log differ from the written ones. A member never repairs them silently."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)
-        self.path, self.offset, self.reason = path, offset, reason  # offset: bytes from file start
+        self.path, self.offset, self.reason = path, offset, reason  # offset: in bytes, from the start of the file
 
     def __str__(self) -> str:
         return (
@@ -183,7 +186,7 @@ class CorruptLog(StorageError, StoreFailed):
 
 
 class CorruptSnapshot(StorageError, StoreFailed):
-    """A snapshot file differs from what was written, and no older one can replace it."""
+    """A snapshot file differs from what was written, and no older snapshot can replace it."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)
@@ -197,7 +200,7 @@ class CorruptSnapshot(StorageError, StoreFailed):
 
 
 class SnapshotRefused(StorageError):
-    """A received snapshot is not the announced one, or not of this cluster. Nothing has changed."""
+    """A received snapshot is damaged, is not the announced one, or belongs to another cluster. Nothing has changed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -208,8 +211,9 @@ class SnapshotRefused(StorageError):
 
 
 class DiskFull(StorageError):
-    """The disk had no room for `what`, which was given up, because nothing depends on it yet. `lacks_descriptors`: the
-    system's message if descriptors ran out instead of room; empty otherwise.
+    """The disk had no room for `what`. It was given up, because nothing depends on it yet.
+
+    `lacks_descriptors`: the system's message if file descriptors ran out instead of room; otherwise empty.
     """
 
     def __init__(self, what: str, lacks_descriptors: str = "") -> None:
@@ -223,7 +227,7 @@ class DiskFull(StorageError):
 
 
 class LogFailed(StorageError, StoreFailed):
-    """A sync failed, so the log takes no more writes until its process ends. Only a restart helps.
+    """A write or a sync of the log has failed, so the log takes no more writes in this life. Only a restart helps.
 
     See docs/reference/specification.md#37-failed-sync.
     """
@@ -237,20 +241,20 @@ class LogFailed(StorageError, StoreFailed):
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """True for an error that means: the disk has no room.
+    """True if the error means that the disk has no room.
 
-    EFBIG does not count. If a limit on file sizes (`ulimit -f`) forbade a larger frame or the ballast, waiting for room
-    would never end, and no message would say why. So EFBIG ends the member with a message; an EFBIG of the ballast does
-    so at the next `look_for_room`.
+    EFBIG does not count as a full disk. If a limit on file sizes (`ulimit -f`) forbade a larger frame or the ballast,
+    waiting for room would never end, and no message would say why. So EFBIG ends the member with a message. If EFBIG
+    occurs while the ballast is made, the next `look_for_room` ends the member.
     """
     return isinstance(error, OSError) and error.errno in _DISK_FULL
 
 
 def is_short_of_descriptors(error: BaseException | None) -> bool:
-    """True if too many files are open in this process (EMFILE) or on this machine (ENFILE). Nothing is broken then."""
+    """True if the error means that too many files are open, in this process (EMFILE) or on this machine (ENFILE)."""
     return isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """True if room or descriptors ran out. The shortage ends by itself or when an operator acts, so the log waits."""
+    """True if room or file descriptors have run out. Such a shortage may end, so the log waits for its end."""
     return is_disk_full(error) or is_short_of_descriptors(error)

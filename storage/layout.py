@@ -4,15 +4,15 @@ from __future__ import annotations
 
 LOCK_NAME = "LOCK"
 INITIALIZING_NAME = "INITIALIZING"
-"""A file that exists from the beginning of a first start until `meta` is durable. Without `meta`, no member ever ran
-here."""
+"""The name of a file that exists from the beginning of a first start until `meta` is durable. If the folder has this
+file but no `meta`, no member has ever run in the folder."""
 
 
 def log_folder(group_id: int) -> str:
-    """The folder of one group's segments."""
+    """The folder that contains one group's segments."""
     return f"groups/{group_id}/log"
 
 
 def snapshot_folder(group_id: int) -> str:
-    """The folder of one group's snapshots."""
+    """The folder that contains one group's snapshots."""
     return f"groups/{group_id}/snapshots"

@@ -13,13 +13,13 @@ MIB = 1024 * 1024
 class StorageLimits:
     """The bounds of files and frames. The defaults suit a log that retains a few hundred MiB."""
 
-    # Deletion removes whole segments, and recovery reads a whole segment to find the end. A single huge sync may make a
-    # segment larger.
+    # The log is deleted in whole segments, and recovery reads a whole segment at a time. The write of one sync is never
+    # divided between segments, so a huge one makes a larger segment.
     segment_bytes_max: int = 16 * MIB
-    frame_bytes_max: int = 64 * MIB  # A larger sync writes several frames; a reader never allocates more.
-    # How many zeroes are written after a small frame, so that the syncs of the next frames change no metadata; 0: none.
+    frame_bytes_max: int = 64 * MIB  # A larger write becomes several frames.
+    # How many zeroes are written after a small frame, so that the syncs of the next frames change no metadata.
     preallocate_bytes: int = 256 * 1024
-    ballast_bytes: int = MIB  # Released when the disk is full: enough for hard states until an operator makes room.
+    ballast_bytes: int = MIB  # When the disk is full, this is enough for hard states until an operator makes room.
 
     def __post_init__(self) -> None:
         if self.segment_bytes_max < 256:

@@ -1,3 +1,3 @@
-"""Measures the speed of the audit: histories that are linearizable by construction, and the time of each kernel and
-command on them.
+"""Measures the speed of the audit: makes histories that are linearizable by construction, and measures the time of each
+kernel and each command on them.
 """

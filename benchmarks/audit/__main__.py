@@ -1,5 +1,5 @@
-"""`python -m benchmarks.audit`: the cost of the audit by engine, size and shape. It also checks that the audit finds
-every fault.
+"""`python -m benchmarks.audit`: measures the audit by engine, size and shape of history, and checks that it finds every
+fault.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main(
     is_quick: bool, only: tuple[str, ...], operations_max: int | None, operations_min: int, faults: bool,
     porcupine: str | None, folder: Path | None, out: Path,
 ) -> None:  # fmt: skip
-    """Measure the audit. The whole plan takes about half an hour, and writes audit.json and audit.md."""
+    """Measure the audit. The whole plan takes about half an hour, and its results are written to audit.json and .md."""
     program = _found(porcupine)
     skipped = [] if program else [f"porcupine: {'no program ' + porcupine if porcupine else 'no --porcupine given'}"]
     cases = [
@@ -77,8 +77,9 @@ def _found(program: str | None) -> str | None:
 
 
 def _measured(cases: list[Case], folder: Path, rival: str | None) -> Iterator[AuditRow]:
-    """Measure all cases. Each history is made once, for all its engines. After the rival has given up on a history, it
-    is not tried on larger histories of the same shape.
+    """Measure all cases. Each history is made once, for all engines.
+
+    `rival`: the other checker. After it has given up on a history, it gets no more histories of the same shape.
     """
     gave_up: set[tuple[str, float]] = set()
     histories: dict[tuple[str, int, float, str | None], list[Case]] = {}
@@ -119,8 +120,9 @@ def _print_row(row: AuditRow) -> None:
 
 
 def _is_wrong(row: AuditRow) -> bool:
-    """True if a linearizable history was judged a violation, a fault was not found, or a command failed. A time-out is
-    a result.
+    """True if a linearizable history was judged a violation, a fault was not found, or a command failed.
+
+    A time-out is not wrong.
     """
     if row.fault is not None:
         return row.verdict != "violation"

@@ -2,9 +2,10 @@
 its call and its return.
 
 Clients are closed loops: each calls its next operation after the previous one has returned. Writes of unknown outcome
-have no return. 60 % of them take effect, at most 20 ms after their call. After such a write the client goes on under a
-new name. A compare-and-set that shall succeed expects the current value of its key; one that shall fail expects an
-older value. Values are unique. Each change has a revision of its own: revisions are counted over all keys.
+have no return; 60 % of them take effect, at most 20 ms after their call. After a write of unknown outcome, the client
+continues under a new name. A compare-and-set that is meant to succeed expects the current value of its key; one that is
+meant to fail expects an older value. Values are unique. Each change has its own revision; revisions are counted over
+all keys.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ _NAMES: Any = pa.array(["get", "put", "delete", "cas"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The parameters of a history. `zipf`: exponent of the popularity of keys; 0: all keys are equally popular. Each
-    share is a fraction of all operations; operations in none of these shares are reads.
+    """The parameters of a history.
+
+    `zipf`: the exponent of the popularity of keys; 0: all keys are equally popular. Each share is a fraction of all
+    operations. The rest of the operations, after puts, deletions and compare-and-sets, are reads.
     """
 
     name: str
@@ -55,8 +58,9 @@ SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Columns of a history: row i of every column is operation i. A value is the op_id of the write that wrote it. -1
-    stands for an absent key, or for a field that does not apply.
+    """The columns of a history: row i of every column is about operation i.
+
+    A value is the op_id of the write that wrote it. -1 stands for an absent key, or for a field that does not apply.
     """
 
     op_id: Int64s
@@ -121,9 +125,7 @@ def _played(
     shape: Shape, client: Int64s, kind: Int64s, key: Int64s, call: Int64s, ret: Int64s, unknown: Bools, effect: Int64s,
     fails: Bools,
 ) -> History:  # fmt: skip
-    """Compute the content of all responses: a forward fill over each key, in the order in which its operations took
-    effect.
-    """
+    """Compute what each operation returned, from the last write of its key that took effect before it."""
     n = len(kind)
     happened = np.flatnonzero(effect >= 0)
     at = happened[np.lexsort((effect[happened], key[happened]))]
@@ -190,7 +192,7 @@ def write(history: History, folder: Path, run_id: str = "made") -> Path:
 
 
 def table(history: History, run_id: str = "made") -> pa.Table:
-    """The rows of docs/reference/specification.md#103-row, in Arrow."""
+    """Return the history as an Arrow table of the rows in docs/reference/specification.md#103-row."""
     n, kind, ok = len(history), history.kind, ~history.unknown
     text = pa.large_string()
 

@@ -1,11 +1,12 @@
-"""`python -m benchmarks.audit.kernel`: seconds of the columnar kernels for a million operations, and of the encoding.
+"""`python -m benchmarks.audit.kernel`: measures the columnar kernels of the audit, and the encoding of their columns.
 
 The time of a kernel is the median of REPETITIONS runs over the same columns; the time of the encoding is that of one
-run. A warm-up run before each is not counted, because the first run of a size requests memory from the system, which
-can take as long as the run itself.
+run. The first run over each history is not counted, because it requests memory from the system, which can take as long
+as the run itself.
 
-The histories for `witness` have revisions. Those for `zones` have neither revisions nor deletions: without revisions,
-the write that made a key absent cannot be identified, and such keys are left to the search.
+The histories for the kernel `witness` have revisions. Those for the kernel `zones` have neither revisions nor
+deletions: without revisions, nobody can tell which write made a key absent, and the audit leaves such keys to its
+search.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ GOALS = {"witness": 0.25, "zones": 0.5}  # Seconds for 10⁶ operations.
 
 @dataclass(frozen=True, slots=True)
 class KernelCell:
-    """One measurement. `undecided_keys`: how many of the `keys`, which are all linearizable, the kernel suspects or
-    leaves to the search.
+    """One measurement. All `keys` are linearizable.
+
+    `undecided_keys`: for how many of them the kernel could not find this out.
     """
 
     kernel: str

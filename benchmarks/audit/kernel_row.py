@@ -16,9 +16,7 @@ REPETITIONS = 3
 
 
 def main(folder: Path) -> None:
-    """Print the times as JSON. `kernel_seconds` is the median of REPETITIONS runs over the same columns, which are
-    encoded once.
-    """
+    """Print the times as JSON. `kernel_seconds` is the median of REPETITIONS runs over the same columns."""
     rows = parquet.read_table(folder / "ops")
     started = time.perf_counter()
     columns = encode(rows)

@@ -1,4 +1,4 @@
-"""One child process and its descendants: time, memory, output."""
+"""Runs a command, and measures the time, memory and output of its process and all descendants."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from dataclasses import dataclass
 
 import psutil
 
-SAMPLE_SECONDS = 0.05  # Samples are more frequent at first, so that a short command is sampled too.
+SAMPLE_SECONDS = 0.05  # At first, samples are more frequent, so that even a short command is sampled.
 TIME_OUT, NO_MEMORY, DONE = "time-out", "out of memory", "done"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How a command ended. `peak_mib`: the greatest sum of the resident sizes of its processes, sampled every
-    SAMPLE_SECONDS.
-    """
+    """How a command ended. `peak_mib`: the peak of the sum of its processes' resident sizes, over all samples."""
 
     ended: str  # DONE, TIME_OUT, NO_MEMORY
     seconds: float
@@ -34,7 +32,7 @@ class Measured:
 def measure(
     command: Sequence[str], *, seconds_max: float, mib_max: float, environment: Mapping[str, str] | None = None
 ) -> Measured:
-    """Run the command to its end. At the bound of time or of memory, stop the command and all its children."""
+    """Run the command to its end. If it exceeds the bound of time or of memory, kill it with all its descendants."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -53,7 +51,7 @@ def measure(
 
 
 class _Watch:
-    """Samples the tree of processes, and ends it at a bound."""
+    """Samples the command's processes, and kills them if they exceed a bound."""
 
     def __init__(self, process: subprocess.Popen[bytes], deadline: float, mib_max: float) -> None:
         self._process, self._deadline, self._mib_max = process, deadline, mib_max
@@ -71,7 +69,7 @@ class _Watch:
     def _end(self, why: str) -> None:
         if self.ended == DONE:
             self.ended = why
-            # The command has a session of its own, which includes the JVM and the workers.
+            # The command has a process group of its own, which includes the JVM and its workers.
             os.killpg(self._process.pid, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""The cases: an engine and a history. A case is one row of the table, and is measured in a process of its own."""
+"""The cases. A case is an engine with a history. It runs in a process of its own, and gives one row of results."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ ONE_KEY = Shape(name="50 clients, 1 key", clients=50, keys=1, unknown_share=0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """An engine and its history. If `shape` is None, the generator in `spark_audit` makes the history and puts `fault`,
-    if any, into it.
+    """An engine with a history.
+
+    If `shape` is None, the generator in `spark_audit` makes the history, and injects `fault` if there is one.
     """
 
     engine: str
@@ -43,13 +44,13 @@ class Case:
 
     @property
     def history(self) -> tuple[str, int, float, str | None]:
-        """The identity of the history: cases with equal identities are measured on the same files."""
+        """What identifies the history. Cases with the same value are measured on the same files."""
         without_revisions = "" if self.shape is None or self.shape.revisions else ", no revisions"
         return (self.name + without_revisions, self.operations, self.unknown_share, self.fault)
 
 
 def full(rival: bool) -> Iterator[Case]:
-    """Yield the cases of the whole table, which take about half an hour at most."""
+    """Yield all cases. They take about half an hour."""
     yield from _common((10_000, 100_000, 1_000_000), rival)
     growing = _shape(_GROWTH, 0.01)
     for operations in (100_000, 1_000_000):
@@ -63,7 +64,7 @@ def full(rival: bool) -> Iterator[Case]:
 
 
 def quick(rival: bool) -> Iterator[Case]:
-    """Yield a few small cases, which show in a minute or two that everything works. Their times are no benchmark."""
+    """Yield a few small cases, which show within two minutes that everything works. Their times support no claim."""
     yield from _common((10_000,), rival)
     yield Case(engine=SPARK, shape=_shape(_GROWTH, 0.01), operations=10_000)
 
@@ -80,7 +81,7 @@ def _common(sizes: tuple[int, ...], rival: bool) -> Iterator[Case]:
     yield Case(engine=LOCAL, shape=without_revisions, operations=sizes[-1])
     if rival:
         yield Case(engine=RIVAL, shape=without_revisions, operations=sizes[-1], seconds_max=30)
-    for fault in (None, *ALL_FAULTS):  # The first case is the same history without a fault.
+    for fault in (None, *ALL_FAULTS):  # For comparison, the first case has a history of the same kind without a fault.
         yield Case(engine=LOCAL, operations=FAULT_OPERATIONS, fault=fault)
 
 
@@ -89,8 +90,9 @@ def _shape(shape: Shape, unknown_share: float) -> Shape:
 
 
 def _without_revisions(shape: Shape) -> Shape:
-    """Return the shape without revisions. It has no deletions either: without revisions, the write that made a key
-    absent cannot be identified.
+    """Return the shape without revisions and deletions.
+
+    Without revisions, nobody can tell which write made a key absent.
     """
     puts = shape.put_share + shape.delete_share
     return replace(shape, name=f"{shape.name}, no revisions", revisions=False, put_share=puts, delete_share=0.0)

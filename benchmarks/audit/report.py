@@ -1,4 +1,4 @@
-"""The Markdown table of the audit's benchmark."""
+"""Makes the Markdown report of the audit's benchmark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAULT_HEAD = ("| fault | history | job s | command s | verdict | shown |", "|--
 
 
 def report(document: Mapping[str, Any]) -> str:
-    """Return the whole report, from the content of `audit.json`."""
+    """Return the whole report. `document`: the content of `audit.json`."""
     rows: Sequence[Row] = document["rows"]
     machine = document["machine"]
     parts = [
@@ -68,7 +68,7 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def growth(rows: Iterable[Row]) -> list[str]:
-    """Return the job's microseconds per operation, by size, for each engine and shape with at least two sizes."""
+    """Return a table of the audit's own time per operation at each size, for engines and shapes with several sizes."""
     grouped: dict[tuple[str, str, float], dict[int, float]] = {}
     for row in rows:
         if row["fault"] is None and row["engine"] != RIVAL and row["job_seconds"] and row["operations"] >= 100_000:
@@ -85,7 +85,7 @@ def growth(rows: Iterable[Row]) -> list[str]:
 
 
 def beside(rows: Iterable[Row]) -> list[str]:
-    """Compare the audit with the rival on each history that both checked: command seconds, memory, verdicts."""
+    """Return a table that compares the audit with the rival on the same histories: seconds, memory, verdicts."""
     by_history: dict[tuple[str, int, float], dict[str, Row]] = {}
     rows = list(rows)
     tried = {(row["shape"], row["unknown_share"]) for row in rows if row["engine"] == RIVAL}

@@ -1,4 +1,4 @@
-"""One case gives one row of results. Every engine is a process of its own, measured from outside."""
+"""Measures one case, which gives one row of results. The engine runs in a process of its own, measured from outside."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SPARK_OPTIONS = ("--master", "local[2]", "--memory", "8g")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """One row of results, with times in seconds. `kernel_seconds`: the columnar kernel alone, in one thread; null if it
-    was not measured.
+    """One row of results, with times in seconds.
 
-    `job_seconds`: the time that the audit reports, which includes reading the files; for `porcupine`, the time of the
-    check without reading the file. `command_seconds`: the whole command, including the start of Python (and Java).
-    `verdict`: the verdict of the command, or how the command ended without one.
+    `kernel_seconds`: the time of the columnar kernel alone, in one thread; None if it was not measured. `job_seconds`:
+    the time that the audit reports, which includes the reading of the files; for `porcupine`, the time of the check
+    without the reading. `command_seconds`: the time of the whole command, including the start of Python (and Java).
+    `verdict`: the verdict of the command, or how the command ended if it gave none.
     """
 
     engine: str
@@ -38,7 +38,7 @@ class AuditRow:
     command_seconds: float
     peak_mib: float
     verdict: str
-    shown_max: int | None = None  # Operations of the largest counterexample.
+    shown_max: int | None = None  # How many operations the largest counterexample has.
     undecided: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class AuditRow:
 
 
 def row_of(case: Case, folder: Path, rival: str | None) -> AuditRow:
-    """Measure one case on its files."""
+    """Measure one case on the files in `folder`."""
     if case.engine == RIVAL:
         assert rival is not None
         return _rival(case, folder, rival)

@@ -1,1 +1,1 @@
-"""Systems side by side: the conductor, its tables and plots."""
+"""Compares systems: carries out a plan of measurements on each, and shows the results in tables and plots."""

@@ -1,5 +1,6 @@
-"""Runs a plan: in each repetition, each group of cells is measured on each contender in turn, with fresh servers and
-folders.
+"""Carries out a plan. In each repetition, each group of cells is measured on one contender after the other.
+
+Every group on every contender gets fresh servers and folders.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from benchmarks.load.spec import LoadResult, LoadSpec
 from benchmarks.systems.run import Running, SystemFailed, running
 
 FILL_ATTEMPTS_MAX = 3
-"""How often the fill is tried. A further try puts the same keys, so an election during the fill does not lose the cells
-of the group. Each failed try is reported as a failure.
+"""The most attempts at filling a cluster. An election can make an attempt fail. The next attempt puts the same keys, so
+the cells of the group can still be measured. Each failed attempt is reported as a failure.
 """
 
 _FILL_IN_FLIGHT, _FILL_CONNECTIONS = 256, 8
@@ -27,9 +28,7 @@ Row = dict[str, Any]
 
 
 class Conductor:
-    """Carries out a plan. `rows` and `failures` grow during the run, so that an interrupted run keeps its results so
-    far.
-    """
+    """Carries out a plan. `rows` and `failures` grow during the run."""
 
     def __init__(self, plan: Plan, contenders: Sequence[Contender], folder: Path, say: Callable[[str], None]) -> None:
         self.plan, self.contenders, self.folder, self.say = plan, contenders, folder, say
@@ -37,13 +36,13 @@ class Conductor:
         self.failures: list[str] = []
 
     def run(self) -> None:
-        """Run all repetitions. A failure is printed and kept in `failures`, and the run goes on."""
+        """Run all repetitions. A failure does not end the run: it is printed and added to `failures`."""
         for repetition in range(1, self.plan.repetitions + 1):
             for group, cells in groupby(self.plan.cells, key=lambda cell: cell.group):
                 self._run_group(group, list(cells), repetition)
 
     def _run_group(self, group: Group, cells: Sequence[Cell], repetition: int) -> None:
-        # The contender that begins changes with the repetition, so that a disk that warms up favours none.
+        # Another contender begins in each repetition, so that none has an advantage because the disk has warmed up.
         turn = (repetition - 1) % len(self.contenders)
         for contender in (*self.contenders[turn:], *self.contenders[:turn]):
             wanted = [cell for cell in cells if contender.takes_part(cell)]
@@ -128,8 +127,10 @@ def _spec(
 
 
 def row_of(contender: Contender, cell: Cell, repetition: int, result: LoadResult) -> Row:
-    """Return the row of `latest.json` for one run. `verified`: no error, every request answered, and the revision rose
-    by exactly the number of puts sent.
+    """Return the row of `latest.json` for one measurement.
+
+    It is `verified` if there was no error, every request was answered, and the revision rose by exactly the number of
+    puts sent.
     """
     per_op = 1e6 / result.operations
     changed = result.revision_after - result.revision_before

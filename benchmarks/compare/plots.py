@@ -11,8 +11,9 @@ from benchmarks.measure.statistics import medians
 
 
 def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Return work → system → its median rows at the usual sizes, by rising load. A work with a single level of load is
-    left out, because one point makes no curve.
+    """Return, by work and then by system, the median rows with the usual sizes, in the order of rising load.
+
+    A work with a single level of load is left out, because one point makes no curve.
     """
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for systems in medians(rows).values():
@@ -26,8 +27,9 @@ def curves(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[dict[str,
 
 
 def draw(rows: Sequence[dict[str, Any]], folder: Path, stem: str) -> list[Path]:
-    """Write one SVG per work, and return the paths. Solid lines: p50; dotted lines: p99. Each point is one level of
-    load.
+    """Write one SVG per work, and return the paths.
+
+    Each system has a solid line for p50 and a dotted line for p99. Each point is one level of load.
     """
     import matplotlib
 

@@ -9,15 +9,13 @@ from benchmarks.measure.statistics import CELL_FIELDS, medians
 
 OURS = "highwatermark"
 RIVALS = ("etcd", "pysyncobj", "pysyncobj-tuned")
-"""The systems that are compared with the contender `highwatermark`. The contender `highwatermark-client` is in the
-tables, but is no rival.
-"""
+"""The systems that are compared with the contender `highwatermark`. Others are only shown in the tables."""
 
 _FIELDS = tuple(name for name in CELL_FIELDS if name != "connections")
 
 
 def report(document: Mapping[str, Any]) -> str:
-    """Return the whole report, from the content of `latest.json`."""
+    """Return the whole report. `document`: the content of `latest.json`."""
     cells = medians(document["rows"])
     parts = [
         "# Benchmark results",
@@ -90,7 +88,10 @@ def _lines(systems: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
 
 
 def losses(cells: Mapping[tuple[Any, ...], Mapping[str, Mapping[str, Any]]]) -> Sequence[str]:
-    """Return one line for each cell and rival with more throughput (closed loop) or a lower p99 than Highwatermark."""
+    """Return one line for each cell and rival with more throughput or a lower p99 than Highwatermark.
+
+    In an open loop, the rival's throughput must be more than 1 % higher.
+    """
     lines = []
     for cell, systems in cells.items():
         ours = systems.get(OURS)

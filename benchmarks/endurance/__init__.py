@@ -1,3 +1,3 @@
-"""The endurance run: minutes of full load on a cluster, a sample of the cluster each second, and a judgement of the
-samples.
+"""The endurance run: minutes of full load on a cluster, with a sample of measurements each second. Bounds on these
+samples decide whether the run passes.
 """

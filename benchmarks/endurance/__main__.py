@@ -81,10 +81,11 @@ def main(
     folder: Path | None,
     out: Path | None,
 ) -> None:
-    """Load three members for MINUTES, then overload them, and judge what was sampled every second.
+    """Load three members for MINUTES, then overload them, and judge the samples of every second.
 
-    The exit code is 0 if every bound holds. Writes DATE-endurance.json (all samples), .md and .svg; --smoke only with
-    --out. The light client, and for half of the time a greedy connection, run beside the load.
+    The exit code is 0 if every bound holds. Writes DATE-endurance.json (all samples), .md and .svg; with --smoke, these
+    files are written only if --out is given. A light client runs at the same time and, in half of the steady phase, a
+    greedy connection.
     """
     course = Course(
         keys=keys,
@@ -136,7 +137,7 @@ def bounds_of(course: Course) -> Bounds:
 
 
 def carried_out(course: Course, home: Path) -> list[Sample]:
-    """Start the members, fill them, and run. Raises SystemFailed."""
+    """Start the members, put all keys, and carry out the run. Raises SystemFailed."""
     with running(OURS, MEMBERS, home) as cluster:
         fill(cluster, course)
         run = EnduranceRun(course, cluster, cluster.find_leader(), home, lambda line: click.echo(line, err=True))

@@ -1,4 +1,4 @@
-"""Judges the samples of an endurance run by bounds: each bound has a reason, and gives a finding."""
+"""Checks the samples of an endurance run against bounds. Each check gives a finding."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from harness.reports.percentile import percentile
 MIB = 1 << 20
 
 LOG_CACHE_BYTES = 64 * MIB
-"""The payload that the log cache of a member holds (`raft.RaftConfig.log_cache_bytes_max`). Until the cache is full,
-the member's memory grows, as it should.
+"""The payload that the log cache of a member holds (`raft.RaftConfig.log_cache_bytes_max`). The member's memory
+legitimately grows until the cache is full.
 """
 
 LOG_CACHE_COST = 2
-"""Resident bytes per byte of payload in the log cache, for entries of one put each, with 16 + 128 bytes
-(docs/internals/performance.md).
+"""Resident bytes per byte of payload in the log cache, for entries with a single put of a 16-byte key and a 128-byte
+value (docs/internals/performance.md).
 """
 
 REQUEST_BYTES = 2_048
 """The bound on resident bytes per open request: its frame, its entry, its result and its place in five tables."""
 
 LIGHT_SECONDS_MAX = 2.0
-"""The bound on a wait of the light client under steady load. Up to 5,120 requests may be served before its own, and the
-client retries after one second without an answer.
+"""The bound on a wait of the light client under steady load. Up to 5,120 other requests may be served before its own
+request, and the client retries after one second without an answer.
 """
 
 SILENT_SHARE_MAX = 0.2
-"""The greatest share of the samples in which a member may fail to answer `status`: a member that seldom reports its
-term could hide an election.
+"""The greatest share of the samples in which a member may fail to answer `status`. If a member seldom reported its
+term, an election could remain unseen.
 """
 
 SAMPLES_SHARE_MIN = 0.8
-"""The least share of the seconds of a phase that must have a sample: seconds without samples prove nothing."""
+"""The least share of the seconds of a phase that must have a sample, because seconds without samples prove nothing."""
 
 CALM_SEEN_SHARE_MIN = 0.8
-"""The share of `Bounds.calm_seconds` for which samples must follow the recovery: otherwise it is unknown whether the
-latency stayed low.
+"""The least share of `Bounds.calm_seconds` that the samples must cover after a recovery. With fewer samples, it would
+be unknown whether the latency stayed low.
 """
 
 PHASES = ("steady", "overload", "recovery")
@@ -47,11 +47,12 @@ PHASES = ("steady", "overload", "recovery")
 
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """The measurements of one second. `light`: for each operation of the light client, when it began (seconds since the
-    start of the run) and how long it took (seconds).
+    """The measurements of one second.
 
-    `answers` counts the answers to the load, including the Busy refusals, which `refused` counts. `errors` counts all
-    other refusals and failures of all clients. A term or leader is None if the member did not answer.
+    `answers` counts all answers to the load; `refused` counts those among them that are Busy refusals. `errors` counts
+    all other refusals and failures of all clients. A term or leader is None if the member did not answer. `light`: for
+    each operation of the light client, when it began (seconds since the start of the run) and how long it took
+    (seconds).
     """
 
     at: float  # Seconds since the first sample of the run.
@@ -72,22 +73,23 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The bounds of the judgement."""
+    """The bounds, and the facts about the run on which some bounds depend."""
 
     phase_seconds: dict[str, float]
     rss_growth_share: float = 0.2
     light_seconds_max: float = 2.0  # See LIGHT_SECONDS_MAX.
     recovery_seconds_max: float = 10.0
-    # The bound on the light client's p99, as a multiple of its p99 in the steady phase without the greedy connection.
+    # The bound on the ratio of the light client's p99 to its p99 in the steady phase without the greedy connection.
     recovery_ratio: float = 2.0
     calm_seconds: float = 5.0  # How long the latency must stay low to count as recovered.
     window_requests: int = 0  # The most open requests in the overload, over all connections.
-    warm_bytes: int = 0  # Payload in the log before the first sample.
-    put_bytes: float = 144.0  # Payload per answer of the load, on average.
+    warm_bytes: int = 0  # The payload that was in the log before the first sample.
+    put_bytes: float = 144.0  # The mean payload per answer to the load.
 
     def overload_seconds_max(self, per_second: float) -> float:
-        """The bound on any wait: twice the time that the requests of all windows take at the measured rate, plus the
-        light client's bound.
+        """The bound on any wait in the overload.
+
+        It is the light client's bound plus twice the time in which all open requests are answered at the measured rate.
         """
         return self.light_seconds_max + 2 * self.window_requests / max(per_second, 1.0)
 
@@ -120,12 +122,12 @@ def judge(samples: Sequence[Sample], bounds: Bounds) -> list[Finding]:
 
 
 def of_phase(samples: Iterable[Sample], phase: str) -> list[Sample]:
-    """The samples of one phase."""
+    """Return the samples of one phase."""
     return [sample for sample in samples if sample.phase == phase]
 
 
 def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Split the samples into three parts of equal time, in order."""
+    """Split the samples into three consecutive parts of equal duration."""
     if not samples:
         return [[], [], []]
     begin, length = samples[0].at, samples[-1].at - samples[0].at
@@ -136,28 +138,29 @@ def thirds(samples: Sequence[Sample]) -> list[list[Sample]]:
 
 
 def waits(samples: Iterable[Sample]) -> list[float]:
-    """How long each operation of the light client took, in seconds, the shortest first."""
+    """Return how long each operation of the light client took, in seconds, in ascending order."""
     return sorted(seconds for sample in samples for _, seconds in sample.light)
 
 
 def answers_per_second(samples: Sequence[Sample]) -> float:
-    """Return the mean number of answers per second. Refusals of any kind are not counted as answers."""
+    """Return the mean number of answers per second, without refusals and errors."""
     useful = sum(sample.answers - sample.refused - sum(sample.errors.values()) for sample in samples)
     return max(useful, 0) / len(samples) if samples else 0.0
 
 
 def recovery_seconds(samples: Sequence[Sample], bounds: Bounds) -> float | None:
-    """Return the seconds from the end of the overload until the light client's latency has recovered; None if it has
-    not.
+    """Return the seconds from the end of the overload until the light client's latency has recovered.
 
-    The bound is `recovery_ratio` times the p99 of the steady phase without the greedy connection. The latency has
-    recovered at the end of a wait above the bound if the p99 of all waits under way in the following `calm_seconds` is
-    within the bound. The end of the overload is the time of its last sample, which may be up to a second early.
+    The bound is `recovery_ratio` times the p99 in the steady phase without the greedy connection. The latency has
+    recovered at a moment if the p99 of all waits that are under way in the next `calm_seconds` is within the bound. The
+    moments that are tried are the end of the overload and, after it, the end of each wait above the bound. The end of
+    the overload is the time of its last sample, which may be up to a second too early. Returns None if the latency has
+    not recovered at any of these moments.
     """
     calm = waits(sample for sample in of_phase(samples, "steady") if not sample.greedy)
     overload = of_phase(samples, "overload")
     if not calm or not overload or not answers_per_second(of_phase(samples, "recovery")):
-        return None  # Low latency without a load would not show a recovery.
+        return None  # Without a load, a low latency shows no recovery.
     bound, end = percentile(calm, 0.99) * bounds.recovery_ratio, overload[-1].at
     light = sorted(each for sample in samples for each in sample.light if sum(each) >= end)
     last = light[-1][0] if light else 0.0
@@ -206,9 +209,7 @@ def _no_error(samples: Sequence[Sample]) -> Finding:
 
 
 def _memory(samples: Sequence[Sample], bounds: Bounds) -> list[Finding]:
-    """Compare, for each member, the median memory in the last third of the steady phase with the median in the second
-    third.
-    """
+    """Compare the median memory of each member in the last third of the steady phase with that in the second third."""
     first, second, last = thirds(of_phase(samples, "steady"))
     room = _log_cache_room(first, bounds)
     found = []
@@ -236,8 +237,9 @@ def _light_client(samples: Sequence[Sample], bounds: Bounds) -> Finding:
 
 
 def _overload(samples: Sequence[Sample], bounds: Bounds) -> list[Finding]:
-    """Check waits and memory in the overload. Memory may exceed the peak of the last third of the steady phase by the
-    cost of the open requests.
+    """Check the waits and the memory in the overload and the recovery.
+
+    The memory may exceed its peak in the last third of the steady phase, mainly by the cost of the open requests.
     """
     steady, overload = of_phase(samples, "steady"), of_phase(samples, "overload")
     after = [*overload, *of_phase(samples, "recovery")]

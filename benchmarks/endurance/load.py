@@ -1,12 +1,12 @@
-"""The lean load generator for long runs: the loops of `load.generator`, with a report every second and constant memory
-use.
+"""The lean load generator for long runs: the loops of `load.generator`, with a report every second and constant memory.
 
-Started as `python -m benchmarks.endurance.load` with an `EnduranceSpec` on stdin. It prints one JSON object, a tick,
-per second, and a last one with `ended` at the end. Times are those of the system's monotonic clock, so that they can be
-compared with the times of other processes.
+`python -m benchmarks.endurance.load` reads an `EnduranceSpec` from stdin. Each second it prints a *tick*, a JSON object
+with the numbers of that second. The last tick has the field `ended`. Times are those of the system's monotonic clock,
+so they can be compared with the times of other processes.
 
 With a rate, the load is an open loop in which each connection has at most `window` open requests, because a real client
-has a bound too. A request that is due while the window is full is *held back*: it is counted and never sent.
+has such a bound too. A request that is due while its connection has `window` open requests is *held back*: it is
+counted and never sent.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ from benchmarks.measure.statistics import latencies_ms
 TICK_SECONDS = 1.0
 
 WINDOW_MAX = 4_096
-"""The most requests of one connection that a member has open: it reads no more until it has answered some, so further
-requests would only fill socket buffers.
+"""The most requests of one connection that a member has open. It reads no more until it has answered some of them, so
+further requests would only fill socket buffers.
 """
 
 OFFER_MAX = 4_096
-"""The most requests that an open loop issues in one turn, so that a late generator still reads answers."""
+"""The most requests that an open loop issues at a time, so that even a late generator reads answers in between."""
 
 NICENESS = 5
-"""The generators share the cores with the members and must not starve them: real clients run on other machines."""
+"""The niceness of a generator. It shares the cores with the members and must not take processor time from them, because
+real clients run on other machines.
+"""
 
 BUSY_NAMES = frozenset({"busy", "code 3"})
-"""The names of Busy refusals: that of the client protocol, and that of the store (`ResultCode.BUSY`)."""
+"""The names under which the dialect counts Busy refusals: by the member, and by the store (`ResultCode.BUSY`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnduranceSpec:
-    """The request for one load. `put_share`: the fraction of the operations that are puts."""
+    """The request for one load. `put_share`: the share of puts among the operations; the rest are gets."""
 
     load: LoadSpec
     put_share: float
@@ -65,7 +67,7 @@ class EnduranceSpec:
 
 
 class EnduringLoad(Load):
-    """Carries out one load. `ticks` yields the numbers of each second, and drains the load at the end."""
+    """Carries out one load. `ticks` yields the numbers of each second."""
 
     def __init__(self, spec: EnduranceSpec) -> None:
         self.endurance = spec
@@ -73,8 +75,9 @@ class EnduringLoad(Load):
         super().__init__(spec.load)
 
     def _operations(self, connection: int) -> Iterator[Operation]:
-        """Return endless operations on uniformly drawn keys. They are drawn in advance, as in
-        `benchmarks.load.workload`, and repeated.
+        """Return endless operations on uniformly drawn keys.
+
+        As in `benchmarks.load.workload`, a number of operations is drawn in advance and then repeated.
         """
         random = Random(f"{self.spec.seed} {connection}")
         numbers = random.choices(range(self.spec.existing_keys), k=DRAWS_MAX // self.spec.connections)
@@ -85,7 +88,7 @@ class EnduringLoad(Load):
         """Run for `seconds`, then wait for the answers to all open requests. Yields one tick per second."""
         gc.collect()
         gc.freeze()
-        gc.disable()  # As in `Load.run`, there is no cyclic garbage to collect.
+        gc.disable()  # There is no cyclic garbage to collect; see `Load.run`.
         start = time.perf_counter()
         end = start + self.spec.seconds
         before = self._totals()
@@ -124,10 +127,10 @@ class EnduringLoad(Load):
         return totals, tick
 
     def _open_loop(self, start: float, until: float) -> None:
-        """Issue the requests that are due, evenly spaced since `start`, over the connections in turn. Hold back those
-        for which the window of their connection has no room.
+        """Issue requests when they are due, at even intervals since `start`, on the connections in turn.
 
-        A generator that falls behind offers less than its rate; `offered` in its ticks shows how much.
+        A request is held back if its connection has `window` open requests. A generator that falls behind offers less
+        than its rate; `offered` in its ticks shows how many requests it offered.
         """
         rate, connections, window = self.spec.rate, self.connections, self.endurance.window
         while (now := time.perf_counter()) < until:

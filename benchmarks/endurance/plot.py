@@ -1,4 +1,4 @@
-"""Plots an endurance run over time: answers per second, memory of each member, waits of the light client."""
+"""Plots an endurance run over time: answers per second, the memory of each member, and the light client's waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHADES = {"greedy": "C1", "overload": "C3", "recovery": "C2"}
 
 
 def spans(samples: Sequence[Sample]) -> list[tuple[str, float, float]]:
-    """Return (name, start, end) in seconds for each part of the run other than the plain steady load."""
+    """Return (name, start, end), in seconds, of each part of the run except the steady load alone."""
     named = [
         (sample.phase if sample.phase != "steady" else "greedy" if sample.greedy else "", sample) for sample in samples
     ]

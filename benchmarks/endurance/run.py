@@ -1,4 +1,4 @@
-"""Carries out an endurance run on a running, filled cluster, with load generator processes and a sampler."""
+"""Carries out an endurance run on a running and filled cluster: starts the load generators, and takes the samples."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from kvstore import Busy, Client, StoreError
 SAMPLE_SECONDS = 1.0
 PROGRESS_SAMPLES = 10
 LIGHT_PAUSE_SECONDS = 0.1
-LIGHT_PATIENCE_SECONDS = 30.0  # The deadline of one operation of the light client; a longer wait is an error.
+LIGHT_PATIENCE_SECONDS = 30.0  # The time limit of an operation of the light client; exceeding it counts as an error.
 STATUS_SECONDS = 2.0
 GREEDY_WINDOWS = 6
-"""The steady phase has this many parts of equal length. The greedy connection is open in every second part, which is
-half of each third of the phase.
+"""The steady phase has this many parts of equal length. The greedy connection is open in every second part, so that it
+is open for half of each third of the phase.
 """
 
 END_SECONDS_MAX = 30.0
@@ -36,7 +36,7 @@ END_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """The parameters of a run. The command's options set the rates and shares."""
+    """The parameters of a run."""
 
     keys: int
     seconds: float
@@ -47,8 +47,8 @@ class Course:
     greedy_in_flight: int = WINDOW_MAX
     overload_seconds: float = 20.0
     overload_factor: float = 3.0
-    # The open requests of all these connections exceed the proposals that a leader admits, so it must refuse some
-    # (Busy).
+    # All these connections together can have more open requests than a leader admits proposals, so that it must refuse
+    # some requests (Busy).
     overload_connections: int = 32
     recovery_seconds: float = 30.0
 
@@ -91,7 +91,7 @@ class Generator:
             await trio.sleep(0.05)
 
     def news(self) -> list[dict[str, Any]]:
-        """Return the new ticks. The last line of the output may be incomplete; it is kept until it is whole."""
+        """Return the new ticks. An incomplete last line of the output is kept until the rest of it arrives."""
         *lines, self._half = (self._half + self._reader.read()).split("\n")
         return [json.loads(line) for line in lines]
 
@@ -129,7 +129,7 @@ class EnduranceRun:
     _light_errors: dict[str, int] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Carry out the phases steady, overload and recovery. No generator process is left at the end."""
+        """Carry out the phases steady, overload and recovery. At the end, all generator processes are ended."""
         self._began = trio.current_time()
         try:
             async with trio.open_nursery() as nursery:
@@ -141,7 +141,7 @@ class EnduranceRun:
             for generator in self._generators:
                 generator.end()
             if self.samples:
-                self.samples[-1].light += self._light  # Operations that were cancelled at the end of the run.
+                self.samples[-1].light += self._light  # Operations since the last sample, even if they were cancelled.
 
     async def _all_phases(self) -> None:
         course = self.course
@@ -164,7 +164,7 @@ class EnduranceRun:
         await self._all_over()
 
     def measured_per_second(self) -> float:
-        """Return the answers per second in the steady phase, without the Busy refusals."""
+        """Return the mean number of answers per second in the steady phase, without Busy refusals."""
         steady = [sample for sample in self.samples if sample.phase == "steady"]
         return sum(sample.answers - sample.refused for sample in steady) / max(len(steady), 1)
 
@@ -182,7 +182,7 @@ class EnduranceRun:
                 self._greedy = False
 
     async def _all_over(self) -> None:
-        """Wait until all generators have ended, so that their load does not add to that of the next phase."""
+        """Wait until all generators have ended, so that their load is not added to the load of the next phase."""
         with trio.move_on_after(END_SECONDS_MAX):
             for generator in self._generators:
                 await generator.over()
@@ -211,8 +211,9 @@ class EnduranceRun:
         return EnduranceSpec(load=load, put_share=course.put_share)
 
     def _leader_now(self) -> str:
-        """Return the leader of the highest term in the newest sample. An election fails the run, but the run goes on
-        with the new leader.
+        """Return the leader of the highest term in the newest sample.
+
+        After an election the run cannot pass any more, but it continues with the new leader.
         """
         newest = self.samples[-1] if self.samples else None
         claims = (
@@ -221,7 +222,7 @@ class EnduranceRun:
         return max(claims)[1] if claims else self.leader
 
     async def _probe_forever(self) -> None:
-        """The light client: a put and a get, a few times a second, on a connection of its own."""
+        """Run the light client: repeat a put, a get and a pause, on a connection of its own."""
         value = values_of(self.course.value_bytes, 0)[0]
         endpoints = list(self.cluster.addresses.values())
         async with Client(endpoints, deadline_seconds=LIGHT_PATIENCE_SECONDS) as client:
@@ -239,12 +240,12 @@ class EnduranceRun:
             self._light_refused += 1
         except StoreError as error:
             self._light_errors[f"light {error.word}"] = self._light_errors.get(f"light {error.word}", 0) + 1
-        finally:  # Also at the cancellation at the end of the run: the operation has waited for at least this long.
+        finally:  # Also count an operation that is cancelled at the end: it has waited for at least this long.
             self._light.append((began - self._began, trio.current_time() - began))
 
     async def _sample_forever(self) -> None:
         async with Client(list(self.cluster.addresses.values()), session=False) as client:
-            await self._sample(client)  # The first sample, which includes connecting, is not counted.
+            await self._sample(client)  # Discard the first sample, because it includes the time to connect.
             due = trio.current_time()
             while True:
                 due = max(due + SAMPLE_SECONDS, trio.current_time())
@@ -255,7 +256,7 @@ class EnduranceRun:
                         self._print_progress(self.samples[-PROGRESS_SAMPLES:])
 
     async def _sample(self, client: Client) -> Sample:
-        """Return one sample. Its phase is the phase at the time when sampling begins."""
+        """Take one sample. Its `phase` is the phase in which sampling begins."""
         sample = Sample(at=trio.current_time() - self._began, phase=self._phase, greedy=self._greedy)
         sample.rss = resident_bytes(self.cluster)
         await self._ask_members(client, sample)
@@ -307,7 +308,7 @@ class EnduranceRun:
 
 
 def resident_bytes(cluster: Running) -> dict[str, int]:
-    """Return the resident bytes of each member. A member whose process has ended is left out."""
+    """Return the resident bytes of each member whose process is running."""
     import psutil
 
     found = {}

@@ -1,1 +1,1 @@
-"""Load on a system through its own protocol: plans, workloads, and the bytes of each dialect."""
+"""Puts load on a system through the system's own protocol: plans, workloads, and the bytes of each protocol."""

@@ -1,4 +1,4 @@
-"""The protocol of `systems.bare_node`, as small as possible.
+"""The protocol of `systems.bare_node`, with as few bytes as possible.
 
 A request is the CBOR array [request id, key, value]; a response has twelve bytes: the request id and the revision.
 """

@@ -1,8 +1,8 @@
 """A closed-loop load through the production client `kvstore.Client`, with its sessions and retries.
 
-Started as `python -m benchmarks.load.client` with a `LoadSpec` on stdin; prints a `LoadResult`. One process carries out
-the whole load. There are as many clients as the spec has connections, and each client keeps one connection to the
-leader. For each request in flight there is one task, which awaits one call after the other.
+`python -m benchmarks.load.client` reads a `LoadSpec` from stdin and prints a `LoadResult`. One process carries out the
+whole load. There are as many clients as the spec has connections, and each client keeps one connection to the leader.
+For each request in flight there is one task, which awaits one call after the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kvstore import Client, StoreError
 
 
 class ClientLoad:
-    """One run."""
+    """One run of the load."""
 
     def __init__(self, spec: LoadSpec) -> None:
         if spec.rate or spec.fill:
@@ -36,7 +36,10 @@ class ClientLoad:
         self.stopping = False
 
     async def run(self) -> LoadResult:
-        """Warm up, measure the window and drain; the revisions before and after show that every put took place."""
+        """Warm up, measure one window, and wait for the open calls.
+
+        The revisions before and after show whether every put took place.
+        """
         spec = self.spec
         async with Client(spec.endpoints) as asker:
             before = (await asker.get("no such key")).revision

@@ -1,6 +1,4 @@
-"""The interface through which a load generator uses a wire protocol, and blocking helpers for the set-up of a
-connection.
-"""
+"""The interface through which a load generator uses a wire protocol, and blocking functions to set up a connection."""
 
 from __future__ import annotations
 
@@ -20,16 +18,16 @@ class Dialect(Protocol):
     errors: Counter[str]
 
     def setup(self, link: socket.socket) -> int:
-        """Carry out the handshake on the still blocking socket. Returns the revision of the store."""
+        """Carry out the handshake on the socket, which still blocks. Returns the revision of the store."""
 
     def revision(self, link: socket.socket) -> int:
-        """Request the revision of the store; no other request may be open."""
+        """Request and return the revision of the store. No other request may be open."""
 
     def write(self, operations: Sequence[Operation], answered_below: int, /) -> None:
         """Queue the requests of these operations. All tokens below `answered_below` have been answered."""
 
     def read(self, data: bytes) -> list[int]:
-        """Parse received bytes. Returns the tokens of all answered operations, also of those with an error."""
+        """Parse received bytes. Returns the tokens of all answered operations, including those with an error."""
 
     def take_output(self) -> bytes:
         """Return the bytes that may be sent now, and remove them from the queue."""
@@ -44,7 +42,7 @@ def dialed(address: str) -> socket.socket:
 
 
 def receive_exactly(link: socket.socket, size: int) -> bytes:
-    """Block for `size` bytes. Raises ConnectionError if the peer ends before."""
+    """Wait for exactly `size` bytes and return them. Raises ConnectionError if the peer closes the connection first."""
     parts = b""
     while len(parts) < size:
         data = link.recv(size - len(parts))

@@ -1,12 +1,13 @@
 """etcd's gRPC calls KV.Put and KV.Range, written directly as HTTP/2 frames: the cheapest possible gRPC client.
 
 `grpcio` reaches only a few thousand calls per second and core, so a benchmark with it would measure `grpcio` and not
-etcd. `h2load` can only repeat one key. This dialect sends the frames that they send: per request a HEADERS frame of
-six indexed fields and a DATA frame. Real clients send such HEADERS after their first request, and a server reads them
-at the least cost. The dialect obeys the flow control of streams and of the connection, and answers settings and pings.
+etcd. `h2load` can only repeat one key. This dialect sends the same frames as these programs: per request a HEADERS
+frame of six indexed fields and a DATA frame. Real clients send such HEADERS frames after their first request, and they
+cost a server the least to read. The dialect obeys the flow control of streams and of the connection, and answers
+settings and pings.
 
-An answer counts as a success if it has a message and then ends: grpc-go sends no message with an error. In addition,
-the store's revision before and after the run shows that every put took place.
+An answer counts as a success if it has a message and then ends, because etcd (grpc-go) sends no message with an error.
+In addition, the store's revisions before and after the run show whether every put took place.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SETTING_STREAMS_MAX, SETTING_WINDOW, SETTING_FRAME_BYTES = 3, 4, 5
 WINDOW_MAX = (1 << 31) - 1
 _REPLENISH_BYTES = 1 << 28
 
-SETUP_STREAMS = 2  # Before the first token, a Range and a Put enter both paths into the server's header table.
+SETUP_STREAMS = 2  # Before the first token, a Range and a Put request add both paths to the server's header table.
 PROBE_KEY = b"no such key"
 
 _HEAD = struct.Struct(">HBBBI")  # The fields: length (two fields), type, flags, stream.
@@ -36,7 +37,7 @@ _HEAD = struct.Struct(">HBBBI")  # The fields: length (two fields), type, flags,
 _OPENING = struct.Struct(">5sI6s5sI5s")
 # The header-table entries: POST, http, path (66), authority (65), content-type (64), te (63).
 _BLOCK_RANGE = bytes([0x83, 0x86, 0xC2, 0xC1, 0xC0, 0xBF])
-_BLOCK_PUT = bytes([0x83, 0x86, 0xBE, 0xC1, 0xC0, 0xBF])  # As _BLOCK_RANGE, but with path 62.
+_BLOCK_PUT = bytes([0x83, 0x86, 0xBE, 0xC1, 0xC0, 0xBF])  # As _BLOCK_RANGE, but the path is entry 62.
 
 
 def http2_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -45,7 +46,7 @@ def http2_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """A protobuf varint; `number` ≥ 0."""
+    """Return `number`, which is at least 0, as a protobuf varint."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -54,18 +55,19 @@ def varint(number: int) -> bytes:
 
 
 def bytes_field(number: int, data: bytes) -> bytes:
-    """A protobuf field of bytes."""
+    """Return a protobuf field of bytes."""
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
 def grpc_message(data: bytes) -> bytes:
-    """The length-prefixed, uncompressed message of gRPC over HTTP/2."""
+    """Return an uncompressed gRPC message with its length prefix, as HTTP/2 carries it."""
     return b"\0" + len(data).to_bytes(4, "big") + data
 
 
 def fields_of(data: bytes) -> dict[int, int | bytes]:
-    """Return the varint and bytes fields of a protobuf message by field number; of a repeated field, only the last
-    value.
+    """Return the varint and bytes fields of a protobuf message, by field number.
+
+    For a repeated field, only the last value is returned.
     """
     found: dict[int, int | bytes] = {}
     position = 0
@@ -93,7 +95,7 @@ def _varint_at(data: bytes, position: int) -> tuple[int, int]:
 
 
 def revision_of(message: bytes) -> int:
-    """`header.revision` of a RangeResponse or PutResponse."""
+    """Return `header.revision` of a RangeResponse or PutResponse."""
     header = fields_of(message)[1]
     assert isinstance(header, bytes)
     revision = fields_of(header).get(3, 0)
@@ -102,8 +104,9 @@ def revision_of(message: bytes) -> int:
 
 
 def _literal(index: int, name: bytes, value: bytes) -> bytes:
-    """Return a header field that the server adds to its header table (RFC 7541 §6.2.1). Its name is given by `index`,
-    or by `name` if `index` is 0.
+    """Return a header field that the server adds to its header table (RFC 7541 §6.2.1).
+
+    The name of the field is the one at `index` of the table, or `name` if `index` is 0.
     """
     assert index < 63, index
     assert max(len(name), len(value)) < 127, (name, value)
@@ -129,7 +132,7 @@ class EtcdDialect:
         self._answered: set[int] = set()  # The streams whose message has arrived, but whose end has not.
         self._received_bytes = 0
 
-    # The set-up, and the requests between runs, one at a time.
+    # The requests before and after the load, one at a time.
 
     def setup(self, link: socket.socket) -> int:
         host, port = link.getpeername()[:2]
@@ -148,7 +151,7 @@ class EtcdDialect:
         return revision_of(self._ask(link, _BLOCK_RANGE, bytes_field(1, PROBE_KEY)))
 
     def _ask(self, link: socket.socket, block: bytes, message: bytes) -> bytes:
-        """Send one request on a blocking socket, and return the message of the answer."""
+        """Send one request on a blocking socket, and return the message in the answer."""
         stream, self._stream = self._stream, self._stream + 2
         data = grpc_message(message)
         self._window -= len(data)
@@ -207,7 +210,7 @@ class EtcdDialect:
             if after > len(data):
                 break
             if kind == DATA:
-                # This is the first frame of the message; a long message has several.
+                # Look only at the first DATA frame of a message; a long message has several.
                 if length >= 5 and stream not in answered:
                     answered.add(stream)
                     if int.from_bytes(data[position + 10 : position + 14], "big") < self._answer_bytes_min:
@@ -269,8 +272,9 @@ class EtcdDialect:
         self._windows[stream] = self._stream_window
 
     def _release(self) -> None:
-        """Queue as much held-back data as the windows allow. A stream that waits for its own window does not stop the
-        others.
+        """Queue as much held-back data as the windows allow.
+
+        A stream that waits for its own window does not hold back the others.
         """
         still_held = []
         for stream, data in self._held:

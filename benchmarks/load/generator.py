@@ -1,10 +1,9 @@
-"""The lean load generator: one process with one event loop for all connections. A load is a closed loop, an open loop,
-or the fill.
+"""The lean load generator: one process with one event loop for all connections.
 
-Started as `python -m benchmarks.load.generator` with a `LoadSpec` on stdin; prints a `LoadResult`. In a closed loop, a
-latency begins just before the request is handed to the kernel. In an open loop, it begins when the request is *due*, so
-that neither a late generator nor a stalled server can hide a delay. It ends when the answer has been read from the
-socket.
+`python -m benchmarks.load.generator` reads a `LoadSpec` from stdin and prints a `LoadResult`. A load is a closed loop,
+an open loop, or a fill, which puts every key once. In a closed loop, a latency begins just before the request is handed
+to the kernel. In an open loop, a latency begins when the request is *due*, so that neither a late generator nor a
+stalled server can hide a delay. In both, a latency ends when the answer has been read from the socket.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ DRAIN_SECONDS_MAX = 20.0
 """How long the generator waits for answers after the window. Later answers are counted as unanswered."""
 
 BATCH_MAX = 512
-"""The most operations that an open loop writes in one turn, so that a late generator still reads answers."""
+"""The most operations that an open loop writes at a time, so that even a late generator reads answers in between."""
 
 
 class Connection:
@@ -47,7 +46,7 @@ class Connection:
         self.link.setblocking(False)
 
     def issue(self, moments: list[float]) -> int:
-        """Write one operation for each moment, or fewer if none are left. Returns how many were written."""
+        """Write one operation for each moment, or fewer if not enough are left. Returns how many were written."""
         batch = list(islice(self.operations, len(moments)))
         answered_below = next(iter(self.open)) if self.open else self.next_token
         self.dialect.write(batch, answered_below)
@@ -57,7 +56,7 @@ class Connection:
         return len(batch)
 
     def flush(self) -> None:
-        """Send what the dialect allows and the socket takes."""
+        """Send as much as the dialect's flow control allows and the socket takes."""
         data = self.unsent + self.dialect.take_output()
         if data:
             try:
@@ -67,7 +66,7 @@ class Connection:
             self.unsent = data[sent:]
 
     def receive(self) -> list[float]:
-        """Read once from the socket. Returns, for each answered operation, the time at which its latency began."""
+        """Read once from the socket. Returns the time at which the latency of each answered operation began."""
         data = self.link.recv(RECEIVE_BYTES_MAX)
         if not data:
             raise ConnectionError("the server closed a connection")
@@ -76,7 +75,7 @@ class Connection:
 
 
 class Load:
-    """One run."""
+    """One run of the load."""
 
     def __init__(self, spec: LoadSpec) -> None:
         self.spec = spec
@@ -101,7 +100,10 @@ class Load:
         return drawn(self.spec.work, self.spec.existing_keys, self.spec.seed, connection)
 
     def run(self) -> LoadResult:
-        """Warm up, measure the window and drain. Then read the revision, which shows whether every put took place."""
+        """Warm up, measure one window, and wait for the open requests.
+
+        The revisions before and after show whether every put took place.
+        """
         before = max(connection.revision for connection in self.connections)
         gc.collect()
         gc.freeze()
@@ -140,8 +142,9 @@ class Load:
             self._closed_loop(until)
 
     def _closed_loop(self, until: float) -> None:
-        """Keep `in_flight` requests open until the time `until`. A fill ignores the time, and goes on until all keys
-        are put.
+        """Keep `in_flight` requests open until the time `until`.
+
+        A fill continues, whatever the time, until all keys have been put.
         """
         share = self.spec.in_flight // len(self.connections)
         for connection in self.connections:
@@ -160,7 +163,7 @@ class Load:
         connection.flush()
 
     def _open_loop(self, start: float, until: float) -> None:
-        """Issue the requests that are due, evenly spaced since `start`, over the connections in turn."""
+        """Issue requests when they are due, at even intervals since `start`, on the connections in turn."""
         rate, connections = self.spec.rate, self.connections
         while (now := time.perf_counter()) < until:
             issued = sum([connection.next_token for connection in connections])
@@ -182,8 +185,9 @@ class Load:
         connection.flush()
 
     def _drain(self, began: float, ended: float, measured: list[float]) -> None:
-        """Wait for the answers to all open requests. In an open loop, the requests that were due in the window are
-        measured, however late their answers are.
+        """Wait for the answers to all open requests.
+
+        In an open loop, these answers count too if their requests were due in the measured window.
         """
         until = time.perf_counter() + DRAIN_SECONDS_MAX
         while any(connection.open for connection in self.connections) and time.perf_counter() < until:
@@ -195,8 +199,9 @@ class Load:
                 connection.flush()
 
     def _readable(self, timeout_seconds: float) -> list[Connection]:
-        """Wait for answers, and send the data that a full socket has not yet taken. Only `select` has time-outs in
-        microseconds; those of `poll` and `epoll` are in milliseconds.
+        """Wait for answers, and meanwhile send the data that a full socket has not yet taken.
+
+        This method uses `select` for its time-outs in microseconds; those of `poll` and `epoll` are in milliseconds.
         """
         stuck = [number for number, connection in self.by_fileno.items() if connection.unsent]
         readable, writable, _ = select.select(list(self.by_fileno), stuck, [], max(timeout_seconds, 0.0))
@@ -205,7 +210,7 @@ class Load:
         return [self.by_fileno[number] for number in readable]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         for connection in self.connections:
             connection.link.close()
 

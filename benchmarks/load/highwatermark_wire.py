@@ -1,8 +1,8 @@
 """The frames of Highwatermark (`kvstore.protocol.messages`), written and read at the least cost that Python allows.
 
-This dialect is not a client: it is connected to the leader, never retries, and reads only the id and the code of an
-answer. Each connection has a session, and its puts have request numbers and acknowledgements like those of
-`kvstore.Client`. Request ids and request numbers are above 65,536, so that the shortest CBOR form of each has five
+This dialect does less than a client: it is connected only to the leader, never retries, and reads only the id and the
+code of an answer. As with `kvstore.Client`, each connection has a session, and its puts have request numbers and
+acknowledgements. Request ids and request numbers are above 65,536, so that the shortest CBOR form of each has five
 bytes, and one struct can pack the head of a request.
 """
 
@@ -24,7 +24,7 @@ from kvstore.limits import AdmissionLimits
 from raft import Hello, HelloRole, encode_item, frame
 
 FIRST = 1 << 16
-"""Token 0 has the request id (and the request number) FIRST + 1."""
+"""The operation with token 0 has FIRST + 1 as its request id and request number."""
 
 _SESSION_TTL_NS = AdmissionLimits().session_ttl_ns_max
 _REQUEST = struct.Struct(">I2sIB")  # The fields: length, head of an array of three or four items, request id, kind.
@@ -43,7 +43,8 @@ class HighwatermarkDialect:
         self.errors: Counter[str] = Counter()
         self._values = itertools.cycle([encode_item(value) for value in values])
         self._value_bytes = len(encode_item(values[0]))
-        self._answer_bytes_min = len(values[0]) if work == "get" else 0  # Shorter: the key was not there.
+        # A shorter answer to a get means that the key is absent.
+        self._answer_bytes_min = len(values[0]) if work == "get" else 0
         self._session = b""
         self._last_id = FIRST
         self._out: list[bytes] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 KEY_BYTES = 16
 SHAPES: tuple[tuple[int, int], ...] = ((1, 1), (16, 4), (64, 8), (256, 8), (1024, 16))
-"""The usual (requests in flight, connections), the same for every system that has connections."""
+"""The usual pairs (requests in flight, connections). They are the same for every system that has connections."""
 
 USUAL_VALUE_BYTES = 128
 USUAL_KEYS = 100_000
@@ -19,7 +19,7 @@ MIXED_PUT_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The settings of a freshly started and filled cluster, which serves all cells of the group."""
+    """The settings of a cluster. It is started and filled once per repetition, and serves all cells of the group."""
 
     members: int = USUAL_MEMBERS
     existing_keys: int = USUAL_KEYS
@@ -28,8 +28,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One measurement. Exactly one of `in_flight` (requests, closed loop) and `rate` (requests per second, open loop)
-    is not 0.
+    """One measurement.
+
+    Either `in_flight` is not 0 (the number of requests in a closed loop), or `rate` is not 0 (requests per second in an
+    open loop).
     """
 
     group: Group
@@ -40,16 +42,14 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """The name of the work in results. Cells with more than the usual number of keys, and cells at a rate, have
-        names of their own.
-        """
+        """The name of the work in results. It differs from `work` for cells with many keys and for open loops."""
         keys = "" if self.group.existing_keys <= USUAL_KEYS else f"_{self.group.existing_keys}_keys"
         return self.work + keys + ("_at_rate" if self.rate else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A system driven in one way. `name` is the `system` of its rows."""
+    """A system, and the way in which load is put on it. `name` is the field `system` in its rows."""
 
     name: str
     kind: str  # The kind of its servers: highwatermark, etcd, pysyncobj, bare.
@@ -58,9 +58,7 @@ class Contender:
     options: tuple[str, ...] = ()  # Further options of its servers.
 
     def takes_part(self, cell: Cell) -> bool:
-        """False if the system does not offer this work, or if the result would add nothing to those of other
-        contenders.
-        """
+        """False if the system does not offer this work, or if other contenders already show what the cell can show."""
         if self.generator == "lean" and self.kind != "bare":
             return True
         usual = not cell.rate and cell.group.members == USUAL_MEMBERS and cell.group.value_bytes == USUAL_VALUE_BYTES
@@ -83,9 +81,7 @@ CONTENDERS: tuple[Contender, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan. Cells of the same group are adjacent in `cells`. Every repetition measures all contenders, one after the
-    other.
-    """
+    """A plan. Cells of the same group are adjacent in `cells`. Each repetition measures all cells on all contenders."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -102,7 +98,7 @@ def closed(group: Group, works: Iterable[str], shapes: Iterable[tuple[int, int]]
 
 
 def open_loop(group: Group, rates: Iterable[int]) -> list[Cell]:
-    """Return open-loop cells: requests leave when they are due, whether or not earlier ones were answered."""
+    """Return open-loop cells: requests leave when they are due, whether or not earlier requests were answered."""
     return [Cell(group, "put", 0, OPEN_LOOP_CONNECTIONS, rate) for rate in rates]
 
 
@@ -113,7 +109,7 @@ def full_plan() -> Plan:
     cells = closed(usual, ("put", "get", "mixed"), SHAPES)
     cells += open_loop(usual, (500, 1_000, 2_000, 4_000, 8_000, 16_000))
     for value_bytes in (16, 1_024, 16_384, 65_536):
-        # Fewer keys for large values: 10⁵ values of 64 KiB exceed the quota, and are slow to fill.
+        # Fewer keys for large values: 10⁵ values of 64 KiB would be slow to fill, and use up most of etcd's quota.
         keys = 10_000 if value_bytes <= 1_024 else 2_000
         group = Group(existing_keys=keys, value_bytes=value_bytes)
         cells += closed(group, ("put", "get"), at_64)
@@ -124,8 +120,9 @@ def full_plan() -> Plan:
 
 
 def quick_plan() -> Plan:
-    """Return a plan of puts and gets at three levels of load, which takes two to three minutes. Its results are noisier
-    than those of the full plan; only the full plan supports claims.
+    """Return a plan of puts and gets at three levels of load, which takes two to three minutes.
+
+    Its results are noisier than those of the full plan. Only the full plan supports claims.
     """
     shapes = ((1, 1), (64, 8), (1024, 16))
     return Plan("quick", tuple(closed(Group(existing_keys=10_000), ("put", "get"), shapes)), 3, 1.0, 0.4)
@@ -152,8 +149,9 @@ def narrowed(
     existing_keys: Sequence[int] = (),
     rates: Sequence[int] = (),
 ) -> Plan:
-    """Return `plan` with only the cells that the options name. Named cells that are not in `plan` are added. Without
-    options, return all of `plan`.
+    """Return a plan with the cells that the options name, even those that are not in `plan`.
+
+    Without options, return `plan`.
     """
     if not (works or in_flight or value_bytes or members or existing_keys or rates):
         return plan

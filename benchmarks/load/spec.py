@@ -1,4 +1,4 @@
-"""The request of the conductor to a load generator, and its response: one JSON object each, on stdin and stdout."""
+"""What a load generator reads from stdin (`LoadSpec`) and writes to stdout (`LoadResult`), each as one JSON object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class LoadSpec:
     """The request for one load. `fill`: put every existing key once, instead of a measurement."""
 
     kind: str
-    endpoints: list[str]  # The leader's first.
+    endpoints: list[str]  # The leader's endpoint comes first.
     work: str
     in_flight: int
     connections: int
@@ -37,11 +37,11 @@ class LoadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """The result of one load. `puts`, `errors`, `unanswered` and the revisions are those of the whole run, including
-    the warm-up; the other fields are those of the measured window.
+    """The result of one load.
 
-    `revision_after - revision_before == puts` proves that every put took place exactly once. `errors`: kind of error →
-    count.
+    `puts`, `errors` (the count of each kind of error), `unanswered` and the revisions are about the whole run,
+    including the warm-up. All other fields are about the measured window. If no put has failed,
+    `revision_after - revision_before == puts` proves that every put took place exactly once.
     """
 
     operations: int

@@ -1,4 +1,4 @@
-"""The keys and values of a workload, in order. They follow from a seed, and are the same for every system."""
+"""The keys and values of a workload, in order. A seed determines them, so they are the same for every system."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ them.
 """
 
 DRAWS_MAX = 131_072
-"""The number of operations that are drawn before a run, so that drawing costs no time during the measurement. A longer
-run repeats them.
+"""The number of operations that are drawn before a run, so that drawing takes no time during the measurement. A longer
+run repeats these operations.
 """
 
 Operation = tuple[bytes, bool]
@@ -24,12 +24,12 @@ Operation = tuple[bytes, bool]
 
 
 def key_of(number: int) -> bytes:
-    """Return a key of 16 bytes; keys sort in the order of `number`."""
+    """Return the 16-byte key with this number. Keys sort in the order of their numbers."""
     return b"%0*d" % (KEY_BYTES, number)
 
 
 def values_of(value_bytes: int, seed: int) -> list[bytes]:
-    """The values of a run."""
+    """Return the values of a run."""
     random = Random(seed)
     return [random.randbytes(value_bytes) for _ in range(VALUES_MAX)]
 
@@ -46,8 +46,9 @@ def _drawing(work: str, keys: int, seed: int) -> list[Operation]:
 
 
 def drawn(work: str, keys: int, seed: int, connection: int) -> Iterator[Operation]:
-    """Return endless operations on uniformly drawn keys. All connections go through the same list of operations, from
-    different places.
+    """Return endless operations on uniformly drawn keys.
+
+    All connections use the same cyclic list of operations, but each starts at another place in it.
     """
     operations = _drawing(work, keys, seed)
     start = connection * 7_919 % DRAWS_MAX

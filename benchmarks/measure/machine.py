@@ -1,4 +1,4 @@
-"""Describes the machine: enough to judge the numbers, and nothing that identifies the machine."""
+"""Describes the machine well enough to judge the numbers, but with nothing that identifies it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _MEMORY_FILESYSTEMS = {"tmpfs", "ramfs"}
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """Return processor, memory, system, versions, and the cost of a sync in `folder`. Call it before the run, so that
-    `load_average` does not include the run.
+    """Return the processor, memory, system and versions, and the time of a sync in `folder`.
+
+    Call this function before the run, so that `load_average` does not include the run.
     """
     import psutil
 
@@ -53,7 +54,7 @@ def _version(name: str) -> str | None:
 
 
 def filesystem(folder: Path) -> str:
-    """Return the type of the file system of `folder`, such as `ext4`; "unknown" if the system does not report it."""
+    """Return the type of the file system of `folder`, such as `ext4`, or `unknown` if the system does not report it."""
     import psutil
 
     path, best = folder.resolve(), ("", "unknown")

@@ -1,4 +1,4 @@
-"""Percentiles of one run, and medians over runs. The code is short, so that a reader can check it."""
+"""Percentiles over one run, and medians over several runs. The code is short, so that a reader can check it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def median(values: Sequence[float]) -> float:
 
 
 CELL_FIELDS = ("work", "members", "existing_keys", "value_bytes", "in_flight", "connections", "offered_per_second")
-"""The fields that identify a cell. `cell_of` leaves `connections` out, because PySyncObj has none (0)."""
+"""The fields that identify a cell. `cell_of` omits `connections`, because PySyncObj always has 0 in this field."""
 
 
 def cell_of(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the identity of the cell that a row measures. Rows of the same cell and system are repetitions."""
+    """Return what identifies the cell of a row. Rows with the same cell and system are repetitions."""
     return tuple(row[name] for name in CELL_FIELDS if name != "connections")
 
 
 def medians(rows: Iterable[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, dict[str, Any]]]:
-    """Return cell → system → one row for all repetitions.
+    """Return, by cell and then by system, one row for all repetitions.
 
-    In this row, throughput, percentiles and CPU times are medians over the repetitions. `errors` is the sum,
-    `repetitions` the number of repetitions, `ops_per_second_range` the least and the greatest throughput, and
+    In this row, throughput, percentiles and CPU times are medians over the repetitions. `errors` is the sum over the
+    repetitions, and `repetitions` their number. `ops_per_second_range` has the least and the greatest throughput.
     `verified` is true only if every repetition was verified. Cells and systems keep the order in which they first
     appear.
     """

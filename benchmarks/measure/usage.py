@@ -1,4 +1,4 @@
-"""CPU time of processes, and the memory of this one."""
+"""The CPU time of other processes, and the memory of this process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 
 def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
-    """Return, by name, the CPU seconds of each process since its start: user and system time of all threads, in steps
-    of 10 ms.
+    """Return, by name, the CPU seconds of each process since its start.
+
+    They are the user and system time of all threads, in steps of 10 ms.
     """
     import psutil
 

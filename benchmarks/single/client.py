@@ -1,9 +1,9 @@
-"""`python -m benchmarks.single.client`: one process, one `Client`, many tasks that each await one call after the other.
+"""`python -m benchmarks.single.client`: measures the calls per second of one `Client`, and its CPU time per call.
 
-Measures the calls per second, and the CPU time per call of the client's process. Three real members run beside the
-client. New members are started for every repetition, which measures all works with all numbers of tasks. If members and
-client share few cores, the rate is a result of all processes together. The CPU time per call is that of the client's
-process, with 1 to 2 µs for the loop of the load itself. Its inverse is the greatest rate of one core.
+One process has one `Client` and many tasks, each of which awaits one call after the other. Three real members run on
+the same machine. Each repetition starts new members, and measures all works with all numbers of tasks. On few cores,
+the members limit the rate too. The CPU time per call is that of the client's process, including 1 to 2 µs for the loop
+of the load itself. Its inverse is the greatest rate that one core could reach.
 """
 
 from __future__ import annotations

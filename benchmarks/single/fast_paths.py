@@ -1,10 +1,9 @@
-"""`python -m benchmarks.single.fast_paths`: the gain of each fast path under the loads that it is meant for.
+"""`python -m benchmarks.single.fast_paths`: measures the gain of each fast path under the loads for which it is meant.
 
-For each path, a copy of the packages is made in which only this path is off. A cluster of the present code and a
-cluster of the copy run side by side, and windows of load alternate between them. For recovery there is no cluster:
-processes of the present code and of the copy take turns to open, read and apply the same log. The gain is the median of
-the ratios of adjacent windows. The path `all` stands for the switch that turns all paths off at once
-(docs/internals/fast-paths.md).
+For each path, the packages are copied twice; in the second copy, this path is turned off. A cluster runs on each copy,
+and windows of load alternate between the two clusters. For recovery there is no cluster: processes with the first and
+with the second copy alternately open, read and apply the same log. The gain is the median of the ratios of adjacent
+windows. The path `all` stands for the switch that turns off all paths at once (docs/internals/fast-paths.md).
 """
 
 from __future__ import annotations
@@ -48,16 +47,16 @@ MEASURE_LOG = (
 
 
 class PathNotFound(Exception):
-    """The text to replace does not occur exactly once in its file, so FAST_PATHS is out of date."""
+    """The text that turns off a path does not occur exactly once in its file, so FAST_PATHS is out of date."""
 
 
 @dataclass(frozen=True, slots=True)
 class FastPath:
-    """A fast path, the text whose replacement turns it off, and the loads that it is meant for.
+    """A fast path, the text whose replacement turns it off, and the loads for which it is meant.
 
-    `loads`: (work, requests in flight). For the work `log`, which is recovery from a log, the number is that of the
-    commands per entry. `beside`: the name of another path that is off in both clusters, because it would handle the
-    same requests first.
+    `loads`: (work, requests in flight). The work `log` is the recovery from a log; its second number is the number of
+    commands per entry. `beside`: the name of another path that is off in both copies, because it would handle the same
+    requests first.
     """
 
     name: str
@@ -157,8 +156,10 @@ FAST_PATHS: tuple[FastPath, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The result of one load with and without a path. The rates are medians of operations per second. `ratios`: rate
-    with the path / rate without it, for each pair of adjacent windows.
+    """The result of one load with and without a path.
+
+    `with_it` and `without_it`: medians of the operations per second. `ratios`: for each pair of adjacent windows, the
+    rate with the path divided by the rate without it.
     """
 
     path: str
@@ -191,7 +192,7 @@ def copy_without(paths: Sequence[FastPath], folder: Path) -> Path:
 
 @contextmanager
 def environment(path: FastPath, copy: Path) -> Iterator[None]:
-    """Make processes that start within the block import the packages of `copy`, in whatever folder they start."""
+    """Make processes that are started within the block import the packages of `copy`, whatever their working folder."""
     wanted = {
         "PYTHONPATH": str(copy),
         "PYTHONSAFEPATH": "1",
@@ -235,8 +236,9 @@ def _rate(cluster: Running, spec: LoadSpec) -> float:
 
 
 def served(path: FastPath, copies: Sequence[Path], home: Path, pairs: int, seconds: float) -> Iterator[Gain]:
-    """Measure the loads of `path` that need a cluster: one cluster runs on each copy, and windows alternate between
-    them.
+    """Measure the loads of `path` that need a cluster.
+
+    One cluster runs on each copy, and windows alternate between the clusters.
     """
     contender = next(each for each in CONTENDERS if each.name == path.contender)
     loads = [load for load in path.loads if load[0] != "log"]
@@ -285,7 +287,7 @@ def _gain(path: FastPath, work: str, in_flight: int, rates: list[list[float]]) -
 
 
 def line(gain: Gain) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     load = f"log, {gain.in_flight} to an entry" if gain.work == "log" else f"{gain.work}, {gain.in_flight} in flight"
     least, greatest = min(gain.ratios), max(gain.ratios)
     return (
@@ -299,7 +301,10 @@ def line(gain: Gain) -> str:
 @click.option("--pairs", default=9, show_default=True, type=click.IntRange(1), help="Windows of each, by turns.")
 @click.option("--seconds", default=1.5, show_default=True, type=click.FloatRange(min=0.1), help="Of a window.")
 def main(only: tuple[str, ...], pairs: int, seconds: float) -> None:
-    """Measure what each fast path gains. The rows replace those of the same loads in results/fast-paths.json."""
+    """Measure what each fast path gains.
+
+    Each row replaces the row of the same path and load in results/fast-paths.json.
+    """
     click.echo("| path | load | with it, per second | without it | ratio |")
     click.echo("|---|---|---|---|---|")
     began = datetime.now(UTC).replace(microsecond=0).isoformat()

@@ -1,18 +1,23 @@
-"""`python -m benchmarks.single.history`: what the kept history costs.
+"""`python -m benchmarks.single.history`: measures what the kept history of the store costs.
 
 Each measurement runs in a fresh process, with the garbage collection of a member. All times are CPU times, so other
-processes do not count:
+processes do not count. The measurements are:
 
-- puts: the CPU time of an applied put with history off and on, in turns, through `KvMachine.apply_batch` under
-  sessions. Entries with one put each take the fast path of lone clients, entries of 100 puts the hot loop. History is
-  at its default bound, so each put adds an event and forgets one.
-- memory: resident bytes for each kept event, less the bytes of its key and value.
-- reads: gets and pages at revisions anywhere in the history, the first time and again.
-- restore: a snapshot with the whole history, and the longest slice.
-- longest step: single puts, forgetting the whole history at once, and the puts while its blocks are freed.
+Puts: the CPU time to apply a put (`KvMachine.apply_batch`, in sessions), alternately without and with history. This is
+measured for entries of one put and for entries of 100 puts. The history is full, so each put adds an event and drops
+one.
 
-Keys have 16 bytes, values 128. `loop_ms` says how quick the machine is, before and after: `sum(range(10**6))` takes
-12.7 ms on the machine of the other results.
+Memory: the resident bytes per kept event, without the bytes of its key and value.
+
+Reads: gets and pages at random revisions of the history. First calls are measured separately.
+
+Restore: the time to restore a snapshot with the whole history, and the longest step of this work.
+
+Longest step: the longest single put, the time to drop the whole history at once, and the longest put while the dropped
+blocks are freed.
+
+Keys have 16 bytes, and values have 128. `loop_ms` and `loop_ms_after` show the speed of the machine before and after
+the measurements: the time of `sum(range(10**6))`, which takes 12.7 ms on the machine of the other results.
 """
 
 from __future__ import annotations
@@ -50,14 +55,14 @@ EVENTS = 1_000_000
 KEYS = 100_000
 KEY_BYTES, VALUE_BYTES = 16, 128
 SESSIONS = 16
-WINDOW = 8  # Requests that a client has open.
+WINDOW = 8  # The number of open requests per client.
 RUN_ENTRIES = 64  # Entries that are applied together.
 ROUND_PUTS = 32_000
 UNBOUNDED = 2**40
 
 
 class Filled:
-    """A machine at level 2 that is fed puts under sessions: every key in turn, in a scattered order."""
+    """A state machine at feature level 2. It applies puts in sessions: to each key in turn, in a scattered order."""
 
     def __init__(self, **limits: int) -> None:
         self.machine = KvMachine(StoreLimits(), on_applied=gc_tuning.note_allocations)
@@ -75,7 +80,7 @@ class Filled:
         ]
 
     def puts(self, count: int, to_an_entry: int) -> list[Entry]:
-        """The next puts, encoded."""
+        """Return entries with the next `count` puts, `to_an_entry` puts in each."""
         raw = []
         for number in range(self._count, self._count + count):
             request_no = 1 + number // SESSIONS
@@ -97,7 +102,7 @@ class Filled:
             self.machine.apply_batch(entries[at : at + RUN_ENTRIES])
 
     def fill(self, count: int) -> None:
-        """Apply so many puts, all of them."""
+        """Apply at least `count` puts."""
         for _ in range(0, count, 10_000):
             self.apply_all(self.puts(min(count, 10_000), 100))
 
@@ -109,7 +114,7 @@ def _loop_ms() -> float:
 
 
 def measure_puts(to_an_entry: int, rounds: int, events: int) -> dict[str, Any]:
-    """Apply rounds of puts to two machines in turns."""
+    """Apply rounds of puts alternately to a machine without history and to a machine with history."""
     machines = {
         "off": Filled(history_events_max=0),
         "on": Filled(history_bytes_max=UNBOUNDED, history_events_max=events),
@@ -129,7 +134,7 @@ def measure_puts(to_an_entry: int, rounds: int, events: int) -> dict[str, Any]:
 
 
 def measure_memory(events: int) -> dict[str, Any]:
-    """Fill a store twice its keys, then add the events, and see how much more is resident."""
+    """Put every key once, then add `events` further events, and measure how much resident memory they take."""
     filled = Filled(history_bytes_max=UNBOUNDED, history_events_max=UNBOUNDED)
     filled.fill(KEYS)
     gc.collect()
@@ -147,7 +152,7 @@ def measure_memory(events: int) -> dict[str, Any]:
 
 
 def measure_reads(events: int) -> dict[str, Any]:
-    """Read at random revisions: gets, and pages of 100 keys."""
+    """Measure gets, and pages of 100 keys, at random revisions."""
     filled = Filled(history_bytes_max=UNBOUNDED, history_events_max=UNBOUNDED)
     filled.fill(KEYS + events)
     machine, rng = filled.machine, random.Random(1)
@@ -175,7 +180,7 @@ def measure_reads(events: int) -> dict[str, Any]:
 
 
 def _spent(calls: list[Any]) -> list[float]:
-    """The time of each call, in µs."""
+    """Return the CPU time of each call, in µs."""
     found = []
     for call in calls:
         began = time.process_time()
@@ -185,7 +190,10 @@ def _spent(calls: list[Any]) -> list[float]:
 
 
 def measure_restore(events: int) -> dict[str, Any]:
-    """Take a snapshot of a store with this history, and restore it. The history is what is restored beyond its keys."""
+    """Take and restore a snapshot of a store without history and of a store with `events` events.
+
+    The difference between the two is the cost of the history.
+    """
     without, took = _measure_restore(0), _measure_restore(events)
     return {"without": without, "with": took, "history_seconds": took["seconds"] - without["seconds"]}
 
@@ -220,12 +228,13 @@ def _steps(restoring: Any) -> Iterator[float]:
 
 
 def measure_longest_step(events: int) -> dict[str, Any]:
-    """The longest call of `apply_batch` with few puts, and of a compaction of everything at once."""
+    """Measure the longest `apply_batch` of a single put, and a command that drops nearly the whole history at once."""
     filled = Filled(history_bytes_max=UNBOUNDED, history_events_max=UNBOUNDED)
     filled.fill(events)
     entries, more = filled.puts(22_000, 1), filled.puts(2_000, 1)
     gc_tuning.freeze_state()
-    filled.apply_all(entries[:2_000])  # The first collection visits all maps that are written.
+    # Do not measure the first collection, which visits all maps that are written.
+    filled.apply_all(entries[:2_000])
     del entries[:2_000]
     single = [_spent([lambda each=each: filled.machine.apply_batch([each])])[0] for each in entries]
     compact = encode_command(ChangeLimits(history_events_max=10))

@@ -1,16 +1,18 @@
-"""`python -m benchmarks.single.leases`: what leases cost a member at apply.
+"""`python -m benchmarks.single.leases`: measures the CPU time that a member needs for leases when it applies entries.
 
 Each measurement runs in a fresh process, on one `KvMachine` with the garbage collection of a member. All times are CPU
-times, so other processes do not count. Leader time is simulated:
+times, so other processes do not count. Leader time is simulated. The measurements are:
 
-- renewals: all leases are renewed again and again, at a third of their TTL, as the client does, in commands of 1,000
-  ids. They are spread evenly over the time, or come all at once: as many entries, one right after the other.
-- expiry: leases of one key each end within one second. An entry without commands follows every 10 ms, and while more
-  is due, the next one follows at once, as the leader proposes it.
-- removal: one command deletes a range, and a lease with as many keys ends.
+Renewals: all leases are renewed every third of their TTL, as the client does, by commands with 1,000 ids each. Each
+command has an entry of its own. The entries are spread evenly over the time, or follow each other at once.
 
-`loop_ms` says how quick the machine is, before and after: `sum(range(10**6))` takes 12.7 ms on the machine of the
-other results.
+Expiry: leases with one key each end, within one second or all at the same time. As a leader would, the benchmark
+applies an entry without commands every 10 ms, and at once while further leases are due.
+
+Removal: one command deletes a range of keys, and the end of a lease deletes as many keys.
+
+`loop_ms` and `loop_ms_after` show the speed of the machine before and after the measurements: the time of
+`sum(range(10**6))`, which takes 12.7 ms on the machine of the other results.
 """
 
 from __future__ import annotations
@@ -51,16 +53,16 @@ ENTRY_COMMANDS = 100
 
 
 class Leased:
-    """A machine at level 2 whose entries are timed."""
+    """A state machine at feature level 2, which times each entry that it applies."""
 
     def __init__(self) -> None:
         self.machine = KvMachine(on_applied=gc_tuning.note_allocations)
-        self.steps: list[float] = []  # Seconds of CPU of each entry since `begin`.
+        self.steps: list[float] = []  # The CPU seconds of each entry since `begin`.
         self._index = 0
         self.apply(0, [RaiseFeatureLevel(2)])
 
     def apply(self, now: int, commands: Sequence[Command]) -> None:
-        """Apply one entry. The leader looks for the next deadline after each entry, so this counts, too."""
+        """Apply one entry. The time includes that for finding the next deadline, as a leader does after each entry."""
         self._index += 1
         entry = Entry(
             self._index, 1, EntryKind.COMMANDS, encode_batch(now, [encode_command(each) for each in commands])
@@ -95,7 +97,7 @@ def _key(number: int) -> bytes:
 
 
 def measure_renewals(leases: int, *, spread: bool) -> dict[str, Any]:
-    """Renew all leases at a third of their TTL, for some time."""
+    """Renew all leases every third of their TTL, for SECONDS of leader time."""
     leased = Leased()
     period = TTL_NS // 3
     commands = -(-leases // RENEWED_TOGETHER)
@@ -119,7 +121,7 @@ def measure_renewals(leases: int, *, spread: bool) -> dict[str, Any]:
 
 
 def measure_expiry(leases: int, *, spread: bool) -> dict[str, Any]:
-    """Let leases of one key end within a second, or all at the same time."""
+    """Let leases with one key each end: within one second if `spread`, and else all at the same time."""
     leased = Leased()
     for number in range(1, leases + 1):
         now = number * SECOND_NS // leases if spread else 0
@@ -134,11 +136,11 @@ def measure_expiry(leases: int, *, spread: bool) -> dict[str, Any]:
 
 
 def measure_removal(keys: int) -> dict[str, Any]:
-    """Delete a range of keys by one command, and let a lease with as many keys expire."""
+    """Delete a range of keys by one command, and let a lease with the same number of keys expire."""
     leased = Leased()
     leased.apply(0, [ChangeLimits(deletions_max=2 * keys), LeaseGrant(1, TTL_NS)])
     took = {}
-    for turn in range(6):  # The first ones fill the remembered deletions.
+    for turn in range(6):  # Only the last turn counts. The others fill the table of remembered deletions.
         for name, lease_id in (("range_ms", 0), ("lease_ms", 1)):
             if lease_id and turn:
                 leased.apply(turn * 2 * TTL_NS, [LeaseGrant(1, TTL_NS)])

@@ -1,10 +1,8 @@
-"""`python -m benchmarks.single.memory`: memory per key and per log entry, and collection times.
+"""`python -m benchmarks.single.memory`: measures the memory per key and per log entry, and the time of collections.
 
-The overhead is the memory beyond the bytes of keys and values. The times are those of full runs of the garbage
+Each measurement runs in a fresh process. A key has 16 bytes, and its value has 128. The column "over key and value" is
+the resident memory per key or entry without these 144 bytes. The times are the CPU times of full runs of the garbage
 collector.
-
-Each measurement runs in a fresh process. A key has 16 bytes and its value 128. The column "over key and value" is the
-resident memory per key or entry, less these 144 bytes.
 """
 
 from __future__ import annotations
@@ -28,8 +26,10 @@ KEY_AND_VALUE_BYTES = 16 + 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRow:
-    """One measurement. `bytes_each`: resident bytes per key or entry, with all overhead. The three collections are full
-    ones; the third follows `gc.freeze()`.
+    """One measurement. `bytes_each`: the resident bytes per key or entry. `overhead_bytes`: the same, without the bytes
+    of key and value.
+
+    The three times are those of three full collections in a row; `gc.freeze()` is called before the third.
     """
 
     what: str
@@ -43,7 +43,7 @@ class MemoryRow:
 
 def measure(what: str, count: int) -> MemoryRow:
     """Build `count` keys or log entries in this process, and measure memory and collections."""
-    state_of(1000)  # Warm up: the memory of imports and of the first use is not measured.
+    state_of(1000)  # Warm up, so that the memory of imports and of the first use is not measured.
     before = resident_bytes()
     kept = state_of(count) if what == "keys applied" else list(log_entries(count, 1, 100_000))
     bytes_each = (resident_bytes() - before) / count

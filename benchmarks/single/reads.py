@@ -1,9 +1,9 @@
-"""`python -m benchmarks.single.reads`: gets by a round of messages and gets by lease, in turns, on the same members.
+"""`python -m benchmarks.single.reads`: compares gets by a round of messages with gets by lease, on the same members.
 
-One process has one `Client` and many tasks, each of which awaits one get after the other. Both kinds of gets use
-`Client.execute`, so they cost the client the same. `Client.execute` costs more than the usual `Client.get`, which
-`python -m benchmarks.single.client` measures. The difference between the two kinds is the cost of the round: messages
-to both followers and back, and the work of the leader.
+Windows of the two kinds alternate. One process has one `Client` and many tasks, each of which awaits one get after the
+other. Both kinds of gets use `Client.execute`, so they cost the client the same. (`Client.execute` costs more than the
+usual `Client.get`, which `python -m benchmarks.single.client` measures.) So the difference between the two kinds is the
+cost of the round: the messages to both followers and back, and the work of the leader.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ _HEAD = f"| {' | '.join(_COLUMNS)} | followers' | client's |\n|---|---|---|---|-
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For data, on the disk to measure.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="For results.  [default: results/]")
 def main(tasks: tuple[int, ...], repetitions: int, seconds: float, folder: Path | None, out: Path | None) -> None:
-    """Write DATE-reads.json, with every window. The exit code is 1 if a window has no read that was answered with the
-    requested consistency.
+    """Measure both kinds of gets, and write all windows to DATE-reads.json.
+
+    The exit code is 1 if a window has no get that was answered with the requested consistency.
     """
     with tempfile.TemporaryDirectory(prefix="hwm-bench-", dir=data_folder(folder)) as home:
         began = datetime.now(UTC).replace(microsecond=0)
@@ -100,8 +101,9 @@ async def _measured(window: _Window, cluster: Running, leader: str, seconds: flo
 
 
 class _Window:
-    """A window of gets of one kind. `seconds`: how long each get took. `answered_so`: how many gets were answered with
-    the requested consistency.
+    """A window of gets of one kind.
+
+    `seconds`: how long each get took. `answered_so`: how many gets were answered with the requested consistency.
     """
 
     def __init__(self, client: Client, keys: list[bytes], way: Consistency, tasks: int) -> None:
@@ -111,7 +113,7 @@ class _Window:
         self._client, self._keys = client, keys
 
     async def run(self, seconds: float) -> None:
-        """Run for `seconds`, and then until the open gets have ended."""
+        """Begin gets for `seconds`, and then wait until all open gets have ended."""
         until = time.perf_counter() + seconds
         async with trio.open_nursery() as nursery:
             for number in range(self.tasks):

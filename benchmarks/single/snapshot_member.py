@@ -2,13 +2,14 @@
 JSON.
 
 The commands are lines on standard input: `begin`, `snapshot`, `marks` and `end`. Each is answered with one line of
-JSON. Between `begin` and `end` the member measures: how late the event loop is, every 5 ms; the wall time and the CPU
-time (of this thread) of each slice of snapshot work; and the CPU time of each garbage collection. The CPU time of a
-slice excludes collections, because a collection can start at any moment and traverses the garbage of all code.
+JSON. Between `begin` and `end` the member measures three things: how late the event loop is, every 5 ms; the wall time
+and the CPU time (of this thread) of each slice of snapshot work; and the CPU time of each garbage collection. The CPU
+time of a slice excludes collections, because a collection can start at any moment and traverses the garbage of all
+code.
 
-For each slice of at least LONG_MS of CPU time, the resource usage is recorded too. With each measurement of the loop, a
-yardstick is timed: some work that is always the same and needs no memory. If the yardstick takes long, the cause is the
-machine and not the snapshot.
+For each slice of at least LONG_MS of CPU time, the resource usage is recorded too. After each measurement of the event
+loop, a yardstick is timed: a computation that is always the same and needs no memory. If the yardstick takes long, the
+machine is slow at that moment, and the snapshot is not the cause of the lateness.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from raft.snapshots.sender import SnapshotSender
 LOOK_SECONDS = 0.005
 LONG_MS = 3.0
 YARDSTICK = range(25_000)
-"""The sum of these numbers takes about as long as a slice."""
+"""The sum of these numbers, which takes about as long to compute as a slice of snapshot work."""
 
 PARTS = {
     "build": (SnapshotBuilder, "advance"),
@@ -47,12 +48,13 @@ PARTS = {
     "receive": (SnapshotReceiver, "advance"),
     "install": (SnapshotInstaller, "step"),
 }
-"""The parts of the work of a slice: (class, method) by name. A slice does the parts that have work to do."""
+"""The possible parts of a slice: (class, method) by name. A slice calls the parts that have work to do."""
 
 
 class Slices:
-    """Measurements of the slices of snapshot work. A slice is one call of `SnapshotManager.advance`, which builds,
-    sends, receives or installs a part of a snapshot.
+    """The measurements of the slices of snapshot work.
+
+    A slice is one call of `SnapshotManager.advance`, which builds, sends, receives or installs a part of a snapshot.
     """
 
     def __init__(self) -> None:
@@ -66,7 +68,7 @@ class Slices:
         self._collected = self._began = 0.0
 
     def install(self) -> None:
-        """Measure from now on, by wrapping the methods of the product."""
+        """Begin to measure, by wrapping methods of Highwatermark."""
         gc.callbacks.append(self._see_collection)
         self._wrap(SnapshotManager, "advance", self.cpu_ms, self.clock_ms, self.long)
         for name, (owner, method) in PARTS.items():
@@ -132,7 +134,7 @@ class Slices:
 
 
 def usage() -> dict[str, float]:
-    """Return the resources that this thread has used so far (`getrusage`)."""
+    """Return the resources that this thread has used until now (`getrusage`)."""
     used = resource.getrusage(resource.RUSAGE_THREAD)
     return {"user_ms": used.ru_utime * 1e3, "system_ms": used.ru_stime * 1e3, "page_faults": used.ru_minflt,
             "read_faults": used.ru_majflt, "waits": used.ru_nvcsw, "displaced": used.ru_nivcsw}  # fmt: skip
@@ -191,7 +193,7 @@ async def obey(member: RunningMember, lateness: Lateness, slices: Slices) -> Non
 
 
 async def main() -> None:
-    """Run the member until the input ends."""
+    """Run the member until standard input ends."""
     settings = json.loads(sys.argv[2])
     config = MemberConfig(
         folder=Path(sys.argv[1]),

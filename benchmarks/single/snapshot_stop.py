@@ -1,10 +1,10 @@
-"""`python -m benchmarks.single.snapshot_stop`: does a snapshot stop the world?
+"""`python -m benchmarks.single.snapshot_stop`: measures for how long a snapshot stops all other work of a member.
 
-Three members on loopback with 10⁶ keys (16-byte keys, 128-byte values), every write synced, and puts at a steady rate.
-In each window, one follower is killed and started again while the puts go on. In every second window, the leader also
-builds a snapshot and cuts its log, so that the follower has to install the snapshot. In the other windows, the follower
-catches up from the log. The results for leader and follower, with and without the snapshot, are the longest slice of
-snapshot work, and how late the event loop was (measured every 5 ms).
+Three members run on loopback, with 10⁶ keys (16-byte keys, 128-byte values) and every write synced. Clients put at a
+steady rate. In each window, one follower is killed and started again while the puts go on. In every second window, the
+leader also builds a snapshot and cuts its log, so that the follower has to install the snapshot. In the other windows,
+the follower catches up from the log. For the leader and the follower, with and without the snapshot, the results are
+the longest slice of snapshot work, and how late the event loop was (measured every 5 ms).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MemberProcess:
         )
 
     async def ask(self, line: str) -> Row:
-        """Send the command `line` and return the member's answer. Waits until the member is ready."""
+        """Send the command `line` and return the answer. A member that is still starting answers once it is ready."""
         return await trio.to_thread.run_sync(self._ask, line)
 
     def _ask(self, line: str) -> Row:
@@ -82,7 +82,7 @@ class Trial:
         self.members = [(name, *pair) for name, pair in zip(NAMES, self.addresses, strict=True)]
         raft = {
             "snapshot_log_bytes": NEVER_BYTES,  # Members build a snapshot only on the command `snapshot`.
-            "retention_bytes_max": 1,  # After a snapshot the log is cut at once, even if a follower still needs it.
+            "retention_bytes_max": 1,  # After a snapshot the log is cut at once, even if a follower needs entries.
             "snapshot_bytes_per_second": snapshot_bytes_per_second,
         }
         self._settings = {"members": self.members, "raft": raft}
@@ -111,7 +111,7 @@ class Trial:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run all members for as long as the block lasts, except those that are killed."""
+        """Start all members, and kill those that still run at the end of the block."""
         try:
             for name in NAMES:
                 self.start(name)
@@ -121,7 +121,7 @@ class Trial:
                 process.kill()
 
     def start(self, name: str) -> None:
-        """Start a member; `ask` waits until it is ready."""
+        """Start a member, without waiting until it is ready."""
         self._processes[name] = MemberProcess(self._folder / name, {**self._settings, "node_id": name})
 
     def kill(self, name: str) -> None:
@@ -147,7 +147,7 @@ class Trial:
 
 
 class SteadyPuts:
-    """Puts at a steady rate; each task issues an equal share. `latencies`: those of the present window, in ms."""
+    """Puts at a steady rate, in equal shares by all tasks. `latencies`: the latencies of the current window, in ms."""
 
     def __init__(self, client: Client, keys: int, rate: float) -> None:
         self._client, self._keys, self._interval = client, keys, TASKS / rate
@@ -172,7 +172,7 @@ class SteadyPuts:
             except StoreError:
                 self.failures += 1
             self.latencies.append((trio.current_time() - began) * 1e3)
-            # A task that is more than 1 s late skips the older puts.
+            # A task that is more than 1 s late skips the puts that were due before that second.
             due = max(due + self._interval, trio.current_time() - 1)
 
 
@@ -182,7 +182,7 @@ def _keys_of_the_state(keys: int) -> list[int]:
 
 
 async def window(trial: Trial, load: SteadyPuts, leader: str, *, with_snapshot: bool, seconds: float) -> Row:
-    """Carry out one window, in which the first follower is killed. Returns its row."""
+    """Carry out one window, in which the first follower is killed. Returns the row of the window."""
     follower = next(name for name in NAMES if name != leader)
     trial.kill(follower)
     began = trio.current_time()
@@ -229,7 +229,7 @@ async def measure(trial: Trial, keys: int, rate: float, pairs: int, seconds: flo
 
 
 def line(row: Row) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     of, by = row["of_leader"], row["of_follower"]
     what = "with" if row["with_snapshot"] else "without"
     cells = [what, row.get("build_seconds", "–"), row["catch_up_seconds"]]
@@ -249,8 +249,9 @@ HEAD = (
 
 
 def ratio(rows: list[Row], member: str) -> float:
-    """Return the p99.9 of the loop's lateness with a snapshot divided by that without one. Each of the two is a mean
-    over windows.
+    """Return the p99.9 of the event loop's lateness with a snapshot, divided by the p99.9 without a snapshot.
+
+    Each of the two is a mean over windows.
     """
     means: list[float] = []
     for with_snapshot in (True, False):

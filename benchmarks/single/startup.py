@@ -1,7 +1,7 @@
-"""`python -m benchmarks.single.startup`: the time of a member's restart, by phase, and its peak memory.
+"""`python -m benchmarks.single.startup`: measures the phases of a member's restart, and the peak memory.
 
-A log of puts is opened, read and applied. The puts have 16-byte keys (out of 100,000 different ones, or all new),
-128-byte values, and sessions that acknowledge results as clients do. A snapshot is opened (which verifies it) and
+A log of puts is opened, read and applied. The puts have 16-byte keys (out of 100,000 different ones, or all new) and
+128-byte values; their sessions acknowledge results as clients do. A snapshot is opened (which verifies it) and
 restored. Each measurement runs in a fresh process, with the files in the page cache. The times are CPU seconds of the
 process, so waiting for the disk is not measured.
 """
@@ -43,7 +43,10 @@ FULL = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupRow:
-    """One measurement. `count`: the commands in the log plus the keys in the snapshot. The seconds are CPU time."""
+    """One measurement. `count`: the number of commands in the log plus the number of keys in the snapshot.
+
+    All seconds are CPU time.
+    """
 
     what: str
     count: int
@@ -60,7 +63,7 @@ class StartupRow:
 
 
 class _UnsyncedFiles(InlineFiles):
-    """Files that ignore syncs, so that a folder is prepared quickly."""
+    """Files that are never synced, so that a folder is prepared quickly."""
 
     def submit(self, operations: Sequence[Operation], done: Callable[[BaseException | None], None]) -> None:
         super().submit([each for each in operations if not isinstance(each, SyncFile | SyncFolder)], done)
@@ -115,8 +118,9 @@ def state_of(keys: int) -> KvMachine:
 
 
 def prepare(folder: Path, keys: int, entries: Iterator[Entry]) -> None:
-    """Make a data folder with a snapshot of `keys` keys and a log of these entries. Each entry has a frame of its own,
-    as if it had been synced alone.
+    """Make a data folder with a snapshot of `keys` keys and a log of these entries.
+
+    Each entry has a frame of its own, as if it had been synced alone.
     """
     picture = state_of(keys).snapshot()
     create_data_folder(
@@ -188,7 +192,7 @@ def _prepare_elsewhere(folder: Path, keys: int, commands: int, batch: int, disti
 
 
 def plan(commands: int, keys: int) -> Iterator[tuple[str, int, int, int, int, int | None]]:
-    """(what, count, keys in the snapshot, commands in the log, commands per entry, distinct keys) of each row."""
+    """Yield (what, count, keys in the snapshot, commands in the log, commands per entry, distinct keys) of each row."""
     for batch in (1, 16, 256):
         yield f"log, {batch} to an entry", commands, 0, commands, batch, KEYS_OVERWRITTEN
     yield "log, 256 to an entry, new keys", commands, 0, commands, 256, None
@@ -199,7 +203,7 @@ def plan(commands: int, keys: int) -> Iterator[tuple[str, int, int, int, int, in
 
 
 def run(commands: int, keys: int, only: str, scratch: Path) -> Iterator[StartupRow]:
-    """Measure all rows whose name has `only` in it."""
+    """Measure all rows whose name contains `only`."""
     for number, (what, count, *shape) in enumerate(plan(commands, keys)):
         if only in what:
             folder = scratch / str(number)
@@ -209,7 +213,7 @@ def run(commands: int, keys: int, only: str, scratch: Path) -> Iterator[StartupR
 
 
 def line(row: StartupRow) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     phases = f"{row.open_seconds:.2f} | {row.read_seconds:.2f} | {row.apply_seconds:.2f}"
     size = f"{row.bytes_on_disk / 2**20:.0f}"
     return f"| {row.what} | {row.count:,} | {size} | {phases} | {row.per_second:,.0f} | {row.peak_mib:.0f} |"
@@ -222,7 +226,7 @@ def line(row: StartupRow) -> str:
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For data.  [default: temporary]")
 @click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="For results.")
 def main(commands: int, keys: int, only: str, folder: Path | None, out: Path | None) -> None:
-    """Measure how fast a member comes back. A run of full size writes results/startup.json."""
+    """Measure how fast a member restarts. A run of full size writes results/startup.json."""
     click.echo("| what | commands, keys | MiB on disk | open s | read s | restore, apply s | per second | peak MiB |")
     click.echo("|---|---|---|---|---|---|---|---|")
     rows = []
@@ -240,7 +244,7 @@ def main(commands: int, keys: int, only: str, folder: Path | None, out: Path | N
 def _machine(folder: Path) -> dict[str, Any]:
     try:
         return describe(folder)
-    except ImportError:  # Without the `bench` extra, only these two facts are known.
+    except ImportError:  # Without the `bench` extra, psutil is missing, and only these two facts are known.
         return {"python": platform.python_version(), "cores": os.cpu_count()}
 
 

@@ -1,6 +1,7 @@
-"""What a watch costs the hub: matching an event, and sending it. The client's decoding and sockets are not included.
+"""`python -m benchmarks.single.watch_hub`: measures what watches cost the watch hub of a member.
 
-Run `python -m benchmarks.single.watch_hub`. The times are CPU times of this process.
+The cost is that of matching events with watches and of making the messages, without sockets and without the client's
+decoding. All times are CPU times of this process.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ OTHER_KEYS = [b"z%05d" % number for number in range(10_000)]
 
 
 class Member:
-    """A machine with a hub whose output is counted and dropped."""
+    """A state machine with a watch hub. The messages of the hub are counted and dropped."""
 
     def __init__(self) -> None:
         self.machine, self.index, self.messages = KvMachine(), 0, 0
@@ -63,11 +64,11 @@ class Member:
         self.machine.apply(Entry(self.index, 1, EntryKind.COMMANDS, encode_batch(0, commands)))
 
     def watch(self, number: int, interval: Interval, from_revision: int = 0) -> None:
-        """Begin the watch with this number."""
+        """Begin watch `number`."""
         self.hub.watch(1, number, WatchSpec(*interval, from_revision, window_bytes=1 << 60))
 
     def run(self) -> float:
-        """Let the hub do all that is due; returns the CPU seconds."""
+        """Let the hub do all its pending work. Returns the CPU seconds."""
         began = time.process_time()
         while self.hub.has_work:
             self.hub.step(IDLE_UNITS)
@@ -75,12 +76,12 @@ class Member:
 
 
 def only(key: bytes) -> Interval:
-    """The interval of one key."""
+    """Return the interval that contains only `key`."""
     return key, key + b"\0"
 
 
 def measure(intervals: Sequence[Interval], keys: Sequence[bytes], events: int, batch: int = BATCH) -> str:
-    """Do `events` puts, to `keys` in turn, under watches of `intervals`; returns the cells of a row."""
+    """Begin watches of `intervals`, and then put `events` times, to `keys` in turn. Returns the cells of a row."""
     member, seconds = Member(), 0.0
     for number, interval in enumerate(intervals, 1):
         member.watch(number, interval)
@@ -95,7 +96,7 @@ def measure(intervals: Sequence[Interval], keys: Sequence[bytes], events: int, b
 
 
 def catch_up(intervals: Sequence[Interval], events: int) -> str:
-    """Do `events` puts, then watch from the first of them on; returns the cells of a row."""
+    """Put `events` times, and then begin watches of `intervals` from the first put on. Returns the cells of a row."""
     member = Member()
     for first in range(0, events, 1_000):
         member.apply([encode_command(Put(KEYS[number % len(KEYS)], VALUE)) for number in range(first, first + 1_000)])

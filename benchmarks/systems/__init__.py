@@ -1,1 +1,1 @@
-"""The compared systems: their servers, started as processes."""
+"""Starts the servers of the compared systems as processes."""

@@ -1,9 +1,9 @@
 """The least cost of a put: `python -m benchmarks.systems.bare_node JSON` runs a leader or a follower without a store.
 
-The node carries out puts and does nothing else, so that the cost of Python and of the machine can be separated from the
-cost of a store. The leader splits its input into requests, gathers them into a batch and sends the batch to the
-followers. All members write and sync the batch, decode it and put it into a dict. The leader answers once a majority
-has the batch on disk.
+The node only carries out puts, so that the cost of Python and of the machine can be separated from the cost of a store.
+The leader splits its input into requests, gathers them into a batch and sends the batch to the followers. All members
+write and sync the batch, decode it, and store its keys and values in a dict. The leader answers once a majority has the
+batch on disk.
 
 There are no elections, terms, sessions, limits, snapshots, ordered keys or checks, and nothing is read back from disk.
 The code uses epoll and plain functions. With `records`, each key has the fields of a versioned store: value, creation
@@ -31,11 +31,11 @@ from benchmarks.load.dialect import dialed
 
 RECEIVE_BYTES_MAX = 1 << 16
 FILE_BYTES = 32 << 20
-"""The size of the file, which is first filled with zeroes and then overwritten again and again: overwriting existing
-bytes costs the least.
+"""The size of the file. It is first filled with zeroes and then overwritten again and again, because overwriting
+existing bytes costs the least.
 """
 
-# The fields: length of the rest, index, commit index, number of puts. The frames of the puts follow.
+# The fields: length of what follows, index, commit index, number of puts. The frames of the puts come after them.
 APPEND = struct.Struct(">IIII")
 POSITION = struct.Struct(">I")
 
@@ -71,7 +71,7 @@ class Disk:
 
 
 class BareStore:
-    """The keys and values in a dict, and the number of puts as the revision."""
+    """The keys and values in a dict. The revision is the number of puts."""
 
     def __init__(self, *, keeps_records: bool) -> None:
         self.revision = 0
@@ -80,9 +80,7 @@ class BareStore:
         self.records: dict[bytes, Record] = {}
 
     def apply(self, count: int, frames: bytes) -> list[Any]:
-        """Apply `count` puts, each in the form [request id, key, value] in which it was received. One call decodes all
-        of them.
-        """
+        """Apply `count` puts, each as it was received: [request id, key, value]. One call decodes all of them."""
         items: list[Any] = cbor2.loads(b"\x9b" + count.to_bytes(8, "big") + frames)
         if self._keeps_records:
             records, revision = self.records, self.revision
@@ -99,8 +97,9 @@ class BareStore:
 
 
 def split(data: bytes) -> tuple[list[bytes], bytes]:
-    """Split bytes into frames, each with a length of four bytes before its body. Returns the bodies, and the bytes of
-    the last, incomplete frame.
+    """Split bytes into frames. In a frame, the length of the body comes first, in four bytes.
+
+    Returns (the bodies, the bytes of the last, incomplete frame).
     """
     bodies, position, end = [], 0, len(data)
     while position + 4 <= end:
@@ -149,16 +148,14 @@ class ClientConnection:
 
 @dataclass(slots=True)
 class Batch:
-    """The puts of one append: how many came from each connection, and the frames of all."""
+    """The puts of one batch: how many came from each connection, and the frames of all these puts."""
 
     parts: list[tuple[ClientConnection, int]] = field(default_factory=list)
     frames: list[bytes] = field(default_factory=list)
 
 
 class Leader:
-    """The leader. It gathers requests while its disk syncs the previous batch: only one batch at a time is being
-    written.
-    """
+    """The leader. It writes one batch at a time, and gathers requests while its disk syncs the previous batch."""
 
     def __init__(self, listener: socket.socket, followers: list[socket.socket], disk: Disk, store: BareStore) -> None:
         self._listener, self._disk, self._store = listener, disk, store
@@ -213,7 +210,7 @@ class Leader:
 
     def _send(self, commit_index: int) -> None:
         if self._disk.durable < self._last_index:
-            return  # The previous sync is still under way; meanwhile more requests gather.
+            return  # The previous batch is not yet synced; meanwhile, more requests are gathered.
         batch = self._gathering
         if batch.frames:
             self._gathering, self._last_index = Batch(), self._last_index + 1
@@ -239,7 +236,10 @@ class Leader:
 
 
 def main() -> None:
-    """Run a node; JSON: `{"listen": port, "followers": [address], "file": path, "records": bool}`. Prints `ready`."""
+    """Run a node. Prints `ready` once it listens.
+
+    The argument is JSON: `{"listen": port, "followers": [address], "file": path, "records": bool}`.
+    """
     given = json.loads(sys.argv[1])
     disk, store = Disk(Path(given["file"])), BareStore(keeps_records=given["records"])
     listener = socket.create_server(("127.0.0.1", given["listen"]))

@@ -11,8 +11,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Become PROGRAM, which ends when its parent ends. That holds only on Linux; elsewhere the conductor ends its
-    children in a `finally`.
+    """Become PROGRAM.
+
+    Linux kills PROGRAM when its parent ends. On other systems only the benchmark itself ends it, in a `finally`.
     """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

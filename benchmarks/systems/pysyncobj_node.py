@@ -2,13 +2,13 @@
 
 PySyncObj is a library without a client protocol, so the load is made inside the leader's process, by direct calls of a
 replicated method. There is no client, no connection and no encoding of requests, which is the best case for PySyncObj.
-The CPU time of the load generator is part of the leader's. PySyncObj has a journal, which it never syncs.
+The leader's CPU time includes that of the load generator. PySyncObj has a journal, which it never syncs.
 
 If `tuned` is false, all settings are the defaults: a thread of PySyncObj ticks every 50 ms. If `tuned` is true, this
-program ticks, and wakes up when a socket is ready. Then appends leave every 0.5 or 2 ms; with fewer than 16 requests in
-flight, each command is sent at once; there is no compaction.
+program calls `doTick`, which returns as soon as a socket is ready, and there is no compaction. With 16 or more requests
+in flight, appends then leave every 0.5 or 2 ms; with fewer, each command is sent at once.
 
-The program prints `ready`. It then answers each line on stdin with one line on stdout: `who` with `leader` or
+The program prints `ready`. It then answers each line on stdin with one line on stdout: the line `who` with `leader` or
 `follower`, and a `LoadSpec` with the `LoadResult` of that load.
 """
 
@@ -34,8 +34,7 @@ from benchmarks.measure.usage import cpu_seconds
 TUNED: dict[str, Any] = {
     "autoTick": False,
     "appendEntriesPeriod": 0.0005,
-    # False at the start, so that PySyncObj prepares its mode without batches; later set by the number of requests in
-    # flight.
+    # False at the start, so that PySyncObj prepares for sending without batches. Each load then sets the value.
     "appendEntriesUseBatch": False,
     "logCompactionMinEntries": 1 << 40,
     "logCompactionMinTime": 1 << 40,
@@ -62,7 +61,7 @@ class ReplicatedStore(SyncObj):  # type: ignore[misc]  # The library has no type
 
 
 class InProcessLoad:
-    """A closed loop by callbacks: each answer issues the next request."""
+    """A closed loop: the callback of each put issues the next put."""
 
     def __init__(self, store: ReplicatedStore, spec: LoadSpec) -> None:
         self.store, self.spec = store, spec
@@ -76,7 +75,7 @@ class InProcessLoad:
         self.errors: Counter[str] = Counter()
         self.puts = self.open = 0
         self.stopping = False
-        # The main thread issues the first requests, and the library's thread issues the others.
+        # Guards the counts: the main thread issues the first puts, and the library's thread issues all others.
         self._counting = threading.Lock()
 
     def issue(self) -> None:
@@ -100,7 +99,10 @@ class InProcessLoad:
         self.store.put(operation[0], next(self.values), callback=done)
 
     def run(self, pause: Any) -> LoadResult:
-        """Warm-up, window, drain. `pause(seconds)` waits for at most this long, and lets the store work meanwhile."""
+        """Warm up, measure one window, and wait for the open puts.
+
+        `pause(seconds)` waits for at most this long, and lets the store work meanwhile.
+        """
         spec, before = self.spec, self.store.revision
         for _ in range(spec.in_flight):
             self.issue()
@@ -133,8 +135,9 @@ class InProcessLoad:
 
 
 def tuned_period_seconds(in_flight: int) -> float:
-    """Return the time between appends; these values were the best of those tried. Without batching, commands leave at
-    once, and a short period would send them twice.
+    """Return the time between appends. These values were the best of those that were tried.
+
+    Without batches, commands leave at once, and with a short period they would be sent twice.
     """
     if in_flight <= UNBATCHED_IN_FLIGHT_MAX:
         return 0.05
@@ -142,7 +145,7 @@ def tuned_period_seconds(in_flight: int) -> float:
 
 
 def answer(store: ReplicatedStore, line: str, settings: Any, tuned: bool) -> str:
-    """Carry out one line of stdin."""
+    """Return the answer to one line of stdin. Carries out the load if the line is a `LoadSpec`."""
     if line == "who":
         return "leader" if store.isReady() and store.getStatus()["state"] == 2 else "follower"
     spec = LoadSpec.from_json(line)

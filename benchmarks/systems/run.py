@@ -1,5 +1,5 @@
-"""Starts and stops the servers of each system, and finds their leader. All servers are on loopback and begin with an
-empty folder.
+"""Starts and stops the servers of each system, and finds the leader. All servers listen on loopback, and each begins
+with an empty folder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Servers = dict[str, "subprocess.Popen[str]"]
 
 
 class SystemFailed(Exception):
-    """Servers or a generator failed. The text says which."""
+    """A server or a load generator failed. The text says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,12 @@ class Running:
     servers: Servers
     addresses: dict[str, str]  # The client address of each member.
     find_leader: Callable[[], str]
-    load: Callable[[str, LoadSpec], LoadResult]  # Called with the leader and the request for the load.
+    load: Callable[[str, LoadSpec], LoadResult]  # Carries out a load, given the leader and the LoadSpec.
 
     def run(self, spec: LoadSpec) -> LoadResult:
-        """Find the leader, which an election during a long fill may have changed, and carry out one load on it. Raises
-        SystemFailed.
+        """Find the leader and carry out one load on it. Raises SystemFailed.
+
+        The leader is looked up each time, because an election during a long fill may have changed it.
         """
         leader = self.find_leader()
         followers = [name for name in self.servers if name != leader]
@@ -71,15 +72,16 @@ def missing(contender: Contender) -> str | None:
 
 
 def etcd_program(name: str) -> str | None:
-    """Return the path of `etcd` or `etcdctl`. The program of the installed wheel has precedence over PATH, because its
-    version is the one that README.md names.
+    """Return the path of `etcd` or `etcdctl`.
+
+    The program of the installed wheel has precedence over PATH, because README.md names the version in the wheel.
     """
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else shutil.which(name)
 
 
 def etcd_version() -> str | None:
-    """Return the version that `etcd` itself reports; None if there is no etcd."""
+    """Return the version that the program `etcd` reports; None if there is no etcd."""
     program = etcd_program("etcd")
     if program is None:
         return None
@@ -89,7 +91,7 @@ def etcd_version() -> str | None:
 
 @contextmanager
 def running(contender: Contender, members: int, folder: Path) -> Iterator[Running]:
-    """Start `members` servers with fresh folders under `folder`; no process is left afterwards. Raises SystemFailed."""
+    """Start `members` servers with fresh folders under `folder`, and end them after the block. Raises SystemFailed."""
     start = {
         "highwatermark": _start_highwatermark,
         "etcd": _start_etcd,
@@ -128,7 +130,7 @@ def _spawn(arguments: Sequence[str], log: Path, *, piped: bool = False) -> subpr
 
 
 def _await(what: str, look: Callable[[], FoundT | None], servers: Servers, folder: Path) -> FoundT:
-    """Call `look` until it returns something true. Raises SystemFailed if a server ends, or after READY_SECONDS."""
+    """Call `look` until it returns a true value. Raises SystemFailed if a server ends, or after READY_SECONDS."""
     deadline = time.monotonic() + READY_SECONDS
     while not (found := look()):
         for name, server in servers.items():
@@ -142,7 +144,7 @@ def _await(what: str, look: Callable[[], FoundT | None], servers: Servers, folde
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free ports of 127.0.0.1, below the range from which the system takes the ports of outgoing connections."""
+    """Return free ports of 127.0.0.1, below the range from which the system takes ports for outgoing connections."""
     with ExitStack() as reserved:
         ports: list[int] = []
         while len(ports) < count:
@@ -156,7 +158,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _generated(module: str) -> Callable[[str, LoadSpec], LoadResult]:
-    """Return a function that runs a load in a process of its own, with this generator module."""
+    """Return a function that carries out a load in a new process, which runs the generator `module`."""
 
     def run(_leader: str, spec: LoadSpec) -> LoadResult:
         done = subprocess.run(
@@ -175,7 +177,7 @@ def _generated(module: str) -> Callable[[str, LoadSpec], LoadResult]:
 
 
 def _start_highwatermark(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
-    """Start members with `hwm serve`, as an operator does: with all defaults, so that every write is synced."""
+    """Start members with `hwm serve` and all its defaults, as an operator does. So every write is synced."""
     ports = free_ports(2 * members)
     addresses = {f"n{i + 1}": (ports[2 * i], ports[2 * i + 1]) for i in range(members)}
     table = [f"--member={name}=127.0.0.1:{peer}/127.0.0.1:{client}" for name, (peer, client) in addresses.items()]
@@ -248,7 +250,7 @@ def _start_etcd(contender: Contender, members: int, folder: Path, servers: Serve
 
 
 def _start_pysyncobj(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
-    """Start members of PySyncObj, each with a journal. The leader makes the load itself."""
+    """Start members of PySyncObj, each with a journal. The process of the leader makes the load itself."""
     addresses = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(members))}
     for name, address in addresses.items():
         partners = [each for each in addresses.values() if each != address]
@@ -267,8 +269,9 @@ def _start_pysyncobj(contender: Contender, members: int, folder: Path, servers: 
 
 
 def _start_bare(contender: Contender, members: int, folder: Path, servers: Servers) -> Running:
-    """Start the nodes of the bare path. The first one is the leader; it starts last, because the followers must listen
-    before it connects.
+    """Start the nodes of the bare path. The first node is the leader.
+
+    The leader is started last, because the followers must listen before it connects to them.
     """
     addresses = {f"n{i + 1}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(members))}
     leader = next(iter(addresses))
@@ -298,11 +301,12 @@ def _ask(server: subprocess.Popen[str], line: str) -> str:
 
 
 def _line_of(server: subprocess.Popen[str]) -> str:
-    """Return the next line of the server's output. Raises SystemFailed if the output has ended, or after
-    LOAD_SECONDS_MAX.
+    """Return the next line of the server's output.
+
+    Raises SystemFailed if the output has ended, or after LOAD_SECONDS_MAX.
     """
     assert server.stdout is not None
-    # A server writes one line per answer, so no further line waits in the buffer of `server.stdout`.
+    # `select` does not see lines in Python's buffer. None is there, because a server writes one line per answer.
     if not select.select([server.stdout], [], [], LOAD_SECONDS_MAX)[0]:
         raise SystemFailed("a member does not answer")
     line = server.stdout.readline()

@@ -1,8 +1,9 @@
 """The first program in a member's process: `python -m harness.cluster.child HARNESS_PID [OPTION] serve …`.
 
-It ties the process to the life of the harness, then becomes `hwm`. Linux sends SIGKILL when the parent's thread ends
-(also to a stopped process); elsewhere a thread watches for a new parent. There is no `preexec_fn` (unsafe beside
-threads) and no process in between (its id would not be the member's).
+It makes sure that this process ends with the harness, and then runs `hwm` in the same process. On Linux the kernel
+sends SIGKILL, even to a stopped process, when the parent's thread ends; on other systems a thread of this process
+notices that the parent has changed. The harness uses no `preexec_fn`, which is unsafe in a program with threads. It
+starts no process in between either, because it would then know the id of that process instead of the member's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-CLOCK_SHIFT = "--clock-shift"  # Seconds by which the member's monotonic clock is ahead, as if booted at another time.
+CLOCK_SHIFT = "--clock-shift"  # Seconds by which the member's monotonic clock is ahead of the machine's.
 DESCRIPTORS = "--descriptors"  # The member's limit of open files, soft and hard.
 TAMPERED = "--tampered"  # The file of the controls that inject faults (`harness.cluster.os_faults`).
 _PR_SET_PDEATHSIG = 1

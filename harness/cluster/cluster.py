@@ -20,7 +20,7 @@ from harness.errors import NodeDied, NotReady
 from kvstore import MemberStatus
 from raft import Member
 
-NODES_MAX = 9  # Raft groups have up to nine members; more only adds load to one machine.
+NODES_MAX = 9  # The greatest size of a Raft group (`raft.MEMBERS_MAX`).
 READY_SECONDS = 30.0
 _START_ATTEMPTS_MAX = 3  # A start fails if another process takes a port before the member binds it.
 _LOOK_SECONDS = 0.05
@@ -28,7 +28,7 @@ _PLAIN = MemberOptions()
 
 
 class Cluster:
-    """The members of a cluster, their addresses, their network if it has proxies, and a monitor of their status.
+    """The members of a cluster, their addresses, the proxies between them (if any), and a monitor of their status.
 
     `endpoints` has the client addresses of the current members. `start_new_member` and `forget` change this list in
     place.
@@ -48,7 +48,7 @@ class Cluster:
         self.members: dict[str, MemberProcess] = {}
         self.volumes: dict[str, Volume] = {}
         self._founders = dict(addresses)
-        self._ids_given = len(addresses)  # No id is ever used again.
+        self._ids_given = len(addresses)  # Also counts the ids of removed members, because no id is given twice.
 
     @property
     def leader_id(self) -> str | None:
@@ -60,7 +60,7 @@ class Cluster:
         return {node_id for node_id, member in self.members.items() if member.running} - set(self.monitor.views)
 
     async def make_founders(self) -> None:
-        """Make a disk and a process for each founding member; no process is started. Raises VolumeFailed."""
+        """Prepare a folder and a process for each founding member; `start_all` starts them. Raises VolumeFailed."""
         for node_id in self._founders:
             arguments = serve_arguments(
                 node_id, await self._new_folder(node_id), self._founders, self.member_options.options
@@ -73,9 +73,9 @@ class Cluster:
             member.arguments = tuple(each for each in member.arguments if each != BOOTSTRAP)
 
     async def start_new_member(self) -> Member:
-        """Start a process with a new id and an empty folder. Returns the member, which is yet to be added.
+        """Start a process with a new id and an empty folder. Returns the member.
 
-        Raises VolumeFailed.
+        The caller must add the member to the configuration. Raises VolumeFailed.
         """
         self._ids_given += 1
         node_id = f"n{self._ids_given}"
@@ -140,7 +140,7 @@ class Cluster:
                 member.start()
 
     def check_alive(self) -> None:
-        """Raise NodeDied if a member ended by itself without a fault that allows it."""
+        """Raise NodeDied if a member ended by itself although no fault allowed that."""
         for member in self.members.values():
             exit_code = member.wrong_end()
             if exit_code is not None:
@@ -149,8 +149,8 @@ class Cluster:
     async def wait_ready(self, ready_seconds: float = READY_SECONDS) -> None:
         """Return once every member answers, all agree on leader and term, and all have applied nearly the same entries.
 
-        All must have applied up to the same index, or (under load) nearly up to the highest commit index. Raises
-        NotReady after `ready_seconds`, and NodeDied if a member ends before that.
+        "Nearly the same" means up to the same index, or to within 100 entries of the highest commit index. Raises
+        NotReady after `ready_seconds`, and NodeDied if a member ends by itself before then.
         """
         views: dict[str, MemberStatus] = {}
         with trio.move_on_after(ready_seconds):
@@ -165,7 +165,7 @@ class Cluster:
         raise NotReady(what, ready_seconds, self.folder)
 
     async def state_hashes(self) -> dict[str, tuple[int, str]]:
-        """Ask all members now. Returns by node id, for those that answer: (last_applied, hash of the state, in hex)."""
+        """Ask all members now. Returns, by node id, (last_applied, state hash in hex) of each member that answers."""
         views = await self.monitor.look(with_hash=True)
         return {node_id: (view.last_applied, view.state_hash.hex()) for node_id, view in views.items()}
 
@@ -196,10 +196,10 @@ async def running_cluster(
     member_options: MemberOptions = _PLAIN,
     ready_seconds: float = READY_SECONDS,
 ) -> AsyncIterator[Cluster]:
-    """Make data folders and logs under `folder`, start `nodes` members, and yield once they are ready.
+    """Start `nodes` members with data folders and logs under `folder`, and yield once they are ready.
 
-    No process is left at the end, even if the block fails. `proxied`: every connection between members goes
-    through a proxy of the harness (`Cluster.network`). Raises NotReady, NodeDied, VolumeFailed.
+    At the end of the block all processes are killed, even if the block fails. `proxied`: every connection between
+    members goes through a proxy of the harness (`Cluster.network`). Raises NotReady, NodeDied, VolumeFailed.
     """
     for attempt in range(1, _START_ATTEMPTS_MAX + 1):
         home = folder if attempt == 1 else folder / f"attempt-{attempt}"
@@ -219,7 +219,7 @@ async def running_cluster(
                     cluster.kill_all()
                     await cluster.close_volumes()
             nursery.cancel_scope.cancel()
-        if was_up:  # The `return` is outside of the block, because the cancelled nursery would swallow it.
+        if was_up:  # Otherwise another process took a port, and the next attempt uses other ports.
             return
 
 
@@ -260,8 +260,9 @@ def _agree(views: dict[str, MemberStatus]) -> bool:
 
 
 def _close(views: dict[str, MemberStatus]) -> bool:
-    """True if all members have applied nearly up to the highest commit index. Under load they are never at the same
-    index.
+    """True if every member has applied to within 100 entries of the highest commit index.
+
+    Under load, members have hardly ever applied up to the same index.
     """
     mark = max(view.commit_index for view in views.values())
     return all(mark - view.last_applied <= 100 for view in views.values())

@@ -1,6 +1,7 @@
-"""Calls of Linux beyond Python's own: freezing and shutting down file systems, and namespaces.
+"""System calls of Linux that Python does not wrap: freeze or shut down a file system, and enter a namespace.
 
-The numbers are from the kernel's own headers (linux/fs.h, ext4.h, sched.h): they are its interface, and never change.
+The numbers come from the kernel's headers (linux/fs.h, ext4.h, sched.h). They are part of the kernel's stable
+interface and never change.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from pathlib import Path
 
 _FREEZE, _THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
 _SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN
-_KEEP_ALL, _LOSE_UNSYNCED = 0, 2  # With and without writing cached data to the disk first; 2 is NOLOGFLUSH.
+_KEEP_ALL, _LOSE_UNSYNCED = 0, 2  # 0 writes cached data to the disk first; 2 (NOLOGFLUSH) drops it.
 _NEW_MOUNTS, _NEW_TIME = 0x00020000, 0x00000080  # CLONE_NEWNS, CLONE_NEWTIME
 _RECURSIVELY_PRIVATE = 0x4000 | 0x40000  # MS_REC, MS_PRIVATE
 _OFFSETS = Path("/proc/self/timens_offsets")
 
 
 def freeze(folder: int) -> None:
-    """Make every write to the file system of this open folder wait in the kernel until `thaw`.
+    """Make every write to the file system of the open `folder` wait in the kernel until `thaw`.
 
     Returns once all earlier writes are on the disk. Raises OSError if the file system cannot be frozen.
     """
@@ -33,10 +34,10 @@ def thaw(folder: int) -> None:
 
 
 def shut_down(folder: int, *, lose_unsynced: bool) -> None:
-    """Detach the file system (ext4) of this open folder from its disk: from now on every operation fails with EIO.
+    """Detach the ext4 file system of the open `folder` from its disk: from now on every operation fails with EIO.
 
-    `lose_unsynced`: unsynced data does not reach the disk, as in a power failure; otherwise all of it does. Only
-    unmounting and mounting again ends this state. Raises OSError if the file system cannot be shut down.
+    `lose_unsynced`: unsynced data is lost, as in a power failure. Without this option, all data is written to the disk
+    first. To use the file system again, unmount it and mount it again. Raises OSError if it cannot be shut down.
     """
     fcntl.ioctl(folder, _SHUTDOWN, struct.pack("I", _LOSE_UNSYNCED if lose_unsynced else _KEEP_ALL))
 
@@ -44,8 +45,8 @@ def shut_down(folder: int, *, lose_unsynced: bool) -> None:
 def enter_private_mounts() -> None:
     """Give this thread, and the processes that it starts, a mount namespace of their own.
 
-    Mounts that they make from now on are invisible to all other processes, and end with the last process of the
-    namespace. Call this function before there are other threads. Raises OSError if this user may not do that.
+    New mounts in this namespace are invisible to all other processes, and end with the last process of the namespace.
+    Call this function before any other thread is started. Raises OSError if this user may not make a namespace.
     """
     _call("unshare", _NEW_MOUNTS)
     _call("mount", b"none", b"/", None, _RECURSIVELY_PRIVATE, None)
@@ -54,8 +55,8 @@ def enter_private_mounts() -> None:
 def shift_clocks_at_exec(shift_seconds: int) -> None:
     """From the next exec on, move this process's monotonic and boot clocks ahead of the machine's (below 0: behind).
 
-    The process then seems to run on a machine that was booted at another time. Raises OSError if this user may not do
-    that, or if a clock would be below 0.
+    The process then seems to run on a machine that was booted at another time. Raises OSError if this user may not
+    make a time namespace, or if a clock would be below 0.
     """
     _call("unshare", _NEW_TIME)
     _OFFSETS.write_text(f"monotonic {shift_seconds} 0\nboottime {shift_seconds} 0\n", encoding="ascii")

@@ -1,4 +1,4 @@
-"""How a member is started: the arguments of `hwm serve`, and the disk and clock that it gets."""
+"""How a member is started: the arguments of `hwm serve`, and the disk and clock of its process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from harness.cluster.volumes import SMALL_BYTES, USUAL_BYTES, FileSystem, Volume
 
 @dataclass(frozen=True, slots=True)
 class MemberAddress:
-    """The ports on which a member listens, on 127.0.0.1.
+    """The ports of a member, on 127.0.0.1.
 
-    `proxy_port`: the port of a proxy, through which peers reach the member; 0: peers use `peer_port`.
-    `metrics_port`: the port of its metrics and probes; 0: it has none.
+    `proxy_port`: the port of the proxy through which peers reach the member; 0: peers use `peer_port`.
+    `metrics_port`: the port for metrics and probes; 0: the member has no such port.
     """
 
     peer_port: int
@@ -34,8 +34,8 @@ class MemberAddress:
 
 
 BOOTSTRAP = "--bootstrap"
-"""The option for the first start of a member. A later start must not have this option: it would hide the loss of the
-data folder, because the member would make a new folder.
+"""The option for the first start of a member. A later start must omit it: with this option, a member that has lost its
+data folder would make a new one and so hide the loss.
 """
 
 LEASE_READS = "--lease-reads"
@@ -44,7 +44,8 @@ NO_LEADER_LOSS_HINT = "--no-leader-loss-hint"
 
 USUAL_STORAGE: tuple[str, ...] = ()
 SMALL_STORAGE = ("--snapshot-log-bytes=32768", "--segment-bytes=16384", "--retention-bytes=65536")
-"""Small limits: within seconds, segments are deleted, and snapshots are written and sent to members that fell behind.
+"""Limits so small that within seconds, segments are deleted, and snapshots are written and sent to members that fell
+behind.
 """
 
 
@@ -79,12 +80,13 @@ def _listening(address: MemberAddress) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberOptions:
-    """The options with which all members of a cluster are started, besides their names.
+    """The options with which all members of a cluster are started.
 
-    `file_system`: the file system of the volume that each member gets; None: each gets a plain folder. `faketime`: the
-    path of libfaketime, if wall clocks are to be faked. `tampered`: faults can be injected into disks and clocks
-    (`harness.cluster.os_faults`), which costs a little time. `has_metrics`: each member has a port for metrics and
-    probes. `descriptors_max`: the limit of open files of each member, soft and hard; None: the limit of the harness.
+    `file_system`: the file system of each member's own volume; None: each member gets a plain folder. `faketime`: the
+    path of libfaketime, if wall clocks are to be faked. `tampered`: faults can be injected into the log's disk and the
+    monotonic clock (`harness.cluster.os_faults`), which costs a little time. `has_metrics`: each member has a port for
+    metrics and probes. `descriptors_max`: the soft and hard limit of open files of each member; None: the limit of the
+    harness.
     """
 
     small_storage: bool = False
@@ -98,14 +100,14 @@ class MemberOptions:
 
     @property
     def options(self) -> Sequence[str]:
-        """Further options of `hwm serve`."""
+        """The options of `hwm serve` that are the same for all members."""
         storage = SMALL_STORAGE if self.small_storage else USUAL_STORAGE
         switches = [LEASE_READS] if self.lease_reads else []
         switches += [] if self.leader_loss_hint else [NO_LEADER_LOSS_HINT]
         return (*storage, *switches)
 
     def volume(self, home: Path, node_id: str) -> Volume | None:
-        """Return an unopened volume for a new member; None if it gets a plain folder."""
+        """Return an unopened volume for a new member; None if members get plain folders."""
         if self.file_system is None:
             return None
         size_bytes = SMALL_BYTES if self.small_storage else USUAL_BYTES

@@ -1,4 +1,4 @@
-"""Watches the members of a cluster through `status`: the leader, its term, and the indexes of each member."""
+"""Polls the status of all members of a cluster: who leads, in which term, and the indexes of each member."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from harness.recording.history import RunWriter
 from kvstore import MemberStatus
 
 POLL_SECONDS = 0.1
-_ANSWER_SECONDS = 0.4  # A member that does not answer for this long is shown as silent.
-# The time for an answer with the state hash; it is longer, because the member hashes its whole state.
+_ANSWER_SECONDS = 0.4  # A member that does not answer within this time counts as silent.
+# The time for an answer with the state hash. The member needs more time, because it hashes its whole state.
 _HASH_SECONDS = 5.0
 _FRESH_SECONDS = 1.0  # A member's claim to lead is believed for this long.
 
 
 class Probe(Protocol):
-    """Asks one member for its status; None if it does not answer in time."""
+    """Asks one member for its status; `status` returns None if the member does not answer in time."""
 
     async def status(self, node_id: str, *, timeout_seconds: float, with_hash: bool = False) -> MemberStatus | None: ...
 
 
 class Monitor:
-    """Polls all members and records leader changes as events. `views`: the last answer of each member that answers."""
+    """Polls all members and records leader changes as events.
+
+    `views`: by node id, the latest status of each member; silent members are missing.
+    """
 
     def __init__(self, node_ids: Sequence[str], probe: Probe) -> None:
         self.views: dict[str, MemberStatus] = {}
@@ -94,7 +97,10 @@ class Monitor:
             await trio.sleep(POLL_SECONDS)
 
     def _note_leader(self, view: MemberStatus, writer: RunWriter) -> None:
-        """Record a leader of a higher term. A deposed leader that still claims to lead is no change."""
+        """Record a new leader if its term is higher than the last leader's.
+
+        So a deposed leader that still claims to lead is not recorded as a new leader.
+        """
         if view.role != "leader" or (self._last_leader is not None and view.term <= self._last_leader[0]):
             return
         if self._last_leader is not None:
@@ -104,7 +110,7 @@ class Monitor:
 
 
 def _note_member(node_id: str, before: MemberStatus | None, now: MemberStatus | None, writer: RunWriter) -> None:
-    """Record an event when the role, term or leader in a member's status has changed, or when it has become silent."""
+    """Record an event if the member has become silent, or if the role, term or leader in its status has changed."""
     if now is None:
         if before is not None:
             writer.event("member_silent", node_id=node_id)

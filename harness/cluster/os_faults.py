@@ -1,8 +1,9 @@
-"""Faults between a member and its operating system: the disk of its log fails or lies, and its clock jumps.
+"""Faults between a member and its operating system: operations on its log fail, syncs do nothing, or its clock jumps.
 
-`tamper_with` replaces a few functions of `os` and `time` before anything of the product is imported. The replacements
-call the system unless a fault is requested. Harness and member share `Controls`, a few numbers in a file. This approach
-needs no privileges and no special kernel. It cannot imitate what the kernel itself does after an error.
+In the member's process, `tamper_with` replaces a few functions of `os` and `time` before any module of Highwatermark
+is imported. The replacements call the originals unless a fault is requested. The harness requests faults through
+`Controls`, a few numbers in a file that both processes map. This needs no privileges and no special kernel, but cannot
+imitate what the kernel itself does after an error.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _FAILS, _FAILED, _LIES, _SHIFT_NS = range(_CELLS)
 _CODES: dict[Operation, int] = {"write": 1, "sync": 2}
 _WRITES, _SYNCS = ("pwrite", "pwritev", "write", "writev"), ("fdatasync", "fsync")
 _CLOCKS = {"perf_counter": 1e-9, "monotonic": 1e-9, "perf_counter_ns": 1, "monotonic_ns": 1}
-_LOG = "/log/"  # A part of the path of every log file (docs/reference/specification.md#15-data-folder).
+_LOG = "/log/"  # Part of the path of every file of the log (docs/reference/specification.md#15-data-folder).
 
 
 class Controls:
-    """Integers of 64 bits that harness and member share. At any time only one of the two may write a given integer."""
+    """64-bit integers that harness and member share. At any time, only one of the two may write a given integer."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -45,16 +46,16 @@ class Controls:
             self._cells[cell] = 0
 
     def fail_next(self, operation: Operation) -> None:
-        """Make the next write to the log, or the next sync of it, fail with EIO. Later ones succeed."""
+        """Make the next `operation` (a write or a sync) on the log fail with EIO. Later operations succeed."""
         self._cells[_FAILS] = _CODES[operation]
 
     @property
     def failed(self) -> int:
-        """The number of operations that the faults have made fail in this life of the process."""
+        """How many operations these controls have made fail since the process was started."""
         return self._cells[_FAILED]
 
     def lie(self) -> None:
-        """Make every sync return at once without doing anything, from now on."""
+        """From now on, make every sync return at once without doing anything."""
         self._cells[_LIES] = 1
 
     def jump(self, ns: int) -> None:
@@ -62,7 +63,7 @@ class Controls:
         assert ns >= 0, "a monotonic clock does not go back"
         self._cells[_SHIFT_NS] += ns
 
-    # The methods below are used in the member's process.
+    # Only the member's process uses the methods below.
 
     def is_to_fail(self, operation: Operation) -> bool:
         """True if the next operation of this kind on a log must fail."""

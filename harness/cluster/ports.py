@@ -1,4 +1,4 @@
-"""Free TCP ports on loopback for servers that are killed and started again on the same port."""
+"""Free TCP ports on loopback, for servers that are killed and later started again on the same port."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def free_ports(count: int) -> list[int]:
     """Return `count` distinct ports that are free now.
 
     They are below the range from which the system takes the local ports of outgoing connections. Binding to port 0
-    would give a port *inside* that range. While its server is down, any outgoing connection could take such a port. A
-    client that dials the port could even get the same port as its own, and so connect to itself. Another process can
-    still take one of the returned ports first; then the caller must try again with others.
+    would give a port *inside* that range, and any outgoing connection could take this port while the server is down. A
+    client that dials the server could even get this port as its own local port, and so connect to itself. Another
+    process can still take a returned port before the server binds it; the caller must then try again with other ports.
     """
-    # The seed of the run is not used, because two runs at the same time must not choose the same ports.
+    # The choice does not follow the seed of the run, because two runs at the same time must choose different ports.
     random = SystemRandom()
     ports: list[int] = []
     with contextlib.ExitStack() as held:

@@ -16,15 +16,16 @@ from harness.cluster.child import CLOCK_SHIFT, DESCRIPTORS, TAMPERED
 from harness.cluster.os_faults import Controls
 
 _TAIL_BYTES = 2_000
-# A member ends within five seconds of the request (`kvstore.member.member.STOP_SECONDS_MAX`).
+# Longer than a member may take to end after SIGTERM, five seconds (`kvstore.member.member.STOP_SECONDS_MAX`).
 _STOP_GRACE_SECONDS = 10.0
 _READY = b"ready node="  # `hwm serve` logs this once it serves.
 
 
 class MemberProcess:
-    """The `hwm` process of one member. It should live from `start` to `kill` or `stop`; `died` reports an earlier end.
+    """The `hwm` process of one member. It should run from `start` to `kill` or `stop`; `died` reports an earlier end.
 
-    `arguments`, `clock_shift_seconds` (of its monotonic clock) and `environment` take effect at the next start.
+    Changes of `arguments`, `clock_shift_seconds` (for the monotonic clock) and `environment` take effect at the next
+    start.
     """
 
     def __init__(self, node_id: str, arguments: Sequence[str], log_path: Path) -> None:
@@ -32,14 +33,14 @@ class MemberProcess:
         self.arguments = tuple(arguments)
         self.clock_shift_seconds = 0
         self.descriptors_max: int | None = None  # The member's limit of open files; None: the limit of the harness.
-        # Variables that the member's environment has besides those of the harness.
+        # Environment variables of the member, in addition to those of the harness.
         self.environment: dict[str, str] = {}
         self._controls: Controls | None = None
-        self.may_end = False  # A fault may make the process end, so its end is no finding. Cleared by `start`.
-        self.is_joining = False  # A joining process may end because no member answers it; then it is started again.
+        self.may_end = False  # True while a fault allows the process to end by itself. `start` sets it to False.
+        self.is_joining = False  # A joining process may end because no member answers it; it is then started again.
         self._popen: subprocess.Popen[bytes] | None = None
-        self._unseen: int | None = None  # The exit code of a process that had ended by itself before `kill`.
-        self._log_start = 0  # The offset at which the log of this life begins.
+        self._unseen: int | None = None  # The result of `wrong_end` for an earlier process, just before `kill`.
+        self._log_start = 0  # The offset in the log file at which the output of the current process begins.
         self.paused = False
 
     @property
@@ -53,7 +54,7 @@ class MemberProcess:
         return self._popen.pid
 
     def start(self) -> None:
-        """Start the process; its output goes to the log. Blocks for the fork only.
+        """Start the process; its output goes to the log. Returns after the fork, without waiting for the member.
 
         Call it from the main thread, because the child ends with the *thread* that made it (`harness.cluster.child`).
         """
@@ -72,14 +73,17 @@ class MemberProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # With its own session, the member gets no Ctrl-C of the terminal: the harness gets it, and ends its
-                # members.
+                # A process in a session of its own gets no Ctrl-C from the terminal. Only the harness gets it, and
+                # then ends the members.
                 start_new_session=True,
             )
         self.paused = self.may_end = False
 
     def give_controls(self) -> None:
-        """Make `controls`, which from the next start on inject faults into the member's disk and monotonic clock."""
+        """Make `controls`, through which faults can be injected into the log's disk and the monotonic clock.
+
+        They take effect at the next start.
+        """
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._controls = Controls.make(self._controls_path)
 
@@ -94,8 +98,9 @@ class MemberProcess:
         return self.log_path.with_suffix(".controls").absolute()
 
     def give_wall_clock(self, faketime: Path) -> None:
-        """From the next start on, give the process a wall clock that `set_wall_clock` can set. `faketime`: the path of
-        libfaketime.
+        """From the next start on, give the process a wall clock that `set_wall_clock` can set.
+
+        `faketime`: the path of libfaketime.
         """
         self.environment |= {
             "LD_PRELOAD": str(faketime),
@@ -116,21 +121,21 @@ class MemberProcess:
         return self.log_path.with_suffix(".clock").absolute()
 
     def died(self) -> int | None:
-        """The exit code if the process ended by itself, else None."""
+        """The exit code if the process has ended by itself, else None."""
         return self._popen.poll() if self._popen is not None else None
 
     def wrong_end(self) -> int | None:
-        """The exit code if the process ended by itself and no fault allows that; else None.
+        """The exit code if the process has ended by itself and no fault allows that; else None.
 
-        The end of an earlier process counts too. Otherwise a fault that kills the member would hide that its process
-        had already ended.
+        An earlier process that wrongly ended counts too. Otherwise a fault that kills the member would hide that the
+        process had already ended.
         """
         if self._unseen is not None:
             return self._unseen
         return None if self.may_end or self.is_joining else self.died()
 
     def serves(self) -> bool:
-        """True once the process has logged, in this life, that it serves."""
+        """True once the current process has logged that it serves."""
         if self._popen is None or not self.log_path.exists():
             return False
         with self.log_path.open("rb") as log:
@@ -138,7 +143,7 @@ class MemberProcess:
             return _READY in log.read()
 
     def kill(self) -> None:
-        """Kill the process (SIGKILL) and reap it. This ends a paused process, too."""
+        """Kill the process (SIGKILL), even if it is paused, and reap it."""
         if self._popen is not None:
             self._unseen = self.wrong_end()
             self._popen.kill()
@@ -146,9 +151,7 @@ class MemberProcess:
             self._popen, self.paused = None, False
 
     async def stop(self) -> int:
-        """Ask the process to end (SIGTERM), wait for its end and reap it. Kill the process if it does not end in time.
-        Returns the exit code.
-        """
+        """Ask the process to end (SIGTERM), and kill it if it does not end in time. Returns the exit code."""
         assert self._popen is not None, self.node_id
         self.may_end = True
         self.resume()

@@ -1,7 +1,7 @@
-"""A TCP proxy between two members that loses whole frames, never a part of a frame.
+"""A TCP proxy in front of a member. To imitate a partition, it drops whole frames, never a part of a frame.
 
-A cut frame would end the connection at once, and so test only the frame parser. To a member, a partition of a packet
-network looks different: the connection stays up and is silent, as when whole frames are lost.
+A frame that lacks a part would end the connection at once, and so test only the frame parser. In a real partition the
+connection stays up and is silent, and a member sees the same if whole frames are lost.
 
 See docs/reference/specification.md#71-frames.
 """
@@ -18,18 +18,18 @@ import trio
 from raft import FRAME_BYTES_MAX_PEER, FrameSplitter, Hello, ProtocolError, decode_hello, frame
 
 _READ_BYTES = 256 * 1024
-# The most bytes that a proxy delays per direction. When so many wait, the proxy stops reading.
+# The most bytes of one connection that a proxy holds back per direction. Beyond this, the proxy stops reading.
 _DELAYED_BYTES_MAX = 8 * 1024 * 1024
 
 
 Direction = Literal["both", "in", "out", "slow"]
-"""Which frames are lost, from the victims' point of view; `slow` loses none and delays all."""
+"""Which frames are lost: those to the victims (`in`), those from them (`out`), or both; `slow` only delays frames."""
 
 
 class Flow:
-    """How frames from one member to another are treated: passed, delayed or lost.
+    """What happens to frames from one member to another: they are passed on, delayed or dropped.
 
-    The nemesis sets the treatment, and every connection of the two members follows it.
+    The nemesis decides this for all connections between the two members.
     """
 
     def __init__(self, source: str, target: str) -> None:
@@ -38,7 +38,7 @@ class Flow:
         self.frames_passed = 0
         self.frames_dropped = 0
         self._blocks = 0  # How many faults block this flow now; faults may overlap.
-        # While this event is not set, the proxy keeps a connection open although one end has gone.
+        # Until this event is set, the proxy keeps one side of a connection open after the other side has ended.
         self._may_end = trio.Event()
         self._may_end.set()
 
@@ -50,11 +50,11 @@ class Flow:
         self._blocks += 1
 
     def keep_open(self) -> None:
-        """From now on leave connections half-open: when one side ends, the other side is not closed."""
+        """From now on, when one side of a connection ends, do not close the other side."""
         self._may_end = trio.Event()
 
     def let_end(self) -> None:
-        """End `keep_open`: close the half-open connections."""
+        """Undo `keep_open`, and close the connections that it kept half-open."""
         self._may_end.set()
 
     async def wait_for_end(self) -> None:
@@ -74,8 +74,8 @@ class _Held:
 class MemberProxy:
     """Listens in place of `member`, and passes frames on in both directions.
 
-    The first frame of a connection names the member that dialled. `flow(source, target)` returns the `Flow` of frames
-    from one member to the other.
+    The first frame of a connection names the member that dialled. `flow(source, target)` returns the `Flow` of the
+    frames from member `source` to member `target`.
 
     See docs/reference/specification.md#74-hello.
     """
@@ -84,7 +84,7 @@ class MemberProxy:
         self._member, self._flow, self._target_port = member, flow, target_port
 
     async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled. `task_status` gets the port at which other members dial this one."""
+        """Serve until cancelled. `task_status` gets the port of the proxy."""
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         port = int(listeners[0].socket.getsockname()[1])
         async with trio.open_nursery() as nursery:
@@ -101,21 +101,24 @@ class MemberProxy:
                 pass
 
     async def _carry(self, dialer: trio.SocketStream, first: bytes, outward: Flow, inward: Flow) -> None:
-        """Carry one connection until either end closes it; then close both ends (a cut cable would close neither).
+        """Carry one connection until either end closes it; then close the other end too.
 
-        While `Flow.keep_open` is in force, the other end is not closed.
+        `Flow.keep_open` prevents this, as a cut cable would: the other end stays open until `Flow.let_end`.
         """
         try:
             listener = await trio.open_tcp_stream("127.0.0.1", self._target_port)
         except OSError:
-            return  # The member is down: the dialer sees its connection closed, and tries again.
+            return  # The member is down. The connection of the dialer is closed, and the dialer tries again.
         async with listener, trio.open_nursery() as nursery:
             nursery.start_soon(_pump, dialer, listener, outward, nursery.cancel_scope, first)
             nursery.start_soon(_pump, listener, dialer, inward, nursery.cancel_scope, b"")
 
 
 async def _greeting(dialer: trio.SocketStream) -> tuple[bytes, str | None]:
-    """Return (all bytes read until the first frame was complete, the node id in it); the id is None without a hello."""
+    """Read until the first frame is complete. Returns (all bytes read, the node id in the frame).
+
+    The id is None if the first frame is not a hello, or if the connection ends before it.
+    """
     data, splitter = b"", FrameSplitter(FRAME_BYTES_MAX_PEER)
     while chunk := await dialer.receive_some(_READ_BYTES):
         data += chunk
@@ -129,7 +132,7 @@ async def _greeting(dialer: trio.SocketStream) -> tuple[bytes, str | None]:
 async def _pump(
     source: trio.SocketStream, target: trio.SocketStream, flow: Flow, connection: trio.CancelScope, first: bytes
 ) -> None:
-    """Pass on the frames of one direction until its source ends. `first`: bytes already read from the source."""
+    """Pass on the frames of one direction until `source` ends. `first`: bytes already read from `source`."""
     splitter = FrameSplitter(FRAME_BYTES_MAX_PEER)
     held = _DelayLine(target)
     async with trio.open_nursery() as nursery:
@@ -157,7 +160,7 @@ async def _pump(
 
 
 class _DelayLine:
-    """Sends data in order, each part not before it is due. The waiting bytes are bounded."""
+    """Sends parts of data in order, and none before it is due. The number of waiting bytes is bounded."""
 
     def __init__(self, target: trio.SocketStream) -> None:
         self._target = target
@@ -183,7 +186,7 @@ class _DelayLine:
             try:
                 await self._target.send_all(first.data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return  # The reading side of this connection sees the end too, and closes both sides.
+                return  # The task that reads from this connection sees the end too, and closes both sides.
             async with self._changed:
                 self._held.popleft()
                 self.pending_bytes -= len(first.data)

@@ -1,4 +1,4 @@
-"""The proxies between all members. A partition blocks some of their flows."""
+"""The proxies in front of all members. A partition blocks the flow of frames between some members."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import trio
 
 from harness.cluster.proxy import Direction, Flow, MemberProxy
 
-SLOW_SECONDS = 0.15  # Several heartbeats, but less than an election time-out: no election is needed.
+SLOW_SECONDS = 0.15  # Longer than several heartbeats, but too short to cause an election.
 
 
 class ProxyNetwork:
     """A proxy in front of each member, and a flow for each ordered pair of members.
 
-    A member advertises the port of its proxy. `connect` adds a member, and `forget` removes one.
+    A member advertises the port of its proxy as its own. `connect` adds a member, and `forget` removes one.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class ProxyNetwork:
         return int(await self._nursery.start(serve))
 
     def add(self, node_id: str) -> None:
-        """Add a member of this name, so that partitions include it."""
+        """Add the flows between this member and all others, so that partitions include it."""
         for other in self._node_ids - {node_id}:
             self.flow(node_id, other)
             self.flow(other, node_id)
@@ -58,12 +58,12 @@ class ProxyNetwork:
             scope.cancel()
 
     def keep_open(self, node_id: str) -> None:
-        """Leave the connections of this member half-open: when it ends, its peers do not see this."""
+        """From now on, hide the end of this member's process from its peers: their connections to it stay open."""
         for flow in self.between([node_id], "both"):
             flow.keep_open()
 
     def let_end(self, node_id: str) -> None:
-        """End `keep_open`: close the half-open connections."""
+        """Undo `keep_open`, and close the connections that it kept half-open."""
         for flow in self.between([node_id], "both"):
             flow.let_end()
 
@@ -72,7 +72,7 @@ class ProxyNetwork:
         return self.flows.setdefault((source, target), Flow(source, target))
 
     def between(self, group: Iterable[str], direction: Direction) -> list[Flow]:
-        """The flows between `group` and all other members: into the group, out of it, or both."""
+        """The flows between `group` and all other members: into the group, out of it, or (also for `slow`) both."""
         inside = set(group) & self._node_ids
         pairs = sorted((a, b) for a in inside for b in self._node_ids - inside)
         into = [self.flow(other, member) for member, other in pairs]

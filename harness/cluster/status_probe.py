@@ -10,7 +10,7 @@ from kvstore import Client, MemberStatus, StoreError
 
 
 class StatusProbe:
-    """One client without a session; it keeps a connection to each member that it asks."""
+    """Asks through one client, without a session, which keeps a connection to each member that it has asked."""
 
     def __init__(self, client: Client, addresses: Mapping[str, MemberAddress]) -> None:
         self._client, self._addresses = client, addresses
@@ -18,7 +18,7 @@ class StatusProbe:
     @classmethod
     @asynccontextmanager
     async def open(cls, addresses: Mapping[str, MemberAddress]) -> AsyncIterator[StatusProbe]:
-        """A probe for as long as the block lasts."""
+        """Open a probe for the duration of the block."""
         async with Client([address.client for address in addresses.values()], session=False) as client:
             yield cls(client, addresses)
 

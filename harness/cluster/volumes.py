@@ -1,8 +1,8 @@
 """A small file system for each member's folder, so that the disk of one member can be full, fail, hang or lose power.
 
-It is an ext4 in a file, on a loop device. If an ext4 cannot be mounted, it is a tmpfs, and then the only possible fault
-is a full disk. All calls here block for some tens of milliseconds, or on a frozen file system until it is thawed. So
-call them from a thread.
+The file system is an ext4 in a file, on a loop device. On machines that cannot mount an ext4 it is a tmpfs, whose only
+possible fault is a full disk. Every call here blocks: usually for some tens of milliseconds, but on a frozen file
+system until the thaw. So call it from a worker thread.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from harness.errors import VolumeFailed
 FileSystem = Literal["ext4", "tmpfs"]
 
 _MIB = 1024 * 1024
-SMALL_BYTES, USUAL_BYTES = 96 * _MIB, 2048 * _MIB  # Sizes of a sparse file: only written blocks take room.
+SMALL_BYTES, USUAL_BYTES = 96 * _MIB, 2048 * _MIB  # The file is sparse: only written blocks take room.
 _FILLING = "filling"
 _COMMAND_SECONDS = 20.0
 _THAW_GRACE_SECONDS = 5  # The watchdog waits for this much longer than `seconds_max`.
-_PIECES = (_MIB, 64 * 1024, 4096)  # The sizes of the pieces in which free space is taken, down to single blocks.
+_PIECES = (_MIB, 64 * 1024, 4096)  # `fill` takes pieces of these sizes; the last is a single block.
 
 
 class Volume:
-    """One file system of `size_bytes`, mounted from `open` to `close`; the member's data goes to `data`."""
+    """One file system of `size_bytes`, mounted from `open` to `close`. The member's data is in its folder `data`."""
 
     def __init__(self, folder: Path, name: str, *, file_system: FileSystem, size_bytes: int) -> None:
         self._image = folder / f"{name}.img"
         self._mountpoint = folder / name
         self._file_system, self._size_bytes = file_system, size_bytes
         self._is_mounted = False
-        # The watchdog process, which thaws the file system if the harness ends before it does so.
+        # The watchdog process, which thaws the file system if the harness ends before `thaw`.
         self._guard: subprocess.Popen[bytes] | None = None
 
     @property
@@ -56,7 +56,7 @@ class Volume:
         self._mount()
 
     def close(self) -> None:
-        """Unmount the file system in any state, and remove it."""
+        """Unmount the file system, whatever its state, and remove it."""
         self.thaw()
         if self._is_mounted:
             self._unmount()
@@ -65,7 +65,7 @@ class Volume:
             self._mountpoint.rmdir()
 
     def keep(self, target: Path) -> None:
-        """Copy the member's data to `target`, because the volume will be removed."""
+        """Copy the member's data to `target`, so that it outlives the volume."""
         if self._is_mounted and self.data.exists():
             shutil.copytree(self.data, target)
 
@@ -85,7 +85,10 @@ class Volume:
         self._filling.unlink(missing_ok=True)
 
     def freeze(self, seconds_max: float) -> None:
-        """Make every write and sync wait until `thaw`. A watchdog thaws if the harness has not done so in time."""
+        """Make every write and sync wait until `thaw`.
+
+        If `thaw` is not called within about `seconds_max`, a watchdog process thaws the file system.
+        """
         assert self._guard is None, self._mountpoint
         where = shlex.quote(str(self._mountpoint.absolute()))
         wait = f"sleep {seconds_max + _THAW_GRACE_SECONDS:.1f}; exec fsfreeze --unfreeze {where}"
@@ -111,7 +114,7 @@ class Volume:
         self._guard = None
 
     def fail(self) -> None:
-        """Make every operation fail with EIO until `repair`. All data written before is kept."""
+        """Make every operation fail with EIO until `repair`. All data that was written before is kept."""
         with self._opened() as folder:
             shut_down(folder, lose_unsynced=False)
 
@@ -121,7 +124,7 @@ class Volume:
             shut_down(folder, lose_unsynced=True)
 
     def repair(self) -> None:
-        """Unmount and mount again, which recovers the journal. No process may have a file on it open."""
+        """Unmount and mount again, which recovers the journal. No process may have a file of the volume open."""
         self._unmount()
         self._mount()
 
@@ -139,8 +142,8 @@ class Volume:
 
     def _mount(self) -> None:
         if self._file_system == "ext4":
-            # With commit=300 the file system seldom commits its journal by itself, so that only synced data is on the
-            # disk.
+            # With commit=300 the file system commits its journal by itself only every 300 seconds. So when the power
+            # fails, hardly any unsynced data is on the disk.
             _run("mount", "-o", "loop,nosuid,nodev,commit=300", str(self._image), str(self._mountpoint))
         else:
             _run("mount", "-t", "tmpfs", "-o", f"size={self._size_bytes}", "none", str(self._mountpoint))
@@ -150,7 +153,7 @@ class Volume:
         try:
             _run("umount", str(self._mountpoint))
         except VolumeFailed:
-            # A process still has a file open; the mount ends with that process.
+            # A process still has a file open. With --lazy, the mount ends when this process does.
             _run("umount", "--lazy", str(self._mountpoint))
         self._is_mounted = False
 

@@ -1,1 +1,1 @@
-"""One core with a disk and named messages around it, for the model checker and the scenarios."""
+"""Runs one Raft core with a simulated disk, for the model checker and the scenarios, and names its messages."""

@@ -1,4 +1,4 @@
-"""A log in memory with a disk under it: the appended entries, the durable ones, and what a crash may leave."""
+"""A log on a simulated disk: all appended entries, those that are durable, and what may remain after a crash."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Image:
     entries: tuple[Entry, ...] = ()
 
     def after(self, write: LogWrite) -> Image:
-        """Carry out one write in the order that `LogWrite` states.
+        """Return the contents after one write, whose parts are carried out in the order that `LogWrite` states.
 
         See docs/reference/specification.md#33-term-and-vote-come-first.
         """
@@ -34,7 +34,7 @@ class Image:
 
 
 class Disk:
-    """A `LogStore` without a snapshot. Writes become durable one by one, by calls of `sync_oldest`."""
+    """A `LogStore` without snapshots. Each call of `sync_oldest` makes one write durable."""
 
     def __init__(self, durable: Image) -> None:
         self.durable = durable
@@ -43,7 +43,7 @@ class Disk:
 
     @property
     def first_index(self) -> int:
-        """Always 1: nothing is ever compacted here."""
+        """Always 1, because this log is never compacted."""
         return 1
 
     @property
@@ -53,7 +53,7 @@ class Disk:
 
     @property
     def has_unproven_batch(self) -> bool:
-        """Always false: a restart never needs a later frame to prove that a batch was durable."""
+        """Always false, because this disk has no batches whose durability a later frame must prove."""
         return False
 
     @property
@@ -63,16 +63,16 @@ class Disk:
 
     @property
     def is_disk_full(self) -> bool:
-        """Always false: there is always room."""
+        """Always false, because this disk is never full."""
         return False
 
     @property
     def lacks_descriptors(self) -> str:
-        """Always empty: no file is opened."""
+        """Always empty, because this disk opens no file."""
         return ""
 
     def term_runs(self) -> Sequence[LogPosition]:
-        """The first position of each run of equal terms."""
+        """Return the position of the first entry of each term."""
         entries = self.appended.entries
         return [
             LogPosition(entry.index, entry.term)
@@ -81,20 +81,20 @@ class Disk:
         ]
 
     def configuration_indexes(self) -> Sequence[int]:
-        """Return no index: the members never change here."""
+        """Return no index, because the configuration never changes here."""
         return ()
 
     def append(self, write: LogWrite) -> None:
-        """Take one write; it is not durable yet."""
+        """Append one write, which is not durable until `sync_oldest`."""
         self.unsynced += (write,)
         self.appended = self.appended.after(write)
 
     def sync(self, commit_hint: int, done: Done) -> None:
-        """Fail: a core never syncs its log. Its driver makes writes durable by calls of `sync_oldest`."""
+        """Fail, because a core never syncs its log itself. The code that drives the core calls `sync_oldest`."""
         raise AssertionError(f"a core syncs nothing itself: {commit_hint}, {done}")
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Return entries from `first_index` to `last_index`: at least one, then as many as fit into `bytes_max`."""
+        """Return entries from `first_index` to `last_index`: at least one, and no more than fit into `bytes_max`."""
         assert 1 <= first_index <= last_index <= self.last_index, (first_index, last_index)
         found: list[Entry] = []
         for entry in self.appended.entries[first_index - 1 : last_index]:
@@ -105,25 +105,25 @@ class Disk:
         return found
 
     def look_for_room(self) -> None:
-        """Do nothing: there is always room."""
+        """Do nothing, because this disk is never full."""
 
     def drop_before(self, index: int) -> None:
-        """Fail: there are no snapshots here, so nothing can be dropped."""
+        """Fail, because entries may be dropped only once a snapshot holds them, and here is no snapshot."""
         raise AssertionError(f"there is no snapshot that would cover what is before {index}")
 
     def sync_oldest(self) -> int:
-        """Make the oldest unsynced write durable. Returns its sequence."""
+        """Make the oldest unsynced write durable. Returns its sequence number."""
         write, *rest = self.unsynced
         self.durable, self.unsynced = self.durable.after(write), tuple(rest)
         return write.sequence
 
     def after_crash(self, survived: int = 0) -> Disk:
-        """Return the disk after a crash that only the first `survived` of the unsynced writes have survived."""
+        """Return the disk after a crash. Of the unsynced writes, only the first `survived` are kept."""
         durable = self.durable
         for write in self.unsynced[:survived]:
             durable = durable.after(write)
         return Disk(durable)
 
     def count_from(self, sequence: int) -> None:
-        """Lower the numbers of the unsynced writes by `sequence`: the writes up to this number are durable and gone."""
+        """Renumber the unsynced writes: subtract `sequence`, the number of the last durable write."""
         self.unsynced = tuple(replace(write, sequence=write.sequence - sequence) for write in self.unsynced)

@@ -1,4 +1,4 @@
-"""One production core with its disk and the messages that left it. Nothing happens by itself."""
+"""One production core with its disk and the messages that it has sent. Its clock moves only when `tick` is called."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from raft import Member as Voter
 
 
 class NoSpread(Random):
-    """A random source that always draws the least number. Here the time-outs are events, so their drawn lengths do not
-    matter.
+    """A random source that always draws the least number.
+
+    In the model checker a time-out is an event that may happen at any moment, so its drawn length does not matter.
     """
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
@@ -40,9 +41,10 @@ class NoSpread(Random):
 
 
 class CoreHost:
-    """Carries out all that a core asks for, in the order that `Ready` states.
+    """Carries out everything that a core requests, in the order that `Ready` states.
 
-    Committed entries are applied as soon as they are handed out. Writes become durable by `sync` and `sync_oldest`.
+    Committed entries count as applied as soon as the core hands them out. Writes become durable only by `sync` and
+    `sync_oldest`.
     """
 
     def __init__(
@@ -68,18 +70,18 @@ class CoreHost:
         self.flush()
 
     def step(self, peer_id: str, message: Message) -> None:
-        """Hand a message from `peer_id` to the core."""
+        """Pass a message from `peer_id` to the core."""
         self.core.step(peer_id, message)
         self.flush()
 
     def tick(self, now: int) -> None:
-        """Tell the core that it is `now` (ns)."""
+        """Tell the core the time, in ns."""
         self.now = now
         self.core.tick(now)
         self.flush()
 
     def lose_leader(self) -> None:
-        """Tell the core that its leader's connections have ended, and let it campaign because of that."""
+        """Tell the core that its connections with the leader have ended, and let it campaign for this reason."""
         assert self.core.leader_id is not None
         self.core.leader_connection_lost(self.core.leader_id)
         self.flush()
@@ -98,17 +100,17 @@ class CoreHost:
         self.flush()
 
     def sync_oldest(self) -> None:
-        """Make the oldest write under way durable, and tell the core."""
+        """Make the oldest unsynced write durable, and tell the core."""
         self.core.persisted(self.disk.sync_oldest())
         self.flush()
 
     def sync(self) -> None:
-        """Make every write durable, including writes that the core makes because of these syncs."""
+        """Make all unsynced writes durable, including those that the core adds in response."""
         while self.disk.unsynced:
             self.sync_oldest()
 
     def flush(self) -> None:
-        """Carry out all effects."""
+        """Carry out everything that the core has requested."""
         while self.core.has_ready():
             ready = self.core.take_ready()
             if ready.write is not None:
@@ -122,7 +124,7 @@ class CoreHost:
                 self.core.applied(ready.apply[-1].index)
 
     def take_sent(self) -> list[tuple[str, Message]]:
-        """Return (to, message) for every message that left since the last call."""
+        """Return (receiver, message) for every message that the core has sent since the last call."""
         sent, self.sent = self.sent, []
         return sent
 

@@ -33,21 +33,21 @@ KINDS: dict[str, type[Message]] = {
     "timeout-now": TimeoutNow,
 }
 
-SPECIAL = ("entries", "heartbeat")  # `entries` is an append with entries, and `heartbeat` one without.
+SPECIAL = ("entries", "heartbeat")  # An append request with entries is also `entries`; one without is `heartbeat`.
 
 NAMES = (*KINDS, *SPECIAL)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldMessage:
-    """A message on its way, which is held until it is delivered or dropped."""
+    """A message in flight, which is held until a step delivers or drops it."""
 
     sender: str
     to: str
     message: Message
 
     def is_a(self, kind: str) -> bool:
-        """True if the message is of the kind with this name."""
+        """True if the message is of the kind that is named `kind`."""
         if kind in SPECIAL:
             return isinstance(self.message, AppendEntries) and bool(self.message.entries) == (kind == "entries")
         return isinstance(self.message, KINDS[kind])
@@ -57,7 +57,7 @@ class HeldMessage:
 
 
 def describe(message: Message) -> str:
-    """Return the description of a message, for people."""
+    """Return a description of a message for people."""
     term = f"term {message.term}"
     match message:
         case AppendEntries():

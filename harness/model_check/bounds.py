@@ -5,29 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MEMBERS_MAX = 5
-"""5 members already have 120 renamings (`symmetry`); a search with more members would never get far."""
+"""Five members already have 120 renamings (`symmetry`). With more members, a search would not get far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The most that may happen on one path. `entries` are commands; the no_op of each new leader is not counted."""
+    """The most events of each kind on one path. `entries` counts commands, without the no_op of each new leader."""
 
     members: int = 3
     terms: int = 2
     entries: int = 2
     crashes: int = 1
-    # The most messages on their way. Further messages are lost, and the search explores every choice of lost messages.
+    # The most messages in flight. Further messages are lost, and the search explores every choice of lost messages.
     in_flight: int = 2
-    duplicates: int = 0  # How often a message may be duplicated: it arrives, and can arrive again later.
+    duplicates: int = 0  # Deliveries after which the message is still in flight, so that it can arrive again.
     reads: int = 0  # Linearizable reads.
-    depth: int | None = None  # Events on a path.
+    depth: int | None = None  # All events on a path.
     seconds: float | None = None
     states: int | None = None
     hints: int = 0  # How often a follower gets the (true or false) hint that its leader's connections have ended.
     # Heartbeats of leaders. After a loss, a heartbeat makes the leader send the lost entries again.
     heartbeats: int = 0
     pre_votes: bool = False  # True: pre-votes are messages. False: every pre-vote is granted at once.
-    # True: at the start there is a leader of term 1, whose first entry is committed on all members.
+    # True: the search begins with a leader of term 1, whose first entry is committed on all members.
     elected: bool = False
     symmetry: bool = True
 
@@ -55,4 +55,5 @@ LEFT_OUT = (
     "identical messages count once while both are on their way; damaged disks; bounds in bytes",
     "whatever needs more than the bounds",
 )
-"""Shown with every result, so that nobody takes a bounded proof for a complete one."""
+"""What the search does not explore. It is shown with every result, so that nobody takes a bounded proof for a full one.
+"""

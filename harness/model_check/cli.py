@@ -52,7 +52,8 @@ def _count(name: str, least: int, most: int | None, text: str) -> Decorator:
 def explore(as_json: bool, **bounds: Any) -> None:
     """Try every order of deliveries, losses, syncs, crashes and time-outs in a small world of production cores.
 
-    Shortest paths first, so a violation comes with a shortest path to it. Exit code 3: a rule was violated.
+    Shorter paths are tried first, so no path to the violation is shorter than the one shown. Exit code 3: a rule was
+    violated.
     """
     search = Search(Bounds(**bounds))
     with Live(console=Console(stderr=True), refresh_per_second=2, transient=True) as live:
@@ -66,7 +67,7 @@ def explore(as_json: bool, **bounds: Any) -> None:
 
 
 def to_json(search: Search) -> dict[str, Any]:
-    """Return the result for programs."""
+    """Return the result as JSON data."""
     found = search.found
     return {
         "bounds": {name: getattr(found.bounds, name) for name in found.bounds.__dataclass_fields__},

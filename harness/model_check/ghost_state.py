@@ -1,8 +1,8 @@
-"""Ghost state: the facts about a path that the rules need besides the present state of the cluster.
+"""Ghost state: the facts about a path that the rules need in addition to the present state of the cluster.
 
-It records which members led, how they voted, what was committed, and how many events of each bounded kind are left.
-Ghost states are numbered, as local states and messages are, and each step from one ghost state to the next is computed
-once.
+A ghost state records which members led, how they voted, what was committed, and how many more events of each bounded
+kind may happen. Ghost states are numbered, as local states and messages are. Each step from one ghost state to the next
+is computed only once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.sim.engine.errors import Violation, require
 
 @dataclass(frozen=True, slots=True)
 class GhostState:
-    """One ghost state. `leaders` (by term) and `votes` (by voter and term) are places of members; -1: nobody."""
+    """One ghost state. `leaders` and `votes` hold places of members (`symmetry`); -1: nobody."""
 
     crashes_left: int
     entries_left: int
@@ -28,7 +28,7 @@ class GhostState:
     leaders: tuple[int, ...]  # By term, from 1.
     votes: tuple[int, ...]  # By voter and term: the candidate that got the vote.
     committed: tuple[tuple[int, int], ...] = ()  # By index, from 1: (term of the entry, term in which it committed).
-    reads: tuple[tuple[int, int], ...] = ()  # Open reads: (ticket, entries committed when the read began).
+    reads: tuple[tuple[int, int], ...] = ()  # Open reads: (ticket, number of entries committed when the read began).
 
     def renamed(self, places: tuple[int, ...]) -> GhostState:
         """Return the same ghost state with members renamed."""
@@ -42,7 +42,7 @@ class GhostState:
         return replace(self, leaders=leaders, votes=tuple(votes))
 
     def after(self, place: int, kind: int, notes: Notes) -> GhostState:
-        """Return the ghost state one event later. Raises Violation."""
+        """Return the ghost state after one event of the member in `place`. Raises Violation if a rule is broken."""
         history = self._with_budget_used(kind)
         for what, number, value in notes:
             if what == "leader":
@@ -108,7 +108,7 @@ class GhostState:
 
 
 class GhostStates:
-    """Numbers for ghost states, and the table of steps between them."""
+    """Numbers the ghost states, and keeps a table of the steps between them."""
 
     def __init__(self, bounds: Bounds, renamings: Renamings) -> None:
         self.all: list[GhostState] = []
@@ -130,7 +130,7 @@ class GhostStates:
         )
 
     def after(self, number: int, place: int, kind: int, notes: Notes) -> int:
-        """Return the number of the ghost state one event later. Raises Violation."""
+        """Return the number of the ghost state after one event. Raises Violation if a rule is broken."""
         key = (number, place, kind if kind in (PROPOSE, READ, CRASH, HEARTBEAT, LOSE_LEADER) else -1, notes)
         found = self._steps.get(key)
         if found is None:
@@ -144,7 +144,7 @@ class GhostStates:
         return found
 
     def duplicated(self, number: int) -> int:
-        """Return the number of the ghost state with one duplicate fewer left."""
+        """Return the number of the same ghost state, except that it allows one duplicate fewer."""
         history = self.all[number]
         return self._number_of(replace(history, duplicates_left=history.duplicates_left - 1))
 

@@ -24,7 +24,7 @@ def check_cluster(members: list[Facts], history: GhostState) -> None:
 
 
 def _check_log_matching(members: list[Facts]) -> None:
-    """Raft §5.3: an equal term at an index means equal logs up to there, also for the logs that a crash would leave."""
+    """Raft §5.3: logs with the same term at an index are equal up to that index, even after a crash of any member."""
     logs = {member.log for member in members} | {member.durable_log for member in members}
     for one in logs:
         for other in logs:
@@ -36,7 +36,7 @@ def _check_log_matching(members: list[Facts]) -> None:
 
 
 def _check_completeness(place: int, leader: Facts, history: GhostState) -> None:
-    """Raft §5.4: an entry that committed in a term is in the logs of the leaders of all later terms."""
+    """Raft §5.4: an entry that was committed in a term is in the logs of the leaders of all later terms."""
     for index, (term, committed_in) in enumerate(history.committed, start=1):
         if committed_in <= leader.term:
             text = (

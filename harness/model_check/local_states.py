@@ -1,8 +1,9 @@
-"""Every local state of a member, every message and every local step, each computed once by the production core.
+"""The local states of members, the messages, and the local steps. The production core computes each of them once.
 
-A step touches one member only, and a member has far fewer states than a cluster. So states of members and messages are
-numbered, and the core carries out one step for each (state, event). A step of the cluster is then a table look-up. If
-states differ only by a renaming of the members, the core runs one of them, and the steps of the others are renamed.
+A local state is the state of one member with its disk. An event changes only one member, and a member has far fewer
+states than a cluster. So local states and messages are numbered, and the core computes one step for each (local state,
+event). A step of the cluster is then a table look-up. Of several local states that differ only by a renaming of the
+members, the core computes the steps of one; renaming these gives the steps of the others.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class Outcome(NamedTuple):
     """The result of one event on one member."""
 
     state: int
-    sent: tuple[int, ...]  # Numbers of messages.
+    sent: tuple[int, ...]  # The numbers of the messages that the member has sent.
     notes: Notes  # Facts for the ghost state: (kind of fact, number, value).
     violation: tuple[str, str] | None  # (rule, detail)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts about one member that the rules over several members look at."""
+    """The facts about one member that the rules need."""
 
     role: Role
     term: int
@@ -50,7 +51,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A message on its way. `sender` and `to` are places of members."""
+    """A message in flight. `sender` and `to` are places of members (`symmetry`)."""
 
     sender: int
     to: int
@@ -58,28 +59,29 @@ class Envelope:
 
 
 class LocalStates:
-    """Numbers for local states and messages, and the table of steps."""
+    """Numbers the local states and the messages, and keeps the table of steps."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.renamings = Renamings(bounds.members, symmetry=bounds.symmetry)
         self._with_pre_votes = bounds.pre_votes
         self.place: list[int] = []  # By state: the place of the member that is in this state.
         self.facts: list[Facts] = []
-        self.images: list[tuple[int, ...]] = []  # By state: its image under each renaming.
-        # By state: the least number among its images. All images of a state have the same least number.
+        self.images: list[tuple[int, ...]] = []  # By state: the states into which the renamings turn it, its images.
+        # By state: the least number among its images. It is the same for all states that are images of each other.
         self.orbit: list[int] = []
-        self.letters: list[Envelope] = []  # By number: every message that was sent, and its images under renamings.
+        self.letters: list[Envelope] = []  # By number: all messages that were sent, and the images of these messages.
         self.letter_images: list[tuple[int, ...]] = []
         self.steps_run = 0  # How many steps the production core has carried out.
         self._numbers: dict[StateKey, int] = {}
-        self._stored: list[bytes | None] = []  # By state: the pickled member. Only one state of each orbit has it.
+        # By state: the pickled member, or None if an image of the state has it.
+        self._stored: list[bytes | None] = []
         # By state: (a stored state, the renaming that turns the stored state into this one).
         self._origin: list[tuple[int, int]] = []
         self._letter_numbers: dict[StateKey, int] = {}
         self._outcomes: list[dict[tuple[int, int], Outcome]] = []
 
     def first_states(self) -> list[int]:
-        """Return the states of all members at their very first start."""
+        """Return the numbers of all members' states at their very first start."""
         node_ids = self.renamings.node_ids
         return [self._number_of(self.first_member(node_id)) for node_id in node_ids]
 
@@ -88,8 +90,10 @@ class LocalStates:
         return self._start(node_id, Disk(Image()))
 
     def outcome(self, state: int, kind: int, argument: int) -> Outcome:
-        """Return what the event does to the member in this state. `argument`: the number of a message, the count of
-        writes that survive a crash, or the ticket of a read.
+        """Return the outcome of an event of this kind for a member in this state.
+
+        `argument`: for DELIVER the number of the message, for CRASH how many unsynced writes survive, for READ the
+        ticket; for all other kinds 0.
         """
         known = self._outcomes[state].get((kind, argument))
         if known is None:
@@ -141,7 +145,7 @@ class LocalStates:
         return Outcome(after, tuple(sorted(set(sent))), tuple(notes), violation)
 
     def happen(self, member: CoreHost, kind: int, argument: int, letter: Envelope | None) -> CoreHost:
-        """Carry out one event on a member. Returns the member, which is in its next life after a crash."""
+        """Carry out one event on a member, and return the member. After a crash, this is a new, restarted member."""
         if kind == LOSE_LEADER:
             member.lose_leader()
             self._grant_pre_votes(member)
@@ -191,9 +195,9 @@ class LocalStates:
         return notes
 
     def _broken(self, before: Facts, after: Facts, kind: int) -> tuple[str, str] | None:
-        """Return the rule about this member alone that the event broke, as (rule, detail); None if all rules hold.
+        """Check the rules about one member. Returns the broken rule as (rule, detail); None if all rules hold.
 
-        The core asserts further rules itself.
+        The core itself asserts further rules.
         """
         crashed = kind == CRASH
         if kind == LOSE_LEADER and self._with_pre_votes and after.term != before.term:
@@ -224,7 +228,7 @@ class LocalStates:
         return number
 
     def _add(self, drawn: StateKey, member: CoreHost) -> int:
-        """Number this state, and every state that it becomes by renaming."""
+        """Give a number to this new state and to each of its images that has none."""
         place = self.renamings.node_ids.index(member.node_id)
         facts = facts_of(member)
         numbers: list[int] = []
@@ -265,7 +269,7 @@ class LocalStates:
 
 
 def _link_images(renamings: Renamings, numbers: list[int], images: list[tuple[int, ...]]) -> None:
-    """Fill in the image of each state under each renaming. `numbers[p]`: the image of the first state under p."""
+    """Set `images` for a state and all its images. `numbers[p]`: the image of the state under renaming p."""
     for first, number in enumerate(numbers):
         back = renamings.inverse[first]
         images[number] = tuple(numbers[renamings.after(again, first)] for again in range(len(numbers)))
@@ -277,7 +281,7 @@ def _terms(entries: tuple[Entry, ...]) -> tuple[int, ...]:
 
 
 def facts_of(member: CoreHost) -> Facts:
-    """Return the facts about a member that the rules look at."""
+    """Return the facts about a member that the rules need."""
     core, disk = member.core, member.disk
     return Facts(
         role=core.role,

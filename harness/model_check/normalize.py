@@ -1,9 +1,9 @@
 """Resets numbers that only ever grow; otherwise a member would never be in the same state twice.
 
-Time-outs are events in this world, so it only matters *that* a timer fires, not when. The clock of each member stands
-at 0 between events. No member has heard a leader so recently that it would ignore a campaign: to ignore a message is
-the same as to lose it, and losses are explored. Sequences of writes are counted from the last durable one. These resets
-change private fields of the core, so they are kept in this one file. They change no behaviour, because the core only
+Time-outs are events here, so it only matters *that* a timer fires, and not when. The clock of each member stands at 0
+between events. No member has heard a leader so recently that it would ignore a campaign: ignoring a message is the same
+as losing it, and losses are explored. The sequence numbers of writes are counted from the last durable write. These
+resets change private fields of the core, so this file has all of them. They change no behaviour, because the core only
 compares these numbers with each other.
 """
 
@@ -17,8 +17,8 @@ from raft import RaftConfig
 CONFIG = RaftConfig(
     heartbeat_interval_ns=1, election_timeout_min_ns=2, election_timeout_max_ns=1_000, append_bytes_max=1
 )
-"""An append request has one entry, so the states in which only the first of two entries has arrived are explored too
-(Raft Figure 8).
+"""With this configuration, an append request has at most one entry. So the search also explores the states in which
+only the first of two entries has arrived (Raft Figure 8).
 """
 
 SILENCE_NS = CONFIG.election_timeout_max_ns
@@ -26,7 +26,7 @@ SILENCE_NS = CONFIG.election_timeout_max_ns
 
 
 def normalize(member: CoreHost) -> None:
-    """Reset the clock and the sequences of a member. Call it between events."""
+    """Reset the clock and the sequence numbers of a member. Call this function after each event."""
     core: Any = member.core
     state, elections, leadership = core._state, core._elections, core._leader
     member.now = state.now = 0

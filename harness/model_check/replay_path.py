@@ -1,7 +1,7 @@
-"""Replays a path that a search has found, without the tables of the search, and describes it line by line.
+"""Replays a path that a search has found, and describes it line by line.
 
-The search renames members, numbers states and runs each local step once. Here the path is carried out on fresh
-production cores from the start, under one set of names, so that what is printed has really happened.
+The search itself renames members, numbers states and computes each local step only once. The replay uses none of this:
+it carries out the whole path on fresh production cores with fixed names, so what it prints has really happened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from harness.model_check.state_key import StateKey, state_key
 from raft import ProtocolError
 
 Key = tuple[int, int, StateKey]
-"""The identity of a message in the search. Two messages that differ only in fields without effect are the same message.
+"""What identifies a message: (place of the sender, place of the receiver, key of the content). For the search, two
+messages that differ only in fields without effect are the same message.
 """
 
 
@@ -48,7 +49,7 @@ class ReplayStep:
 
 
 def replay(search: Search) -> list[ReplayStep]:
-    """Return the events that lead to the violation, the last one included."""
+    """Return the events of the path to the violation, including the event that breaks the rule."""
     return PathReplay(search).lines(search.found.path)
 
 
@@ -63,10 +64,10 @@ class PathReplay:
         self._under_way: dict[Key, Envelope] = {}
 
     def lines(self, path: list[tuple[ModelEvent, int]]) -> list[ReplayStep]:
-        """Carry out a path from the very first start. Returns one line per event."""
+        """Carry out a path from the very first start. Returns one ReplayStep per event."""
         renamings = self._atlas.renamings
         lines = []
-        places = renamings.all[0]  # All members are alike at first, so any naming will do.
+        places = renamings.all[0]  # At first all members are alike, so any assignment of places would do.
         for event, renaming in path:
             lines.append(self._line(event, places))
             after = renamings.all[renaming]
@@ -74,7 +75,7 @@ class PathReplay:
         return lines
 
     def _line(self, event: ModelEvent, places: tuple[int, ...]) -> ReplayStep:
-        """Carry out one event. `places` maps the places that the search uses now to the real ones."""
+        """Carry out one event. `places[i]`: the place, in `members`, of the member that the search has in place i."""
         place = places[event.place]
         node_ids = self._atlas.renamings.node_ids
         letter = self._under_way[self._key(event.argument, places)] if event.kind == DELIVER else None
@@ -98,7 +99,7 @@ class PathReplay:
         return f"{node_id}: {describe(letter.message)}{' (lost)' if is_lost else ''}"
 
     def _key(self, number: int, places: tuple[int, ...]) -> Key:
-        """Return the key of a message of the search, under the real names."""
+        """Return the key of a message of the search, with the places of its sender and receiver in `members`."""
         letter = self._atlas.letters[number]
         return places[letter.sender], places[letter.to], state_key(letter.message)
 

@@ -1,7 +1,8 @@
-"""Breadth-first search through all states of the small world, so that every finding comes with a shortest path.
+"""Breadth-first search through all states of the small world, so that no path to a violation is shorter than the first.
 
-A state of the cluster is a row of numbers: one for the local state of each member, one for the ghost state, then the
-messages in flight in order. The least row stands for all states that differ only by a renaming of members.
+A state of the cluster is a row of numbers: one for the local state of each member, one for the ghost state, and then
+one for each message in flight, in ascending order. Of the states that differ only by a renaming of the members, the
+search keeps a single row.
 """
 
 from __future__ import annotations
@@ -62,7 +63,10 @@ class ModelEvent(NamedTuple):
 
 @dataclass(slots=True)
 class Found:
-    """The result of a search. `path` leads to the violation, if there is one: (event, renaming done after it)."""
+    """The result of a search. `path`: the events that lead to the violation, if there is one.
+
+    Each element of `path` is (event, the renaming with which the search continued after it).
+    """
 
     bounds: Bounds
     states: int = 0
@@ -75,13 +79,13 @@ class Found:
     letters: int = 0
     frontier: int = 0
     stopped_by: str | None = None
-    levels: list[int] = field(default_factory=list)  # New states by depth.
+    levels: list[int] = field(default_factory=list)  # By depth: how many new states were found.
     violation: Violation | None = None
     path: list[tuple[ModelEvent, int]] = field(default_factory=list)
 
 
 class Search:
-    """One search. `run` yields at intervals, so that a display can be updated; `found` is complete when `run` ends."""
+    """One search. `run` yields at intervals, so that a display can be updated. At its end, `found` is complete."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -142,7 +146,7 @@ class Search:
     # The first state
 
     def _beginning(self) -> Row:
-        """Return the first state: all members at their very first start, or with a leader if the bounds ask for one."""
+        """Return the first state: all members at their very first start or, if `elected`, after a first election."""
         members, history, letters = self.states.first_states(), self.histories.first, list[int]()
         if not self.bounds.elected:
             return self._least(members, history, ())[0]
@@ -186,7 +190,7 @@ class Search:
         self._parents.append(parent)
 
     def _after(self, row: array[int], event: ModelEvent, outcome: Outcome) -> tuple[Row, int]:
-        """Return the least row of the next state, and the renaming that led to it. Raises Violation."""
+        """Return (the row of the next state, the renaming that leads to this row). Raises Violation."""
         members_count = self.bounds.members
         if outcome.violation is not None:
             raise Violation(*outcome.violation)
@@ -201,7 +205,7 @@ class Search:
         return self._least(members, history, event.kept)
 
     def _events(self, row: array[int]) -> Iterator[tuple[ModelEvent, Outcome]]:
-        """Yield every event that may happen next and changes anything, with its outcome."""
+        """Yield each possible next event that changes something, with its outcome."""
         members_count = self.bounds.members
         history = self.histories.all[row[members_count]]
         under_way = tuple(row[members_count + 1 :])
@@ -231,13 +235,16 @@ class Search:
     def _with_losses(
         self, row: array[int], place: int, kind: int, argument: int, under_way: tuple[int, ...]
     ) -> Iterator[tuple[ModelEvent, Outcome]]:
-        """Yield the event, once for each choice of lost messages if more would be in flight than the bound."""
+        """Yield the event with its outcome, unless it changes nothing.
+
+        If more messages would then be in flight than the bound allows, yield it once for each choice of lost messages.
+        """
         state = row[place]
         outcome = self.states.outcome(state, kind, argument)
         if outcome.state == state and not outcome.notes and not (set(outcome.sent) - set(under_way)):
             if outcome.violation is not None:
                 yield ModelEvent(place, kind, argument, under_way), outcome
-            return  # The event changes nothing: delivering such a message is the same as losing it.
+            return  # The event changes nothing. If it is a delivery, the message might as well be lost.
         present = list(row[: self.bounds.members])
         present[place] = outcome.state
         letters = sorted({*under_way, *outcome.sent})
@@ -251,7 +258,7 @@ class Search:
                 yield ModelEvent(place, kind, argument, kept), outcome
 
     def _options_of(self, state: int) -> tuple[tuple[int, int], ...]:
-        """Return the events that may happen to a member by itself, as (kind, argument)."""
+        """Return all events of a member in this state, except deliveries, as (kind, argument)."""
         while len(self._options) <= state:
             self._options.append(self._find_options(len(self._options)))
         return self._options[state]
@@ -270,10 +277,10 @@ class Search:
         return tuple(options)
 
     def _is_dead(self, letter: int, state: int) -> bool:
-        """Return True if this message can no longer do anything: its receiver no longer waits for such an answer.
+        """Return True if this message can no longer have an effect: it is an answer for which nobody waits any more.
 
-        Only the receiver's durable term counts here, because a crash may take back a term that is not yet synced. The
-        core also has to ignore the message when it arrives now.
+        The receiver's *durable* term decides whether the receiver may still wait for it, because a crash can undo a
+        term that is not yet synced. In addition, the core must ignore the message if it arrives now.
         """
         known = self._dead.get((letter, state))
         if known is None:
@@ -303,7 +310,7 @@ class Search:
             self._checked.add(key_of_all)
 
     def _least(self, members: Sequence[int], history: int, letters: Sequence[int]) -> tuple[Row, int]:
-        """Return the image of a state that stands for all its images, and the renaming that leads to it."""
+        """Return (the row that stands for all renamings of a state, the renaming that leads to this row)."""
         orbits = [self.states.orbit[member] for member in members]
         images = [(self._renamed(members, history, letters, p), p) for p in self.states.renamings.sorting(orbits)]
         best, renaming = min(images) if len(images) > 1 else images[0]
@@ -320,18 +327,18 @@ class Search:
         return (*row, history, *sorted([states.letter_images[letter][renaming] for letter in letters]))
 
     def facts_of(self, number: int) -> list[Facts]:
-        """Return the facts of each member in a state. States are numbered as they were found, from 0."""
+        """Return the facts of each member in state `number`. States are numbered in the order of discovery, from 0."""
         return [self.states.facts[member] for member in array("I", self._rows[number])[: self.bounds.members]]
 
     def images_of(self, number: int) -> int:
-        """Return how many states this one stands for: itself, and all that it becomes by renaming."""
+        """Return how many states this one stands for: itself, and the different states into which renamings turn it."""
         members_count = self.bounds.members
         row = array("I", self._rows[number])
         members, history, letters = row[:members_count], row[members_count], row[members_count + 1 :]
         return len({self._renamed(members, history, letters, p) for p in range(len(self.states.renamings.all))})
 
     def path_to(self, number: int) -> list[tuple[ModelEvent, int]]:
-        """The events from the very first start to this state, each with the renaming that followed it."""
+        """Return the events from the very first start to this state, each with the renaming after it."""
         numbers = [number]
         while self._parents[numbers[-1]] >= 0:
             numbers.append(self._parents[numbers[-1]])
@@ -348,9 +355,9 @@ class Search:
 
 
 def _may_wait_for(message: Message, facts: Facts) -> bool:
-    """Return True if the member may still wait for this answer in this term.
+    """Return True if the member may still wait for this answer in the term of the answer.
 
-    A member that is no longer a candidate or a leader never becomes one again in the same term.
+    A former candidate never becomes a candidate again in the same term, nor a former leader a leader.
     """
     if isinstance(message, VoteResponse):
         return facts.role is Role.CANDIDATE

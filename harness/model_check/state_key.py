@@ -1,7 +1,8 @@
-"""The key of a state: everything that decides how a member goes on, as plain tuples. Equal keys mean equal futures.
+"""The key of a member's state: all that its future behaviour depends on, as plain tuples.
 
-A key holds *all* fields of an object and everything below them, so a field that is added to the core later is in it at
-once. Fields that are left out are named here, each with the reason why it decides nothing.
+Members with equal keys behave equally from then on. By default a key holds *all* fields of an object and of the objects
+in them, so it includes any field that is added to the core later. LEFT_OUT names the fields that a key omits, with the
+reasons why the behaviour does not depend on them.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "CoreHost": frozenset({"now", "sent", "events", "applied", "reads_ready", "reads_failed"}),  # Reset by each event.
     "CoreState": frozenset(
         {
-            "config", "random",  # These never change and are the same for all, as are the fields about the members:
+            "config", "random",  # These fields, and those in the next line, never change and are equal on all members.
             "configuration", "configurations", "configured_at", "quorum", "peer_ids", "voting_peer_ids", "is_alone",
-            # Time stands still; nothing is compacted; open proposals only affect outcomes.
+            # Time stands still, nothing is compacted, and open proposals affect only the outcomes for clients.
             "now", "compacted_leader_time", "open_proposals",
             "low_watermark",  # It only limits compaction, and nothing is compacted.
             "leader_match_index",  # It only serves to refuse messages that no honest peer sends.
@@ -33,13 +34,13 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "Leader": frozenset(
         {
             "has_pending_sends",  # No message waits after a flush.
-            "membership",  # Nobody changes the members.
-            "lease",  # Nobody reads by lease.
+            "membership",  # The search has no membership changes.
+            "lease",  # The search has no lease reads.
             # A cache of the last message: without the cache, an equal message would be made.
             "_last_append", "_last_append_bytes",
         }
     ),
-    # `last_applied` only serves the low-water mark, and time stands still.
+    # `last_applied` only serves the low-water mark, and `heard_at` never changes, because time stands still.
     "Progress": frozenset({"last_applied", "heard_at"}),
     "Disk": frozenset({"appended"}),  # It follows from the two other fields.
     "AppendEntries": frozenset({"low_watermark"}),
@@ -47,8 +48,8 @@ LEFT_OUT: dict[str, frozenset[str]] = {
     "AppendRejected": frozenset({"last_applied"}),
 }  # fmt: skip
 
-# The order does not matter: these messages go to different peers, or differ in their kind or in the write that they
-# wait for.
+# Fields with a tuple of messages whose order does not matter: any two of these messages go to different peers, wait for
+# different writes, or are of different kinds.
 UNORDERED = {("Outbox", "_waiting")}
 
 _fields: dict[type, tuple[str, ...]] = {}
@@ -85,7 +86,7 @@ def _draw(thing: Any, seen: set[int]) -> StateKey:
     if dataclasses.is_dataclass(thing):
         return _draw_fields(thing, seen)
     if id(thing) in seen:
-        return type(thing).__name__  # Parts of the core share this object, so the key holds its fields only once.
+        return type(thing).__name__  # Several parts of the core share this object, and the key has its fields already.
     seen.add(id(thing))
     return _draw_fields(thing, seen)
 

@@ -1,7 +1,7 @@
-"""Symmetry: states that differ only by a renaming of the members are one state.
+"""Symmetry: states that differ only by a renaming of the members count as one state.
 
-A renaming is a tuple p: the member in place i becomes the one in place p[i]. Renamings are known by their number;
-renaming 0 changes nothing.
+The place of a member is its number, from 0. A renaming is a tuple p, which moves the member in place i to place p[i].
+Renamings are numbered; renaming 0 changes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Renaming = tuple[int, ...]
 
 
 class Renamings:
-    """All renamings of `members` members, or only the one that changes nothing."""
+    """All renamings of `members` members or, without `symmetry`, only the one that changes nothing."""
 
     def __init__(self, members: int, *, symmetry: bool) -> None:
         self.all: list[Renaming] = list(permutations(range(members))) if symmetry else [tuple(range(members))]
@@ -28,7 +28,7 @@ class Renamings:
         return self._number[tuple(self.all[second][place] for place in self.all[first])]
 
     def sorting(self, keys: Sequence[int]) -> list[int]:
-        """Return the renamings that put the members in the order of `keys`: several if keys are equal."""
+        """Return the renamings that sort the members by `keys`. There are several if keys are equal."""
         if len(self.all) == 1:
             return [0]
         ranks = sorted(keys)
@@ -39,7 +39,7 @@ class Renamings:
         return found
 
     def _find_sorting(self, pattern: tuple[int, ...]) -> list[int]:
-        """Return the renamings that sort members by rank. Members of equal rank come in every order."""
+        """Return all renamings that sort the members by rank, with each order of members of equal rank."""
         groups = [[place for place, key in enumerate(pattern) if key == rank] for rank in sorted(set(pattern))]
         found = []
         for orders in product(*(permutations(group) for group in groups)):

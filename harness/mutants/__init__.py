@@ -1,6 +1,7 @@
-"""Small defects in the production code, one at a time, and for each of them the search for a seed that exposes it.
+"""Mutants: small defects of the production code, and a search for seeds of the simulator that expose them.
 
-A rule that never caught anything proves nothing. A mutant is data (`catalogue/*.toml`): a text of the production code,
-the text that replaces it, and the property that is lost. It is put into a copy of the packages, never into the
-checkout, and the simulator runs seed after seed on that copy until a rule breaks.
+The simulator checks rules. A rule that has never been broken proves nothing, so each mutant must break one. A mutant is
+data (`catalogue/*.toml`): a text of the production code, the text that replaces it, and the property that is lost. The
+defect is put into a copy of the packages, never into the checkout, and the simulator runs seed after seed on this copy
+until a rule is broken.
 """

@@ -1,6 +1,7 @@
-"""`hwm-harness mutants`: measures how good the rules are, by the seed that catches each mutant of the catalogue.
+"""`hwm-harness mutants`: shows for each mutant of the catalogue which seed and which rule of the simulator catch it.
 
-Exit codes: 0: all are killed; 3: some survive; 1: a mutant does not apply or does not run, or the unchanged code fails.
+Exit codes: 0: all mutants were caught; 3: some survived; 1: a mutant does not apply or does not run, or the code
+without a mutant breaks a rule.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def mutants(
     only_list: bool,
     as_json: bool,
 ) -> None:
-    """Put one small defect at a time into a copy of the production code; simulate seeds until a rule catches it."""
+    """Put one small defect at a time into a copy of the production code, and simulate seeds until a rule catches it."""
     chosen = [mutant for mutant in choose(load_catalogue(), only) if mutant.is_named or not only_named]
     if only_list:
         show_list(chosen, as_json=as_json)
@@ -68,7 +69,7 @@ def mutants(
 def choose(catalogue: Sequence[Mutant], only: Sequence[str]) -> list[Mutant]:
     """Return the mutants whose names contain one of the texts in `only`; all mutants if `only` is empty.
 
-    Raises BadInput if a text is in no name.
+    Raises BadInput if no mutant has one of the texts in its name.
     """
     for text in only:
         if not any(text in mutant.name for mutant in catalogue):
@@ -95,7 +96,7 @@ def search(chosen: Sequence[Mutant], *, seeds_max: int, first_seed: int, jobs: i
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """Let SIGTERM end the search like Ctrl-C: processes end and copies are removed. Call it from the main thread."""
+    """Let SIGTERM end the search as Ctrl-C does: all processes and copies are removed. Call it from the main thread."""
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         yield
@@ -104,7 +105,7 @@ def ended_in_order() -> Iterator[None]:
 
 
 def one_line(result: HuntResult) -> str:
-    """Return one result as a line, to print as soon as the result is known."""
+    """Return one result as a line of text, which is printed as soon as the result is known."""
     if result.error:
         return f"error     {result.name}: {result.error}"
     if result.caught is None:
@@ -124,7 +125,7 @@ def progress(hunt: Hunt, total: int) -> Table:
 
 
 def summary(results: Sequence[HuntResult], first_seed: int, seeds_max: int) -> dict[str, object]:
-    """Return the results for programs."""
+    """Return all results as JSON data."""
     return {
         "killed": sum(result.caught is not None for result in results),
         "total": len(results),
@@ -135,7 +136,7 @@ def summary(results: Sequence[HuntResult], first_seed: int, seeds_max: int) -> d
 
 
 def show_results(results: Sequence[HuntResult]) -> None:
-    """Print the table at the end, and the errors of the mutants that could not be searched for."""
+    """Print the final table, and the errors of the mutants for which no search was possible."""
     console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     killed = sum(result.caught is not None for result in results)
     table = Table("mutant", "", "seeds", "seconds", "caught by", title=f"mutants killed: {killed} of {len(results)}")
@@ -149,7 +150,7 @@ def show_results(results: Sequence[HuntResult]) -> None:
 
 
 def show_list(chosen: Sequence[Mutant], *, as_json: bool) -> None:
-    """Print the chosen part of the catalogue."""
+    """Print the chosen mutants of the catalogue."""
     if as_json:
         rows = [
             {

@@ -1,4 +1,4 @@
-"""Why a search for mutants cannot go on, or cannot be believed."""
+"""The errors that end a search for mutants, or make its result worthless."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BadCatalogue(HarnessError):
 
 
 class DoesNotApply(HarnessError):
-    """The text that a mutant replaces is not in the production code, or not as often as it should be."""
+    """The text that a mutant replaces does not occur in the production code as often as the mutant states."""
 
     def __init__(self, name: str, file: str, found: int, expected: int) -> None:
         self.name, self.file, self.found, self.expected = name, file, found, expected
@@ -33,7 +33,7 @@ class DoesNotApply(HarnessError):
 
 
 class CleanCodeFails(HarnessError):
-    """A seed breaks a rule without any mutant, so it proves nothing about a mutant."""
+    """A seed breaks a rule even on the code without a mutant, so it proves nothing about a mutant."""
 
     def __init__(self, seed: int, rule: str, detail: str) -> None:
         self.seed, self.rule, self.detail = seed, rule, detail
@@ -47,7 +47,7 @@ class CleanCodeFails(HarnessError):
 
 
 class WorkerFailed(HarnessError):
-    """The process that ran seeds on a copy ended before it had run any seed."""
+    """The process that runs seeds on a copy ended with an error."""
 
     def __init__(self, exit_code: int, tail: str) -> None:
         self.exit_code, self.tail = exit_code, tail

@@ -1,4 +1,7 @@
-"""The search: seed after seed on each mutant's copy, breadth first, until a rule catches it or seeds run out."""
+"""The search: runs seed after seed on the copy of each mutant, until a rule catches the mutant or no seeds are left.
+
+All searches advance together: each next chunk of seeds goes to a mutant on which few seeds have run.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ from harness.mutants.process import Workers
 from harness.mutants.sandbox import Copies
 
 FIRST_LOOK_SEEDS = 4
-"""How many seeds the first look at a mutant takes."""
+"""The number of seeds in a mutant's first chunk, the *first look*. They are run twice if they catch nothing."""
 
 CHUNK_SEEDS_MAX = 160
-"""The most seeds of one process. Each process runs twice as many as the previous one, so the cost of process starts
-soon becomes small.
+"""The most seeds of one chunk, which one process runs. Each chunk of a mutant is twice as large as the one before, so
+that the starts of processes soon take a small share of the time.
 """
 
 _HASH_SEEDS = (307, 288)
-"""PYTHONHASHSEED of two processes whose traces are compared: under these two values, a set of member ids is iterated in
-opposite orders.
+"""The values of PYTHONHASHSEED for two processes whose traces are compared. Under these two values, Python iterates a
+set of member ids in opposite orders.
 """
 
 _STILLBORN = "every seed crashes before anything is committed: it must be caught by a run. The first: "
@@ -32,7 +35,7 @@ _STILLBORN = "every seed crashes before anything is committed: it must be caught
 
 @dataclass(slots=True)
 class _Search:
-    """The search for one mutant. Chunks of seeds are handed out in order; several chunks may be under way."""
+    """The search for one mutant. Chunks of seeds are started in order, and several may run at the same time."""
 
     mutant: Mutant
     root: Path
@@ -48,7 +51,7 @@ class _Search:
 
     @property
     def wants_more(self) -> bool:
-        """True if another chunk may begin. The first look runs alone, because most mutants need no more."""
+        """True if another chunk may start. No chunk starts during the first look, which is enough for most mutants."""
         is_first_look = self.chunk == FIRST_LOOK_SEEDS and self.under_way
         return self.seeds_left > 0 and not self.caught and not self.error and not is_first_look
 
@@ -63,7 +66,7 @@ class _Search:
 
 
 class Hunt:
-    """The search for all chosen mutants. `run` yields after each chunk; `results` has all results up to then."""
+    """The search for all chosen mutants. `run` yields after each chunk; `results` has the results known so far."""
 
     def __init__(
         self, mutants: Sequence[Mutant], copies: Copies, workers: Workers, *, first_seed: int, seeds_max: int, jobs: int
@@ -84,7 +87,7 @@ class Hunt:
     def run(self) -> Iterator[HuntResult | None]:
         """Search for all mutants. Yields each result, and None after each chunk that has not ended a search.
 
-        Raises CleanCodeFails, WorkerFailed if the code without a mutant does not pass.
+        Raises CleanCodeFails or WorkerFailed if the code without a mutant breaks a rule or does not run.
         """
         self.check_clean()
         for mutant in self._mutants:
@@ -109,12 +112,12 @@ class Hunt:
                 self._workers.stop()
 
     def check_clean(self) -> None:
-        """Check that the unchanged code passes the first seeds. Raises CleanCodeFails."""
+        """Check that the code without a mutant breaks no rule in the first seeds. Raises CleanCodeFails."""
         for outcome in self.first_look(self._copies.clean, self._first_seed, min(FIRST_LOOK_SEEDS, self._seeds_max)):
             _require_clean(outcome)
 
     def first_look(self, root: Path, first_seed: int, count: int) -> list[SeedOutcome]:
-        """Run seeds. If nothing is caught, run them again with another hash seed, and compare the traces."""
+        """Run seeds. If they catch nothing, run them again with another hash seed, and compare the traces."""
         outcomes = self._look(root, first_seed, count)
         if any(outcome.is_catch for outcome in outcomes):
             return outcomes
@@ -133,16 +136,17 @@ class Hunt:
         return outcomes
 
     def _confirm(self, seed: int) -> None:
-        """Check that the seed passes on the unchanged code, so that it has caught the mutant. Raises CleanCodeFails."""
+        """Check that this seed breaks no rule without the mutant; else it has caught nothing. Raises CleanCodeFails."""
         if seed not in self._clean:
             for outcome in self._workers.run_seeds(self._copies.clean, seed, 1, hash_seed=_HASH_SEEDS[0]):
                 self._clean[seed] = outcome
-        if seed in self._clean:  # Without an outcome, the search was stopped.
+        if seed in self._clean:  # There is no outcome if the search was stopped.
             _require_clean(self._clean[seed])
 
     def _next_search(self) -> _Search | None:
-        """Return the search that gets the next chunk: a search without a running process has precedence, then the one
-        that has run the fewest seeds.
+        """Return the search that gets the next chunk; None if no search wants one.
+
+        Searches without a running chunk come first, and among these the one with the fewest seeds so far.
         """
         waiting = [search for search in self._searches if search.wants_more]
         return min(waiting, key=lambda search: (search.under_way > 0, search.next_seed), default=None)

@@ -1,4 +1,4 @@
-"""What a mutant is, and the catalogue of all of them (`catalogue/*.toml`).
+"""What a mutant is, and the catalogue of all mutants (`catalogue/*.toml`). One entry of the catalogue:
 
 [[mutant]]
 name = "a vote is not persisted"          # unique
@@ -29,7 +29,7 @@ _TEXTS = ("name", "why", "property", "file", "replaces", "by")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One replacement of exact text. `file` is relative to the folder of the packages."""
+    """One replacement of exact text. `file` is relative to the folder that holds the packages."""
 
     file: str
     replaces: str
@@ -53,7 +53,7 @@ class Mutant:
     is_named: bool = False
 
     def mutated(self, root: Path) -> dict[str, str]:
-        """The text of every changed file, by its path below `root`. Raises DoesNotApply."""
+        """Return the new text of every changed file, by its path below `root`. Raises DoesNotApply."""
         texts: dict[str, str] = {}
         for change in self.changes:
             path = root / change.file
@@ -68,7 +68,7 @@ class Mutant:
 
 
 def load_catalogue(folder: Path = CATALOGUE) -> list[Mutant]:
-    """Return every mutant, file by file in the order of names. Raises BadCatalogue."""
+    """Return all mutants: the files in the order of their names, the mutants as in the file. Raises BadCatalogue."""
     mutants: list[Mutant] = []
     for path in sorted(folder.glob("*.toml")):
         try:

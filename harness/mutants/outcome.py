@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 ESCAPED = "no exception leaves a node"
-"""The rule name under which the simulator reports an exception of the production code."""
+"""The name of the rule under which the simulator reports an exception of the production code."""
 
 REPLAYED = "one seed is one run"
-"""The rule that is broken if two processes that hash strings differently run the same seed differently."""
+"""The name of the rule that a seed must give the same trace in two processes with different hash seeds."""
 
 HANGS = "a run comes to an end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedOutcome:
-    """One seed. `rule`: None if every rule held. `commits`: how many entries were committed before the run ended."""
+    """The run of one seed. `rule`: the broken rule, or None. `commits`: how many entries were committed."""
 
     seed: int
     seconds: float
@@ -28,21 +28,21 @@ class SeedOutcome:
 
     @property
     def is_stillborn(self) -> bool:
-        """True if the run crashed before it committed anything: a rule need not catch code that does not run.
+        """True if the run crashed before anything was committed. This is no catch, because the code does not even run.
 
-        An assertion that fails is a rule like any other, however early.
+        A failed assertion of the production code is a catch, however early it fails.
         """
         crashed = self.rule == ESCAPED and not self.detail.startswith("AssertionError")
         return crashed and self.commits == 0
 
     @property
     def is_catch(self) -> bool:
-        """True if a rule caught something in this run."""
+        """True if a rule was broken in this run, unless the run is stillborn."""
         return self.rule is not None and not self.is_stillborn
 
     @property
     def caught_by(self) -> str:
-        """The rule; for an exception its type and where it was raised."""
+        """The broken rule; for an exception, its type and the place where it was raised."""
         if self.rule != ESCAPED:
             return self.rule or ""
         kind = self.detail.partition(":")[0]
@@ -52,7 +52,7 @@ class SeedOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HuntResult:
-    """How the search for one mutant ended: `caught`, or `error`, or it survived `seeds_run` seeds."""
+    """How the search for one mutant ended. Without `caught` and `error`, the mutant survived all `seeds_run` seeds."""
 
     name: str
     seeds_run: int
@@ -66,9 +66,9 @@ class HuntResult:
         return "error" if self.error else "killed" if self.caught else "survived"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result for programs.
+        """Return the result as JSON data.
 
-        `seed` is the seed that killed the mutant. `seconds` is the processor time of all seeds that ran on the mutant.
+        `seed` is the seed that caught the mutant. `seconds` is the processor time of all seeds that ran on the mutant.
         """
         caught = self.caught
         return {

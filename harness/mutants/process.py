@@ -1,4 +1,4 @@
-"""Starts a worker on a copy and reads its output line by line, with a time limit for each seed."""
+"""Starts worker processes, each on one copy, and reads their output line by line, with a time limit for each seed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from harness.mutants.errors import WorkerFailed
 from harness.mutants.outcome import HANGS, SeedOutcome
 
 SEED_SECONDS_MAX = 300.0
-"""A seed takes about a second. A seed that takes this long, even on a busy machine, would never end."""
+"""The time limit of a seed. A usual seed takes about a second, so one that takes this long would never end."""
 
 _TAIL_CHARACTERS = 600
 
 
 class Workers:
-    """The worker processes of one `Hunt`. `stop` ends those that are under way; any thread may call it."""
+    """The worker processes of one `Hunt`. Any thread may call `stop`, which ends all running processes."""
 
     def __init__(self, seed_seconds_max: float = SEED_SECONDS_MAX) -> None:
         self._seed_seconds_max = seed_seconds_max
@@ -29,9 +29,10 @@ class Workers:
         self._is_stopped = False
 
     def run_seeds(self, root: Path, first_seed: int, count: int, *, hash_seed: int) -> list[SeedOutcome]:
-        """Run `count` seeds on the copy at `root`, up to the first that a rule catches.
+        """Run `count` seeds on the copy at `root`, but none after a seed that breaks a rule.
 
-        `hash_seed` is the process's PYTHONHASHSEED. A seed that does not end is caught too. Raises WorkerFailed.
+        A seed that exceeds the time limit breaks the rule HANGS. `hash_seed` is the PYTHONHASHSEED of the process.
+        Raises WorkerFailed.
         """
         command = [sys.executable, "-m", "harness.mutants.worker", str(root), str(first_seed), str(count)]
         environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONHASHSEED": str(hash_seed)}
@@ -54,7 +55,7 @@ class Workers:
         return outcomes
 
     def stop(self) -> None:
-        """End every process under way, and start no other."""
+        """End all running processes, and start no others."""
         with self._lock:
             self._is_stopped = True
             for process in self._running:
@@ -73,7 +74,7 @@ class Workers:
         assert process.stderr is not None
         stderr = process.stderr
         listener = threading.Thread(target=lambda: errors.append(stderr.read()))
-        listener.start()  # Without a reader, a full pipe would block the worker.
+        listener.start()  # If nobody read standard error, a full pipe would block the worker.
         timer = _timer(self._seed_seconds_max, give_up)
         try:
             for line in process.stdout:
@@ -83,7 +84,7 @@ class Workers:
             process.wait()
         finally:
             timer.cancel()
-            # End the worker if this block was left early. On a process that has ended, `kill` does nothing.
+            # End the worker if an exception has left the loop early. If the process has ended, `kill` does nothing.
             process.kill()
             process.wait()
             listener.join()

@@ -1,4 +1,4 @@
-"""Copies of the packages, in a folder of their own: one as they are, and per mutant one with its defect in it."""
+"""Copies of the packages, in a folder of their own: one copy without a defect, and one copy for each mutant."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ CLEAN = "clean"
 
 
 def source_root() -> Path:
-    """The folder that holds the packages which run now."""
+    """Return the folder that holds the packages of this process."""
     assert harness.__file__ is not None
     return Path(harness.__file__).resolve().parent.parent
 
 
 class Copies:
-    """All copies of one `Hunt`, below `folder`. Edits in the checkout during the hunt do not affect them."""
+    """All copies of one `Hunt`, below `folder`. Edits in the checkout during the search do not affect the copies."""
 
     def __init__(self, folder: Path, source: Path | None = None) -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class Copies:
         self._made = 0
 
     def with_mutant(self, mutant: Mutant) -> Path:
-        """Make a copy with the defect in it; packages that the defect does not touch are links. Raises DoesNotApply."""
+        """Make a copy with the defect; packages that it does not change are symbolic links. Raises DoesNotApply."""
         texts = mutant.mutated(self.clean)
         self._made += 1
         root = self._folder / f"mutant-{self._made}"
@@ -38,7 +38,7 @@ class Copies:
         touched = {change.package for change in mutant.changes}
         for package in PACKAGES:
             if package in touched:
-                # A changed file must never run from the byte code of the original.
+                # Without byte code, because Python could take that of the original for the changed file.
                 shutil.copytree(self.clean / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 (root / package).symlink_to(self.clean / package, target_is_directory=True)

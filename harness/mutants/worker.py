@@ -1,7 +1,7 @@
 """Runs seeds on one copy of the packages: `python -m harness.mutants.worker ROOT FIRST_SEED COUNT`.
 
-It writes one line of JSON per seed, until a seed breaks a rule or COUNT seeds have passed. It must run inside the copy,
-and checks that first.
+It writes one line of JSON per seed, and stops after COUNT seeds or after a seed that breaks a rule. First it checks
+that it runs the code of the copy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.sim.simulation import run_seed
 
 
 def check_origin(root: Path) -> None:
-    """Check that every package that may be mutated comes from the copy; otherwise no result means anything."""
+    """Check that all packages that a mutant may change come from the copy. Otherwise the results would be worthless."""
     for package in (raft, storage, kvstore, harness):
         assert package.__file__ is not None, package
         assert Path(package.__file__).parent.parent == root, (package.__file__, root)
@@ -47,7 +47,7 @@ def run_one(seed: int) -> SeedOutcome:
 
 
 def main() -> None:
-    """Run the seeds that the command line names. See the module."""
+    """Run the seeds that the command line names."""
     root, first_seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     check_origin(root)
     for seed in range(first_seed, first_seed + count):

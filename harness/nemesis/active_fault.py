@@ -38,8 +38,9 @@ class Victims(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class FaultRecord:
-    """One fault as it was carried out. `stopped_ns`: the time of its end, None before it has ended. A kill ends with
-    the restart.
+    """One fault as it was carried out.
+
+    `stopped_ns`: the time of its end; None until then. A kill ends when the member is started again.
     """
 
     number: int
@@ -47,14 +48,15 @@ class FaultRecord:
     target: str
     direction: Direction | None
     victims: list[str]
-    leader_id: str | None  # The leader at the begin of the fault, as far as the monitor knew.
+    leader_id: str | None  # The leader when the fault began, as far as the monitor knew.
     started_ns: int
     stopped_ns: int | None = None
     outcome: dict[str, object] = field(default_factory=dict)  # Facts that are known only at the end of the fault.
 
     def to_json(self) -> dict[str, object]:
-        """Return the fields of the event `fault_started`. The event has its own field `kind`, so the kind of the fault
-        is in the field `fault`.
+        """Return the fields of the event `fault_started`.
+
+        The kind of the fault is in the field `fault`, because every event uses the field `kind` for its own kind.
         """
         fields = asdict(self)
         del fields["outcome"]
@@ -67,7 +69,7 @@ class FaultRecord:
 
 @dataclass(frozen=True, slots=True)
 class ActiveFault:
-    """A fault under way. `seconds`: how long it will last. `random`: a random stream of its own, seeded by the plan."""
+    """A fault under way. `seconds`: its planned duration. `random`: draws its details, from a planned seed."""
 
     cluster: Victims
     record: FaultRecord

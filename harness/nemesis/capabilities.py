@@ -1,4 +1,4 @@
-"""Finds out which faults this machine and this user can make: each is tried, and one that fails gets a reason."""
+"""Finds out which faults this user can make on this machine: tries them, and states the reason if one is impossible."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ NO_JUMPS = (
 )
 
 CONDITIONS: dict[Kind, str] = {"clock-jump": " where nobody reads by lease (`run --read-ways` without lease)"}
-"""Conditions that the run, and not the machine, must satisfy for a kind of fault."""
+"""Kinds of faults that not every run can use, whatever the machine, and the condition for using them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The means of this machine to make faults. `unavailable`: why a requested fault cannot be made, by kind."""
+    """What this machine offers for making faults. `unavailable`: each kind that cannot be made, with the reason."""
 
     file_system: FileSystem | None = None  # The file system of each member's volume; None: no volume can be made.
     faketime: Path | None = None  # The library that gives a process a wall clock of its own.
@@ -47,8 +47,8 @@ class Capabilities:
     def usable(self, kinds: Iterable[Kind], *, each_was_named: bool) -> tuple[Kind, ...]:
         """Return those of `kinds` that this machine can make.
 
-        `each_was_named`: a user listed the kinds, and did not just write `all`. Raises BadInput if the user listed a
-        kind that cannot be made.
+        `each_was_named`: the user named each kind instead of writing `all`. A named kind that cannot be made raises
+        BadInput.
         """
         kinds = tuple(kinds)
         missing = [kind for kind in kinds if kind in self.unavailable]
@@ -59,14 +59,14 @@ class Capabilities:
 
 
 ANY_MACHINE = Capabilities()
-"""The capabilities that every machine has."""
+"""What every machine offers, without any trial: neither volumes nor libfaketime."""
 
 
 def detect_capabilities(kinds: Iterable[Kind]) -> Capabilities:
-    """Try what `kinds` need, and return the result.
+    """Try whether this user can make faults of these kinds on this machine, and return the result.
 
-    If `kinds` has faults of disks, this process gets a mount namespace of its own, if the system allows that. So call
-    this function before there are other threads.
+    The trial of disk faults moves this process into a mount namespace of its own. So call this function before any
+    other thread is started.
     """
     kinds = tuple(kinds)
     unavailable: dict[Kind, str] = {}
@@ -87,10 +87,10 @@ def detect_capabilities(kinds: Iterable[Kind]) -> Capabilities:
 
 
 def usable_faults(text: str, *, lease_reads: bool) -> tuple[tuple[Kind, ...], Capabilities]:
-    """Read `--faults` and try the machine. Returns the kinds that can be made, and the machine's capabilities.
+    """Parse the value of `--faults` and try its kinds. Returns (the kinds that can be made, the capabilities).
 
-    Raises BadInput if a named kind cannot be made; `all` means all that can be made. `lease_reads`: leaders may read by
-    lease.
+    `all` means all kinds that can be made. Any other value raises BadInput if one of its kinds cannot be made.
+    `lease_reads`: leaders may answer reads by lease, which rules out `clock-jump`.
     """
     kinds = parse_faults(text)
     machine = detect_capabilities(kinds)
@@ -124,7 +124,10 @@ def _disks() -> tuple[FileSystem | None, dict[Kind, str]]:
 
 
 def _trouble_with(volume: Volume) -> dict[Kind, str]:
-    """Return the faults that cannot be made on `volume`, and why. Raises OSError or VolumeFailed if it cannot open."""
+    """Return the kinds of faults that cannot be made on `volume`, each with the reason.
+
+    Raises OSError or VolumeFailed if the volume cannot be opened.
+    """
     found: dict[Kind, str] = {}
     volume.open()
     try:
@@ -145,7 +148,7 @@ def _try(kinds: tuple[Kind, ...], found: dict[Kind, str], *acts: Callable[[], ob
 
 
 def _trouble_with_time_namespaces() -> str:
-    """Return why a process cannot have a clock of its own; empty if it can."""
+    """Return why a process cannot get a monotonic clock of its own; an empty string if it can."""
     command = [sys.executable, "-P", "-c", _SHIFTED]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TRIAL_SECONDS, check=False)

@@ -1,4 +1,4 @@
-"""Faults of one member's disk: full, failing, hanging, slow, or without power. Each member has its own file system."""
+"""Faults of the victims' disks: full, failing, hanging, slow, or without power. Each member has its own file system."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from harness.nemesis.active_fault import ActiveFault
 from harness.nemesis.expected_exits import blame, if_its_disk_fails
 from kvstore import Client, StoreError
 
-_STUTTER_SECONDS = (0.03, 0.2)  # About how long each sync waits: less than an election time-out.
+_STUTTER_SECONDS = (0.03, 0.2)  # The shortest and the longest freeze, both shorter than an election time-out.
 _BREATH_SECONDS = 0.03
-_END_SECONDS, _LOOK_SECONDS = 5.0, 0.05  # A member with a disk error first sends messages to the others, then ends.
+_END_SECONDS, _LOOK_SECONDS = 5.0, 0.05  # A member with a disk error sends its last messages to its peers, then ends.
 _ASK_SECONDS = 0.5
 _NOBODYS_KEY = "nothing is ever written here"
 _ONCE: tuple[Operation, ...] = ("write", "sync")
@@ -24,7 +24,7 @@ _ONCE: tuple[Operation, ...] = ("write", "sync")
 
 @asynccontextmanager
 async def full(active: ActiveFault) -> AsyncIterator[None]:
-    """The disk has no room at all (ENOSPC); at the end there is room again."""
+    """The disks of the victims have no free space (ENOSPC) until the end of the fault."""
     volumes = active.volumes
     try:
         await _each(volumes, Volume.fill)
@@ -35,10 +35,10 @@ async def full(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def failing(active: ActiveFault) -> AsyncIterator[None]:
-    """Every operation on the disk fails (EIO); data written before is kept. A member must then end itself.
+    """Every operation on the disk fails (EIO), while data written before is kept. A victim must then end by itself.
 
-    At the end the disk works and the member is started again. `exit_codes`: the exit code of each member; None if
-    the member did not end by itself and was killed.
+    At the end the disk works again, and the victim is started again. The outcome `exit_codes` has the exit code of each
+    victim, or None if it did not end by itself and was killed.
     """
     members, volumes = active.members, active.volumes
     exit_codes: dict[str, int | None] = {}
@@ -65,10 +65,11 @@ async def failing(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def failing_once(active: ActiveFault) -> AsyncIterator[None]:
-    """One write to the log, or one sync of it, fails (EIO); all others succeed. At the end the member is started again.
+    """One write to the log, or one sync of it, fails (EIO); all others succeed.
 
-    A member that has met the error must end itself, because it cannot know which part of the log is on its disk.
-    `exit_codes`: the exit codes of the members that have met the error.
+    A victim that has met the error must end by itself, because it cannot know which part of the log is on its disk. At
+    the end each victim is started again. The outcome `exit_codes` has the exit codes of the victims that have met the
+    error.
     """
     members, operation = active.members, active.random.choice(_ONCE)
     exit_codes: dict[str, int | None] = {}
@@ -88,12 +89,12 @@ async def failing_once(active: ActiveFault) -> AsyncIterator[None]:
         blame(active, f"after a {operation} of the log had failed", exit_codes, allowed)
     finally:
         for member in members:
-            member.kill()  # Restart every victim, even one that has written nothing and so has not met the error.
+            member.kill()  # A victim still runs if it has written nothing and so has not met the error.
             member.start()
 
 
 async def _ended(who: Callable[[], Sequence[MemberProcess]]) -> None:
-    """Wait until all these members have ended, for about _END_SECONDS at most."""
+    """Wait until all members that `who` returns have ended, but at most for about _END_SECONDS."""
     for _ in range(round(_END_SECONDS / _LOOK_SECONDS)):
         if all(member.died() is not None for member in who()):
             return
@@ -101,7 +102,7 @@ async def _ended(who: Callable[[], Sequence[MemberProcess]]) -> None:
 
 
 async def _have_all_write(endpoints: Sequence[str]) -> None:
-    """Make every member write to its log, even without a load: delete a key that does not exist."""
+    """Make every member write to its log, even if the run has no load, by deletions of a key that does not exist."""
     while True:
         await trio.sleep(_ASK_SECONDS)
         with suppress(StoreError):
@@ -111,7 +112,7 @@ async def _have_all_write(endpoints: Sequence[str]) -> None:
 
 @asynccontextmanager
 async def hanging(active: ActiveFault) -> AsyncIterator[None]:
-    """Every write and sync waits until the fault is over. The process itself goes on."""
+    """Every write and sync waits until the end of the fault. The process itself goes on."""
     volumes = active.volumes
     try:
         await _each(volumes, lambda volume: volume.freeze(active.seconds))
@@ -122,7 +123,7 @@ async def hanging(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def slow(active: ActiveFault) -> AsyncIterator[None]:
-    """The disk hangs for a moment again and again, so that a sync takes up to some tenths of a second."""
+    """The disk hangs briefly again and again, so that a sync can take some tenths of a second."""
     volumes = active.volumes
 
     async def stutter() -> None:
@@ -144,11 +145,10 @@ async def slow(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def without_power(active: ActiveFault) -> AsyncIterator[None]:
-    """The process and its disk stop together, and unsynced data is lost. At the end the member is started again."""
+    """The process and its disk stop together, and unsynced data is lost. At the end the process is started again."""
     members, volumes = active.members, active.volumes
     for member in members:
-        # From now on the member must send nothing. It must also close no file, because closing could write data to the
-        # disk.
+        # From now on the member must send nothing, and close no file: closing a file could write data to the disk.
         member.pause()
     await _each(volumes, Volume.cut_power)
     for member in members:
@@ -162,8 +162,9 @@ async def without_power(active: ActiveFault) -> AsyncIterator[None]:
 
 
 async def _each(volumes: Sequence[Volume], act: Callable[[Volume], object]) -> None:
-    """Run `act` on all volumes at once, in threads. It cannot be cancelled, because a half-done change could break a
-    disk for good.
+    """Run `act` on all volumes at once, in threads.
+
+    The calls are not cancelled, because a change that stops halfway could make a volume useless.
     """
     with trio.CancelScope(shield=True):
         async with trio.open_nursery() as nursery:

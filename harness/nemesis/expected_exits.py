@@ -1,4 +1,4 @@
-"""The exit codes with which a member may end under a fault, as `hwm serve` promises them."""
+"""The exit codes of `hwm serve` with which a member may end under a fault."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from collections.abc import Mapping
 from harness.nemesis.active_fault import ActiveFault
 
 STOPPED_AS_ASKED, REFUSED, NO_ANSWER, STOPPED_ITSELF, WAS_REMOVED = 0, 3, 5, 6, 7
-# A SIGTERM that arrives while Python is still loading: the system's default action ends the process.
+# The exit code if a SIGTERM arrives while Python is still loading: the system's default action ends the process.
 _BEFORE_IT_LISTENS = -15
 
 Codes = frozenset[int | None]
 """A set of exit codes. None stands for a member that did not end by itself and was killed."""
 
 WHILE_JOINING: Codes = frozenset({REFUSED, NO_ANSWER})
-"""The exit codes of a joining member that ends by itself, because no member answers it or another fault keeps it from
-starting.
+"""The exit codes with which a joining member may end by itself: no member answered it, or it refused to start because
+of another fault.
 """
 
 
 def if_its_disk_fails(active: ActiveFault) -> dict[str, Codes]:
-    """Return how each victim may end once its disk fails. Call it before the fault: it looks at the victims' states."""
+    """Return the exit codes with which each victim may end once its disk fails.
+
+    Call this function before the fault, because the result depends on whether a victim already serves or still joins.
+    """
     return _allowed(active, {STOPPED_ITSELF}, starting={REFUSED}, joining={*WHILE_JOINING, None})
 
 
 def if_asked_to_stop(active: ActiveFault) -> dict[str, Codes]:
-    """Return how each victim may end after a SIGTERM. Call it before the SIGTERM."""
+    """Return the exit codes with which each victim may end after a SIGTERM. Call this function before the SIGTERM."""
     return _allowed(
         active,
         {STOPPED_AS_ASKED},
@@ -35,7 +38,7 @@ def if_asked_to_stop(active: ActiveFault) -> dict[str, Codes]:
 
 
 def blame(active: ActiveFault, when: str, exit_codes: Mapping[str, int | None], allowed: Mapping[str, Codes]) -> None:
-    """Record exit codes that are not allowed as the fault's finding, which fails the run."""
+    """If exit codes are not allowed, record them as a finding of this fault, which makes the run fail."""
     others = {node_id: code for node_id, code in exit_codes.items() if code not in allowed[node_id]}
     if others:
         active.record.outcome["finding"] = f"{when}, members ended so (None: not by themselves): {others}"

@@ -16,7 +16,7 @@ from harness.nemesis.active_fault import ActiveFault, FaultRecord, Victims
 from harness.nemesis.schedule import MEMBER_KINDS, Kind, PlannedFault
 from harness.recording.history import RunWriter
 
-_LEADER_WAIT_SECONDS = 3.0  # A fault against the leader waits this long for one; then it hits any member.
+_LEADER_WAIT_SECONDS = 3.0  # If there is no leader for this long, a fault against the leader hits a random member.
 _SETTLED_SECONDS_MAX = 3.0
 _LOOK_SECONDS = 0.02
 
@@ -46,8 +46,8 @@ _CARRIED_OUT: dict[Kind, Callable[[ActiveFault], AbstractAsyncContextManager[Non
 class Nemesis:
     """Carries out a plan. However `run` ends, all faults are undone.
 
-    Faults run in two parallel lanes: membership changes one after the other, and all other faults one after the other.
-    No member is the victim of two faults at once.
+    Faults run in two parallel lanes, each with one fault at a time: one for membership changes, one for all other
+    faults. No member is the victim of two faults at once.
     """
 
     cluster: Victims
@@ -57,7 +57,7 @@ class Nemesis:
     under_way: list[FaultRecord] = field(default_factory=list)
 
     async def run(self, seconds: float = math.inf) -> None:
-        """Carry out the plan. A fault is left out if earlier faults delay it beyond `seconds` from now."""
+        """Carry out the plan, but begin no fault later than `seconds` from now."""
         begun = trio.current_time()
         changes = [planned for planned in self.plan if planned.kind in MEMBER_KINDS]
         others = [planned for planned in self.plan if planned.kind not in MEMBER_KINDS]
@@ -67,12 +67,12 @@ class Nemesis:
 
     @property
     def current(self) -> FaultRecord | None:
-        """The fault that began last among those under way; None if no fault is under way."""
+        """Of the faults under way, the one that began last; None if no fault is under way."""
         return self.under_way[-1] if self.under_way else None
 
     @property
     def kills(self) -> int:
-        """How many processes were ended by kill -9."""
+        """How many processes were killed by faults of kind `kill`."""
         return sum(len(record.victims) for record in self.records if record.kind == "kill")
 
     async def _one_by_one(self, plan: Sequence[PlannedFault], begun: float, over: float) -> None:
@@ -85,7 +85,7 @@ class Nemesis:
 
     async def _carry_out(self, planned: PlannedFault) -> None:
         leader_id = await self._leader_soon() if planned.target == "leader" else self.cluster.leader_id
-        # Check now: after the fault, a member that had ended by itself could be taken for one of its victims.
+        # Check before the fault: later, a member that had already ended by itself could be taken for a victim.
         self.cluster.check_alive()
         record = FaultRecord(
             number=planned.number,
@@ -110,24 +110,27 @@ class Nemesis:
             self.writer.event("fault_stopped", **fields)
 
     def _choose(self, planned: PlannedFault, leader_id: str | None) -> list[str]:
-        """Choose the victims by the plan's `pick`, the members, the leader, and the victims of other current faults."""
+        """Choose the victims of a fault. No member that another fault currently hits is chosen."""
         if planned.kind == "add":
             return []
         hit = self._hit()
-        free = [node_id for node_id in self.cluster.members if node_id not in hit]  # Eldest first.
+        free = [node_id for node_id in self.cluster.members if node_id not in hit]  # In the order of joining.
         if planned.target == "all":
             return sorted(free)
         if planned.target == "leader" and leader_id in free:
             return [leader_id]
         if planned.target == "eldest":
             return free[:1]
-        # A minority of the members, minus the victims of other faults.
+        # How many more members can be hit so that a majority of the cluster remains.
         minority = (len(self.cluster.members) - 1) // 2 - len(hit)
         count = max(1, minority) if planned.target == "minority" else 1
         return sorted(Random(planned.pick).sample(sorted(free), min(count, len(free))))
 
     async def _settled(self) -> None:
-        """Wait until all members that no fault hits now have recovered, so that faults seldom add up."""
+        """Wait, for a few seconds at most, until every member that no fault hits answers again.
+
+        So the effects of two faults seldom overlap.
+        """
         for _ in range(round(_SETTLED_SECONDS_MAX / _LOOK_SECONDS)):
             if not self.cluster.silent - self._hit():
                 break

@@ -17,13 +17,13 @@ from raft import MEMBERS_MAX, Member
 
 MEMBERS_MIN = 3  # A smaller cluster could not afford to lose a member.
 ADDED_TO_MAX = MEMBERS_MAX - 2
-"""The fault `add` is skipped in a cluster of this size. The remaining places are for successors, which join before the
-old members leave.
+"""The fault `add` is skipped if the cluster has this size or more. The last two places are for members that replace
+others: such a member joins before the old one leaves.
 """
-_CHANGE_SECONDS_MAX = 90.0  # All other faults are over within a few seconds.
+_CHANGE_SECONDS_MAX = 90.0  # Long enough to outlast any other fault, which is over within a few seconds.
 _TRY_SECONDS = 20.0
 _PAUSE_SECONDS = 0.2
-_END_SECONDS = 15.0  # A removed member learns of its removal and ends; other faults may delay that.
+_END_SECONDS = 15.0  # A removed member ends once it learns of its removal; other faults may delay that.
 
 
 @asynccontextmanager
@@ -42,7 +42,10 @@ async def added(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def removed(active: ActiveFault) -> AsyncIterator[None]:
-    """A member is removed while it runs; it must end itself. `exit_code`: None if it did not, and was killed."""
+    """A member is removed while its process runs; the process must then end by itself.
+
+    The outcome `exit_code` is None if the process did not end by itself and was killed.
+    """
     cluster = active.cluster
     is_one_spared = len(cluster.members) > MEMBERS_MIN
     if not is_one_spared or not active.record.victims:
@@ -67,7 +70,7 @@ async def removed(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def replaced(active: ActiveFault) -> AsyncIterator[None]:
-    """A member is lost for good, with its disk (`kill -9`, and never started again); a new one takes its place."""
+    """A member is killed and never started again, as if its disk were lost; a new member takes its place."""
     if not active.record.victims:
         active.record.outcome["skipped"] = "every member is hit by something else"
         yield
@@ -82,8 +85,9 @@ async def replaced(active: ActiveFault) -> AsyncIterator[None]:
 async def lied_to(active: ActiveFault) -> AsyncIterator[None]:
     """A member's disk confirms syncs that it did not do; then the power fails, and a new member takes its place.
 
-    The old member is never started again, because it cannot know what it has forgotten. `check`: the output of
-    `hwm check` on its folder. That command cannot tell that a log ends too early.
+    The old member is never started again, because it cannot know what it has forgotten. The outcome `check` is what
+    `hwm check` reports of the old data folder. It is not judged, because `hwm check` cannot see that a log ends too
+    early.
     """
     cluster = active.cluster
     if len(cluster.members) < MEMBERS_MIN or not active.record.victims:
@@ -93,7 +97,7 @@ async def lied_to(active: ActiveFault) -> AsyncIterator[None]:
     (old,), (volume,) = active.members, active.volumes
     old.controls.lie()
     yield
-    old.pause()  # As in a power failure, the member must send nothing more.
+    old.pause()  # As in a power failure, the member sends nothing more.
     await trio.to_thread.run_sync(volume.cut_power)
     old.kill()
     await trio.to_thread.run_sync(volume.repair)
@@ -111,7 +115,7 @@ async def _check(folder: Path) -> object:
 
 
 async def _replace(active: ActiveFault, old_id: str) -> None:
-    """Replace a member that is lost for good by a new one."""
+    """Replace a member that is never started again by a new one."""
     cluster = active.cluster
     new = await cluster.start_new_member()
     active.record.outcome.update(removed=old_id, added=new.node_id)
@@ -122,9 +126,9 @@ async def _replace(active: ActiveFault, old_id: str) -> None:
 
 @asynccontextmanager
 async def _looked_after(active: ActiveFault, new: Member) -> AsyncIterator[None]:
-    """Start a joining member again whenever it ends, because during other faults it may find no member that answers.
+    """Start a joining member again whenever it ends by itself: during other faults, it may find no member that answers.
 
-    `exit_codes`: the exit codes of its processes that ended before it was a member.
+    The outcome `exit_codes` has the exit codes of all its processes that ended before it had joined.
     """
     process = active.cluster.members[new.node_id]
     exit_codes: list[int] = []
@@ -149,7 +153,10 @@ async def _looked_after(active: ActiveFault, new: Member) -> AsyncIterator[None]
 
 
 async def _insist(active: ActiveFault, change: Callable[[Client], Awaitable[object]]) -> None:
-    """Ask for a change until it is made, because there may be no leader or no majority for a while."""
+    """Ask for a membership change again and again until it is made, because other faults may delay it.
+
+    After _CHANGE_SECONDS_MAX, record the change as failed.
+    """
     error: StoreError | None = None
     with trio.move_on_after(_CHANGE_SECONDS_MAX):
         while True:

@@ -11,7 +11,7 @@ from harness.nemesis.active_fault import ActiveFault
 
 @asynccontextmanager
 async def partitioned(active: ActiveFault) -> AsyncIterator[None]:
-    """Frames between the victims and all other members are lost, or late, until the fault ends."""
+    """Frames between the victims and all other members are lost, or (`slow`) delayed, until the fault ends."""
     network, direction = active.cluster.network, active.record.direction
     assert network is not None, "partitions need a cluster whose links go through proxies"
     assert direction is not None, active.record

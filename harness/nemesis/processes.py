@@ -1,4 +1,4 @@
-"""Faults of processes: kill, pause, orderly restart, another clock, and a transfer of the leadership."""
+"""Faults of processes: a kill, a pause, an orderly restart, a changed clock, and a transfer of the leadership."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kvstore import Client, StoreError
 
 _CLOCK_SHIFT_SECONDS_MAX = 30 * 24 * 3600
 _WALL_SHIFT_SECONDS_MAX = 10 * 365 * 24 * 3600
-# The greatest jump is longer than all time-outs, and half as long as the time to live of a session.
+# Longer than all time-outs, but only half as long as the time to live of a session.
 _JUMP_NS_MAX = 30_000_000_000
 _TRANSFER_SECONDS = 5.0
 
 
 @asynccontextmanager
 async def killed(active: ActiveFault) -> AsyncIterator[None]:
-    """A member is killed (`kill -9`), and started again at the end."""
+    """The victims are killed (`kill -9`), and started again at the end."""
     members = active.members
     for member in members:
         member.kill()
@@ -33,7 +33,7 @@ async def killed(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def paused(active: ActiveFault) -> AsyncIterator[None]:
-    """A process is paused (SIGSTOP), and resumed at the end."""
+    """The victims' processes are paused (SIGSTOP), and resumed at the end."""
     members = active.members
     for member in members:
         member.pause()
@@ -46,7 +46,10 @@ async def paused(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def restarted(active: ActiveFault) -> AsyncIterator[None]:
-    """A member is asked to end (SIGTERM), as before an upgrade, and started again. It must end in an orderly way."""
+    """The victims are asked to end (SIGTERM), as before an upgrade, and started again at the end.
+
+    Each must end with an exit code that is allowed after a SIGTERM.
+    """
     members = active.members
     exit_codes: dict[str, int] = {}
     active.record.outcome["exit_codes"] = exit_codes
@@ -58,13 +61,13 @@ async def restarted(active: ActiveFault) -> AsyncIterator[None]:
         yield
     finally:
         for member in members:
-            member.kill()  # The member may still run, if the harness was interrupted while the member was ending.
+            member.kill()  # The process still runs if the harness was interrupted during `stop`.
             member.start()
 
 
 @asynccontextmanager
 async def booted_at_another_time(active: ActiveFault) -> AsyncIterator[None]:
-    """A member is killed, and started again with a monotonic clock that is unrelated to the one before."""
+    """The victims are killed, and started again with monotonic clocks that are unrelated to their earlier clocks."""
     shifts = {member.node_id: active.random.randrange(_CLOCK_SHIFT_SECONDS_MAX) for member in active.members}
     active.record.outcome["clock_shift_seconds"] = shifts
     for member in active.members:
@@ -75,7 +78,10 @@ async def booted_at_another_time(active: ActiveFault) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def told_another_date(active: ActiveFault) -> AsyncIterator[None]:
-    """The wall clock of a running process jumps by up to ten years, ahead or back; at the end it jumps back."""
+    """The wall clock of a running process jumps by up to ten years into the past or the future.
+
+    At the end, it is set to the right time again.
+    """
     limit = _WALL_SHIFT_SECONDS_MAX
     shifts = {member.node_id: active.random.randrange(-limit, limit) for member in active.members}
     active.record.outcome["wall_shift_seconds"] = shifts
@@ -93,7 +99,8 @@ async def told_another_date(active: ActiveFault) -> AsyncIterator[None]:
 async def jumped_ahead(active: ActiveFault) -> AsyncIterator[None]:
     """The monotonic clock of a running process jumps ahead by up to half a minute, and goes on from there.
 
-    No lease is safe under this fault, because a promise lasts by the clock of the member that made it.
+    Lease reads are unsafe under this fault, because each member measures by its own clock how long its promise to vote
+    for nobody else lasts.
     """
     jumps = {member.node_id: active.random.randrange(_JUMP_NS_MAX) for member in active.members}
     active.record.outcome["jumped_ahead_seconds"] = {node_id: round(ns / 1e9, 3) for node_id, ns in jumps.items()}
@@ -109,7 +116,7 @@ async def handed_over(active: ActiveFault) -> AsyncIterator[None]:
         async with Client(active.cluster.endpoints, session=False) as client:
             new = await client.transfer_leadership(deadline_seconds=_TRANSFER_SECONDS)
         active.record.outcome["new_leader_id"] = new
-    # A leader may decline, for example during a membership change. Then it goes on leading.
+    # A leader may decline, for example during a membership change. It then goes on leading.
     except StoreError as error:
         active.record.outcome["declined"] = str(error)
     await trio.lowlevel.checkpoint()

@@ -1,7 +1,7 @@
-"""Draws the fault plan of a run from the seed alone, so that two runs with the same seed have the same plan.
+"""Draws the fault plan of a run from its seed, so that two runs with the same seed and settings have the same plan.
 
 The plan does not name the victims: "the leader" is the member that leads when the fault begins. `pick` seeds the
-choice of victims, and the events of the run record the victims.
+random choice of victims at that time, and the events of the run record who they were.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ Kind = Literal[
     "remove",
 ]
 Target = Literal["leader", "minority", "random", "eldest", "all"]
-"""`eldest`: the victim is the member that joined first, so that in time every member is hit."""
+"""`eldest` is the member that joined first. Faults that replace the eldest member in time replace every member."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DISK_KINDS: tuple[Kind, ...] = ("disk-full", "disk-error", "disk-hang", "disk-slow", "power-loss", "disk-lies")
-"""The kinds that need a disk of its own for each member."""
+"""The kinds for which each member needs a volume of its own."""
 TAMPERED_KINDS: tuple[Kind, ...] = ("write-error", "disk-lies", "clock-jump")
 """The kinds that act between a member and its operating system (`harness.cluster.os_faults`)."""
 MEMBER_KINDS: tuple[Kind, ...] = ("replace", "disk-lies", "add", "remove")
-"""The kinds that change the membership. They have a lane of their own, so that other faults can hit members during a
-change.
+"""The kinds that change the membership. They are planned in a lane (a sequence of faults) of their own, so that other
+faults can happen during a change.
 """
 REPLACING_KINDS: tuple[Kind, ...] = ("replace", "disk-lies")
-"""The kinds that add a member before they remove another one."""
+"""The kinds that replace a member: they add the new member before they remove the old one."""
 VICTIMLESS_KINDS: tuple[Kind, ...] = ("transfer", "add")
 """The kinds that need no victim: they only ask the cluster for something."""
 FAULT_NAMES = ("none", *KINDS, "all")
 
-FIRST_FAULT_SECONDS = 1.5  # The first fault comes after some load, because a fault on an empty store tests little.
-# The pause after a fault is about the time that a killed process needs to come back, so that faults seldom add up.
+FIRST_FAULT_SECONDS = 1.5  # The load has then filled the store a little; a fault on an empty store tests little.
+# The least pause after a fault. A killed process needs about this long to recover, so the effects seldom overlap.
 _CALM_SECONDS = 1.0
 _DURATION_SECONDS: dict[Kind, tuple[float, float]] = {
-    "kill": (0.2, 1.5),  # The down time may be shorter or longer than an election.
-    "pause": (0.6, 2.5),  # Longer than an election time-out, so that a paused leader has a successor when it resumes.
+    "kill": (0.2, 1.5),  # Sometimes shorter and sometimes longer than an election.
+    "pause": (0.6, 2.5),  # Longer than an election time-out: when a paused leader resumes, it has a successor.
     "partition": (0.8, 3.0),
     "restart": (0.1, 0.8),
     "transfer": (0.1, 0.4),
@@ -73,7 +73,7 @@ _DURATION_SECONDS: dict[Kind, tuple[float, float]] = {
     "boot-clock": (0.2, 1.0),
     "wall-clock": (0.5, 2.0),
     "clock-jump": (0.1, 0.3),  # The clock does not jump back at the end.
-    "add": (0.3, 0.6),  # The least duration: a membership change ends when it is done.
+    "add": (0.3, 0.6),  # The least duration: the fault ends when the membership change is done.
     "remove": (0.3, 0.6),
     "replace": (0.3, 0.6),
     "disk-lies": (0.5, 1.5),  # The time until the power is lost.
@@ -112,9 +112,9 @@ _CHOICES: dict[Kind, tuple[_Choice, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedFault:
-    """One fault: it begins `start_seconds` after the start of the load, and ends `duration_seconds` later.
+    """One fault, which begins `start_seconds` after the start of the load and ends `duration_seconds` later.
 
-    A kill ends with the restart. A membership change takes at least this long, and ends when it is done.
+    At the end of a kill, the process is started again. A membership change may take longer than `duration_seconds`.
     """
 
     number: int
@@ -122,7 +122,7 @@ class PlannedFault:
     duration_seconds: float
     kind: Kind
     target: Target
-    direction: Direction | None  # Partitions only.
+    direction: Direction | None  # Of a partition; None for all other kinds.
     pick: int
 
     def to_json(self) -> dict[str, object]:
@@ -134,7 +134,7 @@ class PlannedFault:
 
 
 def parse_faults(text: str) -> tuple[Kind, ...]:
-    """Read `--faults`: a comma list of kinds, `none` or `all`. Raises BadInput with the nearest name."""
+    """Parse `--faults`: a comma-separated list of kinds, `none` or `all`. A BadInput suggests the nearest name."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in FAULT_NAMES:
@@ -151,11 +151,11 @@ def plan_faults(
 ) -> tuple[PlannedFault, ...]:
     """Draw the faults of a run of `seconds`, in order of time.
 
-    Each fault begins after the end of the previous fault in its lane, and about `interval_seconds` after the begin of
-    that fault (twice that for membership changes). Every kind comes once before any kind comes twice, and so does every
-    choice (leader, minority, random; both directions or one) of a kind. Membership changes come in a fixed order, so
-    that each add is followed by a remove, and the number of members returns to its start. All faults end within the
-    run, except membership changes, which end when they are done.
+    In each lane, a fault begins after the end of the previous one, and about `interval_seconds` after its beginning
+    (twice as long for membership changes). Every kind is used once before any kind is used again. In the same way,
+    every target and direction of a kind is used once before any is used again. Membership changes come in a fixed
+    order: a remove follows each add, so that the number of members returns to its first value. All faults are planned
+    to end within the run, but membership changes may take longer.
     """
     assert interval_seconds > 0
     lanes = (

@@ -1,1 +1,1 @@
-"""Histories of what clients saw: writing, reading, checking and falsifying them."""
+"""Writes, reads, checks and falsifies the histories of runs: what each client requested and was answered."""

@@ -11,10 +11,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RunClock:
-    """The clock of all operations and events of a run. It is one clock in one process, so its error bound is 0.
+    """The clock of all operations and events of a run. All times come from this one clock, so its error bound is 0.
 
-    `clock_id` names the boot, because all processes of one boot share CLOCK_MONOTONIC. On a system without a boot id, a
-    random id is used: then stamps of other processes are not comparable.
+    `clock_id` names the boot of the machine, because all processes of one boot share CLOCK_MONOTONIC. On a system
+    without a boot id, `clock_id` is random, because times from different processes are then not comparable.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Falsifies a copy of a run: a checker that has never reported a violation proves nothing.
 
-One linearizable read is rewritten so that it shows an older value. That value must *certainly* be stale, or a correct
-audit would find an order that explains it. So two writes are needed: `first` wrote the older value, and was
-acknowledged before `second` was called; `second` replaced this value, and was acknowledged before the read was called.
-All values are unique.
+One linearizable read is rewritten so that it shows an older value. This value must *certainly* be stale, or a correct
+audit would find an order of operations that explains it. So two writes of the key are needed. `first` wrote the older
+value, and was acknowledged before `second` was called. `second` was acknowledged before the read was called. All
+written values are unique.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StaleAnswer:
-    """The read that was changed, and the two writes that make its new answer impossible."""
+    """The read that is changed, and the two writes that make its new answer impossible."""
 
     read: Row  # The read as recorded, before the change.
     shows: str  # The older value that the read shows after the change.
@@ -38,7 +38,7 @@ class StaleAnswer:
 def make_stale(source: Path, target: Path) -> StaleAnswer:
     """Copy the run `source` to the new folder `target` with one read made stale.
 
-    Raises BadInput if no read of the run can be made *certainly* stale (it is too short).
+    Raises BadInput if the run has no read that can be made *certainly* stale, usually because the run is too short.
     """
     rows: list[Row] = list(read_rows(source))
     spoiled = find_stale(rows)
@@ -50,7 +50,7 @@ def make_stale(source: Path, target: Path) -> StaleAnswer:
 
 
 def find_stale(rows: list[Row]) -> StaleAnswer | None:
-    """Choose the read nearest to the middle of the run for which two such writes exist; None if there is none."""
+    """Choose a read for which the two writes exist, as near to the middle of the run as possible; None without one."""
     writes: dict[str, list[Row]] = {}
     for row in rows:
         if row["op"] in ("put", "cas") and row["status"] == "ok" and row["output"]["succeeded"]:
@@ -83,9 +83,9 @@ def _last_before(writes: list[Row], moment_ns: int) -> Row | None:
 
 
 def _lie(read: Row, spoiled: StaleAnswer) -> Row:
-    """Return the read with the record that `first` left.
+    """Return the read with the value and the `mod_revision` that `first` wrote.
 
-    The revision of the response is kept: an audit must find the violation by the value alone.
+    The revision of the answer is kept: an audit must find the violation without its help.
     """
     output = {"found": True, "value": spoiled.shows, "mod_revision": spoiled.first["revision"]}
     return {**read, "output": output}

@@ -1,14 +1,13 @@
 """A recorded run on disk: docs/reference/specification.md#10-recorded-run.
 
-    DIR/run.json       format, run id, seed, fault schedule, versions, clocks; `finished` once all rows are there
+    DIR/run.json       format, run id, seed, fault schedule, versions, clocks; `finished` once all rows are written
     DIR/ops/*          one row per operation, written when it ends: `*.jsonl` or `*.parquet`
     DIR/events.jsonl   faults, leader changes, changes of the members' status
-    DIR/calls.jsonl    writes that were called, while the run lasts; removed when it ends well
+    DIR/calls.jsonl    the calls of all writes so far; removed when the run ends in an orderly way
 
-Why `calls.jsonl`: a read may show a value whose own write has not ended yet. If the harness is killed at that
-moment, a history of ended operations alone would have a value without a write. Calls are flushed before rows, so
-`calls.jsonl` has every write that a recorded read could have seen. `close_unfinished_run` turns calls without a row
-into `unknown` rows.
+`calls.jsonl` is needed because a read may show a value whose write has not ended yet. If the harness is then killed,
+the rows alone would show a value that nobody wrote. Calls are flushed before rows, so `calls.jsonl` has every write
+that a recorded read could have seen. `close_unfinished_run` turns each call without a row into an `unknown` row.
 """
 
 from __future__ import annotations
@@ -25,16 +24,17 @@ from harness.recording.clock import RunClock
 
 Row = dict[str, object]
 
-# The format of a run folder, also if run.json names none. The audit defines its own constant for this number.
+# The format of a run folder. A run.json without a format has this one. The audit has its own copy of this constant.
 RUN_FORMAT = 1
 WRITES = frozenset({"put", "delete", "cas", "txn", "delete_range", "lock"})
-# A killed harness loses at most this many rows. Writes whose values a recorded read has seen are in calls.jsonl.
+# A killed harness loses at most this many rows of JSON lines. If a recorded read shows the value of a write among them,
+# calls.jsonl has the call of this write.
 UNFLUSHED_ROWS_MAX = 500
-PARQUET_ROWS_MAX = 20_000  # Rows per file. This number bounds the memory, and the rows that a killed harness loses.
+PARQUET_ROWS_MAX = 20_000  # Rows per file. It bounds the rows in memory, which are lost if the harness is killed.
 
 
 def to_text(data: bytes) -> str:
-    """Return bytes as history text: UTF-8, or `base64:…` if they are not UTF-8 or begin with `base64:` themselves."""
+    """Return bytes as text for a history: as UTF-8, or as `base64:…` if they are not UTF-8 or begin with `base64:`."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -57,7 +57,7 @@ def canonical_json(value: object) -> str:
 
 
 class RowSink(Protocol):
-    """A destination of rows. `flush` hands complete rows to the operating system."""
+    """A destination of rows. `flush` hands all complete rows to the operating system."""
 
     def add(self, row: Row) -> None: ...
     def flush(self) -> None: ...
@@ -65,7 +65,7 @@ class RowSink(Protocol):
 
 
 class _JsonLines:
-    """A file of JSON lines. Lines wait in memory until `flush`: the caller decides which file is written first."""
+    """A file of JSON lines. Lines wait in memory until `flush`, so the caller decides which file is written first."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[str] = path.open("a", encoding="utf-8")
@@ -87,10 +87,10 @@ class _JsonLines:
 
 
 class RunWriter:
-    """Writes one run. Rows appear in the order in which operations ended.
+    """Writes one run. Rows are in the order in which operations ended.
 
-    Raises BadInput if `folder` is not empty or cannot be written, and ExtraMissing for parquet without
-    pyarrow. The owner calls `flush` at intervals, and `finish` or `close` at the end.
+    Raises BadInput if `folder` is not empty or cannot be written, and ExtraMissing if the format is Parquet and pyarrow
+    is not installed. The owner calls `flush` at intervals, and `finish` or `close` at the end.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class RunWriter:
         self._write_about()
 
     def call(self, row: Row) -> int:
-        """Note that an operation is about to be sent. `row`: all fields that are known by then. Returns its op_id."""
+        """Note that an operation is about to be sent. `row`: all fields that are known so far. Returns its op_id."""
         op_id = self._next_op_id
         self._next_op_id += 1
         row |= {"run_id": self.run_id, "op_id": op_id, "clock_id": self.clock.clock_id}
@@ -120,10 +120,10 @@ class RunWriter:
         return op_id
 
     def end(self, op_id: int, **outcome: object) -> Row:
-        """Record how operation `op_id` ended: `status`, and for all but `unknown` a `return_ns`."""
+        """Record how operation `op_id` ended. Every status except `unknown` needs a `return_ns`."""
         row = self._open.pop(op_id)
         row.update((name, value) for name, value in outcome.items() if value is not None)
-        row.setdefault("return_ns", None)  # The field is explicitly null, because the operation stays open for ever.
+        row.setdefault("return_ns", None)  # Null states that the operation stays open for ever.
         assert (row["status"] == "unknown") == (row["return_ns"] is None), row
         assert (row["status"] == "ok") == ("output" in row), row
         self._rows.add(row)
@@ -133,7 +133,7 @@ class RunWriter:
         return row
 
     def event(self, kind: str, **fields: object) -> None:
-        """Record something that happened to the cluster, now."""
+        """Record an event of the cluster, with the present time."""
         self._events.add({"at_ns": self.clock.now_ns(), "kind": kind, **fields})
 
     def flush(self) -> None:
@@ -143,14 +143,14 @@ class RunWriter:
         self._unflushed = 0
 
     def finish(self, **about: object) -> None:
-        """Close the run after all operations have ended. `about`: further fields for run.json, known only now."""
+        """Close the run after all operations have ended. `about`: fields of run.json that are known only now."""
         self.close()
         self._about |= {"finished": True, **about}
         self._write_about()
         (self.folder / "calls.jsonl").unlink()
 
     def close(self) -> None:
-        """Record operations that are still open as `unknown`, and close the files. May be called twice."""
+        """Record all open operations as `unknown`, and close the files. May be called twice."""
         for op_id in list(self._open):
             self.end(op_id, status="unknown", error="HarnessStopped")
         self._calls.close()
@@ -162,7 +162,7 @@ class RunWriter:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make `folder` with its `ops/`. Raises BadInput if it is not empty or cannot be written."""
+    """Make `folder` and `ops/` in it. Raises BadInput if `folder` is not empty or cannot be written."""
     hint = "give --out a new folder, or one that is empty"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -176,14 +176,14 @@ def prepare_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace a small JSON file as a whole: a reader sees the old file or the new one."""
+    """Replace a small JSON file atomically: a reader sees the old content or the new one, never a mixture."""
     aside = path.with_suffix(".tmp")
     aside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     aside.replace(path)
 
 
 def read_about(folder: Path) -> dict[str, object]:
-    """Return run.json. Raises BadInput if `folder` holds no run, or one that a newer version recorded."""
+    """Return the content of run.json. Raises BadInput if `folder` holds no run, or a run in a newer format."""
     try:
         about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -207,15 +207,16 @@ def read_rows(folder: Path) -> Iterator[Row]:
 
 
 def read_events(folder: Path) -> list[Row]:
-    """All events of a run, in order of time."""
+    """Return all events of a run, in order of time."""
     path = folder / "events.jsonl"
     return list(_read_lines(path)) if path.exists() else []
 
 
 def close_unfinished_run(folder: Path) -> int:
-    """Make the run of a killed harness auditable: add calls without a row as `unknown`. Returns how many.
+    """Make the run of a killed harness auditable: add an `unknown` row for each call without a row.
 
-    Each added row gets a `client` of its own, because an unknown operation stays open for ever.
+    Returns the number of added rows. Each gets a `client` name of its own, because an unknown operation stays open for
+    ever, and only one operation may be open under a name.
     """
     about, calls_path = read_about(folder), folder / "calls.jsonl"
     if about.get("finished") or not calls_path.exists():
@@ -234,7 +235,7 @@ def close_unfinished_run(folder: Path) -> int:
 
 
 def copy_run(source: Path, target: Path) -> None:
-    """Copy the files of a run that the audit reads (not the members' data) into a new folder."""
+    """Copy a run into a new folder: only the files that the audit reads, without the members' data."""
     prepare_folder(target)
     for path in sorted((source / "ops").iterdir()):
         shutil.copyfile(path, target / "ops" / path.name)
@@ -270,7 +271,7 @@ def _read_lines(path: Path) -> Iterator[Row]:
 
 
 def _cut_torn_lines(folder: Path) -> None:
-    """Remove the incomplete last line that a killed writer may leave in a file: it was never a row."""
+    """Remove the incomplete last line that a killed harness may leave in a file."""
     for path in [*(folder / "ops").glob("*.jsonl"), folder / "calls.jsonl", folder / "events.jsonl"]:
         data = path.read_bytes()
         if data and not data.endswith(b"\n"):

@@ -1,6 +1,6 @@
-"""Histories as Parquet: many small complete files, so that a killed harness leaves only readable ones.
+"""Histories as Parquet: many small files, each complete, so that a killed harness leaves only readable files.
 
-Importing this module needs pyarrow, which is an optional extra: import it late.
+This module needs pyarrow, an optional extra, so other modules import it only when they use it.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ _ROW: list[tuple[str, pa.DataType]] = [
     ("revision", pa.int64()),
     ("consistency", pa.string()),
     ("node", pa.string()),
-    # Only the harness reads this column; the audit reads those of docs/reference/specification.md#103-row.
+    # Only the harness reads this column. The audit reads the columns of docs/reference/specification.md#103-row.
     ("age_ms", pa.int64()),
 ]
 SCHEMA = pa.schema(_ROW)
-_SLICE_ROWS = 100  # The encoding of a slice takes a few milliseconds.
+_SLICE_ROWS = 100  # Encoding this many rows takes a few milliseconds.
 
 
 class ParquetFiles:
     """Writes rows to FOLDER/rows-00000.parquet, -00001 …; each file is renamed into place when it is complete.
 
-    `flush` begins a file once `rows_max` rows wait. A thread encodes it while the rows of the next file arrive. If
-    the next file has all its rows before the thread is done, `flush` waits for the thread.
+    Once `rows_max` rows wait, `flush` starts a new file with them. A thread encodes the file while further rows arrive.
+    If `rows_max` further rows have arrived before the thread is done, `flush` waits for the thread.
     """
 
     def __init__(self, folder: Path, *, rows_max: int) -> None:
@@ -82,15 +82,15 @@ class ParquetFiles:
         self._pending.append(row)
 
     def flush(self) -> None:
-        """Begin a file if enough rows wait. `calls.jsonl` has the writes among the rows that still wait.
+        """Start a new file if enough rows wait. If encoding the previous file failed, raise its error.
 
-        Raises the error of the previous file if that one failed.
+        If the harness is killed, the rows that still wait are lost, but `calls.jsonl` has the calls of their writes.
         """
         if len(self._pending) >= self._rows_max:
             self._write()
 
     def close(self) -> None:
-        """Return once all files are there. May be called twice."""
+        """Write the remaining rows, and return once all files are complete. May be called twice."""
         if self._pending:
             self._write()
         self._wait()
@@ -110,7 +110,7 @@ class ParquetFiles:
 
 
 def _encode(path: Path, rows: list[dict[str, object]]) -> None:
-    """Write one file, in slices: reading Python objects holds the interpreter lock, and other threads need turns."""
+    """Write one file. The rows are converted in slices, because each conversion holds Python's global lock."""
     aside = path.with_suffix(".tmp")
     with pq.ParquetWriter(aside, SCHEMA) as file:
         slices = [rows[at : at + _SLICE_ROWS] for at in range(0, len(rows), _SLICE_ROWS)]
@@ -119,7 +119,7 @@ def _encode(path: Path, rows: list[dict[str, object]]) -> None:
 
 
 def read_parquet(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the rows of one file as they were written: without nulls on any level, except for `return_ns`."""
+    """Yield the rows of one file as they were added: Parquet's nulls are removed at every level, except `return_ns`."""
     for row in pq.read_table(path, schema=SCHEMA).to_pylist():
         yield {"return_ns": None, **_without_nulls(row)}
 

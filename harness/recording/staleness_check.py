@@ -1,6 +1,6 @@
-"""Checks that `bounded` reads were no older than their stated age. The audit does not know ages and cannot check this.
+"""Checks that `bounded` reads were no older than the age that they stated. The audit does not read these ages.
 
-A `bounded` answer shows every write that was acknowledged by a certain time: the time of the call less the stated age.
+A `bounded` answer shows every write that was acknowledged by a certain time: the time of the call minus the stated age.
 So the revision of the answer is not below the revision of any operation that had returned by that time.
 
 See docs/reference/specification.md#811-consistency-of-reads.

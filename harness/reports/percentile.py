@@ -1,7 +1,7 @@
 """The exact percentile of a list, for all reports and benchmarks.
 
-`raft.runtime.Histogram` estimates the same rank from counts, without keeping the durations. This file imports nothing
-of the project, because a member of PySyncObj loads it in the comparison of systems.
+`raft.runtime.Histogram` estimates the same rank from counts, without keeping all durations. This file imports nothing
+of the project: in the comparison of systems (`benchmarks`), the members of PySyncObj import it as well.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the nearest rank: the least value that at least `share` of all values do not exceed.
+    """Return the nearest-rank percentile: the least value such that at least `share` of all values are not above it.
 
-    `ordered`: the values, ascending and not empty. `share`: above 0, at most 1.
+    `ordered`: the values in ascending order, at least one. `share`: above 0, at most 1.
     """
     assert ordered, "no values have no percentile"
     assert 0 < share <= 1, share

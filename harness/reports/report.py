@@ -1,4 +1,4 @@
-"""Computes the summary of a run from its files alone, so that any run can be reported again."""
+"""Computes the summary of a run from its files alone, so that the report of any recorded run can be repeated."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from harness.reports.percentile import percentile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailability:
-    """The longest times without an acknowledged write after the faults of one kind, in ms, as nearest ranks.
+    """For the faults of one kind, the distribution of `FaultEffect.longest_silence_seconds`, in ms.
 
-    `hit`: `leader` if the leader was among the victims, else `others`.
+    Percentiles are nearest ranks. `hit`: `leader` if the leader was among the victims, else `others`.
     """
 
     fault: str
@@ -34,9 +34,10 @@ class Unavailability:
 
 
 def longest_silence_ns(acknowledged: Sequence[int], since: int, until: int) -> int:
-    """The longest time within `since` to `until` in which no write was acknowledged.
+    """Return the longest time without an acknowledgement in the window from `since` to `until`.
 
-    `acknowledged`: the times of acknowledgements, ascending. The ends of the window count as ends of a silence.
+    `acknowledged`: the times of acknowledgements, ascending. The start and the end of the window count like
+    acknowledgements.
     """
     assert since <= until, (since, until)
     inside = acknowledged[bisect_left(acknowledged, since) : bisect_left(acknowledged, until)]
@@ -45,7 +46,10 @@ def longest_silence_ns(acknowledged: Sequence[int], since: int, until: int) -> i
 
 
 def distributions(silences: Iterable[tuple[str, bool, float]]) -> tuple[Unavailability, ...]:
-    """Sum up silences (kind, whether the leader was hit, seconds) by kind and by victim, sorted by these names."""
+    """Group silences by kind of fault and by whether it hit the leader, and return the distribution of each group.
+
+    `silences`: (kind of fault, whether it hit the leader, seconds).
+    """
     groups: dict[tuple[str, str], list[float]] = {}
     for kind, hit_leader, seconds in silences:
         groups.setdefault((kind, "leader" if hit_leader else "others"), []).append(seconds * 1000)
@@ -68,7 +72,7 @@ _STOP_FIELDS = frozenset({"at_ns", "kind", "number", "fault", "victims"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Latencies of operations that ended `ok`, in milliseconds; the percentiles are nearest ranks."""
+    """The latencies of operations that ended `ok`, in milliseconds. Percentiles are nearest ranks."""
 
     count: int
     p50_ms: float
@@ -78,13 +82,14 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultEffect:
-    """One fault, and how long writes stood still after it.
+    """One fault, and for how long no write succeeded after it.
 
-    `unavailable_seconds`: from the fault until the first acknowledgement of a write that was *called* after it; None
-    if there was none. (The last message of a dead leader may acknowledge a write that was already in flight.)
-    `longest_silence_seconds`: the longest time without any acknowledged write, between this fault and the next fault
-    (after a membership change: the next change). `outcome`: facts that were known only at the fault's end. `skipped`:
-    why the fault was not carried out; None if it was. Both times of a skipped fault are None.
+    `unavailable_seconds`: the time from the start of the fault to the first acknowledgement of a write that was
+    *called* after this start; None without such a write. (Other writes do not count, because the last message of a dead
+    leader may acknowledge a write that was already in flight.) `longest_silence_seconds`: the longest time without an
+    acknowledged write between this fault and the next one; for a membership change, between it and the next membership
+    change. `outcome`: facts that were known only at the end of the fault. `skipped`: why the fault was not carried out;
+    None if it was. A skipped fault has None for both times.
     """
 
     number: int
@@ -118,10 +123,10 @@ class Report:
     by_operation: dict[str, dict[str, int]]
     errors: dict[str, int]
     operations_per_second: float
-    # Linearizable reads. `reads_by_way` has the other reads, by the consistency of their answers.
+    # `reads` has the linearizable reads, and `reads_by_way` all other reads, by the consistency of their answers.
     reads: Latency | None
     reads_by_way: dict[str, Latency]
-    # The op_ids of bounded reads that are older than their stated age; there must be none.
+    # The op_ids of bounded reads that were older than their stated age; a sound run has none.
     older_than_they_say: tuple[int, ...]
     writes: Latency | None
     longest_write_gap_seconds: float | None
@@ -129,7 +134,7 @@ class Report:
     kills: int
     faults_planned: int
     faults_carried_out: int
-    faults_skipped: int  # Planned faults that had not begun at the end of the load are not counted here.
+    faults_skipped: int  # Does not count planned faults that had not begun by the end of the load.
     faults: tuple[FaultEffect, ...]
     unavailability: tuple[Unavailability, ...]
     unavailable_faults: dict[str, str]
@@ -139,16 +144,16 @@ class Report:
     state_hashes_agree: bool | None
     state_hashes: dict[str, str]
     state_hash_index: int | None
-    # The exit codes of the members, which are asked to stop at the end of the run; None: unknown.
+    # By node id: the exit codes of the members, which are asked to stop at the end of the run. None: not recorded.
     exit_codes: dict[str, int] | None
     finished: bool
 
     @property
     def sound(self) -> bool:
-        """True if the run ended as every run must: complete, healed, with every key read and equal states.
+        """True if the recording is complete, the cluster recovered, every key was read, and all states were equal.
 
-        Moreover, an operation of the load was acknowledged, every membership change was made, no member ended in a way
-        that is not allowed, and no bounded read was older than its stated age.
+        A sound run also has an acknowledged operation of the load, and all its membership changes were made. No member
+        ended with an exit code that is not allowed, and no bounded read was older than its stated age.
         """
         ended_well = self.finished and self.healed and self.every_key_read and self.state_hashes_agree is True
         found = self.changes_not_made or self.findings or self.older_than_they_say
@@ -161,13 +166,13 @@ class Report:
 
     @property
     def changes_not_made(self) -> tuple[str, ...]:
-        """Membership changes that could not be made, and why."""
+        """The membership changes that could not be made, with the reasons."""
         failed = (fault for fault in self.faults if "failed" in fault.outcome)
         return tuple(f"fault {fault.number}, {fault.kind}: {fault.outcome['failed']}" for fault in failed)
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """How members ended under a fault, or when asked to stop, in ways that are not allowed."""
+        """The exit codes that are not allowed, of members that ended under a fault or when asked to stop."""
         found = (fault for fault in self.faults if "finding" in fault.outcome)
         words = [f"fault {fault.number}, {fault.kind}: {fault.outcome['finding']}" for fault in found]
         others = {node_id: code for node_id, code in (self.exit_codes or {}).items() if code != STOPPED_AS_ASKED}
@@ -180,7 +185,7 @@ class Report:
 
 
 def report_on(folder: Path) -> Report:
-    """Read a run and sum it up. Raises BadInput if `folder` has no run."""
+    """Read a run and return its report. Raises BadInput if `folder` has no run."""
     about = read_about(folder)
     return summarize(about, list(read_rows(folder)), read_events(folder), folder)
 
@@ -188,7 +193,7 @@ def report_on(folder: Path) -> Report:
 def summarize(
     about: dict[str, Any], rows: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]], folder: Path
 ) -> Report:
-    """Compute the report from the content of the files. `events` are in order of time."""
+    """Compute the report from the contents of the files. `events` are in order of time."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for event in events:
         by_kind.setdefault(event["kind"], []).append(event)
@@ -224,7 +229,7 @@ def summarize(
         older_than_they_say=older_than_they_say(rows),
         writes=_latency(row for row in loaded if row["op"] in WRITES),
         longest_write_gap_seconds=_longest_gap([returned for returned, _ in acknowledged]),
-        # The first event is the election of the first leader, which is no change.
+        # The first of these events is the election of the first leader, which does not count as a change.
         leader_changes=max(0, len(by_kind.get("leader_changed", ())) - 1),
         kills=sum(len(fault.victims) for fault in faults if fault.kind == "kill"),
         faults_planned=len(about.get("schedule") or faults),
@@ -251,7 +256,7 @@ def summarize(
 def _effects(
     by_kind: dict[str, list[dict[str, Any]]], acknowledged: Sequence[tuple[int, int]], begun: int, over: int
 ) -> tuple[FaultEffect, ...]:
-    """Compute the effect of each fault. `over`: the end of the load; a silence after it means nothing."""
+    """Compute the effect of each fault. `over`: the end of the load; no silence after it is counted."""
     started = by_kind.get("fault_started", [])
     stops = {event["number"]: event for event in by_kind.get("fault_stopped", ())}
     why_skipped = [_why_skipped(event, stops.get(event["number"], {})) for event in started]
@@ -275,7 +280,7 @@ def _why_skipped(event: dict[str, Any], stop: dict[str, Any]) -> str | None:
 
 
 def _changes(event: dict[str, Any]) -> bool:
-    """True for a membership change. Membership changes have a lane of their own."""
+    """True if the fault is a membership change. These faults have a lane of their own."""
     return event["fault"] in MEMBER_KINDS
 
 
@@ -314,7 +319,7 @@ def _members_left(by_kind: dict[str, list[dict[str, Any]]], faults: Iterable[Fau
 
 
 def _by_way(loaded: Iterable[dict[str, Any]]) -> dict[str, Latency]:
-    """Return the latencies of reads by the consistency with which they were answered."""
+    """Return the latencies of reads, grouped by the consistency with which they were answered."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in loaded:
         if row["op"] not in WRITES:
@@ -350,7 +355,7 @@ def _first_at(by_kind: dict[str, list[dict[str, Any]]], kind: str) -> int | None
 
 
 def _is_final(row: dict[str, Any]) -> bool:
-    """True for a read after the cluster was healed, which is no part of the load."""
+    """True for one of the final reads, which are not part of the load."""
     return str(row["client"]).startswith("final")
 
 

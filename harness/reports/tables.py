@@ -26,7 +26,7 @@ def show_report(report: Report, console: Console) -> None:
 
 
 def verdict_words(report: Report) -> str:
-    """Return one sentence: whether the run ended as it must, and if not, why."""
+    """Return in words that the run is sound, or why it is not."""
     if report.sound:
         return "healed; every key read; all members hold the same state"
     problems = []
@@ -93,7 +93,7 @@ def _next_write(fault: FaultEffect) -> str:
 
 
 def faults_words(report: Report) -> str:
-    """Return how many planned faults were carried out, skipped, and never begun."""
+    """Return in words how many planned faults were carried out, were skipped, or never began."""
     words = [f"{report.faults_carried_out:,} of {report.faults_planned:,} planned were carried out"]
     if report.faults_skipped:
         words.append(f"{report.faults_skipped:,} skipped")

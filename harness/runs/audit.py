@@ -16,7 +16,7 @@ from harness.errors import ExtraMissing
 GREEN, RED = 0, 3
 AUDIT_SECONDS_MAX = 1_800.0  # A job that hangs must not block the harness for ever.
 
-# Runs the same program as `hwm-audit`, but certainly in this Python environment.
+# Does the same as the command `hwm-audit`, but runs in this Python environment even if PATH names another one.
 _START = "from spark_audit.cli import main; main()"
 _WORDS = {
     GREEN: "linearizable",
@@ -40,7 +40,7 @@ class AuditResult:
         return _WORDS.get(self.exit_code, f"exit code {self.exit_code}")
 
     def to_json(self) -> dict[str, object]:
-        """The result for JSON. `output` is data if the audit was asked for JSON, and text otherwise."""
+        """The result for JSON. `output` is the audit's own JSON data if the audit printed JSON, and else its text."""
         try:
             said = json.loads(self.output)
         except ValueError:
@@ -51,8 +51,8 @@ class AuditResult:
 def audit(folders: Sequence[Path], *, as_json: bool = False, engine: str = "auto") -> AuditResult:
     """Check runs and wait for the verdict.
 
-    `engine`: Spark, one process, or a choice of these two by the size of the runs (`hwm-audit check --help`). Raises
-    ExtraMissing without pyspark.
+    `engine`: `spark`, `local` (one process), or `auto`, which chooses by the size of the runs. Raises ExtraMissing if
+    pyspark is not installed.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise ExtraMissing("pyspark", "the audit")

@@ -1,4 +1,4 @@
-"""Clients that write throughout a measurement. They show how long writes stand still, and whether any fails."""
+"""Clients that write throughout a measurement. They show for how long no write succeeds, and how many writes fail."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class BackgroundWriters:
 
     def __init__(self) -> None:
         self.acknowledged = 0
-        self.failed = 0  # Writes refused for good, or of unknown outcome, after the client's own retries.
-        # The longest time between two acknowledgements since this field was last set to 0.
+        self.failed = 0  # Writes that, even after the client's own retries, were refused or had an unknown outcome.
+        # The longest time between two consecutive acknowledgements since this field was last set to 0.
         self.longest_pause_seconds = 0.0
         self._changed = trio.Condition()
         self._last_called = -1.0
@@ -54,8 +54,9 @@ class BackgroundWriters:
             self._changed.notify_all()
 
     async def first_after(self, moment: float) -> float:
-        """Wait until a write called after `moment` is acknowledged. Returns the time of the acknowledgement. Both times
-        are trio times.
+        """Wait until a write that was called after `moment` is acknowledged. Returns the time of the acknowledgement.
+
+        `moment` and the result are times of trio's clock.
         """
         async with self._changed:
             while self._last_called < moment:
@@ -65,7 +66,7 @@ class BackgroundWriters:
 
 @asynccontextmanager
 async def writing(cluster: Cluster) -> AsyncIterator[BackgroundWriters]:
-    """Run WRITERS clients of this cluster for as long as the block lasts."""
+    """Run WRITERS clients of this cluster for the duration of the block."""
     writers = BackgroundWriters()
 
     async def write(number: int) -> None:
@@ -81,7 +82,7 @@ async def writing(cluster: Cluster) -> AsyncIterator[BackgroundWriters]:
 
 @contextmanager
 def scratch_folder(out: Path | None) -> Iterator[Path]:
-    """Yield `out`, which must be new or empty; if it is None, a folder that is removed afterwards."""
+    """Yield `out`, which must be new or empty. If `out` is None, yield a temporary folder and remove it afterwards."""
     if out is None:
         with tempfile.TemporaryDirectory(prefix="hwm-measure-") as folder:
             yield Path(folder)

@@ -1,7 +1,7 @@
-"""The demonstration: a run with two dead leaders, its audit, and the audit of a falsified copy.
+"""The demonstration: a run in which the leader is killed twice, an audit of its history, and one of a falsified copy.
 
-The demonstration succeeds only if the first audit is green *and* the second one is red: a checker that has never
-reported a violation proves nothing.
+The demonstration succeeds only if the first audit finds no violation *and* the second finds one: a checker that has
+never reported a violation proves nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from harness.runs.settings import RunSettings
 from harness.runs.signals import run_until_signal
 
 NODES, CLIENTS, DEATHS = 3, 12, 2
-# The load keeps the cluster busy, but a small machine can still audit the history within seconds.
+# Enough to keep the cluster busy, but few enough for a small machine to audit the history within seconds.
 OPERATIONS_PER_SECOND = 1_500.0
 _COUNTEREXAMPLE_LINES_MAX = 24
 
 
 class DemoFailed(HarnessError):
-    """The demonstration did not show what it must."""
+    """The demonstration failed: the run was not sound, the kills missed a leader, or an audit was wrong."""
 
     def __init__(self, what: str, folder: Path) -> None:
         self.what, self.folder = what, folder
@@ -86,7 +86,7 @@ def run_demo(out: Path, *, seed: int, seconds: float, console: Console) -> None:
 
 
 def check_deaths(report: Report, home: Path) -> None:
-    """Raise DemoFailed unless there were both kills, and a leader change for each: then each kill hit the leader."""
+    """Raise DemoFailed unless there were two kills and at least two leader changes: each kill must hit the leader."""
     if report.kills != DEATHS or report.leader_changes < DEATHS:
         came = f"{report.kills} processes were killed, and the leader changed {report.leader_changes} times"
         raise DemoFailed(f"the leader was to die twice; {came}", home)
@@ -108,7 +108,7 @@ def _two_dead_leaders(seconds: float) -> tuple[PlannedFault, ...]:
 
 
 def _fresh_folder(out: Path) -> Path:
-    """Return the first of OUT/1, OUT/2, … that does not exist: a demonstration never overwrites an earlier one."""
+    """Return the first of OUT/1, OUT/2, … that does not exist, so that no earlier demonstration is overwritten."""
     return next(path for number in count(1) if not (path := out / str(number)).exists())
 
 

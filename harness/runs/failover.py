@@ -1,6 +1,7 @@
-"""Measures how long writes stand still when the leader is killed, many times with and without the leader-loss hint.
+"""Measures for how long no write succeeds after the leader is killed, with and without the leader-loss hint.
 
-Two clusters take turns, one with the hint and one without, so that a busy moment of the machine affects both.
+With this hint, a follower campaigns soon after its connections with the leader have ended. The kills alternate between
+a cluster with the hint and one without it, so that a busy moment of the machine affects both.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from raft import RaftConfig
 _MILLISECOND_NS = 1_000_000
 _DEFAULTS = RaftConfig()  # The members run with these settings, because no option of `hwm serve` changes them here.
 _NO_WRITE_SECONDS = 30.0
-# The pause before a kill. It is random, so that kills happen at any phase of heartbeats and time-outs.
+# The bounds of the random pause before a kill, so that kills happen at any phase of heartbeats and time-outs.
 _CALM_SECONDS = (0.3, 0.8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """The kills of one cluster.
+    """The measurements of one cluster.
 
     `unavailable_ms`: for each kill, the time from kill -9 of the leader to the first acknowledgement of a write that
     was called after the kill.
@@ -75,7 +76,7 @@ class FailoverResult:
         return self.with_hint.median_ms / self.without_hint.median_ms
 
     def to_json(self) -> dict[str, object]:
-        """The result for JSON, with the members' time-outs: without a hint, the time-outs make up most of the times."""
+        """The result for JSON. It includes the members' time-outs, because without a hint they dominate the result."""
         return {
             "nodes": self.nodes,
             "kills": len(self.with_hint.unavailable_ms),
@@ -94,9 +95,9 @@ class FailoverResult:
 async def measure_failover(
     *, kills: int, nodes: int, out: Path | None, console: Console, is_half_open: bool = False
 ) -> FailoverResult:
-    """Kill the leader of each of two clusters in turn, `kills` times each, and heal the cluster after each kill.
+    """Kill the leaders of two clusters alternately, `kills` times in each, and restart each leader after its kill.
 
-    `is_half_open`: proxies keep the connections of the killed leader open, as when a machine loses its power. Raises
+    `is_half_open`: proxies keep the connections of the killed leader open, as when its machine loses power. Raises
     NotReady if no write succeeds after a kill.
     """
     random = Random()
@@ -143,7 +144,10 @@ def _series(unavailable_ms: Sequence[float]) -> Series:
 
 
 async def _one_kill(cluster: Cluster, random: Random) -> float:
-    """Measure one kill, in ms, and heal the cluster. Clients write to it only during the measurement."""
+    """Kill the leader, and return for how many ms no write succeeded. Afterwards, restart the member.
+
+    Clients write only during the measurement.
+    """
     async with writing(cluster) as writers:
         await trio.sleep(random.uniform(*_CALM_SECONDS))
         leader_id = await _leader_of(cluster)

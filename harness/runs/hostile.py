@@ -1,10 +1,12 @@
-"""A cluster among strangers, which come and go during one run, and a comparison of latencies with and without them.
+"""A run with strangers for a part of the time, and a comparison of the latencies with and without strangers.
 
-Quiet windows and windows with strangers take turns. Members, clients, rate and kills are the same throughout, so that
-all other changes over time (the size of the log, the pace of the machine) affect both. The run passes if it ended well,
-nothing acknowledged was lost (the audit), no member ended by itself, members answered their operators, resident memory
-stayed below its bound, and the honest clients' 99th percentile of latency among strangers is at most P99_RATIO_MAX
-times their percentile in the quiet windows.
+Strangers are processes that send nonsense (`harness.strangers`). Windows with strangers alternate with quiet windows.
+Members, clients, rate and kills are the same throughout, so that gradual changes (the size of the log, the pace of the
+machine) affect both kinds of windows.
+
+The run passes if it is sound and its history is linearizable. Members must also answer their operators, let no second
+process into a data folder, and keep their resident memory within RSS_BYTES_MAX. The honest clients' 99th percentile of
+latency with strangers may be at most P99_RATIO_MAX times the percentile without strangers.
 """
 
 from __future__ import annotations
@@ -35,15 +37,14 @@ from harness.runs.signals import run_until_signal
 from harness.strangers.crowd import KINDS
 
 P99_RATIO_MAX = 3.0
-"""The bound on the honest operations' 99th percentile among strangers, divided by the percentile without strangers."""
+"""The bound on the ratio of the honest clients' 99th percentile of latency with strangers to that without strangers."""
 
 RSS_BYTES_MAX = 768 * 2**20
-"""The bound on one member's resident memory. It is the sum of the size without a load (60 MiB), the bounds on all
-incomplete frames and all unread answers, and the log and the answers in flight."""
+"""The bound on one member's resident memory: the sum of its size without a load (60 MiB), of the bounds on all
+incomplete frames and all unread answers, and of the log and the answers in flight."""
 
 DESCRIPTORS_MAX = 1_024
-"""The limit of open files of each member: the usual soft limit of shells and service managers, here the hard one too.
-"""
+"""The soft and the hard limit of open files of each member. Shells and service managers usually set this soft limit."""
 
 _MEMBERS, _KEYS = 3, 24
 _OPERATIONS_PER_SECOND = 150.0
@@ -51,7 +52,7 @@ _KILL_EVERY_SECONDS = 30.0
 _DOWN_SECONDS = (0.2, 1.5)
 _VISIT_SECONDS_MAX = 600.0
 _QUIET_SHARE, _QUIET_SECONDS_MAX = 0.25, 75.0
-_SETTLING_SECONDS = 3.0  # Operations that are called within this time after strangers came or left belong to no window.
+_SETTLING_SECONDS = 3.0  # No window counts the operations that are called within this time after its start.
 _VIOLATION = 3
 
 KIND_NAMES = tuple(kind.name for kind in KINDS)
@@ -75,7 +76,7 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostileWindow:
-    """A part of the run with or without strangers. Its times are those of the history's clock."""
+    """A part of the run with or without strangers. Its times are times of the history's clock."""
 
     strangers: bool
     from_ns: int
@@ -85,10 +86,10 @@ class HostileWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostileResult:
-    """The result of a run among strangers.
+    """The result of a run with strangers.
 
-    `windows`: in order of time. `quiet` and `hostile`: latencies over all windows of that kind. `audit_exit_code` 0:
-    the history is linearizable.
+    `windows`: in order of time. `quiet` and `hostile`: latencies over all windows without and with strangers.
+    `audit_exit_code`: 0 if the history is linearizable.
     """
 
     seed: int
@@ -115,7 +116,7 @@ class HostileResult:
 
     @property
     def p99_ratio(self) -> float:
-        """The 99th percentile among strangers divided by that of the quiet windows; infinite if either is missing."""
+        """The 99th percentile with strangers divided by that without; infinite if either has no operations."""
         if not self.quiet.operations or not self.hostile.operations:
             return math.inf
         return self.hostile.p99_ms / self.quiet.p99_ms
@@ -153,7 +154,7 @@ class HostileResult:
 def run_hostile(
     *, out: Path, seconds: float, seed: int, clients: int, kinds: Sequence[str], console: Console
 ) -> HostileResult:
-    """Record and audit a run with `seconds` of strangers of these kinds, in visits between quiet windows.
+    """Record and audit a run in which strangers of these kinds are present for `seconds` in all.
 
     Writes OUT/hostile.json; OUT itself is the folder of the run. Raises BadInput for an unknown kind.
     """
@@ -198,10 +199,11 @@ def _with(strangers: bool) -> str:
 
 
 def visits(stranger_seconds: float) -> tuple[tuple[float, float], ...]:
-    """Return when strangers come and leave (seconds of the load), so that they are there for `stranger_seconds` in all.
+    """Plan the visits of strangers: (when they come, when they leave), in seconds since the start of the load.
 
-    All visits are equally long, at most _VISIT_SECONDS_MAX. A quiet window of a quarter of a visit (at most
-    _QUIET_SECONDS_MAX) comes before the first visit, between two visits, and after the last one.
+    The visits last `stranger_seconds` in all. Each is equally long, at most _VISIT_SECONDS_MAX. Before the first visit,
+    between visits, and after the last one is a quiet window, a quarter as long as a visit but at most
+    _QUIET_SECONDS_MAX.
     """
     count = math.ceil(stranger_seconds / _VISIT_SECONDS_MAX)
     visit_seconds = stranger_seconds / count
@@ -217,10 +219,10 @@ def _quiet_seconds(visit_seconds: float) -> float:
 def windows_of(
     events: Iterable[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]
 ) -> tuple[tuple[HostileWindow, ...], Latencies, Latencies]:
-    """Return (the windows of a recorded run, the latencies over all quiet ones, the latencies over all hostile ones).
+    """Return (all windows of a recorded run, latencies over its quiet windows, latencies over those with strangers).
 
-    An operation belongs to the window in which it was called. Operations that were called within _SETTLING_SECONDS of a
-    window's start belong to none.
+    An operation belongs to the window in which it was called, unless it was called within _SETTLING_SECONDS of the
+    window's start: then it belongs to no window.
     """
     borders: list[tuple[int, bool]] = []  # (time in ns, whether strangers are present from then on)
     end_ns = 0
@@ -279,9 +281,10 @@ def _settings(
 
 
 def _kills(seconds: float, seed: int) -> tuple[PlannedFault, ...]:
-    """Plan kills of leaders; every third kill hits a random member.
+    """Plan kills: every third kill hits a random member, and all others hit the leader.
 
-    No kill hits all members at once: the operations during such an outage alone would make up the slowest hundredth.
+    No kill hits all members at once. In such an outage, so many operations would be slow that they alone would decide
+    the 99th percentile.
     """
     random = Random(f"kills {seed}")
     return tuple(

@@ -1,4 +1,4 @@
-"""Shows a run while it lasts: on a terminal a table that is redrawn in place, elsewhere a line every two seconds."""
+"""Shows a run while it lasts: a terminal gets a table that is redrawn in place; other outputs get a line every 2 s."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATUS_STYLE = {"ok": "green", "fail": "yellow", "unknown": "magenta"}
 
 
 class _Rate:
-    """Operations per second, over about the last second."""
+    """Measures the operations per second over about the last second."""
 
     def __init__(self) -> None:
         self._samples: list[tuple[float, int]] = []
@@ -33,7 +33,7 @@ class _Rate:
 
 
 async def show_live(progress: Progress, console: Console) -> None:
-    """Show `progress` until cancelled. On a terminal it is redrawn in place; else a line every two seconds."""
+    """Show `progress` until cancelled."""
     rate = _Rate()
     if not console.is_terminal:
         while True:

@@ -1,4 +1,4 @@
-"""Checks during a run that members answer their operators: requests a fresh `status` and `livez` of each member."""
+"""Checks, while a run lasts, that every member answers its operators: `status` on a new connection, and `livez`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ _PROBE = b"GET /livez HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n"
 
 @dataclass(slots=True)
 class OperatorChecks:
-    """Counts the checks `status` and `livez` of undisturbed members, as `ok` or `failed`. `failures`: the first few."""
+    """Counts the checks `status` and `livez` of members that no fault hits, as `ok` or `failed`.
+
+    `failures`: descriptions of the first 20 failures. `worst_ms`: the longest time of a `status` check.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     worst_ms: float = 0.0
     failures: list[str] = field(default_factory=list)
-    # By process id: when the process was first seen running, in trio time.
+    # By process id: the trio time at which the process was first seen running.
     _running_since: dict[int, float] = field(default_factory=dict)
 
     async def watch(self, cluster: Cluster, writer: RunWriter) -> None:
@@ -50,7 +53,7 @@ class OperatorChecks:
         if address.metrics_port:
             outcomes["livez"] = await _is_alive(address.metrics_port)
         if self._settled_process(cluster, node_id) != pid:
-            return  # A fault hit the member during the check, so the member did not have to answer.
+            return  # A fault hit the member during the check, so a missing answer is no failure.
         self.worst_ms = max(self.worst_ms, took_ms)
         for name, why_not in outcomes.items():
             self.counts[f"{name} {'failed' if why_not else 'ok'}"] += 1
@@ -67,7 +70,7 @@ class OperatorChecks:
 
 
 async def _status_answers(address: str) -> str:
-    """Ask for the status with a new client. Returns why that failed; empty if it did not."""
+    """Ask for the status with a new client. Returns the reason if that fails, else an empty string."""
     try:
         async with Client([address], session=False) as client:
             await client.status(address, deadline_seconds=_ANSWER_SECONDS_MAX)
@@ -77,7 +80,7 @@ async def _status_answers(address: str) -> str:
 
 
 async def _is_alive(port: int) -> str:
-    """Call the liveness probe. Returns why that failed; empty if it did not."""
+    """Call the liveness probe. Returns the reason if that fails, else an empty string."""
     answer = b""
     try:
         with trio.fail_after(_ANSWER_SECONDS_MAX):

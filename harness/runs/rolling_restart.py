@@ -1,4 +1,4 @@
-"""Measures a rolling restart: while clients write, each member in turn is asked to stop and is started again."""
+"""Measures a rolling restart: while clients write, one member after the other is stopped and started again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from harness.runs.background_writers import BackgroundWriters, scratch_folder, w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """The restart of one member. Both times begin with the request to stop.
+    """The restart of one member.
 
-    `stop_ms`: until its process had ended. `longest_pause_ms`: the longest time between two acknowledged writes, until
-    the cluster was ready and had acknowledged one more write.
+    `stop_ms`: the time from the request to stop to the end of the process. `longest_pause_ms`: the longest time between
+    two consecutive acknowledgements of writes. It is measured from the request to stop until the cluster is ready again
+    and has acknowledged one more write.
     """
 
     node_id: str
@@ -58,7 +59,7 @@ async def measure_rolling(*, rounds: int, nodes: int, out: Path | None, console:
             for _ in range(rounds):
                 left = set(cluster.members)
                 while left:
-                    # On a busy machine, another member may have become the leader.
+                    # Look again for each restart: on a busy machine, the leader may have changed.
                     leader_id = await _leader_id(cluster)
                     node_id = min(left - {leader_id}, default=leader_id)
                     restarts.append(await _one_restart(cluster, writers, node_id))

@@ -1,4 +1,6 @@
-"""One run: a cluster under load and faults. Then it is healed, all keys are read, and all states are compared."""
+"""One run: a cluster under load and faults. At the end, the cluster recovers without faults, all keys are read, and the
+states of all members are compared.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,16 @@ from harness.workload.workers import Workload
 
 Phase = Literal["starting", "under load", "healing", "reading everything", "done"]
 
-# The time between two flushes. A killed harness loses the rows since the last flush; the journal of calls still has
-# some of these operations.
+# The time between two flushes. A killed harness loses the rows since the last flush, although the journal of calls
+# still has some of these operations.
 _FLUSH_SECONDS = 0.2
 _WATCH_SECONDS = 0.1
-_HASH_SECONDS = 15.0  # The time in which all members must reach one index and answer with their hashes.
+_HASH_SECONDS = 15.0  # The time in which all members must report their state hashes at one and the same index.
 
 
 @dataclass(slots=True)
 class Progress:
-    """The parts of a run, which a display can read. A part is None until it exists."""
+    """The parts of a run, for a display to read. A part is None until it exists."""
 
     settings: RunSettings
     phase: Phase = "starting"
@@ -47,10 +49,11 @@ class Progress:
 
 
 async def record_run(progress: Progress) -> Report:
-    """Carry out `progress.settings` and return the report of what was recorded in `settings.out`.
+    """Carry out a run with `progress.settings`, record it in `settings.out`, and return the report of it.
 
-    A run that could not be healed is still a recorded run: its report is not sound. Raises BadInput, NotReady (the
-    cluster never came up) or NodeDied (a member ended by itself); what was recorded until then stays readable.
+    If the cluster does not recover after the faults, the report is returned too, but is not sound. Raises BadInput,
+    NotReady (the cluster never became ready) or NodeDied (a member ended by itself). What was recorded before the error
+    stays readable.
     """
     settings = progress.settings
     run_id = f"run-{settings.seed}-{uuid4().hex[:12]}"
@@ -123,7 +126,7 @@ async def _all_phases(progress: Progress, cluster: Cluster, writer: RunWriter) -
 
 
 async def _let_strangers_in(settings: RunSettings, cluster: Cluster, writer: RunWriter) -> None:
-    """Start and stop strangers by the windows of the settings. Each visit is a new process with another seed."""
+    """Start and stop strangers at the times in `stranger_windows`, each time in a new process with another seed."""
     began = trio.current_time()
     targets = [
         TargetMember(
@@ -146,7 +149,10 @@ async def _let_strangers_in(settings: RunSettings, cluster: Cluster, writer: Run
 
 
 async def _heal(cluster: Cluster, writer: RunWriter, ready_seconds: float) -> bool:
-    """Start all members after the faults, and wait until they agree. Returns whether they do, and records it."""
+    """Start or resume all members and wait until the cluster is ready. Records whether it becomes ready in time.
+
+    Returns False if it does not.
+    """
     cluster.start_all()
     try:
         await cluster.wait_ready(ready_seconds)
@@ -158,7 +164,7 @@ async def _heal(cluster: Cluster, writer: RunWriter, ready_seconds: float) -> bo
 
 
 async def _compare_states(cluster: Cluster, writer: RunWriter) -> None:
-    """Have every member hash its state at the same index, and record whether the hashes agree."""
+    """Wait until all members have hashed their states at the same index, and record whether the hashes are equal."""
     hashes: dict[str, tuple[int, str]] = {}
     with trio.move_on_after(_HASH_SECONDS):
         while True:
@@ -183,7 +189,7 @@ async def _flush_often(writer: RunWriter) -> None:
 
 
 async def _watch_members(cluster: Cluster) -> None:
-    """Raise NodeDied if a member ends by itself, which ends the run: that is a finding of its own."""
+    """Raise NodeDied, which ends the run, as soon as a member has ended by itself."""
     while True:
         cluster.check_alive()
         await trio.sleep(_WATCH_SECONDS)

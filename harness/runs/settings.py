@@ -1,4 +1,4 @@
-"""The settings of a run. They are checked before anything is started."""
+"""The settings of a run. They are checked before any process is started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raft import MEMBERS_MAX
 
 SECONDS_MAX = 24 * 3600.0
 CLIENTS_MAX = 500  # All clients run in this one process.
-# The limit of one client, which never sends more requests at once (`kvstore.ClientLimits.in_flight_max`).
+# The most requests that one client has in flight (`kvstore.ClientLimits.in_flight_max`).
 IN_FLIGHT_MAX = 1_024
 FORMATS = ("jsonl", "parquet")
 
@@ -41,17 +41,17 @@ class RunSettings:
     ops_format: str = "jsonl"
     operations_per_second: float = 0.0
     hasty_share: float = HASTY_SHARE
-    read_modes: ReadModes = USUAL_READ_MODES  # The read modes do not apply to bulks, whose reads are linearizable.
-    services: ServiceShares = NO_SERVICES  # Watches, leases and locks beside the other load.
+    read_modes: ReadModes = USUAL_READ_MODES  # Reads in bulks ignore the read modes and are linearizable.
+    services: ServiceShares = NO_SERVICES  # The workers for watches, leases, locks and ranges besides the other load.
     small_storage: bool = True
     ready_seconds: float = READY_SECONDS
-    machine: Capabilities = ANY_MACHINE  # The means of the machine to make the plan's faults.
-    # Kinds (`harness.strangers.crowd.KINDS`) of strangers, which visit all ports during `stranger_windows`.
+    machine: Capabilities = ANY_MACHINE  # What this machine offers for the faults of the plan.
+    # The kinds of strangers (`harness.strangers.crowd.KINDS`) that attack the members during `stranger_windows`.
     strangers: tuple[str, ...] = ()
     # When strangers are present: (from, until) in seconds since the start of the load.
     stranger_windows: tuple[tuple[float, float], ...] = ()
     is_inspected: bool = False  # Measure the resources of members, and check that members answer their operators.
-    descriptors_max: int | None = None  # The limit of open files of each member; None: the harness's own.
+    descriptors_max: int | None = None  # The limit of open files of each member; None: the limit of the harness.
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -87,21 +87,19 @@ class RunSettings:
 
     @property
     def proxied(self) -> bool:
-        """True if the connections between members go through proxies. That is so only if the plan has partitions,
-        because proxies cost time.
+        """True if the connections between members go through proxies: only for a plan with partitions, because proxies
+        cost time.
         """
         return any(fault.kind == "partition" for fault in self.plan)
 
     @property
     def lease_reads(self) -> bool:
-        """True if leaders may read by lease. That is so only if clients request lease reads."""
+        """True if leaders may answer reads by lease: only if clients request lease reads."""
         return self.read_modes.lease > 0 and not self.bulk
 
     @property
     def member_options(self) -> MemberOptions:
-        """The options of the members. Members get disks and clocks of their own only if the plan needs them, because
-        they cost time too.
-        """
+        """The options of the members. Volumes and faked clocks cost time, so only a plan that needs them gets them."""
         kinds = {fault.kind for fault in self.plan}
         return MemberOptions(
             small_storage=self.small_storage,

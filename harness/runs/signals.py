@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run in an orderly way: members are reaped, and the recording stays readable."""
+"""Makes Ctrl-C and SIGTERM end a run in an orderly way: members are reaped, and the recording stays readable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Interrupted(HarnessError):
-    """A signal asked the harness to stop. The exit code is 128 + the signal's number, as in shells."""
+    """A signal asked the harness to stop. The command line exits with 128 + the number of the signal, as shells do."""
 
     def __init__(self, signal_number: int) -> None:
         self.signal_number = signal_number
@@ -27,7 +27,8 @@ class Interrupted(HarnessError):
 def run_until_signal(job: Callable[[], Awaitable[T]]) -> T:
     """Run an async job from the main thread. Raises Interrupted after SIGINT or SIGTERM, once the job has cleaned up.
 
-    A HarnessError inside nested exception groups is raised alone, so that the command line can print its message.
+    If the job raises an exception group with a HarnessError in it, at any depth, only the HarnessError is raised, so
+    that the command line can print its message.
     """
     try:
         return trio.run(_run, job)
@@ -39,7 +40,7 @@ def run_until_signal(job: Callable[[], Awaitable[T]]) -> T:
 
 
 def first_harness_error(error: BaseException) -> HarnessError | None:
-    """Return the first HarnessError in an exception group, at any depth; None if the group has no HarnessError."""
+    """Return `error`, or the first HarnessError in it if it is a group; None if there is no HarnessError."""
     if isinstance(error, BaseExceptionGroup):
         return next((found for inner in error.exceptions if (found := first_harness_error(inner)) is not None), None)
     return error if isinstance(error, HarnessError) else None

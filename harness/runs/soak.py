@@ -1,4 +1,4 @@
-"""Many runs in a row, with three and five members in turn, until enough processes were killed; then one audit."""
+"""Many runs in a row, alternately with three and five members, until enough processes were killed; then one audit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Soak:
             raise BadInput("these runs would never kill anything", "use --faults all or kill, and longer --seconds")
 
     def run(self, number: int) -> RunSettings:
-        """The settings of run `number`, from 0."""
+        """The settings of run `number`, counted from 0."""
         seed = self.seed + number
         return RunSettings(
             out=self.out / f"seed-{seed}",
@@ -109,7 +109,7 @@ class SoakTotal:
 
 
 def run_soak(soak: Soak, console: Console) -> SoakTotal:
-    """Run until `soak.kills` processes were killed, or a run is not sound. Writes OUT/soak.json."""
+    """Record runs until `soak.kills` processes were killed or a run is not sound. Writes OUT/soak.json."""
     total = SoakTotal()
     for number in range(_RUNS_MAX):
         settings = soak.run(number)

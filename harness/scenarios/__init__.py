@@ -1,4 +1,4 @@
-"""Named scenarios: short plays of the protocol, readable by people, on the production core.
+"""Scenarios: text files that name single steps of the protocol, which the production core carries out.
 
-docs/internals/testing.md describes their language.
+docs/internals/testing.md describes the language of these files.
 """

@@ -1,4 +1,4 @@
-"""`hwm-harness scenario`: play named scenarios, or files; show what happens; list them; explain the language."""
+"""`hwm-harness scenario`: plays scenarios, shows what happens in them, lists them, and explains their language."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _PIPE_WIDTH = 132
 @click.option("--show", is_flag=True, help="Show every step, and all members after it.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def scenario(names: tuple[str, ...], as_list: bool, verbs: bool, show: bool, as_json: bool) -> None:
-    """Play short scenarios of the protocol on the production core: by NAME, from a FILE, or all of them.
+    """Play scenarios on the production core: those with a NAME, those in a FILE, or by default all named ones.
 
-    Exit code 3: an expectation did not hold; 2: a file is written wrongly.
+    Exit code 3: an expectation did not hold, or the core failed; 2: a file has an error.
     """
     if verbs:
         _explain()

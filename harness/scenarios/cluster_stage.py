@@ -1,6 +1,7 @@
-"""The stage of a scenario: members, a wire that holds every message, and disks that sync when they are told to.
+"""The stage of a scenario: members, their disks, and a wire that holds every message until a step moves it.
 
-Nothing happens by itself, and nothing is random: the same file gives the same play.
+Only steps of the scenario move the clocks and messages, and nothing is random. So the same file always gives the same
+play.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from harness.core_host.message_names import HeldMessage
 from raft import MILLISECOND_NS, Entry, EntryKind, HardState, RaftConfig, Role, encode_batch, encode_item
 
 MOVES_MAX = 10_000
-"""The most moves until a cluster must be at rest. Only a cluster with a message storm needs that many."""
+"""The most deliveries until no message is left. Only an endless exchange of messages exceeds this bound."""
 
 CAMPAIGNS_MAX = 3
-"""How often the verb `campaign` lets a member campaign at most. Once is not enough: the first refusal may only inform
-the member of the current term.
+"""The most campaigns of one `campaign` step. One campaign may not be enough: the member may first have to learn the
+current term from a refusal.
 """
 
 
 class Spread(Random):
-    """A random source that gives the members increasing election time-outs: the first member has the shortest."""
+    """A random source that gives each member a fixed election time-out: the first member has the shortest."""
 
     def __init__(self, share: float) -> None:
         super().__init__(0)
         self._share = share
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
-        """Return the point at this member's share of the range."""
+        """Return the number at a fixed share of the range, which is different for each member."""
         return start if stop is None else start + int((stop - start) * self._share) // step * step
 
 
@@ -48,13 +49,13 @@ class ClusterStage:
     kept: dict[str, HeldMessage] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
     paused: set[str] = field(default_factory=set)
-    slow: set[str] = field(default_factory=set)  # The members whose disks sync only by the verb `sync`.
-    cut: set[tuple[str, str]] = field(default_factory=set)  # Links that lose everything: (sender, to).
+    slow: set[str] = field(default_factory=set)  # The members whose disks sync only in the step `sync`.
+    cut: set[tuple[str, str]] = field(default_factory=set)  # Links that lose every message: (sender, receiver).
     reads: dict[str, tuple[str, int, int]] = field(default_factory=dict)  # By name: (member, its life, ticket).
     lives: dict[str, int] = field(default_factory=dict)
 
     def begin(self, images: dict[str, Image]) -> None:
-        """Start every member with what its disk holds."""
+        """Start all members, each with its disk as in `images`, or else with an empty disk."""
         for node_id in self.ids:
             self._start(node_id, Disk(images.get(node_id, Image())), now=0)
 
@@ -64,13 +65,13 @@ class ClusterStage:
         self.lives[node_id] = self.lives.get(node_id, 0) + 1
 
     def acting(self) -> list[str]:
-        """Members that are up and not paused."""
+        """Return the members that are neither down nor paused."""
         return [node_id for node_id in self.ids if node_id not in self.down | self.paused]
 
     # The wire
 
     def collect(self) -> None:
-        """Put all messages that members have sent on the wire, except those on cut links, which are lost."""
+        """Put the messages that members have sent on the wire. Messages on cut links are lost."""
         for node_id, member in self.members.items():
             letters = (HeldMessage(node_id, to, message) for to, message in member.take_sent())
             self.wire += [letter for letter in letters if (node_id, letter.to) not in self.cut]
@@ -84,8 +85,9 @@ class ClusterStage:
         self.collect()
 
     def settle(self, wanted: Iterable[str] = ()) -> None:
-        """Sync the disks and deliver messages until no message is left that can be delivered. `wanted`: deliver only
-        these kinds.
+        """Sync the disks, except slow ones, and deliver messages until none is left that can be delivered.
+
+        `wanted`: the only kinds of messages to deliver; empty: all kinds.
         """
         for _ in range(MOVES_MAX):
             for node_id in self.acting():
@@ -106,7 +108,10 @@ class ClusterStage:
     # Time
 
     def pass_time(self, duration_ns: int, *, moving: bool) -> None:
-        """Advance every clock that is not stopped; timers fire when they are due. `moving`: settle after each step."""
+        """Advance the clocks of all members that are neither down nor paused. Timers fire when they are due.
+
+        `moving`: also sync the disks and deliver all messages each time that a timer may have fired.
+        """
         left = duration_ns
         while left > 0:
             members = [self.members[node_id] for node_id in self.acting()]
@@ -118,13 +123,16 @@ class ClusterStage:
         self.collect()
 
     def time_out(self, node_id: str) -> None:
-        """Let this member's next timer fire now."""
+        """Let the member's next timer fire now."""
         member = self.members[node_id]
         member.tick(member.core.next_deadline)
         self.collect()
 
     def campaign(self, node_id: str) -> None:
-        """Let an election time-out pass without a leader; this member campaigns first. Only votes are delivered."""
+        """Let an election time-out pass without a leader, and let `node_id` campaign first.
+
+        Only pre-votes, votes and the requests for them are delivered. The member may lose the election.
+        """
         for _ in range(CAMPAIGNS_MAX):
             for other_id in self.acting():
                 self._lose_sight_of_a_leader(self.members[other_id])
@@ -136,7 +144,10 @@ class ClusterStage:
                 return
 
     def _lose_sight_of_a_leader(self, member: CoreHost) -> None:
-        """Advance the member's clock by the least election time-out, but not so far that its timer fires."""
+        """Advance the member's clock by the shortest election time-out, but stop before its own timer fires.
+
+        After this time, having heard a leader is no longer a reason for the member to refuse its vote.
+        """
         now = member.now + self.config.election_timeout_min_ns
         if member.core.role is not Role.LEADER:
             now = min(now, max(member.now, member.core.next_deadline - 1))
@@ -146,27 +157,27 @@ class ClusterStage:
     # Members
 
     def crash(self, node_id: str) -> None:
-        """End a member. The member's unsynced writes and its messages on the wire are lost (see `restart`)."""
+        """End a member. Its unsynced writes and the messages that it has sent, if still on the wire, are lost."""
         self.down.add(node_id)
         self.paused.discard(node_id)
         self.wire = [letter for letter in self.wire if letter.sender != node_id]
 
     def restart(self, node_id: str) -> None:
-        """Start a new life of the member, with the synced content of its disk."""
+        """Start the member again, with only the synced content of its disk."""
         old = self.members[node_id]
         self.down.discard(node_id)
         self._start(node_id, old.disk.after_crash(), old.now)
         self.collect()
 
     def leader(self) -> str | None:
-        """Return the leader with the highest term among the members that are up; None if none leads."""
+        """Return the member that leads the highest term, among those that are not down; None if none leads."""
         leading = [self.members[node_id] for node_id in self.ids if node_id not in self.down]
         leading = [member for member in leading if member.core.role is Role.LEADER]
         return max(leading, key=lambda member: member.core.term).node_id if leading else None
 
 
 def image(terms: Sequence[int], hard_term: int, voted_for: str | None) -> Image:
-    """Return a disk with one entry per term; entry 3 of term 2 is the command `e3t2`."""
+    """Return the contents of a disk with one entry for each of `terms`. Entry 3 of term 2 is the command `e3t2`."""
     entries = tuple(
         Entry(index, term, EntryKind.COMMANDS, encode_batch(0, (encode_item(f"e{index}t{term}"),)))
         for index, term in enumerate(terms, start=1)

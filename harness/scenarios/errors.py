@@ -1,4 +1,4 @@
-"""The errors of scenarios: a line is written wrongly, an expectation does not hold, or the core raises."""
+"""The errors of scenarios: a line has an error, an expectation does not hold, or the core raises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BadScenario(BadInput):
 
 
 class Mismatch(HarnessError):
-    """An expectation does not hold. `text`: the line without the expected value."""
+    """An expectation does not hold. `text`: what was expected of which member, without the value."""
 
     def __init__(self, path: str, line: int, text: str, expected: str, actual: str) -> None:
         self.path, self.line, self.text, self.expected, self.actual = path, line, text, expected, actual
@@ -31,7 +31,7 @@ class Mismatch(HarnessError):
 
 
 class Broken(HarnessError):
-    """A step made the production code raise: a finding, not a mistake of the file."""
+    """A step made the production code raise, which is a defect of the code and not of the scenario file."""
 
     def __init__(self, path: str, line: int, text: str, problem: str) -> None:
         self.path, self.line, self.text, self.problem = path, line, text, problem

@@ -1,4 +1,4 @@
-"""A scenario as text: one step per line, `#` begins a comment. The first comment says what the scenario shows.
+"""The text form of a scenario: one step per line; `#` begins a comment. The first comment is the scenario's title.
 
     cluster s1 s2 s3
     elect s1
@@ -6,7 +6,7 @@
     deliver s1>s2 append
     expect log s2 = 1 1
 
-The verbs are in `verbs`, the expectations in `expectations`.
+The module `verbs` has the verbs, and the module `expectations` has the expectations.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ class Step:
         return BadScenario(self.path, self.line, problem, hint)
 
     def word(self, place: int, what: str) -> str:
-        """Return the word at this place after the verb. Raises BadScenario, which names `what`, if it is missing."""
+        """Return the word at `place` after the verb (0: the first). If it is missing, raise BadScenario with `what`."""
         if place >= len(self.words):
             raise self.wrong(f"`{self.text}` lacks {what}", f"write it behind `{self.verb}`")
         return self.words[place]
 
     def number(self, word: str) -> int:
-        """Return the word as a whole number, at least 0. Raises BadScenario."""
+        """Return the word as a whole number, at least 0. Raises BadScenario if it is no such number."""
         if not word.isdecimal():
             raise self.wrong(f"`{word}` is no number", "write a whole number")
         return int(word)
 
     def no_more_than(self, count: int) -> None:
-        """Raise BadScenario if there are more words than the verb reads."""
+        """Raise BadScenario if more than `count` words follow the verb."""
         if len(self.words) > count:
             extra = " ".join(self.words[count:])
             raise self.wrong(f"`{self.text}` has too many words: {extra}", f"`{self.verb}` takes no more than {count}")
 
     def one_of(self, word: str, known: Iterable[str], what: str) -> str:
-        """Return the word itself if it is known. Raises BadScenario otherwise."""
+        """Return the word if it is known, and else raise BadScenario with the nearest known word."""
         names = list(known)
         if word in names:
             return word
@@ -64,11 +64,11 @@ class Step:
         raise self.wrong(f"`{word}` is no {what}", hint)
 
     def member(self, word: str, stage: ClusterStage) -> str:
-        """Return the name of a member. Raises BadScenario if no member has this name."""
+        """Return the word if it names a member, and else raise BadScenario."""
         return self.one_of(word, stage.ids, "member")
 
     def members(self, words: Iterable[str], stage: ClusterStage) -> list[str]:
-        """Return the named members; `all` stands for all of them. Raises BadScenario."""
+        """Return the members that the words name; `all` names every member. Raises BadScenario for any other word."""
         listed = list(words)
         if listed == ["all"]:
             return list(stage.ids)
@@ -77,7 +77,11 @@ class Step:
         return [self.member(word, stage) for word in listed]
 
     def letters(self, words: tuple[str, ...], stage: ClusterStage) -> Callable[[HeldMessage], bool]:
-        """Return a test for messages on a link (`s1>s2`, `*>s2` or `s1>*`), perhaps of one kind. Raises BadScenario."""
+        """Return a function that tells whether a message matches the words.
+
+        The first word is a link (`s1>s2`, `*>s2` or `s1>*`). The second word, if there is one, is a kind of message.
+        Raises BadScenario for any other words.
+        """
         if not words:
             raise self.wrong(f"`{self.text}` lacks a link", "write it as s1>s2, *>s2, s1>* or *>*")
         sender, arrow, to = words[0].partition(">")

@@ -1,4 +1,4 @@
-"""Plays scenarios: those of this package, and those of files."""
+"""Plays scenarios: the named ones in this package, and any others from files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUFFIX = ".scenario"
 
 
 def named_scenarios() -> dict[str, Path]:
-    """The scenarios of this package, by name."""
+    """Return the paths of the scenarios in this package, by name."""
     return {path.stem: path for path in sorted(FOLDER.glob(f"*{SUFFIX}"))}
 
 
@@ -39,7 +39,7 @@ def load(name: str) -> Scenario:
 
 
 def play(scenario: Scenario) -> Iterator[tuple[Step, ClusterStage]]:
-    """Carry out one step after the other; yields after each. Raises BadScenario, Mismatch, Broken."""
+    """Carry out one step after the other, and yield after each step. Raises BadScenario, Mismatch, Broken."""
     stage, steps = make_stage(scenario.steps)
     if not any(step.verb == "expect" for step in steps):
         raise scenario.steps[-1].wrong("nothing is expected anywhere", "end with a line like `expect log s1 = 1 1`")

@@ -17,9 +17,9 @@ DURATION_MS_MAX = 600_000
 
 
 def make_stage(steps: tuple[Step, ...]) -> tuple[ClusterStage, tuple[Step, ...]]:
-    """Read `cluster`, then the lines `log`, `term` and `vote`: the state before any member starts.
+    """Read the first line, `cluster`, and the lines `log`, `term` and `vote`, which describe the disks at the start.
 
-    Returns the stage with all members started, and the remaining steps. Raises BadScenario.
+    Returns (the stage with all members started, the remaining steps). Raises BadScenario.
     """
     first = steps[0]
     if first.verb != "cluster":
@@ -77,19 +77,19 @@ def _living(step: Step, word: str, stage: ClusterStage) -> str:
 
 
 def timeout(step: Step, stage: ClusterStage) -> None:
-    """timeout MEMBER: its timer fires now (its election time-out; a leader's heartbeat)."""
+    """timeout MEMBER: the member's next timer fires now: its election time-out, or a leader's heartbeat."""
     step.no_more_than(1)
     stage.time_out(_living(step, step.word(0, "a member"), stage))
 
 
 def campaign(step: Step, stage: ClusterStage) -> None:
-    """campaign MEMBER: no leader is heard for a while; this member campaigns first; only votes move. It may lose."""
+    """campaign MEMBER: the election time-out passes, and this member campaigns first. Only votes move. It may lose."""
     step.no_more_than(1)
     stage.campaign(_living(step, step.word(0, "a member"), stage))
 
 
 def elect(step: Step, stage: ClusterStage) -> None:
-    """elect MEMBER: like campaign, and it must win."""
+    """elect MEMBER: like `campaign`, but the member must win."""
     campaign(step, stage)
     core = stage.members[step.words[0]].core
     if core.role is not Role.LEADER:
@@ -101,13 +101,13 @@ def elect(step: Step, stage: ClusterStage) -> None:
 
 
 def settle(step: Step, stage: ClusterStage) -> None:
-    """settle: disks sync (but for slow ones) and messages move until nothing is left."""
+    """settle: disks sync, except slow ones, and messages are delivered until none is left."""
     step.no_more_than(0)
     stage.settle()
 
 
 def heartbeat(step: Step, stage: ClusterStage) -> None:
-    """heartbeat MEMBER: a leader's next heartbeat leaves; nothing is delivered."""
+    """heartbeat MEMBER: the leader sends its next heartbeat; nothing is delivered."""
     step.no_more_than(1)
     member = _living(step, step.word(0, "a leader"), stage)
     if stage.members[member].core.role is not Role.LEADER:
@@ -122,7 +122,7 @@ def wait(step: Step, stage: ClusterStage) -> None:
 
 
 def run(step: Step, stage: ClusterStage) -> None:
-    """run MS: time passes; disks are quick and messages take no time."""
+    """run MS: time passes and timers fire; disks sync, except slow ones, and messages are delivered at once."""
     stage.settle()
     stage.pass_time(_duration(step), moving=True)
 
@@ -136,19 +136,19 @@ def _duration(step: Step) -> int:
 
 
 def sync(step: Step, stage: ClusterStage) -> None:
-    """sync MEMBER…: all its writes become durable, and its core learns this."""
+    """sync MEMBER…: all writes of the member become durable, and its core is told."""
     for member in step.members(step.words, stage):
         stage.members[_living(step, member, stage)].sync()
     stage.collect()
 
 
 def slow(step: Step, stage: ClusterStage) -> None:
-    """slow MEMBER…: its disk syncs no more, except by `sync`."""
+    """slow MEMBER…: from now on, the member's disk syncs only by `sync`."""
     stage.slow.update(step.members(step.words, stage))
 
 
 def fast(step: Step, stage: ClusterStage) -> None:
-    """fast MEMBER…: the end of slow."""
+    """fast MEMBER…: undo `slow`."""
     stage.slow.difference_update(step.members(step.words, stage))
 
 
@@ -162,7 +162,7 @@ def _matching(step: Step, words: tuple[str, ...], stage: ClusterStage) -> list[H
 
 
 def deliver(step: Step, stage: ClusterStage) -> None:
-    """deliver [all] LINK [KIND]: the oldest such message arrives, or all that are there now. LINK: s1>s2, *>s2, …"""
+    """deliver [all] LINK [KIND]: the oldest message on LINK (s1>s2, *>s2, …) arrives; with `all`, every message."""
     words = step.words[1:] if step.words[:1] == ("all",) else step.words
     found = _matching(step, words, stage)
     for letter in found if words is not step.words else found[:1]:
@@ -172,7 +172,7 @@ def deliver(step: Step, stage: ClusterStage) -> None:
 
 
 def drop(step: Step, stage: ClusterStage) -> None:
-    """drop [all] LINK [KIND]: the oldest such message is lost, or all that are there."""
+    """drop [all] LINK [KIND]: the oldest message on LINK is lost; with `all`, every message."""
     words = step.words[1:] if step.words[:1] == ("all",) else step.words
     found = _matching(step, words, stage)
     for letter in found if words is not step.words else found[:1]:
@@ -180,14 +180,14 @@ def drop(step: Step, stage: ClusterStage) -> None:
 
 
 def keep(step: Step, stage: ClusterStage) -> None:
-    """keep NAME LINK [KIND]: the oldest such message is taken off the wire, to arrive later, again, or never."""
+    """keep NAME LINK [KIND]: the oldest message on LINK leaves the wire; each `again NAME` delivers it."""
     letter = _matching(step, step.words[1:], stage)[0]
     stage.wire.remove(letter)
     stage.kept[step.word(0, "a name for it")] = letter
 
 
 def again(step: Step, stage: ClusterStage) -> None:
-    """again NAME: a kept message arrives; it stays kept."""
+    """again NAME: the message that was kept as NAME arrives; it stays kept."""
     step.no_more_than(1)
     letter = stage.kept[step.one_of(step.word(0, "the name of a kept message"), stage.kept, "kept message")]
     _living(step, letter.to, stage)
@@ -195,7 +195,7 @@ def again(step: Step, stage: ClusterStage) -> None:
 
 
 def cut(step: Step, stage: ClusterStage) -> None:
-    """cut s1>s2 …: these links lose everything, one way. cut MEMBER…: a partition of these members from the others."""
+    """cut s1>s2 …: this link loses all messages, one way. cut MEMBER…: a partition of these members from all others."""
     if any(">" in word for word in step.words):
         for word in step.words:
             sender, _, to = word.partition(">")
@@ -213,7 +213,7 @@ def heal(step: Step, stage: ClusterStage) -> None:
 
 
 def crash(step: Step, stage: ClusterStage) -> None:
-    """crash MEMBER…: it dies; its unsynced writes and its messages on the wire are lost."""
+    """crash MEMBER…: the member ends; its unsynced writes, and the messages on the wire that it has sent, are lost."""
     for member in step.members(step.words, stage):
         if member in stage.down:
             raise step.wrong(f"{member} is down already", f"`restart {member}` first")
@@ -221,7 +221,7 @@ def crash(step: Step, stage: ClusterStage) -> None:
 
 
 def restart(step: Step, stage: ClusterStage) -> None:
-    """restart MEMBER…: it comes back with what its disk kept."""
+    """restart MEMBER…: the member starts again, with the synced content of its disk."""
     for member in step.members(step.words, stage):
         if member not in stage.down:
             raise step.wrong(f"{member} is up", f"`crash {member}` first")
@@ -229,12 +229,12 @@ def restart(step: Step, stage: ClusterStage) -> None:
 
 
 def pause(step: Step, stage: ClusterStage) -> None:
-    """pause MEMBER…: it stands still, and its clock too; messages to it wait."""
+    """pause MEMBER…: the member and its clock stop; messages to it wait."""
     stage.paused.update(_living(step, member, stage) for member in step.members(step.words, stage))
 
 
 def resume(step: Step, stage: ClusterStage) -> None:
-    """resume MEMBER…: it goes on as if nothing had happened."""
+    """resume MEMBER…: undo `pause`."""
     for member in step.members(step.words, stage):
         if member not in stage.paused:
             raise step.wrong(f"{member} is not paused", f"`pause {member}` first")
@@ -242,7 +242,7 @@ def resume(step: Step, stage: ClusterStage) -> None:
 
 
 def propose(step: Step, stage: ClusterStage) -> None:
-    """propose MEMBER WORD…: a leader takes commands, one entry each; nothing moves yet."""
+    """propose MEMBER WORD…: the leader takes one command per WORD, each as an entry; nothing is delivered."""
     member = _living(step, step.word(0, "a member"), stage)
     step.word(1, "a command")
     for word in step.words[1:]:
@@ -254,7 +254,7 @@ def propose(step: Step, stage: ClusterStage) -> None:
 
 
 def read(step: Step, stage: ClusterStage) -> None:
-    """read MEMBER NAME: ask for a linearizable read; `expect read NAME` tells its state."""
+    """read MEMBER NAME: the leader is asked for a linearizable read; `expect read NAME` tells its state."""
     step.no_more_than(2)
     member, name = _living(step, step.word(0, "a member"), stage), step.word(1, "a name for the read")
     if name in stage.reads:

@@ -1,8 +1,8 @@
-"""`python -m harness.strangers`: the crowd in a process of its own, until its standard input ends.
+"""`python -m harness.strangers`: runs the strangers until standard input ends.
 
-The first line of standard input is JSON, an object of `seed`, `kinds` (names) and `targets` (rows of node id, client,
-peer and metrics port).
-At the end the process prints one line of JSON: the visits by kind of stranger, and their outcomes.
+The first line of standard input is a JSON object: `seed`, `kinds` (a list of names) and `targets` (a list of rows, each
+of a node id, client port, peer port and metrics port). At the end the process prints one line of JSON: how many visits
+each kind of stranger has made, and how often each outcome has occurred.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def _run(plan: dict[str, Any]) -> Counter[str]:
         nursery.start_soon(
             run_crowd, targets, plan["seed"], counts, [kind for kind in KINDS if kind.name in plan["kinds"]]
         )
-        # The read returns when the parent process ends or closes the input.
+        # This call returns when the parent process ends or closes the pipe.
         await trio.to_thread.run_sync(sys.stdin.read)
         nursery.cancel_scope.cancel()
     return counts
@@ -39,7 +39,7 @@ async def _run(plan: dict[str, Any]) -> Counter[str]:
 def main() -> None:
     """Run until standard input ends."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # The crowd needs thousands of descriptors, so it raises its limit of open files.
+    # The strangers need thousands of descriptors, so the process raises its limit of open files.
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     plan = json.loads(sys.stdin.readline())
     with contextlib.suppress(KeyboardInterrupt):

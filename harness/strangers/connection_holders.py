@@ -1,5 +1,5 @@
-"""Strangers that hold connections without using them: each connection costs a member one of its connection places, a
-descriptor, and memory.
+"""Strangers that hold connections without using them. Each connection counts towards the member's limit of
+connections, and costs it a descriptor and memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _READS = 200
 
 
 async def greet_and_idle(stranger: Stranger) -> None:
-    """Send the hello of a client and nothing else, for as long as the member allows."""
+    """Send the hello of a client and nothing else, until the member closes the connection."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello())
         with trio.move_on_after(_HOLD_SECONDS_MAX):
@@ -23,20 +23,20 @@ async def greet_and_idle(stranger: Stranger) -> None:
 
 
 async def say_nothing(stranger: Stranger) -> None:
-    """Connect to any port and be silent."""
+    """Connect to a random port of the member and send nothing."""
     async with wire.connected(stranger.random.choice(stranger.target.ports)) as stream:
         with trio.move_on_after(_HOLD_SECONDS_MAX):
             await wire.drain(stream)
 
 
 async def never_finish_a_frame(stranger: Stranger) -> None:
-    """Send the largest frame without its last bytes, and then a byte every _BYTE_EVERY_SECONDS."""
+    """Send nearly all of a frame of the greatest size, and then only one byte every _BYTE_EVERY_SECONDS."""
     body_bytes = wire.FRAME_BYTES_MAX - 1
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + body_bytes.to_bytes(4, "big"))
         for _ in range((body_bytes - 64) // wire.READ_BYTES):
             await stream.send_all(bytes(wire.READ_BYTES))
-            # The rate is limited to 3 MiB/s per stranger, because a flood would test the machine and not the member.
+            # Limit the rate to 3 MiB/s per stranger, because a flood would test the machine instead of the member.
             await trio.sleep(0.02)
         with trio.move_on_after(_HOLD_SECONDS_MAX):
             while True:
@@ -45,7 +45,7 @@ async def never_finish_a_frame(stranger: Stranger) -> None:
 
 
 async def never_read(stranger: Stranger) -> None:
-    """Ask for the whole log many times, and read no answer."""
+    """Send many requests for the log from its first entry on, and do not read the answers."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + wire.frame(wire.status(1, with_hash=False)))
         _, *answers = await wire.read_frames(stream, 2) or [None]

@@ -1,8 +1,8 @@
-"""The table of all kinds of strangers, and their pace.
+"""The table of all kinds of strangers: what each does, and how often.
 
-A kind is a coroutine that does one thing to one member and returns: a visit. Each kind has a number of workers per
-member, which repeat their visits with pauses. A visit that the member refuses or cuts off, or that finds it down, is
-counted and is no error: a run is judged by its honest clients and its members.
+The coroutine of a kind is a visit: it does one thing to one member and returns. For each member, a kind has a number of
+workers, which repeat the visit with pauses. If the member is down, refuses the visit or closes the connection, this is
+counted and is no error, because a run is judged only by its honest clients and its members.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.strangers.wire import TargetMember
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrangerKind:
-    """A kind of stranger: `workers` per member, each with a pause of up to `pause_seconds` between two visits."""
+    """A kind of stranger. Each member gets `workers` of them, which pause for up to `pause_seconds` between visits."""
 
     name: str
     visit: Callable[[Stranger], Awaitable[None]]
@@ -51,7 +51,7 @@ KINDS: tuple[StrangerKind, ...] = (
 async def run_crowd(
     targets: Sequence[TargetMember], seed: int, counts: Counter[str], kinds: Sequence[StrangerKind]
 ) -> None:
-    """Visit all targets until cancelled. `counts`: the visits by kind, and their outcomes."""
+    """Visit all targets until cancelled. `counts` counts the visits by kind of stranger, and their outcomes."""
     async with trio.open_nursery() as nursery:
         for kind in kinds:
             for target in targets:

@@ -1,4 +1,4 @@
-"""An intruder that takes a member's lock file for stale, removes it, and opens the member's folder a second time."""
+"""An intruder that removes a member's lock file, as if it were stale, and opens the member's folder a second time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SETTLED_SECONDS = 3.0
 
 @dataclass(slots=True)
 class FolderIntruder:
-    """Counts attempts that were `refused`, as they must be, or `let in`; attempts on dead members are counted apart."""
+    """Counts the attempts: `refused`, as they must be, `let in`, or `met a dead member`."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -33,10 +33,10 @@ class FolderIntruder:
             writer.event("folder_intruder", counts=dict(self.counts))
 
     async def _try(self, cluster: Cluster, node_id: str) -> None:
-        """Open a member's folder by the same call with which `hwm serve` begins.
+        """Remove the lock file of a member's folder, and open the folder by the same function as `hwm serve`.
 
-        The attempt runs in this process. A process of its own could still hold the folder when a member that was killed
-        during the attempt is started again.
+        The attempt runs in this process, which cannot start the member meanwhile. A process of its own could still hold
+        the folder when the harness starts the member again.
         """
         member = cluster.members.get(node_id)
         if member is None or not member.running:
@@ -44,7 +44,7 @@ class FolderIntruder:
         pid = member.pid
         await trio.sleep(_SETTLED_SECONDS)
         if not member.running or member.pid != pid:
-            return  # The member was started again during the attempt, so it may not have locked its folder yet.
+            return  # The member has ended or was started again, so it may not have locked its folder yet.
         folder = Path(member.arguments[1])
         (folder / "LOCK").unlink(missing_ok=True)
         try:

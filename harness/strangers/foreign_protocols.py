@@ -27,7 +27,10 @@ FIRST_WORDS: tuple[bytes, ...] = (
 
 
 async def speak_another_protocol(stranger: Stranger) -> None:
-    """Send the first bytes of another protocol, or random bytes, to any port; then wait for the member to hang up."""
+    """Send the first bytes of another protocol, or random bytes, to a random port of the member.
+
+    Then wait, for a moment at most, until the member closes the connection.
+    """
     random = stranger.random
     words = random.choice(FIRST_WORDS)
     if random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Strangers that greet like a client and then send requests that no client sends."""
+"""Strangers that send the hello of a client, and then requests that no honest client sends."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ IMPOSSIBLE_ADDRESSES: tuple[object, ...] = (
     "a..b:7104", ".a:7104", f"{'a' * 64}.example:7104", f"{'a.' * 130}a:7104", "a b:7104", "\x1b[2J:7104", "a\nb:7104",
     "[::1:7104", "host:99999", "host", "", ":7104", 7104, b"host:1", None, "\u202ehost:7104",
 )  # fmt: skip
-"""Addresses with a host that no resolver accepts, and values that are no address at all."""
+"""Addresses with an impossible host or port, and values that are no address at all."""
 
 
 async def send_changed_requests(stranger: Stranger) -> None:
-    """Send _REQUESTS_PER_VISIT requests of the usual kinds, each with one to three changes, and a frame with changed
-    bytes; then wait for the member to hang up.
+    """Send _REQUESTS_PER_VISIT usual requests with one to three changes each, and then a frame with changed bytes.
+
+    Then wait, for a moment at most, until the member closes the connection.
     """
     random, structures = stranger.random, stranger.structures
     key = bytes((random.randrange(97, 123),))
@@ -52,7 +53,7 @@ async def send_changed_requests(stranger: Stranger) -> None:
 
 
 async def send_unhashable_consistency(stranger: Stranger) -> None:
-    """Send a read request whose consistency is a map, which cannot be hashed. The frame has twelve bytes."""
+    """Send a read request whose consistency is a map, which Python cannot hash. The frame has only twelve bytes."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + wire.frame([1, 3, {}, [2, b"k"]]))
         with trio.move_on_after(_PATIENCE_SECONDS):
@@ -60,7 +61,7 @@ async def send_unhashable_consistency(stranger: Stranger) -> None:
 
 
 async def ask_for_state_hashes(stranger: Stranger) -> None:
-    """Send _HASHES_PER_VISIT requests for the hash of the whole state, all at once."""
+    """Send _HASHES_PER_VISIT requests at once, each for the hash of the whole state."""
     requests = (wire.frame(wire.status(i + 1, with_hash=True)) for i in range(_HASHES_PER_VISIT))
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + b"".join(requests))
@@ -69,7 +70,7 @@ async def ask_for_state_hashes(stranger: Stranger) -> None:
 
 
 async def register_sessions(stranger: Stranger) -> None:
-    """Register sessions that are never used, with times to live from a minute to a day."""
+    """Register sessions that nobody uses, with times to live from a minute to a day."""
     random = stranger.random
     ttls_ns = (_DAY_NS, 3_600 * 10**9, 600 * 10**9, 60 * 10**9)
     requests = (wire.frame(wire.register_session(i + 1, random.choice(ttls_ns))) for i in range(_SESSIONS_PER_VISIT))
@@ -81,8 +82,9 @@ async def register_sessions(stranger: Stranger) -> None:
 
 
 async def add_impossible_members(stranger: Stranger) -> None:
-    """Ask to add members at impossible addresses. If a member accepted such an address, all clients would get it with
-    the list of members.
+    """Ask to add members with impossible addresses.
+
+    If a member accepted one of these addresses, all clients would get it with the list of members.
     """
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello())

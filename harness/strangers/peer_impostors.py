@@ -1,7 +1,7 @@
-"""Strangers on the peer port that claim to be a member, with facts about the members that any client can learn.
+"""Strangers on the peer port that claim to be a member, and then send messages that no honest member sends.
 
-Then they send messages that no honest member sends. Without certificates a member cannot recognize a well-formed false
-message of a well-informed impostor; no such messages are sent here.
+They know only what any client can learn about the members. They send no message that an honest member could have sent,
+because without certificates a member cannot tell such a message from a true one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TERM_MAX = 2**63 - 1
 
 
 async def claim_an_impossible_term(stranger: Stranger) -> None:
-    """Send the hello of another member, with the ids that a client can learn; then a message of an impossible term."""
+    """Send the hello of another member, with its true ids, and then a message with an impossibly high term."""
     known = await _known_members(stranger)
     if known is None:
         return
@@ -46,7 +46,7 @@ async def claim_an_impossible_term(stranger: Stranger) -> None:
 
 
 async def say_changed_hellos(stranger: Stranger) -> None:
-    """Send the hello of a member with one or two changes, and sometimes another frame after it."""
+    """Send the hello of a member with one or two changes, and sometimes a random frame after it."""
     random, structures = stranger.random, stranger.structures
     hello = ["HWM", 1, 1, 0, random.randbytes(16), 0, "n1", random.randbytes(16), 1, "127.0.0.1:1", 1, 1]
     async with wire.connected(stranger.target.peer_port) as stream:
@@ -58,7 +58,7 @@ async def say_changed_hellos(stranger: Stranger) -> None:
 
 
 async def _known_members(stranger: Stranger) -> tuple[bytes, dict[str, bytes]] | None:
-    """Return the cluster id and each member's incarnation, as a member reports them to clients; None if it does not."""
+    """Ask the target, as a client may, for the cluster id and each member's incarnation. Returns None if it refuses."""
     async with wire.connected(stranger.target.client_port) as stream:
         await stream.send_all(wire.client_hello() + wire.frame([1, 9, False]))
         hello, *answers = await wire.read_frames(stream, 2, _PATIENCE_SECONDS) or [None]

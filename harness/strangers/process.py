@@ -29,7 +29,7 @@ class StrangersEnded(HarnessError):
 
 
 class StrangersProcess:
-    """A process of strangers of the given `kinds`. They connect to all ports of `targets`. `folder` gets its output."""
+    """A process that runs strangers of the given `kinds` against all `targets`, and writes its output to `folder`."""
 
     def __init__(self, folder: Path, targets: Sequence[TargetMember], seed: int, kinds: Sequence[str]) -> None:
         rows = [[t.node_id, t.client_port, t.peer_port, t.metrics_port] for t in targets]
@@ -38,7 +38,7 @@ class StrangersProcess:
         self._popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the process. Blocks for the fork only."""
+        """Start the process. Returns after the fork, without waiting for the strangers."""
         with self._counts_path.open("wb") as counts, self._log_path.open("wb") as log:
             self._popen = subprocess.Popen(
                 [sys.executable, "-P", "-m", "harness.strangers"],
@@ -52,9 +52,9 @@ class StrangersProcess:
         self._popen.stdin.flush()
 
     async def stop(self) -> dict[str, int]:
-        """End the process. Returns the visits by kind, and their outcomes.
+        """End the process. Returns the counts of visits, by kind of stranger, and of their outcomes.
 
-        Raises StrangersEnded if it had ended by itself, or left no counts.
+        Raises StrangersEnded if the process had already ended by itself, or has not reported these numbers.
         """
         popen = self._popen
         assert popen is not None
@@ -74,7 +74,7 @@ class StrangersProcess:
         return counts
 
     def kill(self) -> None:
-        """Kill the process. The process also ends with the harness, because its standard input ends then."""
+        """Kill the process. (If the harness ends first, the process ends too, because its standard input ends.)"""
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait()
@@ -84,7 +84,7 @@ class StrangersProcess:
 def strangers_about(
     folder: Path, targets: Sequence[TargetMember], seed: int, kinds: Sequence[str]
 ) -> Iterator[StrangersProcess]:
-    """Run strangers for as long as the block lasts, unless they are stopped before."""
+    """Run strangers until the end of the block, or until the block calls `stop`."""
     strangers = StrangersProcess(folder, targets, seed, kinds)
     strangers.start()
     try:

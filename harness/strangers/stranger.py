@@ -1,4 +1,4 @@
-"""One stranger: a worker that visits a member again and again."""
+"""One stranger, which visits a member again and again."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from harness.strangers.wire import TargetMember
 
 @dataclass(slots=True)
 class Stranger:
-    """One worker: its target, its random draws, and its counters."""
+    """One stranger: its target, its random draws, and the counters that it shares with all others."""
 
     target: TargetMember
     targets: Sequence[TargetMember]
     random: Random
     structures: Structures
     counts: Counter[str]
-    memory: dict[str, object] = field(default_factory=dict)  # Facts that the worker keeps from one visit to the next.
+    memory: dict[str, object] = field(default_factory=dict)  # What the stranger remembers from one visit to the next.

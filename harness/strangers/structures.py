@@ -1,4 +1,4 @@
-"""Items that CBOR can carry, and small changes of given items, such as a clumsy or hostile program would send."""
+"""Makes CBOR items, and small changes of given items, that a faulty or hostile program might send."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTEGERS = (
     0, 1, 2, 3, 5, 7, 23, 24, 100, 255, 256, 1_000, 65_535, 65_536, 2**31 - 1, 2**31, 2**32, 2**40, 2**53,
     2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 2**200, -1, -2, -24, -25, -256, -(2**31), -(2**63), -(2**63) - 1,
 )  # fmt: skip
-"""Integers at the borders between CBOR encodings of different lengths, and their neighbours."""
+"""Small integers, and integers near the borders between CBOR encodings of different lengths."""
 
 FLOATS = (0.0, -0.0, 1.5, float("inf"), float("-inf"), float("nan"), 1e308, 5e-324)
 TEXTS = ("", "a", "s1", "s2", "key", "\x00", "\n", "\x1b[2J", "é", "\U0001f600", "a" * 255, "a" * 5_000, "a..b:7101")
@@ -23,13 +23,13 @@ WIDTH_MAX = 6
 
 
 class Structures:
-    """Makes and changes items. The state of `random` determines the items."""
+    """Makes and changes items at random: the same state of `random` gives the same items."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
 
     def item(self, depth: int = 0) -> Item:
-        """Return any item. `depth`: the nesting depth of the place where the item goes."""
+        """Return a random item. `depth`: how many items surround it."""
         random = self._random
         kind = random.randrange(12 if depth < DEPTH_MAX else 8)
         match kind:
@@ -55,13 +55,19 @@ class Structures:
                 return random.choice((cbor2.CBORTag(random.randrange(300), self.item(depth + 1)), cbor2.undefined))
 
     def changed(self, item: Item, changes: int = 1) -> Item:
-        """Return a copy of `item` with `changes` places replaced, removed, doubled, swapped, nested or nudged."""
+        """Return a copy of `item` with this number of random changes.
+
+        A change replaces, removes, doubles, swaps or nests a part, or adds a number to an integer.
+        """
         for _ in range(changes):
             item = self._changed_once(item)
         return item
 
     def changed_bytes(self, data: bytes) -> bytes:
-        """A copy of `data` with a bit flipped, a part removed, doubled, overwritten or inserted, or its end cut off."""
+        """Return a copy of `data` with one random change.
+
+        The change flips a bit, removes, doubles or overwrites a part, inserts bytes, or cuts off the end.
+        """
         random = self._random
         if not data:
             return random.randbytes(random.randrange(20))
@@ -84,7 +90,7 @@ class Structures:
                 return data[:start] + random.choice((b"\x00", b"\xff")) * (end - start) + data[end:]
 
     def pieces(self, data: bytes) -> list[bytes]:
-        """Return `data` in one to four pieces, as a socket might deliver it."""
+        """Split `data` into one to four pieces, as a socket might deliver it."""
         cuts = sorted(self._random.randrange(len(data) + 1) for _ in range(self._random.randrange(4)))
         return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 

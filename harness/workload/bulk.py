@@ -1,8 +1,8 @@
-"""The fastest load that leaves a history: puts and gets in bulks (`Client.put_many`, `get_many`), a row for each.
+"""The fastest load that can still be audited: puts and gets in bulks (`Client.put_many`, `get_many`).
 
-In the history, an operation is called when the client takes it from the bulk, and it returns when the whole bulk
-returns, which is later than its true return. A recorded time that is too long can hide a violation, but never cause a
-false one. The revisions are exact, and the audit compares these too.
+The history has a row for each operation. As its call, the row has the time when the client takes the operation from the
+bulk; as its return, the time when the whole bulk returns, which is later than the true return. An interval that is too
+long can hide a violation, but never cause a false one. The revisions are exact, and the audit compares them too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Ended = PutResult | GetResult | OperationFailed | OutcomeUnknown
 
 
 class Bulks:
-    """One client's bulks of `size` operations. Each place in a bulk has a name of its own in the history."""
+    """One client's bulks of `size` operations. In the history, each place in a bulk has its own client name."""
 
     def __init__(
         self, writer: RunWriter, tally: Tally, *, seed: int, client: int, keys: Sequence[bytes], size: int
@@ -44,7 +44,7 @@ class Bulks:
                 await trio.sleep(_REFUSED_PAUSE_SECONDS)
 
     async def _perform(self, store: Client, workers: Sequence[Worker], patience_seconds: float) -> bool:
-        """Carry out and record one bulk. Returns whether any operation of it ended `ok`."""
+        """Carry out and record one bulk. Returns whether any of its operations ended `ok`."""
         op_ids: list[int] = []
         results: Sequence[Ended]
         begun = trio.current_time()
@@ -66,7 +66,7 @@ class Bulks:
     def _called(
         self, commands: Iterable[Put | Get], workers: Iterable[Worker], op_ids: list[int]
     ) -> Iterator[Put | Get]:
-        """Yield each command, and record its call at the moment when the client takes it up."""
+        """Yield each command, and record its call when the client takes it."""
         now_ns = self._writer.clock.now_ns
         for command, worker in zip(commands, workers, strict=True):
             op_ids.append(self._writer.call({"client": worker.client, **asked(command), "call_ns": now_ns()}))
@@ -86,7 +86,7 @@ class Bulks:
         self._tally.by_status[str(row["status"])] += 1
 
     def _chosen(self) -> list[bytes]:
-        """Choose the keys of one bulk, each once if there are enough: a client never has two writes of one key open."""
+        """Choose the keys of one bulk. If the run has enough keys, no key is chosen twice."""
         if len(self._keys) >= self._size:
             return self._random.sample(self._keys, self._size)
         return self._random.choices(self._keys, k=self._size)

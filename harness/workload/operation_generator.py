@@ -1,4 +1,4 @@
-"""Generates the operations of clients: a seeded stream over a few contended keys, every written value unique."""
+"""Generates the operations of clients: a seeded stream over a few contended keys. Every written value is unique."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.workload.read_modes import BY_ROUND, PlannedRead, ReadModes
 from kvstore import Command, Compare, CompareAndSet, Comparison, Delete, Get, Operation, Put, Range, Target, Txn
 
 KEYS_MAX = 10_000
-LOCAL_READ_SHARE = 0.2  # The share of local gets, if there are no read modes.
+LOCAL_READ_SHARE = 0.2  # The share of gets that are local if the stream has no read modes.
 _HOT_SHARE = 0.5  # Half of all operations go to a quarter of the keys, because contention finds bugs.
 _WEIGHTS = {"put": 30, "get": 38, "delete": 5, "cas": 15, "range": 4, "txn": 8}
 _KINDS, _CUMULATIVE = (
@@ -20,7 +20,7 @@ _KINDS, _CUMULATIVE = (
 
 
 def key_names(count: int) -> list[bytes]:
-    """The keys of a run. Two of them are awkward on purpose: not UTF-8, and text that looks like an encoding."""
+    """The keys of a run. Two keys are awkward on purpose: one is not UTF-8, the other begins with `base64:`."""
     keys = [f"key-{number:03d}".encode() for number in range(count)]
     for place, awkward in ((5, b"\xffkey-005"), (6, b"base64:key-006")):
         if place < count:
@@ -30,20 +30,21 @@ def key_names(count: int) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The record of a key that a client has seen last, and that a compare-and-set expects."""
+    """The newest record of a key that any client has seen. The next compare-and-set of the key expects it."""
 
     value: bytes
     mod_revision: int
 
 
 class View:
-    """The newest record of each key that a client has seen. A record may be stale; then a comparison with it fails, as
-    it should.
+    """The newest record of each key that any client of the run has seen.
+
+    A record may be stale; a comparison with it then fails, as it should.
     """
 
     def __init__(self) -> None:
         self._seen: dict[bytes, Seen] = {}
-        self.revision = 0  # The latest revision that a client has seen.
+        self.revision = 0  # The highest revision that any client has seen.
 
     def saw(self, key: bytes, value: bytes, mod_revision: int) -> None:
         self.revision = max(self.revision, mod_revision)
@@ -62,7 +63,7 @@ class View:
 class Planned:
     """One operation to carry out.
 
-    `mode`: how a read is requested, if the stream has read modes. `local_of`: without modes, the one member that
+    `mode`: how a read is requested, if the stream has read modes. `local_of`: without read modes, the member that
     answers a local read (an index, modulo the number of members); None: the read is not local.
     """
 
@@ -72,10 +73,10 @@ class Planned:
 
 
 class OperationSource:
-    """The operations of one worker. All choices depend on (seed, worker) alone, and expected values on `view`.
+    """The operations of one worker. They depend on (seed, worker) and, where they expect a record, on `view`.
 
-    `modes`: how its reads are requested; None: by a round, except for a fifth of the gets, which are local. `end`: its
-    listings show only keys before this one; None: all keys.
+    `modes`: how reads are requested; None: a fifth of the gets are local, and all other reads are linearizable by a
+    round of heartbeats. `end`: listings show only keys before this key; None: listings may show all keys.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class OperationSource:
         self._written = 0
 
     def next(self) -> Planned:
-        """The next operation of this worker."""
+        """Draw the next operation of this worker."""
         planned = self._next()
         if self._modes is not None and isinstance(planned.command, Get | Range):
             return Planned(planned.command, mode=self._modes.next(planned.command, self._modes_random))
@@ -118,7 +119,7 @@ class OperationSource:
                 return Planned(self._txn())
 
     def _compare_and_set(self) -> CompareAndSet:
-        """A compare-and-set by value, by revision, or if absent."""
+        """A compare-and-set that expects a value, a revision, or that the key is absent."""
         key, value = self._key(), self._value()
         seen = self._view.of(key)
         if seen is None or self._random.random() < 0.1:
@@ -126,7 +127,10 @@ class OperationSource:
         return CompareAndSet(key, value, seen.value if self._random.random() < 0.5 else seen.mod_revision)
 
     def _range(self) -> Range:
-        """A range between two keys or of a prefix; some are a later page of a listing that a client has begun."""
+        """A range between two keys, or of a prefix.
+
+        Some read at the newest revision that a client has seen, as the later pages of a listing do.
+        """
         random = self._random
         start, end = sorted((self._key(), self._key()))
         if random.random() < 0.15:
@@ -149,7 +153,10 @@ class OperationSource:
         return replace(listing, start=b"" if listing.start >= self._end else listing.start, end=self._end)
 
     def _txn(self) -> Txn:
-        """If comparisons of one or both keys hold, both change; otherwise both are read, or one of them changes."""
+        """A transaction that compares one or two keys. If the comparisons hold, it changes both keys.
+
+        Otherwise it reads both, or changes one and reads a range.
+        """
         first, second = self._key(), self._key()
         compares = [self._compare(first)]
         if self._random.random() < 0.2:
@@ -163,7 +170,7 @@ class OperationSource:
         return Txn(tuple(compares), tuple(success), failure)
 
     def _compare(self, key: bytes) -> Compare:
-        """A comparison, mostly for equality with the record last seen; some are for order or inequality."""
+        """A comparison: usually for equality with the newest record seen, and sometimes for inequality or order."""
         random, seen = self._random, self._view.of(key)
         if random.random() < 0.2:
             target = random.choice((Target.VERSION, Target.CREATE_REVISION, Target.MOD_REVISION))
@@ -180,7 +187,7 @@ class OperationSource:
         return self._keys[self._random.randrange(hot if self._random.random() < _HOT_SHARE else len(self._keys))]
 
     def _value(self) -> bytes:
-        """A value that is unique in the run: worker and number. A few are not UTF-8, or look like an encoding."""
+        """A value that is unique in the run: worker and number. A few are not UTF-8, or begin with `base64:`."""
         self._written += 1
         name = f"w{self._worker}-{self._written}".encode()
         if self._written % 41 == 0:

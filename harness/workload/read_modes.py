@@ -1,7 +1,8 @@
-"""How the clients of a run request their reads: a share of the gets and ranges per mode, the rest linearizable.
+"""How the clients of a run request their reads: each mode gets a share of the gets and ranges.
 
-The history records the consistency with which a read was *answered*, which may be stronger than the requested one: a
-`lease` read without a lease in force is linearizable, and a leader answers a `follower` read as one of its own.
+All other reads are linearizable by a round of heartbeats. The history records the consistency with which a read was
+*answered*, which may differ from the requested one: without a lease, the leader answers a `lease` read by a round, and
+a leader answers a `follower` or `bounded` read as a `linearizable` or `lease` read.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from harness.errors import BadInput
 from kvstore import Consistency, Get, Range
 
 _WORDS = ("lease", "follower", "bounded", "local")
-_USUAL_SHARE = 0.15  # The share of a mode that the option names without a share.
-# The first age is shorter than a heartbeat interval, the second shorter than an election, the third longer than both.
+_USUAL_SHARE = 0.15  # The share of a mode for which `--read-ways` gives no number.
+# The first age is shorter than a heartbeat interval, the second is shorter than an election, and the third is longer
+# than both.
 _AGES_MS = (20, 150, 1_000)
-# Of the `follower` and `bounded` reads, this share asks one member only, even if that member is cut off.
+# This share of the `follower` and `bounded` reads asks a single member, even if that member is cut off.
 _ON_ONE_MEMBER_SHARE = 0.6
 _ONE_PICKED_OF = 2**16
 
@@ -40,7 +42,9 @@ BY_ROUND = PlannedRead()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadModes:
-    """The shares of reads, from 0 to 1. `bounded` and `local` are for gets only: an old listing cannot be checked.
+    """The share of the reads for each mode, from 0 to 1.
+
+    A range is never `bounded` or `local`, because the audit cannot check an old listing; it is linearizable instead.
 
     >>> ReadModes.parse("lease=0.5,local=0.1")
     ReadModes(lease=0.5, follower=0.0, bounded=0.0, local=0.1)
@@ -58,7 +62,7 @@ class ReadModes:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `--read-ways`: `lease=0.2,local`, or `none`. Raises BadInput with the nearest name."""
+        """Parse `--read-ways`: for example `lease=0.2,local`, or `none`. A BadInput suggests the nearest name."""
         shares: dict[str, float] = {}
         for part in text.split(",") if text.strip() != "none" else ():
             word, _, share = part.strip().partition("=")
@@ -88,8 +92,8 @@ class ReadModes:
 
 
 USUAL_READ_MODES = ReadModes(lease=0.15, follower=0.15, bounded=0.1, local=0.1)
-"""Half of the reads are linearizable by a round, the most common case in production. The shares of the other modes are
-large enough for each to occur within seconds.
+"""Half of the reads are linearizable by a round of heartbeats, the most common case in production. The share of each
+other mode is large enough for the mode to occur within seconds.
 """
 
 LEADER_READS_ONLY = ReadModes()

@@ -1,7 +1,7 @@
-"""Watches that move between members, lease owners, lock owners, and users of ranges: recorded beside the other load.
+"""Workers that use the services, in addition to the other load: watches, leases, locks, and ranges.
 
-See docs/reference/specification.md#1010-rows-of-services. All keys of these workers begin with SERVICE_KEYS. The key of
-somebody who waits for a lock has no row, so no watch is about the keys of locks.
+See docs/reference/specification.md#1010-rows-of-services. All keys that these workers write begin with SERVICE_KEYS.
+No watch includes the keys of locks: a client that waits for a lock writes a key, and this write has no row.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from kvstore import (
 SERVICE_KEYS = b"svc/"
 _LEASES, _RANGES, _LOCKS = SERVICE_KEYS + b"lease/", SERVICE_KEYS + b"range/", SERVICE_KEYS + b"~lock/"
 _PATIENCE_SECONDS = 5.0
-_PAUSE_SECONDS = (0.02, 0.2)  # Between two things that a worker does.
+_PAUSE_SECONDS = (0.02, 0.2)  # The pause of a worker between two rounds of operations.
 _TTL_SECONDS = (1.0, 3.0)
 _LOCK_TTL_SECONDS, _LOCK_WAIT_SECONDS = 3.0, 10.0
 _LOCK_NAMES = 3
 _KEYS_OF_A_LEASE = 2
 _KEYS_OF_A_RANGE = 4
-_WATCH_SECONDS = (0.5, 5.0)  # How long a watch stays at a member.
+_WATCH_SECONDS = (0.5, 5.0)  # For how long a watch goes through one client.
 
 ResultT = TypeVar("ResultT")
 
@@ -59,7 +59,7 @@ class ServiceWorkers:
     tally: Tally
 
     async def run(self, until: float) -> None:
-        """Work until this time (trio time)."""
+        """Work until `until` (trio time)."""
         kinds: tuple[tuple[str, int, Callable[[int, Random, float], Awaitable[None]]], ...] = (
             ("watch", self.shares.watches, self._watch),
             ("lease", self.shares.leases, self._own_leases),
@@ -74,7 +74,7 @@ class ServiceWorkers:
     # -- watches
 
     async def _watch(self, number: int, random: Random, until: float) -> None:
-        """Follow one range of keys, each time through a client of its own, which asks another member first."""
+        """Watch one range of keys. The watch often moves to a new client, which first asks a random member."""
         recorder = WatchRecorder(self.writer, f"watch-{number}", _watched(number, self.keys))
         while trio.current_time() < until:
             first = random.randrange(len(self.endpoints))
@@ -86,7 +86,7 @@ class ServiceWorkers:
     # -- leases
 
     async def _own_leases(self, number: int, random: Random, until: float) -> None:
-        """Take leases with some keys, renew them for a while, and then revoke them or let them expire."""
+        """Again and again, obtain a lease with some keys, renew it a few times, and revoke it or let it expire."""
         async with Client(self.endpoints) as store:
             worker = Worker(store, f"lease-{number}", count())
             while trio.current_time() < until:
@@ -157,7 +157,7 @@ class ServiceWorkers:
     # -- locks
 
     async def _own_locks(self, number: int, random: Random, until: float) -> None:
-        """Obtain locks that others want too, and hold each of them for a moment."""
+        """Again and again, obtain a lock for which other workers contend, and hold it for a moment."""
         async with Client(self.endpoints) as store:
             worker = Worker(store, f"lock-{number}", count())
             while trio.current_time() < until:
@@ -190,7 +190,7 @@ class ServiceWorkers:
     # -- ranges, and reads at a revision
 
     async def _use_ranges(self, number: int, random: Random, until: float) -> None:
-        """Write some keys, read them as they were, and delete them as one range."""
+        """Again and again, write some keys, read keys at earlier revisions, and delete all written keys as a range."""
         async with Client(self.endpoints) as store:
             worker = Worker(store, f"range-{number}", count())
             written = count()
@@ -220,7 +220,7 @@ class ServiceWorkers:
         ask: Callable[[], Awaitable[ResultT]],
         output: Callable[[ResultT], Row],
     ) -> ResultT | None:
-        """Do one operation and record it with its outcome; returns its result, or None without one."""
+        """Carry out one operation and record it. Returns its result, or None if it did not end `ok`."""
         op_id = self._call(worker, row)
         try:
             result = await ask()
@@ -256,7 +256,7 @@ def _deleted(result: DeleteRangeResult) -> Row:
 
 
 def _watched(number: int, keys: Sequence[bytes]) -> WatchedKeys:
-    """What watch `number` is about: all keys but those of locks, a prefix, one key, or one kind of events."""
+    """Which changes watch `number` asks for: of all keys except those of locks, of a part of them, or of one kind."""
     keys = [key for key in keys if key < SERVICE_KEYS]
     key = keys[number % len(keys)]
     match number % 5:

@@ -1,4 +1,4 @@
-"""How many watches, lease owners, lock owners and users of ranges work beside the other clients of a run."""
+"""How many workers use watches, leases, locks and ranges, in addition to the other clients of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 from harness.errors import BadInput
 
 _WORDS = ("watches", "leases", "locks", "ranges")
-WORKERS_MAX = 1_000  # Of each kind. All of them run in the process of the harness.
+WORKERS_MAX = 1_000  # The limit per kind, because all workers run in the process of the harness.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class ServiceShares:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `--services`: `watches=100,leases=4,locks=4,ranges=2`, or `none`. Raises BadInput."""
+        """Parse `--services`: for example `watches=100,leases=4,locks=4,ranges=2`, or `none`. Raises BadInput."""
         numbers: dict[str, int] = {}
         for part in text.split(",") if text.strip() != "none" else ():
             word, _, number = part.strip().partition("=")

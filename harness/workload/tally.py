@@ -1,4 +1,4 @@
-"""The workers of a run, their names, and how many operations they have done."""
+"""The workers of a run: their names, and how many operations they have carried out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _RECENT_MAX = 64
 
 
 class Worker:
-    """One lane of a client. After an unknown outcome, the lane must take another name."""
+    """One lane of a client: a sequence of operations, one at a time.
+
+    After an unknown outcome, the lane must take another name.
+    """
 
     def __init__(self, store: Client, name: str, lives: Iterator[int]) -> None:
         self.store = store
@@ -22,7 +25,7 @@ class Worker:
 
     @property
     def client(self) -> str:
-        """The name in the field `client` of the lane's next row."""
+        """The value of the field `client` in the lane's next row."""
         return f"{self._name}.{self._life}"
 
     def begin_another_life(self) -> None:
@@ -31,7 +34,7 @@ class Worker:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts what the workers have done so far, for a display. Only the history is exact."""
+    """Approximate counts of the operations so far, for a display. The exact record is the history."""
 
     by_status: Counter[str] = field(default_factory=Counter)
     recent_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_MAX))

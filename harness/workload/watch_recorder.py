@@ -1,4 +1,4 @@
-"""Records what a watch delivers, in rows of a bounded number of events, of which each resumes the one before."""
+"""Records what a watch delivers, in rows with a bounded number of events. Each row continues the row before it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import trio
 from harness.recording.history import RunWriter, canonical_json, to_text
 from kvstore import Change, Client, Record, RevisionCompacted, StoreError
 
-EVENTS_PER_ROW_MAX = 1_000  # A row has some 150 KB then, which the readers of histories take in one piece.
-BOOKMARK_SECONDS = 0.5  # A watch that delivers nothing for so long is asked up to where it has delivered.
+EVENTS_PER_ROW_MAX = 1_000  # Such a row has some 150 KB, which readers of histories can hold in memory.
+# A watch that delivers nothing for this long is asked up to which revision it has delivered everything.
+BOOKMARK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedKeys:
-    """What a watch is about: the keys from `start` to before `end`. `only`: the kind of changes that it asks for.
+    """What a watch asks for: changes of the keys from `start` up to but not including `end`.
 
-    `previous`: whether it asks for the record before each change.
+    `only`: the one kind of changes that it asks for; None: both. `previous`: whether it also asks for the record before
+    each change.
     """
 
     start: bytes
@@ -30,16 +32,16 @@ class WatchedKeys:
 
 
 class WatchRecorder:
-    """One watch, which goes on where it stopped. If changes were lost to compaction, it begins anew."""
+    """One watch, which resumes where it stopped. If the changes after that were compacted away, it starts afresh."""
 
     def __init__(self, writer: RunWriter, name: str, watched: WatchedKeys) -> None:
         self._writer, self._name, self._watched = writer, name, watched
         self._lives: Iterator[int] = count()
         self._resumes: int | None = None
-        self._delivered = 0  # Everything up to this revision was delivered; 0 before the watch has begun.
+        self._delivered = 0  # All changes up to this revision were delivered; 0 before the watch has begun.
 
     async def follow(self, store: Client, leaves: float, patience_seconds: float) -> None:
-        """Watch through this client until `leaves` (trio time), or until the watch ends by itself."""
+        """Watch through `store` until `leaves` (trio time), or until the watch ends by itself."""
         while trio.current_time() < leaves:
             part = _Part(self._writer, self._row())
             ended = await self._record(part, store, leaves, patience_seconds)
@@ -61,7 +63,7 @@ class WatchRecorder:
         return {"client": f"{self._name}.{next(self._lives)}", "op": "watch", "request": canonical_json(request)}
 
     async def _record(self, part: _Part, store: Client, leaves: float, patience_seconds: float) -> str:
-        """Record one part; returns how it ended: full, cancelled, compacted or broken."""
+        """Record one row of the watch. Returns how it ended: `full`, `cancelled`, `compacted` or `broken`."""
         ended, begun = "cancelled", False
         try:
             async with store.watch(
@@ -102,7 +104,7 @@ class WatchRecorder:
 
 
 class _Part:
-    """A row of a watch that is being recorded."""
+    """The row of a watch that is being recorded."""
 
     def __init__(self, writer: RunWriter, row: dict[str, object]) -> None:
         self._writer = writer
@@ -118,11 +120,11 @@ class _Part:
         self.events += len(events)
 
     def bookmark(self, revision: int) -> None:
-        """Note that everything up to this revision was delivered."""
+        """Note that all changes up to this revision were delivered."""
         self._messages.append([self._writer.clock.now_ns(), revision, []])
 
     def finish(self, end: str) -> int:
-        """Write the row; returns its op_id."""
+        """Write the row. Returns its op_id."""
         answer = {"created_revision": self.created_revision, "messages": self._messages, "end": end}
         self._writer.end(
             self._op_id,

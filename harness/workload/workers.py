@@ -1,8 +1,8 @@
 """Concurrent clients that carry out the generated operations, and record every operation and its outcome.
 
-A client is one connection and one session. Each of its lanes (`in_flight`) does one operation after the other. A lane
-has a `client` name of its own, because a name in the history may have only one operation open at a time. So a client
-with many lanes pipelines.
+A client has one session and `in_flight` lanes. A lane carries out one operation after the other, so a client with
+several lanes pipelines its requests. Each lane has its own name in the field `client` of the history, because only one
+operation at a time may be open under a name.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from kvstore import (
     Result,
 )
 
-FINAL_CLIENT = "final"  # The client name of the final reads, after all faults are healed.
-PATIENCE_SECONDS = 5.0  # Longer than an election, so that most operations succeed by retries in spite of a fault.
-HASTE_SECONDS = 0.3  # Shorter than an election, so that some operations give up and the history has unknown outcomes.
+FINAL_CLIENT = "final"  # The client name of the final reads, after the end of all faults.
+PATIENCE_SECONDS = 5.0  # Longer than an election: most operations succeed by retries in spite of a fault.
+HASTE_SECONDS = 0.3  # Shorter than an election: some operations time out, so the history has unknown outcomes.
 HASTY_SHARE = 0.2
-_REFUSED_PAUSE_SECONDS = 0.02  # The pause after a `fail`: refusals arrive at once, and must not lead to a busy loop.
-# Every third worker regularly becomes a new client. Otherwise all clients could wait for the same leader that hangs,
-# and none would see a second leader at the same time.
+_REFUSED_PAUSE_SECONDS = 0.02  # The pause after a `fail`. Refusals arrive at once and would otherwise make a busy loop.
+# Every third client is often replaced by a new one, which looks for the leader afresh. Otherwise all clients could be
+# waiting for one leader that hangs, and none would see that there is a second leader.
 _RESTLESS_EVERY = 3
 _RESTLESS_SECONDS = (0.2, 1.0)
-_ONE_MEMBER_SECONDS = 0.5  # The time limit of a read that only one member may answer, because that member may be down.
+_ONE_MEMBER_SECONDS = 0.5  # The time limit of a read that asks a single member: this member may be down.
 
 
 @dataclass(slots=True, kw_only=True)
 class _Lane:
-    """A sequence of operations, which goes on when one client ends and another takes its place.
+    """A sequence of operations, which continues when a new client replaces the old one.
 
-    `due`: trio time of its next operation, if there is a rate.
+    `due`: the trio time of the next operation, if the load has a rate.
     """
 
     name: str
@@ -67,9 +67,10 @@ class _Lane:
 class Workload:
     """The load of a run: `clients` clients over `keys` keys, each with `in_flight` lanes.
 
-    `bulk`: if it is not 0, clients work in bulks of this size instead of lanes. `operations_per_second` 0: as fast as
-    the answers come. `hasty_share`: the share of operations that wait only for HASTE_SECONDS, and so may end unknown.
-    `read_modes`: how reads are requested, except in bulks. `services`: watches, leases and locks beside this load.
+    `bulk`: if it is not 0, clients use bulks of this size instead of lanes. `operations_per_second`: 0 means as fast as
+    the answers come. `hasty_share`: the share of operations that wait only for HASTE_SECONDS, and so may end `unknown`.
+    `read_modes`: how reads are requested, except in bulks. `services`: the workers for watches, leases, locks and
+    ranges, in addition to this load.
     """
 
     writer: RunWriter
@@ -91,7 +92,7 @@ class Workload:
         self._names = key_names(self.keys)
 
     async def run(self, seconds: float) -> None:
-        """Work for `seconds`; then every worker finishes the operation it is in."""
+        """Work for `seconds`; then every worker finishes its current operation."""
         until = trio.current_time() + seconds
         async with trio.open_nursery() as nursery:
             for number in range(self.clients):
@@ -108,9 +109,9 @@ class Workload:
                 nursery.start_soon(beside.run, until)
 
     async def read_everything(self) -> int:
-        """Read every key linearizably, recorded under the client `final`. Returns how many reads were answered.
+        """Read every key linearizably, as the client `final`. Returns how many reads were answered.
 
-        A lost write that no client happened to read shows here.
+        These reads reveal a lost write even if no other client has read its key.
         """
         answered_count = 0
         async with Client(self.endpoints) as store:
@@ -121,7 +122,7 @@ class Workload:
         return answered_count
 
     async def _work(self, number: int, until: float) -> None:
-        """Run one client after the other, with the same lanes."""
+        """Run client `number`. For every third number, a new client often takes over the lanes of the old one."""
         random = Random(f"stay {self.seed} {number}")
         lanes = [self._lane(number, place) for place in range(self.in_flight)]
         bulks = Bulks(self.writer, self.tally, seed=self.seed, client=number, keys=self._names, size=self.bulk)
@@ -136,7 +137,7 @@ class Workload:
                         nursery.start_soon(self._operate, lane, store, leaves)
 
     def _lane(self, number: int, place: int) -> _Lane:
-        """Make lane `place` of client `number`. If there is a rate, the lanes take turns."""
+        """Make lane `place` of client `number`. If the load has a rate, the lanes take turns."""
         turn = place * self.clients + number
         pace = 1 / self.operations_per_second if self.operations_per_second else 0.0
         return _Lane(
@@ -157,7 +158,7 @@ class Workload:
         return HASTE_SECONDS if random.random() < self.hasty_share else PATIENCE_SECONDS
 
     async def _operate(self, lane: _Lane, store: Client, leaves: float) -> None:
-        """Carry out one operation after the other until `leaves` (trio time), at the pace of a lane."""
+        """Carry out one operation of a lane after the other, at the lane's rate, until `leaves` (trio time)."""
         lanes = self.clients * self.in_flight
         pace = lanes / self.operations_per_second if self.operations_per_second else 0.0
         worker = Worker(store, lane.name, lane.lives)
@@ -167,13 +168,13 @@ class Workload:
                 lane.due = max(lane.due + pace, trio.current_time())
             row = await self._perform(worker, lane.source.next(), self._patience_seconds(lane.patience))
             if row["status"] == "unknown":
-                # The unknown operation stays open for ever, so the next operation needs another client name.
+                # In the history, the unknown operation stays open for ever, so the next one needs another client name.
                 worker.begin_another_life()
             elif row["status"] == "fail":
                 await trio.sleep(_REFUSED_PAUSE_SECONDS)
 
     async def _perform(self, worker: Worker, planned: Planned, patience_seconds: float) -> Row:
-        """Do one operation and record it with its outcome."""
+        """Carry out one operation and record it with its outcome."""
         clock = self.writer.clock
         called = clock.now_ns()
         op_id = self.writer.call({"client": worker.client, **asked(planned.command), "call_ns": called})
@@ -218,7 +219,7 @@ class Workload:
         )
 
     def _learn(self, planned: Planned, result: Result) -> None:
-        """Note the records in a result: the next compare-and-set of any worker expects them."""
+        """Note the records in a result, so that the next compare-and-set of any worker expects them."""
         command = planned.command
         match command:
             case Put(key, value):

@@ -1,6 +1,7 @@
 """Elections: votes, timers and campaigns. Raft §5.2, §5.4.1; pre-vote and stickiness: thesis §9.6, §4.2.3.
 
-Changes of role are decided in `raft.core.raft`; this file only counts votes and answers requests.
+This file runs the election timer, counts votes and answers requests for them. `raft.core.raft` decides all changes of
+role.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from raft.protocol.messages import PreVoteRequest, PreVoteResponse, VoteRequest,
 from raft.types import LogPosition
 
 LEADER_LOSS_SPREAD_NS = 5 * MILLISECOND_NS
-"""The maximum random delay (ns) of a campaign after the loss of the leader's connection. The delay separates members
-that would otherwise campaign at the same moment: the order by id and the priority may give them the same delay. Most of
-the other members notice the loss within this time."""
+"""The maximum random delay (ns) of a campaign after the loss of the leader's connections. The random delay separates
+members that would otherwise campaign at the same time, because of their ids and priorities. Most other members also
+notice the loss within this time."""
 
 RETRIES_PER_HEARTBEAT = 5
-"""A campaign after the loss of the leader's connections repeats its requests, because a member that still believes in
-the lost leader does not answer them. The first pause is a heartbeat interval divided by this number, usually 10 ms.
-Each further pause is twice as long."""
+"""A campaign after the loss of the leader's connections repeats its requests, because members that have not noticed the
+loss yet ignore them. The first pause is a heartbeat interval divided by this number, usually 10 ms. Each further pause
+is twice as long."""
 
 
 def drawn(random: Random, below: int) -> int:
-    """Return the same number as `random.randrange(below)`, with a third of its function calls: it runs at every
-    append."""
+    """Return the number that `random.randrange(below)` would return. Called at every append, so it makes only a third
+    of the function calls of `randrange`."""
     assert below > 0, below
     bits = below.bit_length()
     number = random.getrandbits(bits)
@@ -36,28 +37,30 @@ def drawn(random: Random, below: int) -> int:
 
 
 class Elections:
-    """One member's view of elections: its own campaign, its timer, and its answers to others."""
+    """The part of one member in elections: its own campaign, its timer, and its answers to other members."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self._votes: dict[str, bool] = {}
         self._own_vote_sequence: int | None = None  # The write that makes this candidate's vote for itself durable.
-        self._heard_leader_at: int | None = None  # Monotonic ns; the leader of any term.
-        self._is_leader_lost = False  # The leader's connections have ended, and no message of it arrived since.
-        self._leader_lost_at: int | None = None  # Monotonic ns: the last loss that was not ignored.
-        self._timeout_at: int | None = None  # Monotonic ns: the regular time-out, while `deadline` is earlier.
+        self._heard_leader_at: int | None = None  # Monotonic ns: the last message from a leader of any term.
+        self._is_leader_lost = False  # True if the leader's connections have ended since its last message.
+        self._leader_lost_at: int | None = None  # Monotonic ns: the last call of `leader_lost` that was not ignored.
+        # Monotonic ns: the regular time-out, while an early campaign has set `deadline` to an earlier time; else None.
+        self._timeout_at: int | None = None
         self._retry_ns = 0  # The pause before an early campaign asks for pre-votes again.
-        # Keeps promises that a restart has made this member forget.
+        # Until then this member keeps a promise that it may have made to a leader before a restart.
         self._silent_until = state.now + state.configuration.lease_ns
         self.deadline = state.now  # A single voter campaigns at once.
         if not state.is_alone:
             self.restart_timer()
-        # The leader that removed all other voters may still lead, and read by a lease that this member promised.
+        # An entry that may not be committed has made this member the only voter. The leader that removed the other
+        # voters may still lead, and may read by a lease that rests on this member's promise.
         elif state.configured_at > state.commit_index:
             self.deadline = self._silent_until
 
     def restart_timer(self) -> None:
-        """Restart the election timer. Each time-out is drawn again, so that split votes are rare (Raft §5.2)."""
+        """Restart the election timer with a newly drawn time-out, so that split votes are rare (Raft §5.2)."""
         config = self._state.config
         spread = drawn(self._state.random, config.campaign_latest_ns - config.election_timeout_min_ns)
         spread += self._promise_ns  # While the promise to the leader lasts, this member must not vote for itself.
@@ -65,18 +68,18 @@ class Elections:
         self._timeout_at = None
 
     def leader_heard(self) -> None:
-        """A message of this term's leader arrived."""
+        """A message from this term's leader arrived."""
         self._heard_leader_at = self._state.now
         self._is_leader_lost = False
         self.restart_timer()
 
     def leader_lost(self) -> bool:
-        """The connections with the leader have ended: campaign soon. False if this hint is ignored.
+        """The connections with the leader have ended, so the leader may be gone: campaign soon.
 
-        The hint may be wrong. The pre-vote (thesis §9.6) makes a wrong hint harmless: members that hear the leader
-        ignore the request. At most one hint counts per election time-out, so that a bad network causes few campaigns.
-        If leaders read by lease, every hint is ignored, because each member has promised its leader not to campaign for
-        a while.
+        This hint may be wrong. A wrong hint does no harm, because members that hear the leader ignore the pre-vote
+        request (thesis §9.6). At most one hint per election time-out counts, so that a bad network causes few
+        campaigns. If leaders read by lease, every hint is ignored, because each member has promised its leader not to
+        campaign for a while. Returns False if the hint was ignored.
         """
         state, config = self._state, self._state.config
         if not config.leader_loss_hint or state.configuration.lease_ns:
@@ -90,11 +93,11 @@ class Elections:
         return True
 
     def _order_delay_ns(self) -> int:
-        """One heartbeat interval for each electable voter with a smaller id, so that the voters campaign one after the
-        other.
+        """One heartbeat interval for each voter with a smaller id, except the lost leader. So the voters campaign one
+        after the other.
 
-        A member knows only its own election priority. With the highest priority it waits a quarter as long per voter,
-        just as it draws its time-outs from the first quarter (`RaftConfig.campaign_latest_ns`).
+        A member knows only its own election priority. A member with the highest priority waits a quarter of the
+        interval per voter, just as it draws its time-outs from the first quarter (`RaftConfig.campaign_latest_ns`).
         """
         state = self._state
         rank = sum(voter < state.node_id for voter in state.voting_peer_ids if voter != state.leader_id)
@@ -106,14 +109,16 @@ class Elections:
 
     @property
     def campaigns_early(self) -> bool:
-        """True while the loss of the leader's connections is the only reason to campaign."""
+        """True while the loss of the leader's connections is the only reason to campaign: the regular time-out is not
+        over."""
         return self._timeout_at is not None and self._state.now < self._timeout_at
 
     def keeps_a_promise(self) -> bool:
-        """True if the timer went off before the promise to a leader ends; then the timer is set to that end.
+        """Return True if the timer went off while the promise to a leader holds. Then also set the timer to the end of
+        the promise.
 
-        Until then this member must not vote for itself. The promise can end after the timer goes off: the message that
-        restarted the timer may also have brought the configuration with the promise.
+        While the promise holds, this member must not vote for itself. The promise can outlast the timer, because one
+        message may first restart the timer and then bring the configuration with the promise.
         """
         if self._heard_leader_at is None or not self._is_bound:
             return False
@@ -132,12 +137,14 @@ class Elections:
         return self._state.now - self._heard_leader_at < self._promise_ns
 
     def ignores(self, request: PreVoteRequest | VoteRequest, *, leads: bool) -> bool:
-        """True if a request for votes, and the term in it, must be ignored because a leader is heard.
+        """True if a request for votes must be ignored, together with its term, because a leader is heard.
 
-        Where leaders read by lease, the request is also ignored for the length of the promise, counted from the last
-        message of a leader and from the start of this member: a leader may have been heard before the start. A leader
-        that requests a campaign has given up its lease. So all promises to it end, except those that a member may have
-        forgotten in a restart.
+        If leaders read by lease, the request is also ignored while this member's promise holds: for `lease_ns` after
+        the last message from a leader, and for `lease_ns` after this member's start, because it may have heard a leader
+        before the start.
+
+        A leader that requests a campaign (`transfer`) has given up its lease, so the request ends every promise. The
+        exception is a promise from before a restart, because that promise may have been given to another leader.
         """
         state = self._state
         if state.now < self._silent_until:
@@ -148,7 +155,7 @@ class Elections:
 
     @property
     def _promise_ns(self) -> int:
-        """How long requests for votes are ignored after a leader was heard."""
+        """How long (ns) this member ignores requests for votes after it has heard a leader."""
         own_ns, lease_ns = self._state.config.election_timeout_min_ns, self._state.configuration.lease_ns
         return own_ns if own_ns > lease_ns else lease_ns
 
@@ -162,10 +169,10 @@ class Elections:
     # This member's campaign
 
     def ask_for_pre_votes(self) -> Tally:
-        """Ask whether a majority would vote for us in the next term. This changes no term.
+        """Ask whether a majority would vote for us in the next term. No member changes its term because of this.
 
-        The requests leave once the log tail is durable. A campaign that the loss of a connection began asks again soon,
-        because the others may notice the loss a moment later.
+        The requests leave once the end of our log is durable. A campaign after the loss of the leader's connections
+        asks again soon, because other members may notice the loss a moment later.
         """
         state, last = self._state, self._state.log.last_position
         if self.campaigns_early:
@@ -178,10 +185,10 @@ class Elections:
         return self.count_vote(state.node_id, granted=True)
 
     def ask_for_votes(self, *, transfer: bool) -> None:
-        """Ask for votes (Raft §5.2). The term, this candidate's vote for itself and the log tail are durable before a
-        request leaves or that vote counts.
+        """Ask for votes (Raft §5.2). The term, this candidate's vote for itself and the end of its log must be durable
+        before a request leaves, and before its own vote counts.
 
-        `transfer`: the leader itself wants this campaign, so members that hear the leader answer, too (thesis §4.2.3).
+        `transfer`: the leader itself wants this campaign, so even members that hear the leader answer (thesis §4.2.3).
         """
         state, last = self._state, self._state.log.last_position
         self._begin()
@@ -193,8 +200,8 @@ class Elections:
     def count_vote(self, peer_id: str, *, granted: bool) -> Tally:
         """Count one answer to the campaign under way.
 
-        A second answer of the same member changes nothing. The answer of a non-voter changes nothing either, even if
-        the non-voter is this member itself.
+        A second answer from the same member does not count, nor does an answer from a non-voter, which may be this
+        member itself.
         """
         self._votes.setdefault(peer_id, granted)
         return self._state.quorum.tally(self._votes)
@@ -208,7 +215,7 @@ class Elections:
         if sequence is None or sequence > self._state.writes.durable_sequence:
             return self._state.quorum.tally(self._votes)
         self._own_vote_sequence = None
-        self.restart_timer()  # The requests leave now.
+        self.restart_timer()  # The requests leave only now.
         return self.count_vote(self._state.node_id, granted=True)
 
     @property
@@ -217,7 +224,7 @@ class Elections:
         return self._own_vote_sequence is not None
 
     def end_campaign(self) -> None:
-        """The campaign is won, lost or given up: no request of it leaves any more, and no answer counts."""
+        """End the campaign, which was won, lost or given up: drop its votes and its waiting requests."""
         self._votes.clear()
         self._own_vote_sequence = None
         self._state.outbox.drop_campaign()
@@ -236,11 +243,11 @@ class Elections:
     # Answers to others
 
     def answer_pre_vote(self, peer_id: str, request: PreVoteRequest) -> None:
-        """Grant if a real vote could be granted in `next_term`. The answer changes no state of this member, not even
-        the timer.
+        """Grant the pre-vote if we could vote for the candidate in `next_term`. The answer changes no state of this
+        member, not even the timer.
 
-        Every member that is asked answers, and the candidate's configuration decides whose answer counts. Our own
-        configuration may be older: it may not show yet that we vote, or that the candidate is a voter (thesis §4.2.2).
+        We answer even if we or the candidate are no voters in our own configuration, because it may be older than the
+        candidate's. The candidate's configuration decides whose answers count (thesis §4.2.2).
         """
         state = self._state
         granted = request.next_term > state.term and self._is_up_to_date(request)
@@ -249,7 +256,8 @@ class Elections:
         state.send(peer_id, PreVoteResponse(term=state.term, next_term=request.next_term, granted=granted))
 
     def answer_vote(self, peer_id: str, request: VoteRequest) -> None:
-        """Raft Figure 2, RequestVote: at most one vote per term, only for a log at least as complete as ours."""
+        """Answer a RequestVote (Raft Figure 2): at most one vote per term, and none for a log less complete than
+        ours."""
         state = self._state
         assert request.term == state.term, (request, state.term)
         if state.voted_for not in (None, peer_id):
@@ -269,7 +277,8 @@ class Elections:
         state.send(peer_id, VoteResponse(term=state.term, granted=False))
 
     def _is_up_to_date(self, request: PreVoteRequest | VoteRequest) -> bool:
-        """Raft §5.4.1: the log with the later last term is more up to date; with equal terms, the longer log."""
+        """True if the candidate's log is at least as up to date as ours. The log with the later last term is more up to
+        date; if the last terms are equal, the longer log is (Raft §5.4.1)."""
         ours = self._state.log.last_position
         theirs = LogPosition(request.last_index, request.last_term)
         return (theirs.term, theirs.index) >= (ours.term, ours.index)

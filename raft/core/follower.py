@@ -15,15 +15,15 @@ from raft.types import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, LogPosition, Role
 
 
 class Follower:
-    """Handles appends, heartbeats and snapshots of the leader of the current term."""
+    """Handles appends, heartbeats and snapshots from the leader of the current term."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
         self.leader_commit_index = 0
-        """The highest leaderCommit received (Raft Figure 2), even if the log here does not reach it yet."""
+        """The highest leaderCommit received (Raft Figure 2), even if our log does not reach it yet."""
 
     def on_append(self, leader_id: str, message: AppendEntries) -> None:
-        """Append the entries for which there is room, raise the marks, and answer."""
+        """Append as many entries as there is room for, raise the marks, and answer."""
         state = self._state
         if message.commit_index > self.leader_commit_index:
             self.leader_commit_index = message.commit_index
@@ -31,7 +31,7 @@ class Follower:
         if message.prev_index > state.commit_index and ours != message.prev_term:
             self._reject(leader_id, message)
             return
-        # At or below the high-water mark everything equals the leader's log (Raft §5.4, leader completeness).
+        # Up to the high-water mark our log equals the leader's log (Raft §5.4, leader completeness).
         assert ours in (None, message.prev_term), (message.prev_index, message.prev_term, ours)
         proven_index = self._take(message)
         if proven_index > state.leader_match_index:
@@ -77,10 +77,10 @@ class Follower:
         self._send_rejection(peer_id, rejected_index, LogPosition(0, 0), read_counter=0)
 
     def _take(self, message: AppendEntries) -> int:
-        """Append the new entries and return the last index up to which this log is proven to equal the leader's.
+        """Append the new entries. Return the index up to which this log is now known to equal the leader's.
 
-        Only an entry with a *different* term cuts the log (Raft §5.3, step 3). So a delayed or duplicated append never
-        cuts entries that match.
+        The log is cut only at an entry whose term *differs* from the leader's (Raft §5.3, step 3). So a delayed or
+        duplicated append never cuts entries that match.
         """
         state = self._state
         new = self._without_held(message.entries)
@@ -106,13 +106,14 @@ class Follower:
         return ()
 
     def _that_fit(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """The first entries, as many as the bound of the tail above `last_applied` allows; the leader sends the rest
-        again.
+        """Return the first of `entries`, as many as `unapplied_bytes_max` allows. The leader sends the rest again.
 
-        The bound applies only while *committed* entries wait to be applied, because applying them makes room. A tail
-        that waits for its commit is bounded by the leader's `uncommitted_bytes_max`; refusing entries there could
-        refuse the very entry that would commit the tail. On a full disk no commands are taken: the remaining space is
-        for votes and new leaders.
+        The bound applies only while *committed* entries wait to be applied, because applying them makes room. While
+        none waits, the leader's `uncommitted_bytes_max` bounds the entries. Refusing an entry then could stop all
+        progress, because it may be the entry whose commit would commit all earlier ones.
+
+        A full disk takes no entry with commands, and none after it: the remaining space is for votes and for the first
+        entries of new leaders.
         """
         state = self._state
         if state.log.is_disk_full:
@@ -125,7 +126,8 @@ class Follower:
         return entries
 
     def _reject(self, leader_id: str, message: AppendEntries) -> None:
-        """Raft §5.3: the hint is the last position that can still match, so that each round skips a whole term."""
+        """Reject the append, with the last position at which the logs can still match as a hint. So each rejection
+        skips a whole term (Raft §5.3)."""
         state = self._state
         hint_index = max(state.log.last_at_most(message.prev_index, message.prev_term), state.commit_index)
         hint_term = state.log.term_at(hint_index)

@@ -1,8 +1,9 @@
-"""Reads on a member that does not lead: linearizable, by a read index from the leader, or of bounded staleness.
+"""Reads on a member that does not lead: linearizable reads at a read index from the leader, and bounded staleness.
 
-One request is under way at a time, for all reads that waited when it was sent; later reads share the next request. So
-the leader's work does not grow with the reads of its followers. A lost request is sent again. Without a leader the
-reads fail.
+A read of bounded staleness needs no read index if this member can prove that its state is young enough. All other reads
+wait for a read index. One request for a read index is under way at a time, for all reads that waited when it was sent;
+later reads share the next request. So the leader's work does not grow with the number of reads on its followers. A lost
+request is sent again. If no leader is known, the waiting reads fail.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from raft.protocol.messages import ReadIndexRequest
 from raft.types import ReadMode
 
 PendingRead = tuple[int, int | None]
-"""(ticket, age): the maximum age (ns) of the state for a read of bounded staleness, None for a linearizable read."""
+"""(ticket, maximum age of the state in ns). The age is None for a linearizable read."""
 
 
 @dataclass(slots=True)
@@ -24,28 +25,29 @@ class _PendingRequest:
     number: int
     leader_id: str
     term: int
-    requested_at: int  # Monotonic ns: when it was first sent.
-    sent_at: int  # Monotonic ns: when it was last sent.
+    requested_at: int  # Monotonic ns: when the request was first sent.
+    sent_at: int  # Monotonic ns: when the request was last sent.
     reads: list[PendingRead]
 
 
 class ReadIndexClient:
-    """The requests of one member for read indexes, over all its terms. The core calls `advance` when `has_work`."""
+    """The reads of one member that wait for a read index, over all terms. The core calls `advance` if `has_work`."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        # An earlier life used other numbers, so late answers to its requests are ignored.
+        # Numbers start at the clock, so they differ from those of an earlier life, and late answers to that life's
+        # requests are ignored.
         self._last_number = state.now
         self.count = 0  # The number of open reads.
         self._waiting: list[PendingRead] = []
-        self._is_new = False  # A read or a response has arrived since `advance`.
+        self._is_new = False  # True if a read or a response has arrived since the last `advance`.
         self._request: _PendingRequest | None = None
         self._answered: deque[tuple[int, list[PendingRead]]] = deque()  # (read_index, reads)
 
     def add(self, ticket: int, staleness_ns_max: int | None) -> None:
-        """Take a read: linearizable (None), or of bounded staleness, with the maximum age (ns) of the state.
+        """Take a read. `staleness_ns_max`: the maximum age (ns) of the state, or None for a linearizable read.
 
-        Raises Busy at the bound, and NotLeader for a linearizable read without a known leader.
+        Raises Busy if too many reads are open. Raises NotLeader for a linearizable read if no leader is known.
         """
         state = self._state
         if self.count >= state.config.reads_pending_max:
@@ -87,7 +89,8 @@ class ReadIndexClient:
             self._send_request(request)
 
     def take_waiting(self) -> list[PendingRead]:
-        """On a new leader: remove and return the reads without a read index; the leader serves them itself."""
+        """Remove and return the reads that have no read index yet. This member has become the leader and serves them
+        without a request."""
         self._is_new = False
         self._serve()
         reads = (self._request.reads if self._request is not None else []) + self._waiting
@@ -96,7 +99,7 @@ class ReadIndexClient:
         return reads
 
     def on_response(self, number: int, read_index: int) -> None:
-        """The leader of this term has sent a read index. A response to an older request is ignored."""
+        """The leader has sent a read index. A response to an older request is ignored."""
         request = self._request
         if request is None or request.number != number or self._is_void(request):
             return

@@ -1,7 +1,7 @@
 """The role of the leader: Raft Figure 2, "Rules for Servers: Leaders". One `Leader` lasts one term.
 
-An event sends nothing itself: `send_pending` runs once per `take_ready` and sends everything that has gathered. So many
-proposals leave as one append, and many reads share one round.
+Most events send nothing themselves: `send_pending` runs once per `take_ready` and sends what has gathered. In this way
+many proposals leave in one append, and many reads share one round.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from raft.types import (
 )
 
 DISK_SILENCES_MAX = 5
-"""The number of election time-outs after which a leader counts its own disk as lost, if committed entries are not
-durable on it and it makes no progress. A shorter silence may just mean a slow disk."""
+"""A leader steps down if its disk lacks committed entries and makes no progress for this number of election time-outs.
+A shorter pause may just mean a slow disk."""
 
 
 class Leader:
@@ -49,7 +49,8 @@ class Leader:
         self._mark_delay_ns = mark_delay_ns
         self._leader_time_base = state.greatest_leader_time(up_to=state.log.last_index)
         self._elected_at = state.now
-        self._disk_heard_at = state.now  # When the disk last made progress, or held everything committed. Monotonic ns.
+        # Monotonic ns: when the disk last made progress or had all committed entries.
+        self._disk_heard_at = state.now
         self._durable_index = state.log.durable_index
         self._own_first_index = state.log.last_index + 1
         self.membership = MembershipChanger(state, own_first_index=self._own_first_index)
@@ -58,31 +59,32 @@ class Leader:
         self._preferred_quorum = PreferredQuorum(mark_delay_ns)
         self.lease = Lease(state)
         self.transfer = LeadershipTransfer(state, self.peers, self.lease)
-        self.has_pending_sends = True  # An event may have made a message due.
-        # The next peer usually gets the same message, which is then encoded only once.
+        self.has_pending_sends = True  # True if `send_pending` may have something to do.
+        # The next peer usually gets the same message object, so that the message is encoded only once.
         self._last_append: AppendEntries | None = None
         self._last_append_bytes = 0
-        # Monotonic ns; set while an idle peer may have an old high-water mark.
+        # Monotonic ns: when to send the new high-water mark to idle peers; None if that is not needed.
         self._commit_update_due_at: int | None = None
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
-        self._quorum_deadline = state.now + state.config.election_timeout_max_ns  # Or later: see has_lost_its_quorum.
+        # Monotonic ns. The true deadline may be later; `has_lost_its_quorum` computes it when this one has passed.
+        self._quorum_deadline = state.now + state.config.election_timeout_max_ns
         self.due_at = self._heartbeat_deadline
-        """When `tick` may have work, or the check of the quorum or of the disk is due (monotonic ns).
+        """The time (monotonic ns) of the next `tick` that may have something to do.
 
-        This time is never later than any of the deadlines. It may be earlier, because the next tick notices a deadline
-        that has moved or no longer exists.
+        It is never later than a deadline. It may be too early: only `tick` corrects it after a deadline has moved to a
+        later time or no longer exists.
         """
         self.alarm_at = self.due_at
-        """Like `due_at`, but without a commit update that is no longer needed, because an append has carried the new
-        high-water mark. A host that sleeps until `alarm_at` is not woken for nothing."""
-        # The commit of this entry also commits all earlier ones (thesis §6.4).
+        """Like `due_at`, but corrected as soon as no peer needs a commit update any more, because an append has carried
+        the new high-water mark. A host that sleeps until `alarm_at` is not woken for nothing."""
+        # When this entry commits, all earlier entries commit, too (thesis §6.4).
         self._append(EntryKind.NO_OP, encode_batch(self.leader_time_now(), ()))
 
     # Time
 
     def leader_time_now(self) -> int:
-        """The greatest leader_time in the log at the election, plus the time that has passed since then on this
-        leader's monotonic clock.
+        """The greatest leader_time that the log had at the election, plus the time since the election by this leader's
+        monotonic clock.
 
         See docs/reference/specification.md#812-leader-time.
         """
@@ -97,10 +99,10 @@ class Leader:
 
     @property
     def has_lost_its_quorum(self) -> bool:
-        """True if no majority was heard within an election time-out: this leader must step down (thesis §6.2).
+        """True if no majority was heard within an election time-out, so that this leader must step down (thesis §6.2).
 
-        The times at which peers were heard only rise, and so does their median. So the median is not computed again
-        before the last computed deadline.
+        The times at which peers were heard only rise. So the deadline only rises as well, and need not be computed
+        again before the last computed one has passed.
         """
         if self._state.now < self._quorum_deadline:
             return False
@@ -110,8 +112,8 @@ class Leader:
     def has_lost_its_disk(self) -> bool:
         """True if committed entries do not become durable here, so that they are not applied and no client is answered.
 
-        Called at every heartbeat at least. Heartbeats need no disk: without this check no other leader would be
-        elected.
+        Called at least once per heartbeat interval. Such a leader still sends heartbeats, which need no disk, so
+        without this check no other leader would be elected.
         """
         state, durable_index = self._state, self._state.writes.durable_index
         if self._durable_index != durable_index or state.commit_index <= durable_index:
@@ -139,7 +141,8 @@ class Leader:
         return min(self._heartbeat_deadline, self._quorum_deadline, self._preferred_quorum.over_at)
 
     def _heartbeat(self) -> None:
-        """Send a heartbeat to each peer; the answers reveal lost messages."""
+        """Send a heartbeat to each peer. If the peer's position has not moved since the last heartbeat, check whether
+        entries in flight were lost."""
         state = self._state
         self._heartbeat_deadline = state.now + state.config.heartbeat_interval_ns
         if self.membership.departing:
@@ -157,9 +160,9 @@ class Leader:
             if not peer.heartbeat():
                 continue
             if state.log.term_at(peer.next_index - 1) is None:
-                peer.probe_again()  # The log was compacted past the entries in flight.
+                peer.probe_again()  # The entries in flight have been compacted away.
             else:
-                # The peer rejects this if the entries in flight were lost.
+                # If the entries in flight were lost, the peer rejects this append.
                 self._send_append(peer_id, peer.next_index - 1, ())
         self.has_pending_sends = True
 
@@ -173,7 +176,7 @@ class Leader:
     def _quorum_value(self, own: int, of_peers: list[int]) -> int:
         """The value that a majority of each half has reached; `of_peers` is in the order of `peers`.
 
-        The halves name members by position instead of id, so that no map by id is built per event.
+        `membership.halves` names members by position, not by id. So no map from ids to values is built per event.
         """
         positions, halves = [own, *of_peers], self.membership.halves
         if halves is None:
@@ -183,7 +186,7 @@ class Leader:
     # Proposals and reads
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
-        """Put one entry at the end of the log (Raft §5.3). Raises Busy or TooLarge; then nothing has changed."""
+        """Put one entry at the end of the log (Raft §5.3). Raises Busy or TooLarge before anything has changed."""
         state, limit = self._state, self._state.config.uncommitted_bytes_max
         if self.transfer.current is not None:
             raise TransferUnderWay(self.transfer.current.peer_id)
@@ -195,7 +198,7 @@ class Leader:
         return self._append(kind, payload)
 
     def propose_change(self, change: MembershipChange) -> LogPosition:
-        """Put the first configuration of `change` into the log; it is in force at once. Raises ChangeRefused, Busy."""
+        """Append the first configuration of `change`, which is in force at once. Raises ChangeRefused, Busy."""
         configuration = self.membership.prepared(change)
         position = self.propose(EntryKind.CONFIGURATION, configuration.encode())
         self._configuration_appended()
@@ -206,13 +209,16 @@ class Leader:
         self._update_quorum_deadline()
 
     def request_read(self, ticket: int, *, by_lease: bool = False) -> None:
-        """Take a read. It is served by lease if `by_lease` and the lease holds, else in a round. Raises Busy at the
-        bound."""
+        """Take a read. If `by_lease` and the lease holds, the read is served by lease, otherwise after a round.
+
+        Raises Busy if too many reads are open.
+        """
         self.reads.add(ticket, by_lease=by_lease)
         self.has_pending_sends = True
 
     def on_read_index_request(self, peer_id: str, message: ReadIndexRequest) -> None:
-        """Another member requests a read index; the response leaves once the index is certain."""
+        """Another member requests a read index. The response leaves after a round, or without one if the lease
+        holds."""
         self.reads.requests[peer_id] = message.number
         self.has_pending_sends = True
 
@@ -227,7 +233,7 @@ class Leader:
     # Answers
 
     def on_accepted(self, peer_id: str, message: AppendAccepted) -> None:
-        """The peer holds the log up to `match_index` durably: the high-water mark may rise."""
+        """The peer's log is durable up to `match_index`, so the high-water mark may rise."""
         log = self._state.log
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.priority = message.priority
@@ -242,20 +248,21 @@ class Leader:
         self.advance_commit()
 
     def on_rejected(self, peer_id: str, message: AppendRejected) -> None:
-        """Go on after our last position that is not after the hint and whose term is not above the hint's term."""
+        """Send again from the last place at which the logs can still match: our last entry at or before the hint whose
+        term is not above the hint's term."""
         peer = self._hear(peer_id, message.last_applied, message.read_counter)
         peer.rejected(message.rejected_index, self._state.log.last_at_most(message.hint_index, message.hint_term) + 1)
         self.has_pending_sends = True
         self.advance_commit()
 
     def on_snapshot_progress(self, peer_id: str, message: InstallSnapshotProgress) -> None:
-        """A peer received part of a snapshot; the node itself carries out the transfer."""
+        """A peer has received part of a snapshot. The node, not the core, carries out the transfer."""
         self._hear(peer_id, message.last_applied, read_counter=0)
         self.has_pending_sends = True
         self._state.outbox.ready.snapshot_progress.append((peer_id, message))
 
     def probe_again(self, peer_id: str, *, paused: bool) -> None:
-        """The connection of a peer or its snapshot transfer was lost."""
+        """The connection to a peer was lost, or a snapshot transfer to it was given up."""
         peer = self.peers.get(peer_id)
         if peer is not None:
             peer.probe_again(paused=paused)
@@ -273,7 +280,7 @@ class Leader:
     def _may_send_to(self, peer: Progress) -> bool:
         """True if `send_pending` may have a message for this peer.
 
-        False after the last answer to a lone put, so that this answer costs no turn.
+        After the last answer to a lone put the result is False, so that this answer causes no call of `send_pending`.
         """
         if peer.next_index <= self._state.log.last_index or peer.state is not PeerState.REPLICATE:
             return True
@@ -282,18 +289,18 @@ class Leader:
     # Marks
 
     def advance_commit(self) -> None:
-        """Commit, raise the low-water mark and confirm reads. Called when the position of a member, this one included,
-        may have risen.
+        """Commit, raise the low-water mark, and confirm reads. Called when the position of any member, including this
+        leader, may have risen.
 
-        The commit index is the majority median of *durable* positions, if that entry is of this term (Raft §5.4.2,
-        Figure 8).
+        The commit index rises to the highest *durable* position of a majority, if the entry there is of this term
+        (Raft §5.4.2, Figure 8).
         """
         state = self._state
         if state.commit_index < state.log.last_index:
             agreed = self._quorum_value(state.writes.durable_index, [peer.match_index for peer in self.peers.values()])
             if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
                 state.commit_to(agreed)
-                self.has_pending_sends = True  # Peers must learn the new mark, and a read round may begin.
+                self.has_pending_sends = True  # Peers must receive the new mark, and a read round may begin.
         if self.reads.under_way:
             self._confirm_reads()
         if self.membership.is_under_way and (left := self.membership.next_step()) is not None:
@@ -302,10 +309,10 @@ class Leader:
         self.applied()
 
     def applied(self) -> None:
-        """Raise the low-water mark. This part of `advance_commit` is enough if nothing but `last_applied` may have
-        risen.
+        """Raise the low-water mark: the part of `advance_commit` that is needed after `last_applied` alone has risen.
 
-        The mark is the minimum over all members, once each has reported to this leader.
+        Each member has both applied and synced the log up to some index. The mark is the lowest of these indexes. It
+        rises only after every member has reported to this leader.
 
         See docs/reference/specification.md#64-low-water-mark.
         """
@@ -322,13 +329,14 @@ class Leader:
                 return
             applied = peer.last_applied if peer.last_applied < peer.match_index else peer.match_index
             if applied <= floor:
-                return  # The usual case: this peer has not yet reported the newest entries as applied.
+                return  # The usual case: this peer has not reported yet that it has applied the newest entries.
             mark = applied if applied < mark else mark
         state.raise_low_watermark(mark)
 
     @property
     def has_applied_in_its_term(self) -> bool:
-        """True if this leader has applied an entry of its own term, and so all that was committed before its term."""
+        """True if this leader has applied an entry of its own term. Then it has applied everything that was committed
+        in earlier terms."""
         return self._state.last_applied >= self._own_first_index
 
     @property
@@ -349,7 +357,7 @@ class Leader:
             self._state.send(peer_id, ReadIndexResponse(term=term, number=number, read_index=read_index))
 
     def _serve_reads(self) -> None:
-        """Serve reads by lease while the lease holds; serve all others in rounds."""
+        """If the lease holds, serve by lease the reads that allow it. Serve all other reads in rounds."""
         reads, state = self.reads, self._state
         if (reads.by_lease or reads.requests) and self._lease_holds():
             state.staleness.record_proof(state.now, state.commit_index)
@@ -359,7 +367,7 @@ class Leader:
             self._begin_read_round()
 
     def _lease_holds(self) -> bool:
-        """True if no leadership transfer is under way and the promises of a majority hold."""
+        """True if no leadership transfer is under way and the promises of a majority are still in force."""
         if not self.lease.is_wanted or self.transfer.current is not None:
             return False
         answered = self._quorum_value(self.reads.counter, self.lease.counters(self.peers.values()))
@@ -368,7 +376,8 @@ class Leader:
     # Sending
 
     def send_pending(self) -> None:
-        """Send what each peer's window allows, begin a read round if one is wanted, send commit updates when due."""
+        """Send what each peer's window allows and the commit updates that are due. Begin a read round if one is
+        needed."""
         self.has_pending_sends = False
         if (self.reads.count or self.reads.requests) and self.reads.is_wanted and self._has_committed_in_its_term:
             self._serve_reads()
@@ -388,12 +397,13 @@ class Leader:
                     state.outbox.ready.reads_ready_by_mode += [(ticket, mode) for ticket in tickets]
 
     def _send_commit_updates(self) -> None:
-        """Send an empty append to each idle peer with an old high-water mark, if no append with entries carried the new
-        one in time."""
+        """Send an empty append to each idle peer that has an old high-water mark. First wait up to `mark_delay_ns` for
+        an append with entries that carries the new mark."""
         state = self._state
         waiting: list[str] = []
         for peer_id, peer in self.peers.items():
-            # A heartbeat would raise the peer's mark. A peer behind our log waits for a snapshot.
+            # A heartbeat can raise the peer's mark only up to its match index. If our log no longer reaches back to
+            # that index, the peer must get a snapshot instead.
             if (
                 peer.commit_sent < min(state.commit_index, peer.match_index)
                 and peer.is_idle
@@ -414,8 +424,8 @@ class Leader:
                 self._send_heartbeat(peer_id)
 
     def _begin_read_round(self, *, is_heartbeat: bool = False) -> None:
-        """Begin a round. An entry of this term is committed already: before, the mark could be too low (thesis
-        §6.4)."""
+        """Begin a round. The caller has made sure that an entry of this term is committed: until then the high-water
+        mark of a new leader may be too low (thesis §6.4)."""
         is_lone = self.reads.is_lone and not is_heartbeat
         counter = self.reads.begin_round(self._state.commit_index, self._state.now)
         self.lease.sent(counter)
@@ -426,8 +436,8 @@ class Leader:
             self._confirm_reads()  # A single voter is its own majority.
 
     def _begin_lease_round(self) -> None:
-        """Begin a round for the lease. A response proves that the peer acknowledged this leader after the round began,
-        and the lease counts from that time."""
+        """Begin a round that renews the lease. The lease counts from the start of the round, because each answer proves
+        that the peer heard this leader after that moment."""
         if self.lease.is_wanted:
             self.reads.counter += 1
             self.lease.sent(self.reads.counter)
@@ -438,13 +448,13 @@ class Leader:
             self._send_heartbeat(peer_id)
 
     def _send_heartbeat(self, peer_id: str) -> None:
-        """Send an empty append right after the entries that the peer confirmed: the peer can commit these and answer
-        without its disk."""
+        """Send an empty append at the position that the peer has confirmed. So the peer can raise its high-water mark
+        up to there, and can answer without its disk."""
         match_index = self.peers[peer_id].match_index
         self._send_append(peer_id, match_index if self._state.log.term_at(match_index) is not None else 0, ())
 
     def _send_entries(self, peer_id: str, peer: Progress) -> bool:
-        """Send one append; False if there was nothing to send, or only a snapshot could help."""
+        """Send one append to the peer. Return False if the peer has been sent all entries, or needs a snapshot."""
         log, config = self._state.log, self._state.config
         if peer.next_index <= log.base_index or log.term_at(peer.next_index - 1) is None:
             peer.want_snapshot()
@@ -466,8 +476,8 @@ class Leader:
         return True
 
     def _send_append(self, peer_id: str, prev_index: int, entries: tuple[Entry, ...]) -> None:
-        """Send an append. The message may leave before its entries are durable here. It waits only for the leader's
-        term, which is always durable already.
+        """Send an append. The message may leave before its entries are durable here. It waits only until the leader's
+        term is durable, which is always the case already.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """

@@ -1,8 +1,9 @@
 """Leadership transfer (thesis §3.10): the choice of a successor, one attempt at a time, and transfers by priority.
 
-A leader yields to a member with a higher election priority once the cluster has been calm for long enough. Priorities
-only move the leadership upwards, so two members never pass it to and fro. A preferred member that takes over and loses
-the leadership again (a slow disk, a bad network) has to wait twice as long each time, up to `DOUBLINGS_MAX`.
+A leader hands over to a member with a higher election priority after that member has been fit for long enough. A
+transfer by priority always goes to a higher priority, so two members never pass the leadership to and fro. If the
+preferred member takes over but loses the leadership again (a slow disk, a bad network), the next wait is twice as long,
+up to `DOUBLINGS_MAX` times.
 """
 
 from __future__ import annotations
@@ -18,35 +19,35 @@ from raft.errors import TransferRefused
 from raft.protocol.messages import TimeoutNow
 
 CALM_TIMEOUTS = 10
-"""How long (in maximum election time-outs) the same member must have been fit before a leader yields to it."""
+"""How long (in maximum election time-outs) the same member must have been fit before a leader hands over to it."""
 
 DOUBLINGS_MAX = 6
-"""How often the wait of CALM_TIMEOUTS may double: up to some minutes with the usual time-outs. After twice the longest
-wait without a transfer by priority, the count starts again at 0."""
+"""How often the wait of CALM_TIMEOUTS may double. With the usual time-outs the longest wait takes some minutes. If no
+transfer by priority happens for twice that wait, the count of doublings returns to 0."""
 
 LAG_ENTRIES_MAX = 1_000
-"""How many entries a preferred member may lack. The leader proposes nothing until that member has them all."""
+"""How many entries a preferred member may lack. The leader proposes nothing until that member has all of them."""
 
 
 @dataclass(slots=True)
 class TransferAttempt:
     """One attempt of a leader to make `peer_id` its successor.
 
-    No entry is proposed during the attempt, so that the peer catches up.
+    The leader proposes nothing during the attempt, so that the peer can catch up.
 
     The attempt ends when this leader receives a message of a later term, or at `deadline` (monotonic ns). After the
-    deadline this leader continues, which is safe whatever the peer does later.
+    deadline this leader continues to lead, which is safe even if the peer campaigns later.
     """
 
     peer_id: str
     deadline: int
-    is_asked: bool = False  # The peer was asked to campaign. The request is repeated at each heartbeat.
+    is_asked: bool = False  # True if the peer was asked to campaign since the last heartbeat.
 
 
 def successor(peers: Mapping[str, Progress], wanted_id: str | None, *, silent_before: int) -> str:
-    """The peer that is to take over: the wanted one, or else the peer with the longest log among those heard lately.
+    """The peer that is to take over: `wanted_id`, or else the peer with the longest log among those heard lately.
 
-    Raises TransferRefused if the wanted member is not a peer, or if every candidate has been silent since
+    Raises TransferRefused if `wanted_id` is not a peer, or if every peer that could be chosen has been silent since
     `silent_before` (monotonic ns) or needs a snapshot.
     """
     if wanted_id is not None and wanted_id not in peers:
@@ -65,7 +66,7 @@ def successor(peers: Mapping[str, Progress], wanted_id: str | None, *, silent_be
 
 
 class LeadershipTransfer:
-    """The transfers of one leader, during one term. `peers` is the leader's own map."""
+    """The transfers of one leader, during one term. `peers` is the leader's map from peer ids to their progress."""
 
     def __init__(self, state: CoreState, peers: Mapping[str, Progress], lease: Lease) -> None:
         self._state, self._peers, self._lease = state, peers, lease
@@ -73,7 +74,7 @@ class LeadershipTransfer:
         self.current: TransferAttempt | None = None  # Set while a transfer is under way.
 
     def begin(self, wanted_id: str | None) -> str:
-        """Begin to make another voter the leader: the wanted one, or the fittest. Return its id.
+        """Begin to make another voter the leader: `wanted_id`, or else the fittest voter. Return its id.
 
         Raises TransferRefused.
         """
@@ -89,10 +90,11 @@ class LeadershipTransfer:
         return peer_id
 
     def on_removed(self) -> None:
-        """This leader is removed: the fittest voter campaigns at once, without an election time-out (thesis §4.2.2).
+        """This leader was removed. Ask the fittest voter to campaign at once, without an election time-out (thesis
+        §4.2.2).
 
-        The request does not wait until the successor has the whole log, because this leader sends no more entries. The
-        entries in flight arrive before the request.
+        The request does not wait until the successor has the whole log, because this leader sends no more entries.
+        Entries that are in flight arrive before the request.
         """
         if self.current is None:
             with suppress(TransferRefused):
@@ -101,7 +103,7 @@ class LeadershipTransfer:
             self._ask_to_campaign(self.current, last_index=-1)
 
     def ask_if_caught_up(self) -> None:
-        """Ask the successor to campaign once it has the whole log, which does not grow during a transfer."""
+        """Ask the successor to campaign if it has the whole log. The log does not grow during a transfer."""
         attempt, state = self.current, self._state
         assert attempt is not None
         if not attempt.is_asked and self._peers[attempt.peer_id].match_index == state.log.last_index:
@@ -113,7 +115,8 @@ class LeadershipTransfer:
         self._state.send(attempt.peer_id, TimeoutNow(term=self._state.term, last_index=last_index))
 
     def on_heartbeat(self) -> None:
-        """Repeat the request, which may have been lost; at the deadline, give the transfer up and keep leading."""
+        """Repeat the request to campaign, which may have been lost. At the deadline, give the transfer up and continue
+        to lead."""
         attempt, state = self.current, self._state
         if attempt is None:
             return
@@ -136,7 +139,8 @@ class LeadershipTransfer:
 
 
 class PriorityTransfer:
-    """The choice of a preferred successor by one leader, for one term. `CoreState` keeps the count of transfers."""
+    """The choice of a preferred successor by one leader, for one term. `CoreState` counts the transfers over all
+    terms."""
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
@@ -144,7 +148,7 @@ class PriorityTransfer:
         self._since = state.now
 
     def successor(self, peers: Mapping[str, Progress]) -> str | None:
-        """The member that is to take over now, or None. Called at every heartbeat."""
+        """The member to which the leader should hand over now, or None. Called at every heartbeat."""
         state = self._state
         fittest = self._find(peers)
         if fittest != self._fittest:

@@ -1,8 +1,8 @@
-"""The log as the core sees it: all retained terms, recent entries in memory, older ones in the `LogStore`.
+"""The log as the core sees it: the terms of all retained entries, recent entries in memory, others in the `LogStore`.
 
-`base_index` is the position right before the first entry: where the log was compacted, or the end of a snapshot. The
-term at `base_index` is known after a compaction or a reset, but not after a start whose log begins *before* the end of
-the snapshot.
+`base_index` is the index right before the first entry: the last compacted index, or the index of a snapshot. The term
+at `base_index` is known after a compaction or a reset. It is not known after a start if the log begins *before* the
+index of the snapshot.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from raft.interfaces import LogStore
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition
 
 CACHE_KEPT_EIGHTHS = 7
-"""An eviction empties the cache down to this part of its bound (in eighths), so that many appends share the cost."""
+"""An eviction shrinks the cache to so many eighths of its bound. So evictions are rare, and many appends share the cost
+of each."""
 
 EVICTED_AT_ONCE = 4_096
-"""How many entries one step evicts: about 1 ms. There may be 300,000 entries to evict; the next appends evict the
-rest."""
+"""How many entries one append may evict; this takes about 1 ms. There may be 300,000 entries to evict: later appends
+evict the rest."""
 
 CACHED_OBJECT_BYTES = 112
-"""The memory of an entry besides its `size_bytes`: the object, the header of its payload, its index, its list slot.
-This memory counts towards the bound of the cache. Otherwise entries of 100 bytes would take twice as much memory as the
-bound says."""
+"""The memory of a cached entry in addition to its `size_bytes`: the object, the header of its payload, its index, its
+list slot. This memory counts towards the bound of the cache. Otherwise entries of 100 bytes would take twice as much
+memory as the bound allows."""
 
 SIZES_FORGOTTEN_AT_ONCE = 1024
-"""Sizes are deleted only when all of them, or more than this number, are obsolete, because each deletion from the front
-of a list takes time in proportion to the length of the list."""
+"""Obsolete sizes are deleted only if they are more than this number, or if all sizes are obsolete. The reason: each
+deletion from the front of a list takes time in proportion to the length of the list."""
 
 
 class RaftLog:
-    """Entries base_index + 1 .. last_index. Appends, cuts and resets also go to the write stream."""
+    """The entries from base_index + 1 to last_index. Appends, cuts and resets are passed on to the write stream."""
 
     def __init__(self, store: LogStore, *, snapshot: LogPosition, writes: WriteStream, cache_bytes_max: int) -> None:
         self._store, self._writes, self._cache_bytes_max = store, writes, cache_bytes_max
@@ -44,15 +45,15 @@ class RaftLog:
         self.last_index = store.last_index
         self._runs = list(store.term_runs())  # The first position of each run of equal terms.
         self._run_starts = [run.index for run in self._runs]
-        self._cache: list[Entry] = []  # The newest entries, among them every entry that is not durable.
+        self._cache: list[Entry] = []  # The newest entries, including every entry that is not durable.
         self._cache_bytes = 0
         self._left_behind: list[
             Entry
-        ] = []  # Entries that a reset dropped. Each append frees some of them, because freeing all at once takes long.
-        self._sizes_from = store.last_index  # _sizes[k]: bytes of the first k entries after this index.
+        ] = []  # Entries dropped by a reset. Each append frees a few, because freeing all of them at once takes long.
+        self._sizes_from = store.last_index  # _sizes[k] is the size (bytes) of the first k entries after this index.
         self._sizes = [0]
         self.last_term = self._find_last_term()
-        """The term of the last entry, or of the position where an empty log begins."""
+        """The term of the last entry; if the log is empty, the term at `base_index`."""
         assert self.base_index <= snapshot.index <= self.last_index, (self.base_index, snapshot, self.last_index)
         assert self.term_at(snapshot.index) == snapshot.term, (snapshot, self.term_at(snapshot.index))
 
@@ -63,22 +64,24 @@ class RaftLog:
 
     @property
     def last_position(self) -> LogPosition:
-        """The position of the last entry, or of the base of an empty log."""
+        """The position of the last entry; if the log is empty, the position at `base_index`."""
         return LogPosition(self.last_index, self.last_term)
 
     @property
     def cached_bytes(self) -> int:
-        """Approximate memory of the cached entries; at most `log_cache_bytes_max` plus the entries not yet durable."""
+        """The approximate memory of the cached entries. It may exceed `log_cache_bytes_max` while many entries are not
+        durable, and until later appends have evicted these."""
         return self._cache_bytes
 
     @property
     def cached_from(self) -> int:
-        """The index of the first entry in memory; `last_index + 1` if there is none. The store has earlier entries."""
+        """The index of the first entry in memory; `last_index + 1` if there is none. Earlier entries are in the
+        store."""
         return self.last_index - len(self._cache) + 1
 
     @property
     def durable_index(self) -> int:
-        """The index of the last durable entry on this member."""
+        """The index of the last entry that is durable on this member."""
         return self._writes.durable_index
 
     @property
@@ -87,7 +90,8 @@ class RaftLog:
         return self._store.is_disk_full
 
     def term_at(self, index: int) -> int | None:
-        """The term at `index`; None if the log does not know (compacted away, or beyond the end). Cost: O(log runs)."""
+        """The term at `index`; None if the entry is compacted away or beyond the end. Cost: O(log n) for n runs of
+        equal terms."""
         if index <= self.last_index and self._runs and (last_run := self._runs[-1]).index <= index:
             return last_run.term
         if self.base_index < index <= self.last_index:
@@ -97,10 +101,11 @@ class RaftLog:
         return 0 if index == 0 else None
 
     def last_at_most(self, index: int, term: int) -> int:
-        """The last position, at or before `index`, whose term is at most `term` (Raft §5.3: one term per round).
+        """The last index at or before `index` whose term is at most `term`. By this search each rejected append skips a
+        whole term (Raft §5.3).
 
-        The result is below `base_index` only if `index` is below it, or if the term at `base_index` is above `term`:
-        then nothing in this log can match.
+        If `index` is below `base_index`, or if even the term at `base_index` is above `term`, the result is below
+        `base_index`: no entry of this log can match.
         """
         if index < self.base_index:
             return index
@@ -113,7 +118,8 @@ class RaftLog:
         return index if self.base_term is None or self.base_term <= term else max(0, self.base_index - 1)
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Entries first..last: at least one, then as many as fit in `bytes_max`."""
+        """Read entries from `first_index` on, up to `last_index`: at least one, and further entries as long as all fit
+        into `bytes_max`."""
         assert self.base_index < first_index <= last_index <= self.last_index, (first_index, last_index, self)
         cache_first = self.last_index - len(self._cache) + 1
         if first_index < cache_first:
@@ -131,12 +137,12 @@ class RaftLog:
         return found
 
     def bytes_after(self, index: int) -> int:
-        """Bytes of the entries above `index`. Entries that the store held at the start use no memory and do not
-        count."""
+        """The size (bytes) of the entries above `index`. Entries that were in the store at the start are not counted,
+        because they use no memory."""
         return self._sizes[-1] - self._sizes[min(max(index - self._sizes_from, 0), len(self._sizes) - 1)]
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Put entries right after the last one."""
+        """Put entries right after the last entry."""
         for entry in entries:
             assert entry.index == self.last_index + 1, (entry.index, self.last_index)
             size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
@@ -156,7 +162,7 @@ class RaftLog:
             del self._left_behind[-EVICTED_AT_ONCE:]
 
     def truncate_from(self, index: int) -> None:
-        """Cut the entry at `index` and all after it."""
+        """Cut the entry at `index` and all later entries."""
         assert self.first_index <= index <= self.last_index, (index, self)
         cut = self.last_index - index + 1
         for entry in self._cache[-cut:]:
@@ -172,7 +178,7 @@ class RaftLog:
         self._writes.truncate_from(index)
 
     def reset(self, position: LogPosition) -> None:
-        """Drop all entries: the log begins again after a snapshot at `position`.
+        """Drop all entries. The log continues after a snapshot at `position`.
 
         See docs/reference/specification.md#56-installing-a-snapshot.
         """
@@ -191,7 +197,7 @@ class RaftLog:
             return
         assert index <= self.last_index, (index, self)
         self.base_index, self.base_term = index, self.term_at(index)
-        passed = bisect_right(self._run_starts, index)  # The last of these runs may continue after `index`.
+        passed = bisect_right(self._run_starts, index)  # Runs that begin at or before `index`. The last may go on.
         kept = self._runs[passed:]
         if index < self.last_index and not (kept and kept[0].index == index + 1):
             kept.insert(0, LogPosition(index + 1, self._runs[passed - 1].term))
@@ -200,25 +206,25 @@ class RaftLog:
         self._evict()
 
     def forget_sizes(self, index: int) -> None:
-        """Forget the sizes at or below `index`, which is applied."""
+        """Forget the sizes of the entries up to `index`, which are applied."""
         passed = min(index, self.last_index) - self._sizes_from
         if passed > SIZES_FORGOTTEN_AT_ONCE or 0 < passed == len(self._sizes) - 1:
             del self._sizes[:passed]
             self._sizes_from += passed
 
     def _find_last_term(self) -> int:
-        """Compute the last term. Called after each change of `_runs` except an append, because the core reads the term
-        at every event."""
+        """Find the last term. Called after each change of `_runs` except an append. The result is kept in `last_term`,
+        because the core reads it at every event."""
         term = self._runs[-1].term if self._runs else self.base_term
         assert term is not None, self.last_index
         return term
 
     def _evict(self) -> None:
-        """Evict all compacted entries. While the cache is over its bound, evict the oldest other entries, too."""
+        """Evict the compacted entries. If the cache is over its bound, evict the oldest durable entries, too."""
         bytes_left = self._cache_bytes
         goal = self._cache_bytes_max * CACHE_KEPT_EIGHTHS // 8 if bytes_left > self._cache_bytes_max else bytes_left
         compacted = len(self._cache) - (self.last_index - self.base_index)
-        # The store surely has all durable entries.
+        # Only durable entries are evicted, because the store surely has them.
         evictable = len(self._cache) - (self.last_index - self.durable_index)
         count = 0
         for entry in islice(self._cache, EVICTED_AT_ONCE):

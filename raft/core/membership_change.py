@@ -1,9 +1,9 @@
-"""Membership changes as a leader carries them out: its peers, the voters that count, the steps of a change (thesis §4).
+"""The leader's part in membership changes: its peers, the voters that count, the steps of a change (thesis §4).
 
-Joint consensus (Raft §6): a configuration is in force as soon as it is in the log. While it is joint, majorities of
-both halves decide. Once the joint configuration is committed, the leader appends the final configuration. The change is
-done when the final configuration is committed, too. The leader replicates to a removed member until that member has
-applied its removal.
+Joint consensus (Raft §6): a configuration is in force as soon as it is in the log. While it is joint, a decision needs
+a majority of each half. Once the joint configuration is committed, the leader appends the final configuration. The
+change is complete once the final configuration is committed, too. The leader replicates to a removed member until that
+member has applied its removal, but only for a limited time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from raft.membership.change import MembershipChange, begin_change, leave_joint
 from raft.membership.configuration import Configuration
 
 PROMOTION_LAG_ENTRIES_MAX = 1_000
-"""How many entries a learner may lack when it becomes a voter. Otherwise commits would wait for the new voter (thesis
-§4.2.1)."""
+"""How many entries a learner may lack when it becomes a voter. A voter that lacks many entries could delay commits
+(thesis §4.2.1)."""
 
 DEPARTURE_TIMEOUTS_MAX = 10
-"""How long (in election time-outs) the leader still replicates to a removed member, so that the member applies its own
-removal."""
+"""The longest time (in election time-outs) for which the leader replicates to a removed member, so that this member can
+apply its own removal."""
 
 
 class MembershipChanger:
@@ -33,20 +33,20 @@ class MembershipChanger:
         self._state, self._own_first_index = state, own_first_index
         self.peers: dict[str, Progress] = {}  # In the order of ids. The dictionary itself is never replaced.
         self.halves: tuple[tuple[int, ...], ...] | None = None
-        """The voters of each half, as positions: the leader is 0, its `peers` count from 1. None, the usual case, if
-        there is one half and every member votes."""
+        """The voters of each half as positions: 0 is the leader, and 1 is the first of `peers`. In the usual case, one
+        half in which every member votes, this is None."""
         self.departing: frozenset[str] = frozenset()
-        """Removed members among the peers: they still receive entries, and count in no majority."""
+        """The removed members among the peers. They still receive entries, but count in no majority."""
         self._departing_until = 0  # Monotonic ns.
-        self.is_under_way = True  # True at first, because a change of an earlier leader may be unfinished.
-        self.is_over = False  # True once a configuration is committed in which this leader is not a voter.
+        self.is_under_way = True  # True at first, because an earlier leader's change may be unfinished.
+        self.is_over = False  # True once this leader is no voter in a committed configuration: it must step down.
         self._restart_departure_timer()
         self.configuration_appended([member.node_id for each in state.configurations.all for member in each.members])
 
     def prepared(self, change: MembershipChange) -> Configuration:
         """The first configuration of `change`. Raises ChangeRefused."""
         state = self._state
-        if state.commit_index < self._own_first_index:  # Missing in Raft §6, and added by Ongaro's correction of 2015.
+        if state.commit_index < self._own_first_index:  # Raft §6 lacks this check; Ongaro's correction of 2015 has it.
             raise ChangeRefused(ChangeRefusal.NOT_READY, "this leader has committed nothing in its term yet; try again")
         if self.is_under_way:
             raise ChangeRefused(ChangeRefusal.PENDING, "another change is under way; wait for its end")
@@ -56,7 +56,7 @@ class MembershipChanger:
         return configuration
 
     def configuration_appended(self, earlier_ids: list[str] | None = None) -> None:
-        """Use the newest configuration after it was appended, or when this member becomes the leader."""
+        """Adopt the newest configuration. Called after it was appended, and when this member becomes the leader."""
         state = self._state
         everybody = {*self.peers, *(earlier_ids or ()), *state.peer_ids} - {state.node_id}
         next_index, now = state.log.last_index + 1, state.now
@@ -73,8 +73,8 @@ class MembershipChanger:
     def next_step(self) -> Configuration | None:
         """The configuration to append now, or None.
 
-        A committed joint configuration is followed by the one that leaves it. A leader that is to read by lease appends
-        a configuration with `lease_ns`, which is the promise that leases need.
+        After a committed joint configuration comes the final one. A leader that wants to read by lease appends a
+        configuration with `lease_ns`, so that members make the promise on which leases rest.
         """
         state = self._state
         if state.commit_index < max(state.configured_at, self._own_first_index):
@@ -89,7 +89,8 @@ class MembershipChanger:
         return None
 
     def drop_departed_peers(self) -> None:
-        """Stop replicating to removed members that have applied their removal, or have had enough time to do so."""
+        """Stop replicating to each removed member that has applied its removal. After a time-out, stop replicating to
+        all of them."""
         state = self._state
         if self.is_under_way:
             return

@@ -1,10 +1,9 @@
-"""Validation of messages: before a message is used, it must be consistent with itself and with the state of this
-member.
+"""Validation of messages: before a message is used, it must be consistent in itself and with the state of this member.
 
-A message that no honest peer can send changes nothing, and its connection is closed (`ProtocolError`). So no sender can
-make a member persist a number that would harm it for ever, or make it fail an assertion about its own state. A
-well-formed but false message (a vote given twice, an invented log) is out of scope: Raft assumes that members do not
-lie.
+If no honest peer could send a message, the message changes nothing and its connection is closed (`ProtocolError`). So
+no sender can make a member persist a number that would harm the member for ever, or make the member fail an assertion
+about its own state. A well-formed but false message (a vote given twice, an invented log) is not detected: Raft assumes
+that members do not lie.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from raft.protocol.messages import (
 from raft.types import LEADER_TIME_NS_MAX, Entry, EntryKind
 
 TERM_AHEAD_MAX = 2**32
-"""How far the term of a message may be above this member's term. A term rises once per election: with one campaign per
-second a cluster takes 136 years for 2**32 terms, and a member that was stopped, or was restored from an old copy, lags
-by no more. The last term is 2**63 - 1, in which no member can campaign. With this bound it takes 2**31 forged messages
-to get there, not one."""
+"""How far the term of a message may be above this member's term. With one campaign per second, a cluster takes 136
+years for 2**32 terms. So even a member that was stopped for long, or was restored from an old copy, lags by less. The
+last term is 2**63 - 1, in which no member can campaign. With this bound, 2**31 forged messages are needed to bring a
+member there; without it, one would be enough."""
 
 LEADER_TIME_AHEAD_NS_MAX = 2**58
 """How far (ns) the leader_time of an entry may be above that of all earlier entries in the log: nine years. The
-leader_time grows with the clock of the leader and stops without a leader, so only a leader that is idle for nine years
-could cause a larger step."""
+leader_time advances with the clock of the leader, and stands still while there is no leader. So only a leader that
+appends no entry for nine years could cause a larger step."""
 
 _CONFIGURATION = EntryKind.CONFIGURATION  # Saves an attribute lookup per entry.
-_U64 = 27  # The additional information of a CBOR head that is followed by 8 bytes.
+_U64 = 27  # The first byte of a CBOR unsigned integer of 8 bytes.
 
 
 class MessageValidation:
@@ -54,15 +53,15 @@ class MessageValidation:
 
     def __init__(self, state: CoreState) -> None:
         self._state = state
-        # A leader_time up to this needs no look at the log.
+        # A leader_time (8 bytes, big-endian) up to this value is valid whatever the log contains.
         self._usual_time_max = LEADER_TIME_AHEAD_NS_MAX.to_bytes(8, "big")
 
     def check(self, peer_id: str, message: Message, leader: Leader | None) -> None:
         """Raise ProtocolError for a message that no honest peer sends to this member.
 
-        `leader` is this member's own `Leader` while it leads, otherwise None. `peer_id` has completed the handshake,
-        but need not be a member. Raises NewerConfiguration for a configuration of a newer build, ValidationFault if a
-        check itself is wrong, and the errors of the log's store.
+        `leader` is this member's own `Leader` while it leads, otherwise None. The peer has completed the handshake, but
+        need not be a member. Raises NewerConfiguration for a configuration of a newer build, ValidationFault if the
+        check has a bug, and the errors of the log's store.
         """
         try:
             self._check(peer_id, message, leader)
@@ -75,7 +74,7 @@ class MessageValidation:
         state = self._state
         if message.term != state.term:
             if message.term < state.term:
-                return  # The core answers with its own term, or drops the message. No other field is used.
+                return  # The core uses no other field: it answers with its own term, or drops the message.
             self._check_term(message.term)
         in_term = message.term == state.term
         match message:
@@ -123,10 +122,11 @@ class MessageValidation:
             raise ProtocolError(f"it leads in term {state.term}, as {state.leader_id} does")
 
     def _check_append(self, message: AppendEntries) -> None:
-        """Check that the entries follow `prev_index` without a gap and with rising terms, and agree with the entries
-        here that are committed or that this leader has sent before.
+        """Check the entries: they follow `prev_index` without a gap, their terms never fall, and they agree with the
+        entries of our log that are committed or came from the same leader.
 
-        A configuration is in force as soon as its entry is in the log, so its form must be known.
+        A configuration among them must have a form that this build knows, because it will be in force as soon as its
+        entry is in the log.
         """
         index, term = message.prev_index, message.prev_term
         if term > message.term:
@@ -157,15 +157,16 @@ class MessageValidation:
                 self._check_agreed(index, term)
 
     def _agreed_index(self, term: int) -> int:
-        """The last index up to which the log of the leader of `term` is known to equal ours."""
+        """The index up to which our log is known to equal that of the leader of `term`."""
         state = self._state
         if term == state.term and state.leader_match_index > state.commit_index:
             return state.leader_match_index
         return state.commit_index
 
     def _check_agreed(self, index: int, term: int) -> None:
-        """Check that the leader has our entry at `index`: either the entry is committed (leader completeness, Raft
-        §5.4), or the leader sent it before and never changes its own log (leader append-only, Raft §5.3).
+        """Check that the leader has our entry at `index`, as it must for one of two reasons. Either the entry is
+        committed (leader completeness, Raft §5.4). Or the same leader has sent it before, and a leader never changes
+        its own log (leader append-only, Raft §5.3).
         """
         ours = self._state.log.term_at(index)
         if ours is not None and ours != term:
@@ -175,14 +176,14 @@ class MessageValidation:
             raise ProtocolError(f"a log that has term {term} at {index}, {words}")
 
     def _check_leader_time(self, entry: Entry, message: AppendEntries) -> None:
-        """Check that the leader_time can be decoded and does not jump ahead: sessions expire by it, and it never goes
-        back."""
+        """Check that the leader_time can be decoded and does not jump ahead. A jump would expire sessions and could
+        never be undone."""
         state, time = self._state, batch_leader_time(entry.payload)
         if time > LEADER_TIME_NS_MAX:
             raise ProtocolError(f"entry {entry.index} has leader_time {time} ns; the greatest is {LEADER_TIME_NS_MAX}")
         before = message.prev_index
         if before > state.commit_index and state.log.term_at(before) != message.prev_term:
-            return  # The append does not continue our log and will be rejected; the times before it are not known.
+            return  # The append does not continue our log and will be rejected. The earlier times are not known.
         known = state.greatest_leader_time(up_to=state.log.last_index)
         for each in message.entries[: entry.index - before - 1]:
             if each.kind is not _CONFIGURATION:
@@ -209,7 +210,8 @@ class MessageValidation:
             )
 
     def _check_answer(self, last_applied: int, read_counter: int, leader: Leader) -> None:
-        """A peer cannot have applied entries that its leader lacks, or answered a read round that has not begun."""
+        """Check that the peer has not applied entries that its leader lacks, and has not answered a read round that
+        this leader has not begun."""
         last_index = self._state.log.last_index
         if last_applied > last_index:
             raise ProtocolError(f"it has applied {last_applied}, it says; the log of its leader ends at {last_index}")

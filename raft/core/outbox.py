@@ -1,7 +1,7 @@
-"""Messages that wait for the disk: each leaves once the write that it depends on is durable.
+"""Messages that wait for the disk: each message leaves once the write that it depends on is durable.
 
-A waiting message that a later event makes untrue never leaves: an acknowledgement of entries that were cut, a message
-of a term that is over, a request for votes in a campaign that was given up.
+A later event may make a waiting message untrue, and then the message never leaves. Examples are a message of a term
+that is over, and a request for votes in a campaign that was given up.
 
 See docs/reference/specification.md#31-messages-wait-for-the-disk.
 """
@@ -29,7 +29,7 @@ class Outbox:
         return len(self._waiting)
 
     def send(self, peer_id: str, message: Message, *, after: int = 0) -> None:
-        """Send now, or once the write `after` is durable."""
+        """Send the message now if the write `after` is durable, otherwise once it is."""
         if after <= self._durable_sequence:
             self.ready.send.append((peer_id, message))
             return
@@ -40,7 +40,7 @@ class Outbox:
         self._waiting.append((after, peer_id, message))
 
     def release(self, durable_sequence: int) -> None:
-        """Everything up to this write is durable: send the messages that waited for it."""
+        """Every write up to this one is durable: send the messages that waited for these writes."""
         if durable_sequence > self._durable_sequence:
             self._durable_sequence = durable_sequence
         if not self._waiting:
@@ -54,7 +54,7 @@ class Outbox:
         self._waiting = still_waiting
 
     def drop_terms_before(self, term: int) -> None:
-        """The member moved to `term`: drop its waiting messages of older terms."""
+        """This member has moved to `term`: drop its waiting messages of older terms."""
         self._keep(lambda message: message.term >= term)
 
     def drop_acknowledgements(self) -> None:
@@ -62,15 +62,16 @@ class Outbox:
         self._keep(lambda message: not isinstance(message, AppendAccepted))
 
     def check_acknowledges_before(self, index: int) -> None:
-        """Assert that no acknowledgement of entries from `index` on waits: the log was cut there, in a later term.
+        """Assert that no waiting message acknowledges the entry at `index` or a later one. The log was just cut there.
 
-        Validation refuses a leader that contradicts its own appends within a term.
+        The cut came from a leader of a later term, because validation refuses a leader that contradicts its own
+        appends. The change of term has dropped the acknowledgements of the earlier term.
         """
         for _, peer_id, message in self._waiting:
             assert not isinstance(message, AppendAccepted) or message.match_index < index, (index, peer_id, message)
 
     def drop_campaign(self) -> None:
-        """Drop the waiting requests for votes: the campaign was given up, or begins again."""
+        """Drop the waiting requests for votes, because the campaign is over or begins again."""
         self._keep(lambda message: not isinstance(message, PreVoteRequest | VoteRequest))
 
     def _keep(self, wanted: Callable[[Message], bool]) -> None:
@@ -79,9 +80,11 @@ class Outbox:
 
 
 def _joined(older: Message, newer: Message) -> Message:
-    """Merge two messages of one kind to one peer that wait for one write, so that the queue of a slow disk is bounded.
+    """Merge two messages that have the same kind and peer and wait for the same write, so that a slow disk cannot make
+    the queue grow without bound.
 
-    Acknowledgements and read counters are cumulative; of all other fields the newest value holds.
+    An acknowledgement and a read counter include all lower ones, so the greater value is kept. All other fields are
+    taken from the newer message.
     """
     assert older.term == newer.term, (older, newer)
     if isinstance(older, AppendAccepted) and isinstance(newer, AppendAccepted):

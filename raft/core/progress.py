@@ -1,7 +1,8 @@
 """The progress of one peer as its leader sees it, and the window of messages in flight (Raft Figure 2, leader's state).
 
-`PROBE`: one append at a time, until one is accepted. `REPLICATE`: a window in messages, entries and bytes.
-`SNAPSHOT`: the log does not reach back far enough; a transfer is under way, and only heartbeats are sent.
+`PROBE`: the leader sends one append at a time, until one is accepted. `REPLICATE`: appends are pipelined, within a
+window that is bounded in messages, entries and bytes. `SNAPSHOT`: the leader's log no longer has the peer's next entry,
+so the peer needs a snapshot, and only heartbeats are sent.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ class PeerState(enum.Enum):
 
 
 class Progress:
-    """One peer of a leader, during one term. Everything known about it comes from its own reports in this term."""
+    """One peer of a leader, during one term. All that the leader knows comes from the peer's reports in this term."""
 
     def __init__(self, *, next_index: int, now: int) -> None:
         self.state = PeerState.PROBE
         self.match_index = 0  # The peer's durable log equals ours up to this index.
         self.next_index = next_index
         self.heard_at = now  # Monotonic ns. A new leader counts each peer as heard at its election.
-        self.read_counter = 0  # The last ReadIndex round that it confirmed.
-        self.last_applied: int | None = None  # None until it has reported in this term.
-        self.priority = 0  # The election priority that it last reported.
-        self.commit_sent = 0  # The highest mark that a sent append allows it to reach.
-        self.paused = False  # True while a probe is under way; the next heartbeat allows another.
+        self.read_counter = 0  # The last read round that the peer confirmed.
+        self.last_applied: int | None = None  # None until the peer has reported in this term.
+        self.priority = 0  # The election priority that the peer last reported.
+        self.commit_sent = 0  # The highest commit index to which the appends sent so far can bring the peer.
+        self.paused = False  # True while a probe is unanswered. The next heartbeat allows another probe.
         self._window: deque[tuple[int, int]] = deque()  # (last_index, bytes) of each unanswered append.
         self._window_bytes = 0
-        self._moved = False  # `match_index` has risen since the last heartbeat.
+        self._moved = False  # True if `match_index` has risen since the last heartbeat.
 
     @property
     def window_bytes(self) -> int:
-        """Bytes of entries in flight."""
+        """The size (bytes) of the entries in flight."""
         return self._window_bytes
 
     @property
@@ -69,10 +70,12 @@ class Progress:
         self._window_bytes += size_bytes
 
     def accepted(self, match_index: int, *, first_index: int, last_index: int) -> bool:
-        """The peer confirmed `match_index`. True if its position rose; late and repeated answers never lower it.
+        """The peer has confirmed `match_index`. Return True if the index has risen; a late or repeated answer never
+        lowers it.
 
-        `first_index` and `last_index` are those of the leader's log. A probe counts as answered once the entries that
-        it carried have arrived: a peer that took none, because it is full, is probed again at the next heartbeat.
+        `first_index` and `last_index` are those of the leader's log. Probing ends only when the peer has taken at least
+        the first entry of a probe. A peer that takes none, because it has no room, is probed again at the next
+        heartbeat.
         """
         assert match_index <= last_index, (match_index, last_index)
         moved = match_index > self.match_index
@@ -90,7 +93,10 @@ class Progress:
         return moved
 
     def rejected(self, rejected_index: int, next_index: int) -> bool:
-        """The peer lacks the position `rejected_index`. False if the outcome of that append is known already."""
+        """The peer rejected an append because its log does not match at `rejected_index`.
+
+        Returns False if the rejection is out of date and is ignored.
+        """
         if self.state is PeerState.SNAPSHOT or rejected_index <= self.match_index:
             return False
         if self.state is PeerState.PROBE and rejected_index != self.next_index - 1:
@@ -100,11 +106,11 @@ class Progress:
         return True
 
     def probe_again(self, *, paused: bool = False) -> None:
-        """Messages in flight were lost, or a transfer was given up: find out again where the peer's log ends.
+        """Probe again where the peer's log ends, because messages in flight were lost or a transfer was given up.
 
-        A probe that was lost is repeated from the same `next_index`. Going back to `match_index` would be wrong: on a
-        new leader it is still 0, and the log there may be compacted. Then the leader would send a snapshot to a peer
-        that lacks nothing.
+        A lost probe is repeated with the same `next_index`. Going back to `match_index` would be wrong: a new leader
+        has `match_index` 0, and its log may be compacted there. Such a leader would send a snapshot to a peer that
+        lacks nothing.
         """
         if self.state is not PeerState.PROBE:
             self.next_index = self.match_index + 1
@@ -112,12 +118,14 @@ class Progress:
         self.paused = paused
 
     def want_snapshot(self) -> None:
-        """The leader's log no longer has the next entry of this peer: a snapshot is needed."""
+        """The leader's log no longer has the peer's next entry, so the peer needs a snapshot."""
         self._enter(PeerState.SNAPSHOT)
 
     def heartbeat(self) -> bool:
-        """Note a heartbeat, after which a lost probe may be repeated. Return True if appends are in flight and none was
-        confirmed since the last heartbeat."""
+        """Note a heartbeat. After it a probe may be sent even if the last one is unanswered.
+
+        Returns True if appends are in flight, and none was confirmed since the previous heartbeat.
+        """
         stalled = bool(self._window) and not self._moved
         self._moved = False
         self.paused = False
@@ -134,10 +142,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
-    """This node's view of a peer. The marks are what the leader knows; on other members they are 0."""
+    """A peer as its leader sees it."""
 
     peer_id: str
-    state: str  # probe, replicate, snapshot; empty where this node is not the leader.
+    state: str  # probe, replicate or snapshot.
     match_index: int
     next_index: int
     last_applied: int

@@ -1,7 +1,8 @@
 """The open proposals of a member: entries that it appended as leader and has not applied yet.
 
-Truncation alone proves nothing. A proposal certainly had no effect only when another term is *committed* at its index.
-Once a snapshot goes past that index the outcome is unknown.
+If the log of this member was cut, a proposal may still be committed by other members. There is only one proof that a
+proposal has no effect: an entry of another term is *committed* at the proposal's index. If a snapshot replaces the log
+up to that index, the outcome of the proposal is unknown.
 
 See docs/reference/specification.md#96-end-of-a-proposal.
 """
@@ -17,7 +18,7 @@ from raft.core.ready import Certainty, ProposalEnded
 
 @dataclass(slots=True)
 class _Range:
-    """Entries first..last of one term; those up to `checked` are known to be committed as they were proposed."""
+    """Open proposals of one term. The ones up to `checked` are known to be committed as they were proposed."""
 
     term: int
     first_index: int
@@ -26,15 +27,15 @@ class _Range:
 
 
 class OpenProposals:
-    """The open proposals, as one range per term of leadership. The bounds of the uncommitted and the unapplied tail
-    bound them, too."""
+    """The open proposals, usually one range per term of leadership. They are bounded by the bounds on uncommitted and
+    unapplied entries."""
 
     def __init__(self, log: RaftLog, outbox: Outbox) -> None:
         self._log, self._outbox = log, outbox
         self._ranges: list[_Range] = []
 
     def proposed(self, index: int, term: int) -> None:
-        """This member, as leader of `term`, put an entry at `index`."""
+        """This member, as leader of `term`, has appended an entry at `index`."""
         if self._ranges and self._ranges[-1].term == term:
             assert index == self._ranges[-1].last_index + 1, (index, self._ranges)
             self._ranges[-1].last_index = index
@@ -42,14 +43,15 @@ class OpenProposals:
             self._ranges.append(_Range(term, index, index, index - 1))
 
     def committed(self, commit_index: int) -> None:
-        """The high-water mark rose: a proposal that an entry of another term replaced certainly has no effect."""
+        """The high-water mark has risen. A proposal certainly has no effect if an entry of another term is now
+        committed at its index."""
         if not self._ranges:
             return  # The usual case on a follower: it has proposed nothing.
         has_ended = False
         for proposals in tuple(self._ranges):
             if self._log.last_term == proposals.term:
-                # The usual case on a leader. Only this member makes entries of that term, so up to the last of them
-                # the log is as this member proposed it.
+                # The usual case on a leader. Only this member appended entries of that term. The last entry of our log
+                # is one of them, so the log contains all of them up to there.
                 proposals.checked = max(proposals.checked, min(proposals.last_index, commit_index))
                 continue
             while proposals.checked < proposals.last_index and proposals.checked < commit_index:
@@ -59,14 +61,14 @@ class OpenProposals:
                     continue
                 has_ended = True
                 self._end(index, proposals.term, Certainty.NOT_APPLIED)
-                if proposals.first_index < index:  # The earlier ones are committed and still wait to be applied.
+                if proposals.first_index < index:  # The proposals before `index` are committed but not applied yet.
                     self._ranges.append(_Range(proposals.term, proposals.first_index, index - 1, index - 1))
                 proposals.first_index = index + 1
         if has_ended:
             self._forget_empty()
 
     def applied(self, index: int) -> None:
-        """The state machine has returned its results up to `index`: the proposals up to there have ended."""
+        """The state machine has returned the results of all entries up to `index`, so these proposals have ended."""
         if not self._ranges:
             return
         for proposals in self._ranges:
@@ -77,7 +79,7 @@ class OpenProposals:
             self._forget_empty()
 
     def passed_by_snapshot(self, index: int) -> None:
-        """A snapshot, which holds no results, replaced the state up to `index`."""
+        """A snapshot at `index` has replaced the state. It does not contain the results of the entries up to there."""
         for proposals in self._ranges:
             last_index = min(proposals.last_index, index)
             for passed in range(proposals.first_index, last_index + 1):

@@ -1,4 +1,4 @@
-"""Majorities of the voters, for votes, commit, reads and the check that a leader still hears its quorum."""
+"""Majorities of the voters: for votes, commits, reads, and the check that a leader still hears its quorum."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Tally(enum.Enum):
-    """The state of a vote. `LOST` means that the answers still missing cannot make a majority."""
+    """The state of a vote. `LOST` means that no majority is possible, whatever the missing answers say."""
 
     WON = "won"
     LOST = "lost"
@@ -18,9 +18,10 @@ class Tally(enum.Enum):
 def majority_index(positions: Sequence[int]) -> int:
     """Return the highest position that a majority of voters has reached (Raft §5.3, Figure 2).
 
-    `positions` has one entry per voter, leader included, in any order; length n ≥ 1. The result is reached by at least
-    n // 2 + 1 voters. Cost: O(n log n), n ≤ 9. For the last indexes 8, 9, 10, 10, 10 the result is 10; for 9, 9, 0, 0
-    the result is 0. The caller of a commit must still check that the entry is of the *current* term (Raft §5.4.2).
+    `positions` has one item per voter, the leader included, in any order; its length n is at least 1. At least
+    n // 2 + 1 voters have reached the result. Cost: O(n log n), n ≤ 9. For the positions 8, 9, 10, 10, 10 the result is
+    10; for 9, 9, 0, 0 it is 0. Before a commit, the caller must also check that the entry at the result is of the
+    *current* term (Raft §5.4.2).
 
     Raises ValueError if there are no voters.
     """
@@ -31,22 +32,25 @@ def majority_index(positions: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """The voters whose majority decides; with `outgoing`, a majority of each half must agree (Raft §6)."""
+    """The voters. A majority of them decides; if `outgoing` is not empty, a majority of each half must agree (Raft
+    §6)."""
 
     voters: tuple[str, ...]
     outgoing: tuple[str, ...] = ()
 
     @property
     def halves(self) -> tuple[tuple[str, ...], ...]:
-        """The groups of voters that decide: one, or two if the configuration is joint."""
+        """The groups of voters: two if the configuration is joint, otherwise one."""
         return (self.voters, self.outgoing) if self.outgoing else (self.voters,)
 
     def agreed(self, position_of: Mapping[str, int]) -> int:
-        """The highest position that a majority has reached; `position_of` names every voter (and may name others)."""
+        """The highest position that a majority has reached. `position_of` must contain every voter, and may contain
+        other members."""
         return min(majority_index([position_of[voter] for voter in half]) for half in self.halves)
 
     def tally(self, votes: Mapping[str, bool]) -> Tally:
-        """Count one vote per voter; votes of others do not count, and a voter who is not named has not answered."""
+        """Count the votes of the voters. A voter that `votes` does not contain has not answered; votes from other
+        members do not count."""
         tallies = [_tally(half, votes) for half in self.halves]
         if Tally.LOST in tallies:
             return Tally.LOST

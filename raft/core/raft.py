@@ -1,7 +1,8 @@
-"""The consensus core of one member: events in, one `Ready` out. No I/O, no clock, no randomness of its own.
+"""The consensus core of one member. It takes events and returns their effects as a `Ready`, without I/O and clocks.
 
-Every change of role happens in this file; the work of a role is in `elections`, `leader` and `follower`. The term rule
-(Raft §5.1) is applied in one place, `_step`. The invariants of the marks are asserted after each event.
+Every change of role happens in this file; the work of each role is in `elections`, `leader` and `follower`. The rule
+that a message of a later term makes a member a follower in that term (Raft §5.1) is applied in one place, `_step`. The
+invariants of the marks are asserted after almost every event.
 
 See docs/reference/specification.md#61-order-of-the-marks.
 """
@@ -42,22 +43,23 @@ from raft.protocol.messages import (
 )
 from raft.types import EntryKind, HardState, LogPosition, ReadMode, Role
 
-_VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # A tuple, because `A | B` would be built for every message.
+_VOTE_REQUESTS = (PreVoteRequest, VoteRequest)  # A constant, because `A | B` would be computed for every message.
 _REQUESTS = (*_VOTE_REQUESTS, AppendEntries, InstallSnapshot, TimeoutNow)
 _OF_REPLICATION = (AppendEntries, AppendAccepted)
 
 
 class Clock(Protocol):
-    """The time of a core."""
+    """The part of `CoreState` through which a caller may set the time."""
 
     now: int  # Monotonic ns.
 
 
 class RaftCore:
-    """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. It has one owner, in production a `Node`.
+    """Raft with pre-vote, check-quorum, pipelining, ReadIndex and snapshots. In production a `Node` owns and calls it.
 
-    The effects of events gather until `take_ready`. The core only reads `log_store`; the caller writes each
-    `Ready.write` to it *before* the next event. Everything that `log_store` holds at the start is durable.
+    The effects of events gather until `take_ready`. The core reads `log_store` but never writes to it: the caller must
+    write each `Ready.write` to it *before* the next event. Everything that `log_store` has at the start must be
+    durable.
     """
 
     def __init__(
@@ -74,13 +76,14 @@ class RaftCore:
         now: int,
         mark_delay_ns: int = 0,
     ) -> None:
-        """`leader_time` (ns) is that of the state machine at `snapshot`; `now` is monotonic, in ns.
+        """`snapshot` is the position of the newest snapshot. `leader_time` (ns) and `configuration` are those of this
+        snapshot; later configurations are in the log. `now` is monotonic, in ns.
 
-        `configuration` is that of `snapshot`; later ones are in the log. A member that none of them names waits until
-        one does. `mark_delay_ns`: how long a leader waits for an append that can carry a new high-water mark to an idle
-        peer.
+        If no configuration names this member, it waits until a leader sends one that does. `mark_delay_ns`: before a
+        leader sends a new high-water mark to an idle peer by itself, it waits so long for an append that can carry the
+        mark.
 
-        Raises InvalidConfiguration if the log has a configuration that this version does not know.
+        Raises InvalidConfiguration if the log has a configuration that this build does not know.
         """
         self._state = CoreState(
             node_id=node_id,
@@ -102,35 +105,38 @@ class RaftCore:
         self.leading_term: int | None = None
         """The current term while this member leads it, otherwise None.
 
-        A plain attribute, because it is read after every event.
+        This is a plain attribute and not a property, because it is read after every event.
         """
-        self._handed_out_index = self._state.last_applied  # The last entry that a `Ready.apply` has contained.
+        self._handed_out_index = self._state.last_applied  # The last entry that was in a `Ready.apply`.
         self.has_work = self.has_effects = False
-        """`has_effects`: True if `take_ready` would return something. `has_work`: True if that is more than trace
-        events, which alone are no reason for a turn. Each event sets both, because they are read several times per
-        turn."""
+        """`has_effects`: True if `take_ready` would return any effects. `has_work`: True if it would return more than
+        trace events, which alone are no reason for a turn. Each event sets both attributes, because they are read
+        several times per turn."""
         self.next_deadline = 0
-        """The latest time (monotonic ns) for the next call of `tick`. Set by each event, too."""
+        """The time (monotonic ns) at which `tick` must be called next, unless `next_alarm` is later. Each event sets
+        it."""
         self.next_alarm = 0
-        """The earliest time (monotonic ns) at which a timer has something to do. If it is later than `next_deadline`,
-        `tick` may be called as late as this."""
+        """The earliest time (monotonic ns) at which a timer really has something to do. If it is later than
+        `next_deadline`, the caller may wait until this time."""
         self.quiet_until = 0
-        """Before this time a `tick` would change nothing but the clock: the caller may set `clock.now` instead."""
+        """Before this time (monotonic ns) a `tick` would only set the clock, so the caller may set `clock.now`
+        instead."""
         self.clock: Clock = self._state
         self._settle()
 
     # Events
 
     def step(self, peer_id: str, message: Message) -> None:
-        """Take one message from a peer. If the peer is not a known member, only some kinds of messages are used.
+        """Take one message from a peer. From a peer that is no known member, only some kinds of messages are used.
 
-        Raises ProtocolError if no honest peer could send the message, or NewerConfiguration: then nothing has changed.
+        Raises ProtocolError if no honest peer could send the message, and NewerConfiguration. In both cases nothing has
+        changed.
         """
         if peer_id not in self._state.peer_ids and not self._accepts(peer_id, message):
             return
         self._validation.check(peer_id, message, self._leader)
         if message.term == self._state.term and type(message) in _OF_REPLICATION:
-            self._step_in_term(peer_id, message)  # A shortcut for nearly all messages; `_step` would do the same.
+            self._step_in_term(peer_id, message)  # A shortcut for most messages. `_step` would have the same effect.
         else:
             self._step(peer_id, message)
         if self._leader is not None and self._leader.membership.is_over:
@@ -138,14 +144,14 @@ class RaftCore:
         self._settle()
 
     def tick(self, now: int) -> None:
-        """Time has passed: it is `now` (monotonic ns). Timers that are due fire once."""
+        """Set the time to `now` (monotonic ns). Each timer that is due fires once."""
         state, leader = self._state, self._leader
         assert now >= state.now, (now, state.now)
         state.now = now
         if now < self.quiet_until:
-            return  # The usual case: nothing but the time has changed.
+            return  # The usual case: no timer is due.
         if now < self.next_deadline:
-            self._note_work()  # A request for a read index may count as lost by now.
+            self._note_work()  # An unanswered request for a read index may count as lost by now.
             return
         if leader is not None:
             if leader.has_lost_its_quorum:
@@ -157,19 +163,20 @@ class RaftCore:
         elif self._elections.keeps_a_promise():
             pass  # The timer was set to the end of the promise.
         elif self._elections.waits_for_its_own_vote:
-            self._elections.restart_timer()  # No request has left yet: a new campaign would wait for the disk, too.
+            self._elections.restart_timer()  # No request has left yet. A new campaign would wait for the disk as well.
         elif not self._state.may_campaign:
-            self._state.follow(None)  # No leader is known any more: reads that wait for a leader fail.
+            self._state.follow(None)  # From now on no leader is known, so reads that wait for a leader fail.
             self._elections.restart_timer()
         else:
             self._become_pre_candidate()
         self._settle()
 
     def propose(self, kind: EntryKind, payload: bytes) -> LogPosition:
-        """Put one entry into the log and return its position. The entry is applied, or ends in `Ready.ended`, or stays
-        open.
+        """Append one entry to the log and return its position. Later the entry is in `Ready.apply` or in `Ready.ended`,
+        unless its outcome stays open.
 
-        Raises NotLeader, Busy (the uncommitted tail is full) or TooLarge: then the call certainly had no effect.
+        Raises NotLeader, Busy (there are too many uncommitted bytes) or TooLarge. The call then certainly had no
+        effect.
         """
         if kind is EntryKind.CONFIGURATION:
             raise InvalidConfiguration("members are changed by propose_change")
@@ -178,19 +185,20 @@ class RaftCore:
         return position
 
     def propose_change(self, change: MembershipChange) -> LogPosition:
-        """Begin a membership change; return the log position of its first configuration.
+        """Begin a membership change. Return the log position of its first configuration.
 
-        If that configuration is joint, the final one is appended once the joint one is committed, by the member that
-        leads then. Raises NotLeader, ChangeRefused, Busy: then nothing has changed.
+        If this first configuration is joint, the final one is appended after the joint one is committed, by the member
+        that is the leader at that time. Raises NotLeader, ChangeRefused or Busy; then nothing has changed.
         """
         position = self._leading().propose_change(change)
         self._settle()
         return position
 
     def transfer_leadership(self, peer_id: str | None = None) -> str:
-        """Begin to make `peer_id`, or else the fittest peer, the leader; return its id (thesis §3.10).
+        """Begin to make `peer_id` the leader, or the fittest voter if it is None. Return the id of the successor
+        (thesis §3.10).
 
-        This leader proposes nothing until the transfer has succeeded, or an election time-out is over. Raises
+        This leader proposes nothing until the transfer has succeeded or an election time-out has passed. Raises
         NotLeader, TransferRefused.
         """
         successor_id = self._leading().transfer.begin(peer_id)
@@ -198,11 +206,11 @@ class RaftCore:
         return successor_id
 
     def request_read(self, ticket: int, mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """Request a read. A later `Ready` contains `ticket`, once the guarantee of `mode` holds.
+        """Request a read. A later `Ready` contains `ticket` once the guarantee of `mode` holds, or if the read fails.
 
-        Only a leader takes READ_INDEX and LEASE; a LEASE read joins a round if the lease does not hold. `age_ns_max` is
-        for BOUNDED_STALENESS: the maximum age of the state. A member that cannot prove this age asks the leader. Raises
-        NotLeader, Busy.
+        Only a leader takes READ_INDEX and LEASE reads. A LEASE read joins a round if the lease does not hold.
+        `age_ns_max`: the maximum age of the state for a BOUNDED_STALENESS read. A member that cannot prove such an age
+        requests a read index from the leader. Raises NotLeader, Busy.
         """
         match mode:
             case ReadMode.READ_INDEX | ReadMode.LEASE:
@@ -214,8 +222,8 @@ class RaftCore:
         self._settle()
 
     def persisted(self, sequence: int) -> None:
-        """Every `LogWrite` up to this sequence is durable: messages that waited for it leave, and its entries count for
-        commit."""
+        """Every `LogWrite` up to this sequence is durable. The messages that waited for these writes leave, and the
+        entries in these writes count for commits."""
         self._state.writes.persisted(sequence)
         self._state.outbox.release(sequence)
         if self._state.role is Role.CANDIDATE and self._elections.count_own_vote_if_durable() is Tally.WON:
@@ -231,7 +239,8 @@ class RaftCore:
         if index <= self._state.last_applied:
             return
         assert index <= self._handed_out_index, (index, self._handed_out_index)
-        assert index <= self._state.commit_index, self  # No other invariant of `_check_invariants` can break here.
+        # `_check_invariants` is not called, because no other invariant can break here.
+        assert index <= self._state.commit_index, self
         self._state.last_applied = index
         self._state.open_proposals.applied(index)
         self._state.log.forget_sizes(index)
@@ -240,14 +249,15 @@ class RaftCore:
         self._note_work()
 
     def snapshot_saved(self, position: LogPosition) -> None:
-        """A snapshot of this member's own state at `position` is durable; entries up to there may be compacted."""
+        """A snapshot of this member's own state at `position` is durable, so the entries up to there may be
+        compacted."""
         assert position.index <= self._state.last_applied, (position, self._state.last_applied)
         self._state.snapshot_index = max(self._state.snapshot_index, position.index)
         self._state.configurations.forget_before(position.index)
         self._settle()
 
     def compact(self, index: int) -> None:
-        """Forget the entries up to `index`, which is not above the end of this member's durable snapshot."""
+        """Forget the entries up to `index`, which must not be above the index of the newest durable snapshot."""
         state = self._state
         assert index <= state.snapshot_index, (index, state.snapshot_index)
         state.compacted_leader_time = state.greatest_leader_time(up_to=index)
@@ -255,7 +265,7 @@ class RaftCore:
         self._settle()
 
     def snapshot_installed(self, position: LogPosition, configuration: Configuration, leader_time: int = 0) -> None:
-        """A received snapshot file is durable, and the state machine takes the snapshot's state now.
+        """A received snapshot file is durable, and the state machine gets the snapshot's state now.
 
         `leader_time` (ns) is that of the snapshot. A snapshot at or below `commit_index` changes nothing.
 
@@ -273,21 +283,21 @@ class RaftCore:
         self._settle()
 
     def snapshot_transfer_failed(self, peer_id: str) -> None:
-        """The snapshot transfer to this peer was given up: the leader probes the peer again at the next heartbeat."""
+        """The snapshot transfer to this peer was given up. A leader probes the peer again after the next heartbeat."""
         if self._leader is not None:
             self._leader.probe_again(peer_id, paused=True)
             self._settle()
 
     def peer_unreachable(self, peer_id: str) -> None:
-        """The connection to this peer was lost: the leader probes the peer again at the next heartbeat."""
+        """The connection to this peer was lost. A leader probes the peer again after the next heartbeat."""
         if self._leader is not None:
             self._leader.probe_again(peer_id, paused=True)
             self._settle()
 
     def leader_connection_lost(self, peer_id: str) -> None:
-        """The peer has ended its connections with this member: if the peer leads, it is probably gone.
+        """The peer has ended its connections with this member. If the peer is the leader, it has probably crashed.
 
-        Not called for connections that this member ended, or that ended with a refusal.
+        The caller must not report connections that this member has ended, or that ended with a refusal.
         """
         state = self._state
         if state.role is Role.FOLLOWER and state.leader_id == peer_id and self._elections.leader_lost():
@@ -295,7 +305,7 @@ class RaftCore:
             self._settle()
 
     def mute_events(self, names: frozenset[str]) -> None:
-        """Stop making events of these names. Some would occur in every turn, and each costs 1 µs."""
+        """Stop creating events with these names. Some kinds would occur in every turn, and each event costs 1 µs."""
         self._state.muted_events = names
 
     # Effects
@@ -320,7 +330,7 @@ class RaftCore:
             if last_index > state.last_applied:
                 ready.apply = state.log.read(state.last_applied + 1, last_index, state.config.apply_bytes_max)
                 self._handed_out_index = ready.apply[-1].index
-        # `_note_work`, without a call: everything else was taken.
+        # This is `_note_work` without a call. All other effects have just been taken.
         leader, reads = self._leader, self._read_index_client
         self.has_work = (leader is not None and leader.has_pending_sends) or (reads.count > 0 and reads.has_work)
         self.has_effects = self.has_work
@@ -330,7 +340,7 @@ class RaftCore:
         return ready
 
     def _advance_follower_reads(self) -> None:
-        """Advance the reads that wait for a read index. A leader serves them itself."""
+        """Advance the reads that wait for a read index. If this member now leads, it serves them itself."""
         leader = self._leader
         if leader is None:
             self._read_index_client.advance()
@@ -365,12 +375,13 @@ class RaftCore:
 
     @property
     def has_applied_in_its_term(self) -> bool:
-        """True if this member leads and has applied an entry of its own term, and so all that was committed before."""
+        """True if this member leads and has applied an entry of its own term. Then it has applied everything that was
+        committed in earlier terms."""
         return self._leader is not None and self._leader.has_applied_in_its_term
 
     @property
     def leader_id(self) -> str | None:
-        """The leader of the current term, if it is known."""
+        """The leader of the current term; None if it is not known."""
         return self._state.leader_id
 
     @property
@@ -384,8 +395,7 @@ class RaftCore:
         return self._state.committed_configuration
 
     def configuration_at(self, index: int) -> Configuration:
-        """The configuration in force right after the entry at `index` was applied. `index` is not below the newest
-        snapshot."""
+        """The newest configuration at or before `index`, which must not be below the newest snapshot."""
         return self._state.configurations.at(index)
 
     @property
@@ -395,34 +405,32 @@ class RaftCore:
 
     @property
     def is_removed(self) -> bool:
-        """True once the removal of this member is committed: it can be switched off."""
+        """True once the removal of this member is committed. Its process can then be stopped for good."""
         return self._state.is_removed
 
     @property
     def hears_a_leader(self) -> bool:
-        """True if this member hears a leader, or leads: a leader steps down when it loses its quorum."""
+        """True if this member hears a leader or is the leader. A leader that no longer hears a quorum steps down."""
         return self._leader is not None or self._elections.hears_a_leader
 
     def is_peer(self, peer_id: str) -> bool:
-        """True if `peer_id` is another member, or a removed member that still receives entries."""
+        """True if `peer_id` is another member, or a removed member to which this leader still replicates."""
         return peer_id in self._state.peer_ids or (
             self._leader is not None and peer_id in self._leader.membership.departing
         )
 
     def accepts_hello_from(self, peer_id: str) -> bool:
-        """True if the hello of this peer is accepted: this member knows the peer, or the peer may be the leader under a
-        newer configuration.
+        """True if this member accepts the hello of this peer.
 
-        While this member hears a leader, it refuses unknown peers other than that leader.
+        It accepts every peer that it knows. It also accepts an unknown peer that may be a leader under a newer
+        configuration: the leader that it hears, or any peer while it hears none.
         """
         is_known = self._state.configuration.member(peer_id) is not None or self.is_peer(peer_id)
         return is_known or not self.hears_a_leader or peer_id == self.leader_id
 
     def peers(self) -> tuple[Member, ...]:
-        """The peers to connect to, in the order of ids.
-
-        They are the members of the committed and of the newest configuration, and removed members that still receive
-        entries."""
+        """The peers to connect to, in the order of ids: the other members of the committed and of the newest
+        configuration, and the removed members to which this leader still replicates."""
         known = {member.node_id: member for each in self._state.configurations.all for member in each.members}
         wanted = {*self._state.peer_ids, *(member.node_id for member in self.committed_configuration.members)}
         if self._leader is not None:
@@ -431,14 +439,14 @@ class RaftCore:
 
     @property
     def commit_index(self) -> int:
-        """The high-water mark: the last committed index known here."""
+        """The high-water mark: the highest index that this member knows to be committed."""
         return self._state.commit_index
 
     @property
     def leader_commit_index(self) -> int:
-        """The highest leaderCommit received since the start (Raft Figure 2), 0 if there was none.
+        """The highest leaderCommit received since the start (Raft Figure 2), or 0.
 
-        Every entry up to this index is committed, but the log here may not reach it yet.
+        Every entry up to this index is committed, but this member may not have all of them yet.
         """
         return self._follower.leader_commit_index
 
@@ -464,7 +472,7 @@ class RaftCore:
 
     @property
     def has_compactable_entries(self) -> bool:
-        """True if the newest durable snapshot covers entries that are still in the log."""
+        """True if the log still has entries that the newest durable snapshot replaces."""
         return self._state.snapshot_index > self._state.log.base_index
 
     @property
@@ -479,11 +487,11 @@ class RaftCore:
 
     @property
     def appliable_index(self) -> int:
-        """The last index that is both committed and durable here."""
+        """The last index that is committed, and durable on this member."""
         return self._state.appliable_index
 
     def term_at(self, index: int) -> int | None:
-        """The term of the entry at `index`; None if the log does not hold it, or no longer does."""
+        """The term of the entry at `index`; None if the entry is compacted away or beyond the end of the log."""
         return self._state.log.term_at(index)
 
     def leader_time_now(self) -> int:
@@ -495,12 +503,12 @@ class RaftCore:
 
     @property
     def successor_id(self) -> str | None:
-        """The peer that takes over from this leader in the transfer under way, or None."""
+        """The peer that is to take over from this leader; None if no leadership transfer is under way."""
         attempt = None if self._leader is None else self._leader.transfer.current
         return None if attempt is None else attempt.peer_id
 
     def status(self) -> CoreStatus:
-        """A frozen view of this core, for people and monitors."""
+        """A view of this core at this moment, for people and monitors."""
         state = self._state
         return CoreStatus(
             node_id=state.node_id,
@@ -525,7 +533,7 @@ class RaftCore:
         )
 
     def peers_status(self) -> list[PeerStatus]:
-        """The leader's view of every peer, in the order of ids; empty on other members."""
+        """The leader's view of each peer, in the order of ids. On a member that does not lead, the list is empty."""
         if self._leader is None:
             return []
         silent_before = self._state.now - self._state.config.election_timeout_max_ns
@@ -543,17 +551,17 @@ class RaftCore:
 
     @property
     def state_age_ns(self) -> int | None:
-        """The maximum age (ns) of the applied state at the time of the last event; None if there is no proof."""
+        """How old (ns) the applied state could be at most at the last event; None if there is no proof."""
         return self._state.state_age_ns()
 
     # Messages
 
     def _accepts(self, peer_id: str, message: Message) -> bool:
-        """True if a message of a member outside our newest configuration is used (thesis §4.1).
+        """True if this message is used although its sender is not in our newest configuration (thesis §4.1).
 
-        The sender may be a leader or a candidate under a configuration that we do not have yet, so only its log and its
-        term are judged. A leader answers removed members until they have applied their removal. Other members ignore a
-        removed member once its removal is committed here.
+        The sender may be a leader or a candidate under a configuration that we do not have yet. So its requests are
+        used, and whether they succeed depends on its term and its log. A leader also uses the answers of removed
+        members to which it still replicates. Other members ignore a removed member once its removal is committed here.
         """
         state, leader = self._state, self._leader
         if leader is not None and peer_id in leader.membership.departing:
@@ -563,14 +571,14 @@ class RaftCore:
         return isinstance(message, _REQUESTS)
 
     def _end_leadership(self, leader: Leader) -> None:
-        """End the leadership of a removed leader, once its removal is committed (thesis §4.2.2)."""
+        """End the leadership of a leader whose removal is committed (thesis §4.2.2)."""
         leader.transfer.on_removed()
         self._become_follower(reason="it is no voter any more")
 
     def _step(self, peer_id: str, message: Message) -> None:
         state = self._state
         if isinstance(message, _VOTE_REQUESTS) and self._elections.ignores(message, leads=self._leader is not None):
-            # Thesis §4.2.3: a member that cannot hear a live leader must not depose that leader with a higher term.
+            # Thesis §4.2.3: a member that does not hear the leader must not depose a live leader by a higher term.
             pre_vote = isinstance(message, PreVoteRequest)
             state.trace("vote_refused", peer_id=peer_id, pre_vote=pre_vote, reason="a leader is heard")
             return
@@ -580,7 +588,7 @@ class RaftCore:
         if message.term > state.term and not moves_no_term:
             self._become_follower(term=message.term, reason="a higher term")  # Raft §5.1.
         if message.term < state.term and not (isinstance(message, PreVoteResponse) and message.granted):
-            self._answer_stale(peer_id, message)  # Without an answer the peer would campaign, or lead, for ever.
+            self._answer_stale(peer_id, message)  # Without an answer the peer would lead or campaign for ever.
         else:
             self._step_in_term(peer_id, message)
 
@@ -620,7 +628,7 @@ class RaftCore:
                 assert_never(message)
 
     def _answer_stale(self, peer_id: str, message: Message) -> None:
-        match message:  # All other kinds are responses to requests of an older term: ignored.
+        match message:  # All other kinds are ignored.
             case AppendEntries() | InstallSnapshot():
                 self._follower.refuse_stale(peer_id, message)
             case VoteRequest():
@@ -648,17 +656,18 @@ class RaftCore:
                 self._become_follower(reason="a majority refused its pre-vote")
 
     def _on_timeout_now(self, peer_id: str, message: TimeoutNow) -> None:
-        """Thesis §3.10: campaign as after an election time-out, without a pre-vote. Only the current leader may request
-        it.
+        """The leader asks this member to campaign at once, without a pre-vote (thesis §3.10). Only the current leader
+        may ask.
 
-        The request is ignored if the log has grown since: the leader has given the transfer up, and may read by lease.
+        The request is ignored if the log has grown since it was sent, because the leader has then given the transfer up
+        and may read by lease.
         """
         state, is_void = self._state, message.last_index not in (-1, self._state.log.last_index)
         if state.leader_id == peer_id and state.role is Role.FOLLOWER and state.may_campaign and not is_void:
             self._become_candidate(transfer=True)
 
     def _hear_leader(self, peer_id: str) -> None:
-        """Raft §5.2: a message of the current term's leader ends a campaign in that term."""
+        """A message from the leader of the current term has arrived. It ends a campaign in this term (Raft §5.2)."""
         assert self._state.leader_id in (None, peer_id), (self._state.leader_id, peer_id, self._state.term)
         if self._state.role is not Role.FOLLOWER:
             self._become_follower(reason="a leader of this term is there")
@@ -686,9 +695,10 @@ class RaftCore:
             self._elections.restart_timer()
 
     def _become_pre_candidate(self) -> None:
-        """Thesis §9.6: ask for pre-votes first, so that a member that cannot win does not raise the term of others.
+        """Ask for pre-votes first, so that a member that cannot win does not raise the other members' term (thesis
+        §9.6).
 
-        A campaign that begins only because a connection was lost keeps the known leader, which may still be there:
+        A campaign that begins only because connections were lost keeps the known leader, which may still be alive. So
         requests for read indexes continue.
         """
         state, is_early = self._state, self._elections.campaigns_early
@@ -700,7 +710,8 @@ class RaftCore:
             self._become_candidate()
 
     def _become_candidate(self, *, transfer: bool = False) -> None:
-        """Raft §5.2: a new term and a vote for itself, both durable before any message carries them."""
+        """Begin a new term and vote for this member (Raft §5.2). Both become durable before any message carries
+        them."""
         state = self._state
         self._elections.end_campaign()
         state.move_to_term(state.term + 1)
@@ -725,7 +736,7 @@ class RaftCore:
         return self._leader
 
     def _settle(self) -> None:
-        """End an event: check the invariants, and note what the node will ask for."""
+        """Finish an event: check the invariants, and update the attributes that the node reads."""
         self._check_invariants()
         self._note_work()
 
@@ -734,7 +745,8 @@ class RaftCore:
         leader, state, reads, ready = self._leader, self._state, self._read_index_client, self._state.outbox.ready
         self.next_deadline = self._elections.deadline if leader is None else leader.due_at
         self.next_alarm = self._elections.deadline if leader is None else leader.alarm_at
-        self.quiet_until = 0 if reads.count else self.next_deadline  # An open request for a read index may get lost.
+        # While reads are open, each tick must check whether a request for a read index counts as lost.
+        self.quiet_until = 0 if reads.count else self.next_deadline
         self.has_work = bool(
             (leader is not None and leader.has_pending_sends)
             or ready.send

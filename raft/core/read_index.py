@@ -1,14 +1,15 @@
 """Linearizable reads without a log entry: ReadIndex on the leader (thesis §6.4).
 
-A read is served at the high-water mark at which its round began, once a majority has answered a message sent after
-that. The answers prove that no later leader had committed anything when the round began. A round's token is
-(term, counter): answers of another term do not count. One round is under way at a time; reads that arrive meanwhile
-share the next round. Other members' requests for a read index (`follower_reads`) share the rounds, too. One such
-request stands for all reads that wait on its sender.
+The read index of a read is the high-water mark at the start of its round. The read may be served once a majority has
+answered a message that was sent after the start. These answers prove that no later leader had committed anything when
+the round began. A round is identified by (term, counter): answers from another term do not count. Usually one round is
+under way at a time, and reads that arrive in the meantime share the next round. Requests for a read index from other
+members (`follower_reads`) share the rounds, too. One such request stands for all reads that wait on its sender.
 
-A round needs the answers of a majority. A message to a peer whose answer is not needed costs that peer a turn, and the
-leader another turn for the answer. So the round of a lone read goes to a preferred quorum first, and to the other peers
-only if the preferred quorum is silent. Safety does not depend on the choice: only answers count.
+A round needs the answers of a majority only. Every further message costs the peer a turn of its event loop, and the
+answer costs the leader a turn. So the round for a lone read first asks a preferred quorum. It asks the other peers only
+if the preferred quorum is silent. The choice does not affect safety, because only the answers of a majority confirm a
+round.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from raft.errors import Busy
 from raft.types import ReadMode
 
 SILENCES_PER_MARK_DELAY = 5
-"""If a preferred quorum is silent, the other peers are asked after the mark delay divided by this number: usually 1
-ms."""
+"""If a preferred quorum is silent for `mark_delay_ns` divided by this number (usually 1 ms), the leader asks the other
+peers, too."""
 
 NEVER = 1 << 62
 
 ROUNDS_MAX = 1_000
-"""How many rounds use the same preferred quorum. Then one round asks all peers: another peer may be faster by now."""
+"""How many rounds use the same preferred quorum. The next round asks all peers, because another peer may be faster by
+now."""
 
 
 @dataclass(slots=True)
 class Round:
-    """Reads that are confirmed together."""
+    """The reads and requests that one round confirms together."""
 
     counter: int
     read_index: int
@@ -51,38 +53,39 @@ class ReadRounds:
         self.count = 0  # Open reads: waiting, under way, or confirmed.
         self.waiting: list[int] = []  # Tickets that wait for the next round.
         self.by_lease: list[int] = []  # Tickets that wait for a check of the lease.
-        self.requests: dict[str, int] = {}  # Member id → number of its latest request; one at a time.
+        self.requests: dict[str, int] = {}  # Member id → number of its latest request that waits for a round.
         self.under_way: deque[Round] = deque()
         self.confirmed: deque[tuple[int, list[int], ReadMode]] = deque()  # (read_index, tickets, how)
 
     @property
     def is_wanted(self) -> bool:
-        """True if a read or a request waits and is not part of a round yet."""
+        """True if a read or a request is not part of a round yet."""
         return bool(self.waiting or self.requests or self.by_lease)
 
     @property
     def is_lone(self) -> bool:
-        """True if a single read, and no request, waits for a round."""
+        """True if exactly one read, and no request from another member, waits for a round."""
         return len(self.waiting) == 1 and not self.requests
 
     def add(self, ticket: int, *, by_lease: bool = False) -> None:
-        """Take a read. It joins the next round, unless the lease can serve it. Raises Busy at the bound."""
+        """Take a read. It joins the next round, unless the lease can serve it. Raises Busy if too many reads are
+        open."""
         if self.count >= self._reads_pending_max:
             raise Busy("linearizable reads", self._reads_pending_max)
         self.count += 1
         (self.by_lease if by_lease else self.waiting).append(ticket)
 
     def begin_round(self, read_index: int, now: int) -> int:
-        """Put all waiting reads and requests into one round; every append carries the new counter from now on."""
+        """Put all waiting reads and requests into one round. From now on every append carries the returned counter."""
         self.counter += 1
         self.under_way.append(Round(self.counter, read_index, now, self.waiting, self.requests))
         self.waiting, self.requests = [], {}
         return self.counter
 
     def confirmed_up_to(self, counter: int) -> list[Round]:
-        """A majority has answered this round, and so every earlier one: return these rounds and make their reads ready.
+        """A majority has answered the round `counter`, which confirms all earlier rounds, too. Return these rounds.
 
-        The caller responds to the requests in them.
+        Their reads are now confirmed. The caller must respond to their requests.
         """
         ended = []
         while self.under_way and self.under_way[0].counter <= counter:
@@ -92,19 +95,20 @@ class ReadRounds:
         return ended
 
     def confirm_by_lease(self, read_index: int) -> dict[str, int]:
-        """The lease holds: confirm the reads that wait for it; return the requests of other members."""
+        """The lease holds: confirm the reads that wait for a check of the lease. Return the requests from other
+        members, to which the caller must respond."""
         if self.by_lease:
             self.confirmed.append((read_index, self.by_lease, ReadMode.LEASE))
         requests, self.by_lease, self.requests = self.requests, [], {}
         return requests
 
     def without_lease(self) -> None:
-        """The lease does not hold: the reads that waited for it join the next round."""
+        """The lease does not hold: the reads that waited for a check of the lease join the next round."""
         self.waiting += self.by_lease
         self.by_lease = []
 
     def take_ready(self, last_applied: int) -> list[tuple[list[int], ReadMode]]:
-        """Remove and return the confirmed reads whose read index is applied."""
+        """Remove and return the confirmed reads whose read index has been applied."""
         ready: list[tuple[list[int], ReadMode]] = []
         while self.confirmed and self.confirmed[0][0] <= last_applied:
             _, tickets, mode = self.confirmed.popleft()
@@ -113,7 +117,7 @@ class ReadRounds:
         return ready
 
     def take_all(self) -> list[int]:
-        """Remove and return every open read: the leadership is over."""
+        """Remove and return all open reads, because the leadership is over."""
         tickets = [ticket for _, group, _ in self.confirmed for ticket in group]
         tickets += [ticket for each in self.under_way for ticket in each.tickets]
         tickets += self.waiting + self.by_lease
@@ -124,18 +128,20 @@ class ReadRounds:
 
 
 class PreferredQuorum:
-    """The peers of one leader that made up the last majority, for one term: the next lone read asks only them."""
+    """The peers that made up the majority in the last round that asked all peers, for one leader and term. A lone read
+    asks only these peers at first."""
 
     def __init__(self, mark_delay_ns: int) -> None:
-        """With a `mark_delay_ns` of 0 every round asks all peers at once."""
+        """If `mark_delay_ns` is 0, every round asks all peers at once."""
         self._patience_ns = mark_delay_ns // SILENCES_PER_MARK_DELAY
         self._quick: tuple[str, ...] = ()
         self._rounds_left = 0
-        self._needs_full_round = True  # True: the round under way, or the next one, asks all peers.
-        self.over_at = NEVER  # Monotonic ns: when the other peers are to be asked.
+        self._needs_full_round = True  # True if the round under way, or else the next round, asks all peers.
+        self.over_at = NEVER  # Monotonic ns: when to ask the other peers, too.
 
     def of(self, peers: Mapping[str, Progress], now: int, *, is_lone: bool) -> Iterable[str]:
-        """The peers to ask in a round that begins now: all of them, unless the round is for one read alone."""
+        """The peers to ask in a round that begins now: the preferred quorum if the round is for one read alone, or else
+        all peers."""
         self.over_at = NEVER
         self._needs_full_round |= self._rounds_left == 0 or any(peer_id not in peers for peer_id in self._quick)
         if not is_lone or self._needs_full_round or not self._patience_ns:
@@ -145,16 +151,17 @@ class PreferredQuorum:
         return self._quick
 
     def others(self, peers: Mapping[str, Progress], counter: int) -> Iterable[str]:
-        """The remaining peers to ask because the round `counter` takes too long.
+        """The peers to ask in addition, because the round `counter` takes too long.
 
-        Peers that were asked already are excluded: they may just be slow. The next heartbeat repeats requests that were
-        lost with a connection.
+        The preferred quorum was asked already and may just be slow. If its messages were lost with a connection, the
+        next heartbeat repeats them.
         """
         self.over_at, self._needs_full_round = NEVER, True
         return tuple([each for each, peer in peers.items() if peer.read_counter < counter and each not in self._quick])
 
     def confirmed(self, peers: Mapping[str, Progress], counter: int) -> None:
-        """Note which peers answered: a majority has confirmed the round `counter`."""
+        """A majority has confirmed the round `counter`. After a full round, the peers that have answered it are the new
+        preferred quorum."""
         self.over_at = NEVER
         if self._needs_full_round:
             self._needs_full_round, self._rounds_left = False, ROUNDS_MAX

@@ -1,5 +1,6 @@
-"""The effects that the core requests, in one structure. The docstring of `Ready` states the order in which they are
-carried out.
+"""The effects that the core requests from its caller, in one structure.
+
+The docstring of `Ready` says in which order the caller must carry them out.
 
 See docs/reference/specification.md#3-order-of-durability.
 """
@@ -22,14 +23,14 @@ class Certainty(enum.Enum):
     """
 
     NOT_APPLIED = "not applied"
-    """An entry of another term is committed at its index: the proposal certainly had no effect, and never will."""
+    """An entry of another term is committed at the proposal's index, so the proposal certainly never has an effect."""
     UNKNOWN = "unknown"
-    """A snapshot replaced the log at its index: the proposal may have been applied."""
+    """A snapshot has replaced the log at the proposal's index, so other members may have applied the proposal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalEnded:
-    """The entry (index, term), which this node appended as leader, has ended without being applied here."""
+    """A proposal that this node appended as leader at (index, term) has ended without being applied here."""
 
     index: int
     term: int
@@ -38,29 +39,31 @@ class ProposalEnded:
 
 @dataclass(slots=True, init=False)
 class Ready:
-    """The effects that have gathered since the last `take_ready`. Handle the fields in this order.
+    """The effects that have gathered since the last `take_ready`. Handle the fields in the order in which they are
+    listed below.
 
-    `write` goes to the log before anything of a later Ready. `send` may leave at once: a message that depends on a
-    write stays in the core until `persisted` reports that write, because a later event may make the message untrue (a
-    cut, a new term). `apply` is committed *and* durable here: give it to the state machine, then call `applied(index)`.
+    `write` must go to the log before a later `Ready` is handled. The messages in `send` may leave at once. A message
+    that depends on a write is not among them before `persisted` reports that write: until then the message stays in the
+    core, because a later event (a cut, a new term) may make it untrue. The entries in `apply` are committed *and*
+    durable here: give them to the state machine, then call `applied(index)`.
     """
 
     write: LogWrite | None
     send: list[tuple[str, Message]]
     apply: list[Entry]
-    reads_ready: list[int]  # Tickets of reads that a round confirmed; the state is applied far enough. Serve now.
-    reads_ready_by_mode: list[tuple[int, ReadMode]]  # The same for reads in other modes.
+    reads_ready: list[int]  # Tickets of READ_INDEX reads that must be served now. The state is applied far enough.
+    reads_ready_by_mode: list[tuple[int, ReadMode]]  # The same for reads served in other modes.
     reads_failed: list[tuple[int, RaftError]]
     ended: list[ProposalEnded]
-    snapshot_wanted: list[str]  # Peers that are behind the log: start a transfer.
-    snapshot_chunks: list[tuple[str, InstallSnapshot]]  # Chunks from the leader, whose term was checked.
+    snapshot_wanted: list[str]  # Peers that need entries which the log no longer has: start a transfer to each.
+    snapshot_chunks: list[tuple[str, InstallSnapshot]]  # Chunks from the leader of the current term.
     snapshot_progress: list[tuple[str, InstallSnapshotProgress]]  # From followers.
     events: list[TraceEvent]
-    peers_changed: bool  # The set of peers to connect to has changed; never the only field set.
+    peers_changed: bool  # The set of peers to connect to may have changed. Another field is always set as well.
 
     def __init__(self) -> None:
-        """Make an empty `Ready`. Every event makes one or two, and a generated `__init__` takes 0.57 µs instead of
-        0.32."""
+        """Make an empty `Ready` in 0.32 µs instead of the 0.57 µs of the `__init__` that `dataclass` generates. Every
+        event makes one `Ready` or two."""
         self.write, self.peers_changed = None, False
         self.send, self.apply, self.events, self.ended = [], [], [], []
         self.reads_ready, self.reads_ready_by_mode, self.reads_failed = [], [], []

@@ -1,8 +1,8 @@
-"""The staleness of a member's state: a proven upper bound of its age, if there is one.
+"""The staleness of a member's state: an upper bound of its age, if the member can prove one.
 
-A proof is (local time, index): no write acknowledged before that time is above that index. The proof comes from a read
-index that was *requested* at that time or later. The time of the response proves nothing, because nobody knows how
-long the response was in flight.
+A proof is a pair (local time, index): every write that was acknowledged before this time has at most this index. The
+proof comes from a read index that was *requested* at this time or later. The time of the response proves nothing,
+because nobody knows how long the response was in flight.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections import deque
 
 PROOFS_MAX = 64
-"""How many proofs may wait for their index to be applied. Further proofs are dropped: a state that lags so far is old
-anyway."""
+"""How many proofs may wait until their index is applied. Further proofs are dropped, because a state that lags so far
+behind is old anyway."""
 
 
 class StalenessTracker:
-    """The proofs of one member, over all terms of one life: a proof stays valid under later leaders."""
+    """The proofs of one member, over all terms of one life. A proof stays valid when the leader changes."""
 
     def __init__(self) -> None:
         self._as_of: int | None = None  # Monotonic ns.
         self._proofs: deque[tuple[int, int]] = deque()  # (moment, index), both rising.
 
     def record_proof(self, moment: int, index: int) -> None:
-        """A state with `index` applied holds every write acknowledged before `moment` (monotonic ns)."""
+        """Take a proof: a state with `index` applied contains every write that was acknowledged before `moment`
+        (monotonic ns)."""
         proofs = self._proofs
         if proofs and proofs[-1][1] >= index:
             proofs[-1] = (max(moment, proofs[-1][0]), proofs[-1][1])
@@ -30,7 +31,8 @@ class StalenessTracker:
             proofs.append((moment, index))
 
     def fresh_as_of(self, last_applied: int) -> int | None:
-        """The latest time (monotonic ns) for which the applied state is proven to be complete; None without a proof."""
+        """The latest moment (monotonic ns) such that the applied state surely contains every write acknowledged before
+        it; None if there is no proof."""
         proofs = self._proofs
         while proofs and proofs[0][1] <= last_applied:
             moment = proofs.popleft()[0]

@@ -27,13 +27,13 @@ _CONFIGURATION = EntryKind.CONFIGURATION  # Saves an attribute lookup of 30 ns p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreStatus:
-    """A frozen view of one core. The fields in bytes are the sizes of its bounded buffers."""
+    """A view of one core at one moment. The fields in bytes are the sizes of its bounded buffers."""
 
     node_id: str
     role: Role
     term: int
     leader_id: str | None
-    configuration: Configuration  # The newest in the log.
+    configuration: Configuration  # The newest configuration in the log.
     is_changing: bool
     first_index: int
     snapshot_index: int
@@ -43,15 +43,15 @@ class CoreStatus:
     last_index: int
     low_watermark: int
     peers: tuple[PeerStatus, ...]  # The leader's view of its peers; empty on other members.
-    uncommitted_bytes: int  # Entries above the high-water mark that were appended since the start.
-    unapplied_bytes: int  # Entries above `last_applied` that were appended since the start.
-    log_cache_bytes: int  # The recent entries in memory; bound: log_cache_bytes_max.
+    uncommitted_bytes: int  # The size of the entries above the high-water mark that were appended since the start.
+    unapplied_bytes: int  # The size of the entries above `last_applied` that were appended since the start.
+    log_cache_bytes: int  # The size of the entries in memory. Bound: log_cache_bytes_max.
     cached_from: int  # The index of the first entry in memory.
-    messages_waiting: int  # Messages that wait for the disk; bound: one of each kind per peer and write under way.
+    messages_waiting: int  # Messages that wait for the disk: at most one of each kind, per peer and per write.
 
 
 class CoreState:
-    """Raft Figure 2, "State", and the marks. There is no clock here: the caller sets `now` (monotonic ns).
+    """The state of Raft Figure 2 and the marks. The core reads no clock: the caller sets `now` (monotonic ns).
 
     See docs/reference/specification.md#6-marks.
     """
@@ -78,16 +78,17 @@ class CoreState:
         self.term, self.voted_for = hard_state.term, hard_state.voted_for
         self.leader_id: str | None = None
         self.leader_match_index = 0
-        """The last index up to which appends of this term's leader have shown that its log equals ours."""
+        """The index up to which appends from this term's leader have shown that its log equals ours."""
         self.snapshot_index = self.last_applied = snapshot.index
         self.commit_index = max(snapshot.index, min(hard_state.commit_index, self.log.last_index))
         self.low_watermark = 0
         self.muted_events: frozenset[str] = frozenset()  # Names of events that no observer wants.
         self.staleness = StalenessTracker()
-        self.yielded_count, self.yielded_at = 0, now  # Count and last time of transfers by election priority.
-        self.compacted_leader_time = leader_time  # The greatest leader_time (ns) in entries that may be forgotten.
-        if snapshot.term > self.term:
-            self.move_to_term(snapshot.term)  # A crash came between the sync of the snapshot file and that of its term.
+        # The count of leadership transfers by priority (see `PriorityTransfer`), and the time of the last one.
+        self.yielded_count, self.yielded_at = 0, now
+        self.compacted_leader_time = leader_time  # The greatest leader_time (ns) of entries that may be compacted away.
+        if snapshot.term > self.term:  # A crash came after the sync of the snapshot file, before that of the term.
+            self.move_to_term(snapshot.term)
         assert self.log.last_term <= self.term, (self.log.last_position, self.term)
         self.configurations = ConfigurationHistory(snapshot.index, configuration)
         for index in log_store.configuration_indexes():
@@ -99,7 +100,7 @@ class CoreState:
     # Members
 
     def _use_latest_configuration(self) -> None:
-        """The members are those of the newest configuration in the log, committed or not (Raft §6)."""
+        """Use the newest configuration in the log, whether it is committed or not (Raft §6)."""
         self.configuration = configuration = self.configurations.latest
         self.configured_at = self.configurations.latest_index
         self.quorum = Quorum(configuration.voter_ids, configuration.outgoing_ids)
@@ -126,17 +127,17 @@ class CoreState:
 
     @property
     def may_campaign(self) -> bool:
-        """True for voters. Learners wait to become voters, and other members for a configuration that names them.
+        """True if this member is a voter in the newest or in the newest committed configuration.
 
-        A member removed by an uncommitted entry may be the only electable one, because it alone may hold that entry
-        (thesis §4.2.2, Figure 4.6). So it campaigns, and does not count its own vote.
+        A member that was removed by an uncommitted entry may be the only electable member, because it may be the only
+        one that has this entry (thesis §4.2.2, Figure 4.6). So it campaigns, but does not count its own vote.
         """
         return self.configuration.is_voter(self.node_id) or self.committed_configuration.is_voter(self.node_id)
 
     # Term, vote and leader
 
     def move_to_term(self, term: int) -> None:
-        """Raft §5.1: terms only rise, and a new one begins without a vote or a leader."""
+        """Begin a higher term, without a vote and without a known leader (Raft §5.1)."""
         assert term > self.term, (term, self.term)
         self.term, self.voted_for = term, None
         self.leader_match_index = 0
@@ -145,14 +146,14 @@ class CoreState:
         self.follow(None)
 
     def vote_for(self, node_id: str) -> None:
-        """Vote for this member: one vote per term (Raft §5.2), which counts when it is durable."""
+        """Vote for the member `node_id`: one vote per term (Raft §5.2). The vote counts once it is durable."""
         assert self.voted_for in (None, node_id), (self.voted_for, node_id)
         if self.voted_for is None:
             self.voted_for = node_id
             self.writes.change_hard_state()
 
     def follow(self, leader_id: str | None) -> None:
-        """Set the leader of this term; None if it is not known. A term has at most one leader (Raft §5.2)."""
+        """Set the known leader of this term, or None. A term has at most one leader (Raft §5.2)."""
         if leader_id != self.leader_id:
             self.leader_id = leader_id
             self.trace("leader_changed", leader_id=leader_id)
@@ -164,7 +165,7 @@ class CoreState:
         assert self.commit_index < index <= self.log.last_index, (self.commit_index, index, self.log)
         was_pending = self.commit_index < self.configured_at <= index
         self.commit_index = index
-        if "commit_advanced" not in self.muted_events:  # Nearly always muted: saves making an event at each put.
+        if "commit_advanced" not in self.muted_events:  # Usually muted, because it would occur at each put.
             self.trace("commit_advanced", commit_index=index)
         if was_pending:
             self.outbox.ready.peers_changed = True
@@ -172,7 +173,7 @@ class CoreState:
         self.open_proposals.committed(index)
 
     def raise_low_watermark(self, index: int) -> None:
-        """The low-water mark never goes back (docs/reference/specification.md#64-low-water-mark)."""
+        """Raise the low-water mark to `index` if it is lower (docs/reference/specification.md#64-low-water-mark)."""
         if index > self.low_watermark:
             self.low_watermark = index
             if "low_watermark_advanced" not in self.muted_events:
@@ -187,7 +188,7 @@ class CoreState:
                 self._configuration_changed()
 
     def reset_log(self, position: LogPosition, configuration: Configuration) -> None:
-        """Drop the whole log: it begins again after a snapshot at `position` with this configuration."""
+        """Drop the whole log. It continues after a snapshot, which has this position and configuration."""
         self.outbox.drop_acknowledgements()
         self.log.reset(position)
         self.configurations.reset(position.index, configuration)
@@ -196,14 +197,16 @@ class CoreState:
         self.configured_at = self.configurations.latest_index
 
     def know_configuration(self, index: int, configuration: Configuration) -> None:
-        """Use the configuration of a snapshot at `index`. A joining member may have started with a different one."""
+        """Use the configuration of a snapshot at `index`. A joining member may have started with a different
+        configuration."""
         self.configurations.forget_before(index)
         if self.configurations.at(index) != configuration:
             self.configurations.correct_first(configuration)
             self._configuration_changed()
 
     def truncate_from(self, index: int) -> None:
-        """Cut a conflict: never at or below the high-water mark (docs/reference/specification.md#36-conflicts)."""
+        """Cut the entries from `index` on, because they conflict with the leader's log. A cut is always above the
+        high-water mark (docs/reference/specification.md#36-conflicts)."""
         assert index > self.commit_index, (index, self.commit_index)
         removed_term, count = self.log.term_at(index), self.log.last_index - index + 1
         self.log.truncate_from(index)
@@ -221,7 +224,7 @@ class CoreState:
         return min(self.commit_index, self.writes.durable_index)
 
     def greatest_leader_time(self, *, up_to: int) -> int:
-        """The greatest `leader_time` (ns) in the log up to an index, uncommitted entries included.
+        """The greatest `leader_time` (ns) of the entries up to the index `up_to`, whether they are committed or not.
 
         See docs/reference/specification.md#812-leader-time.
         """
@@ -232,27 +235,28 @@ class CoreState:
         return self.compacted_leader_time
 
     def state_age_ns(self) -> int | None:
-        """The maximum age (ns) of the applied state now, in true time; None if there is no proof."""
+        """How old (ns, in true time) the applied state can be at most; None if there is no proof."""
         as_of = self.staleness.fresh_as_of(self.last_applied)
         return None if as_of is None else self.config.true_time_max(self.now - as_of)
 
     # Messages and events
 
     def send(self, peer_id: str, message: Message) -> None:
-        """Send once this term and vote are durable: no message carries a new term earlier.
+        """Send the message once the current term and vote are durable.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """
         self.outbox.send(peer_id, message, after=self.writes.barrier_sequence)
 
     def acknowledge(self, leader_id: str, match_index: int, read_counter: int = 0) -> None:
-        """Acknowledge that the log equals the leader's up to `match_index`, once this part of it is durable."""
+        """Acknowledge that our log equals the leader's up to `match_index`. The message leaves once our log is durable
+        up to there."""
         message = AppendAccepted(
             term=self.term,
             match_index=match_index,
             last_applied=self.last_applied,
             read_counter=read_counter,
-            # A leader with a full disk would take no writes.
+            # With a full disk this member would take no writes as the leader, so it must not be preferred.
             priority=0 if self.log.is_disk_full else self.config.election_priority,
         )
         self.outbox.send(leader_id, message, after=self.writes.sequence_for(match_index))

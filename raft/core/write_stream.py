@@ -1,7 +1,7 @@
 """The ordered write stream: numbered log writes, and how much of the log each of them makes durable.
 
-All changes since the last `take` become one `LogWrite`. A truncation lowers each `DurabilityClaim` that reaches past
-it, because entries may be cut from the log while the write that contains them is still under way.
+All changes since the last `take` become one `LogWrite`. Entries may be cut while the write that contains them is still
+under way. So a cut lowers every `DurabilityClaim` that is above the remaining log.
 
 See docs/reference/specification.md#3-order-of-durability.
 """
@@ -25,8 +25,8 @@ class WriteStream:
         self.durable_sequence = 0
         self.issued_sequence = 0  # The last write that was taken.
         self.pending = False  # True if there are changes that no `LogWrite` carries yet.
-        self._claims: deque[DurabilityClaim] = deque()  # Sequence and index both rise.
-        self.barrier_sequence = 0  # The last write with a new term, vote or reset: every message waits for it.
+        self._claims: deque[DurabilityClaim] = deque()  # In the order of sequence and of index.
+        self.barrier_sequence = 0  # The last write with a new term, a vote or a reset. Every message waits for it.
         self._hard_state_changed = False
         self._reset: LogPosition | None = None
         self._replace_from: int | None = None
@@ -34,11 +34,11 @@ class WriteStream:
 
     @property
     def latest_sequence(self) -> int:
-        """The number of the write that makes everything up to this moment durable."""
+        """The number of the write after which every change made so far is durable."""
         return self.issued_sequence + 1 if self.pending else self.issued_sequence
 
     def sequence_for(self, index: int) -> int:
-        """The number of the write after which term, vote and the log up to `index` are durable; that write may be
+        """The number of the write after which term, vote and the log up to `index` are durable. This write may be
         durable already."""
         if index <= self.durable_index:
             return self.barrier_sequence
@@ -53,7 +53,7 @@ class WriteStream:
         return self._hard_state_changed
 
     def change_hard_state(self) -> None:
-        """Term or vote changed. Their values are passed to `take`."""
+        """The term or the vote has changed. The caller passes the new values to `take`."""
         self._hard_state_changed = self.pending = True
         self.barrier_sequence = self.issued_sequence + 1
 
@@ -67,7 +67,7 @@ class WriteStream:
         self._add_claim(entries[-1].index)
 
     def truncate_from(self, index: int) -> None:
-        """Cut the entries from `index` on; the replacing entries go into the same write.
+        """Cut the entries from `index` on. The entries that replace them go into the same write.
 
         See docs/reference/specification.md#34-cut-and-replacement.
         """
@@ -83,7 +83,7 @@ class WriteStream:
         self._claims = deque((sequence, min(claimed, index - 1)) for sequence, claimed in self._claims)
 
     def reset(self, position: LogPosition) -> None:
-        """Replace the whole log by a durable snapshot at `position`, which holds everything up to it.
+        """Replace the whole log by a durable snapshot at `position`.
 
         See docs/reference/specification.md#56-installing-a-snapshot.
         """
@@ -94,9 +94,9 @@ class WriteStream:
         self.barrier_sequence = self.issued_sequence + 1
 
     def take(self, hard_state: HardState | None) -> LogWrite | None:
-        """All gathered changes, as the next write of the stream; None if there are none.
+        """Return all gathered changes as the next write of the stream, or None if there are none.
 
-        `hard_state` is required if `wants_state`.
+        `hard_state` must be given if `wants_state` is True.
         """
         if not self.pending:
             return None

@@ -1,4 +1,4 @@
 """The encoding of values: the CBOR profile, frames, and the payload of an entry that carries commands.
 
-The meaning of the bytes of a *message* belongs to `protocol`.
+The package `protocol` defines the messages that these bytes encode.
 """

@@ -1,11 +1,12 @@
-"""The CBOR profile of every frame: one item of few types, and nothing that runs code or expands when it is decoded.
+"""The CBOR profile of every frame: one item of a few simple types. Decoding it runs no code and expands nothing.
 
 Allowed: signed 64-bit integers, bytes, text, arrays, maps with text or integer keys, booleans, null. Refused: floats,
 tags (bignums, regular expressions, shared references, …), undefined and other simple values, indefinite lengths,
 duplicate keys, nesting deeper than `DEPTH_MAX`, bytes after the item, text that is not UTF-8.
 
-`cbor2` decodes, with options that make it refuse as much as it can. A mapping with a decoder for *every* tag refuses
-each tag before a built-in decoder runs. A walk over the result refuses the remaining types.
+The library `cbor2` decodes, with options that make it refuse as much as possible. To refuse every tag before a built-in
+decoder for the tag runs, the library is given a mapping that has its own decoder for each tag. A check of the decoded
+item then refuses the remaining types.
 
 See docs/reference/specification.md#72-cbor-profile.
 """
@@ -20,11 +21,11 @@ import cbor2
 from raft.errors import ProtocolError
 
 DEPTH_MAX = 16
-"""The maximum depth of nested containers in one item. The deepest message uses 6; the bound protects the stack from
+"""The maximum depth of nested containers in one item. The deepest message has 6. The bound protects the stack from
 hostile input."""
 
 UNSIGNED, BYTES, ARRAY = 0x00, 0x40, 0x80
-"""CBOR major types, in the form that `encode_head` takes."""
+"""CBOR major types, as `encode_head` takes them."""
 
 INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
@@ -38,11 +39,11 @@ SEPARATOR_BYTES = 16
 
 _SEPARATOR_HEAD = bytes((BYTES | SEPARATOR_BYTES,))
 
-_IDLE_MAX = 4  # The maximum number of decoders kept for reuse. Each thread that is decoding needs one.
+_IDLE_MAX = 4  # How many unused decoders are kept. Each thread that decodes needs one at a time.
 
 
 class _EveryTagRefused(Mapping[int, Callable[..., NoReturn]]):
-    """Claims a decoder for every tag, so that no tag decoder of the library ever runs."""
+    """A mapping that has a decoder for every tag, so that the library never runs its own. Each decoder raises."""
 
     def __getitem__(self, tag: int) -> Callable[..., NoReturn]:
         def refuse(*_: object) -> NoReturn:
@@ -61,8 +62,8 @@ _EVERY_TAG_REFUSED = _EveryTagRefused()
 
 
 class _Source:
-    """A file object over bytes for the decoder, which reads ahead and seeks back. `offset` ends as the length that was
-    used."""
+    """A file object over bytes for the decoder. The decoder reads ahead and seeks back; after an item, `offset` is the
+    number of bytes that the item took."""
 
     __slots__ = ("body", "offset")
 
@@ -90,7 +91,7 @@ class _Source:
 
 
 class _ReusedDecoder:
-    """One decoder with its source. Building both for each small frame would double the cost of decoding the frame."""
+    """One decoder with its source. Creating both anew for each small frame would double the cost of decoding it."""
 
     def __init__(self) -> None:
         self._source = _Source()
@@ -103,7 +104,7 @@ class _ReusedDecoder:
         )
 
     def decode(self, body: bytes) -> tuple[Any, int]:
-        """Return the first item of `body` and how many bytes it took."""
+        """Return the first item of `body`, and the number of bytes that it took."""
         source = self._source
         source.body, source.offset = body, 0
         item = self._decoder.decode()
@@ -111,20 +112,20 @@ class _ReusedDecoder:
         return item, source.offset
 
 
-_idle: list[_ReusedDecoder] = []  # `pop` and `append` of a list are atomic: safe from several threads.
+_idle: list[_ReusedDecoder] = []  # Several threads may use this, because `pop` and `append` of a list are atomic.
 
 
 def decode_item(body: bytes) -> Any:
     """Decode the one item in `body`. Cost: about 1 µs for a small request.
 
-    Raises ProtocolError, and nothing else, for everything that the profile does not allow.
+    Raises ProtocolError, and no other error, for everything that the profile does not allow.
     """
     try:
         decoder = _idle.pop()
     except IndexError:
         decoder = _ReusedDecoder()
     try:
-        item, used = decoder.decode(body)  # After an exception the decoder is not reused: its state is unknown.
+        item, used = decoder.decode(body)  # If this raises, the decoder's state is unknown, and it is not reused.
     except _DECODER_ERRORS as error:
         raise ProtocolError(f"not an allowed CBOR item: {error}") from error
     if len(_idle) < _IDLE_MAX:
@@ -136,18 +137,18 @@ def decode_item(body: bytes) -> Any:
 
 
 def decode_joined(bodies: Sequence[bytes], separator: bytes, *, immutable: bool = False) -> list[Any] | None:
-    """Decode one item from each body in a single call. A small request takes 0.5 µs; with `decode_item` it takes 1.8
-    µs.
+    """Decode one item from each body in a single call. This takes 0.5 µs per small request; `decode_item` takes 1.8 µs.
 
     Returns None if a body is not exactly one item, or contains something that the decoder refuses. The caller then
     decodes each body with `decode_item` to find the invalid one. The *types* of items are not checked: before the
     caller uses an item, it must check that the profile allows its types. `immutable`: arrays become tuples.
 
-    `separator`: `SEPARATOR_BYTES` that no sender of a body can know. A separator follows each of the n bodies, and the
-    result must have a separator at each of its n odd places. Then each item before a separator is one whole body. An
-    item that ended after its body would have consumed a separator, which no sender could replace. An item that ended
-    before the end of its body would have left bytes in front of the separator. The decoded items do not depend on the
-    value of the separator.
+    `separator`: random bytes, SEPARATOR_BYTES of them, that no sender of a body can know. The bodies are joined into
+    one array, with a separator after each body, and every second decoded item must be this separator. Then each of the
+    other items is exactly one body, for two reasons. An item that extended beyond its body would have consumed a
+    separator, which no sender can imitate. An item that ended before the end of its body would have left bytes before
+    the separator, and these would have been decoded as further items. The decoded items do not depend on the value of
+    the separator.
     """
     assert len(separator) == SEPARATOR_BYTES, len(separator)
     count, between = len(bodies), _SEPARATOR_HEAD + separator
@@ -171,7 +172,7 @@ def decode_joined(bodies: Sequence[bytes], separator: bytes, *, immutable: bool 
 def decode_stored(body: bytes, depth_max: int = DEPTH_MAX) -> Any:
     """Decode the one item in `body`, which a member of this cluster has encoded. Arrays become tuples.
 
-    Every tag is refused, so no tag decoder of the library runs. The types of items are not checked. Raises
+    Every tag is refused, so the library runs no decoder for tags. The types of items are not checked. Raises
     ProtocolError.
     """
     try:
@@ -188,13 +189,13 @@ def decode_stored(body: bytes, depth_max: int = DEPTH_MAX) -> Any:
 
 
 def encode_item(item: Any) -> bytes:
-    """Encode `item`, which must consist of allowed types only. `decode_item` of the result returns an equal item."""
+    """Encode `item`, which must consist of allowed types only. `decode_item` turns the result into an equal item."""
     return cbor2.dumps(item)
 
 
 def encode_head(major: int, number: int) -> bytes:
-    """The head of an item in its shortest form (RFC 8949 §3). `major` is the type in the upper three bits; `number` is
-    below 2**64."""
+    """The head of a CBOR item in its shortest form (RFC 8949 §3). `major`: the major type, in the upper three bits of a
+    byte. `number` must be below 2**64."""
     if number < 24:
         return _BYTE[major | number]
     if number < 1 << 8:
@@ -207,7 +208,8 @@ def encode_head(major: int, number: int) -> bytes:
 
 
 def _check_types(item: Any) -> None:
-    """Refuse types that the profile does not allow. Recursion is bounded: the decoder has refused deep nesting."""
+    """Refuse types that the profile does not allow. The recursion is bounded, because the decoder has refused deep
+    nesting."""
     kind = type(item)
     if kind is bytes or kind is str or kind is bool or item is None:
         return
@@ -227,7 +229,7 @@ def _check_types(item: Any) -> None:
 
 
 def _check_each(items: Any) -> None:
-    """Do `_check_types` for each item, with the common cases inline, because every request runs this."""
+    """Call `_check_types` for each item, except for the common types, which are checked here to save the call."""
     for item in items:
         kind = type(item)
         if kind is int:

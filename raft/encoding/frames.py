@@ -1,6 +1,6 @@
 """Frames: a big-endian u32 length, then that many bytes of body (docs/reference/specification.md#71-frames).
 
-This module does no I/O: it turns bytes into bodies, so that it works with any transport (and later with TLS).
+This module does no I/O: it only splits bytes into bodies. So it works with any transport, and later also with TLS.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 from raft.errors import ProtocolError
 
 FRAME_BYTES_MAX_PEER = 16 * 1024 * 1024
-"""The maximum size (bytes) of a frame between members: twice the largest entry payload, so that an append request with
-one such entry always fits."""
+"""The maximum size (bytes) of a frame between members: twice the largest payload of an entry, so that an append request
+with one entry of this size always fits."""
 
 FRAME_BYTES_MAX_CLIENT = 4 * 1024 * 1024
-"""The maximum size (bytes) of a frame between client and member: enough for the largest transaction (1.5 MiB), and for
-its answer, which may contain more records."""
+"""The maximum size (bytes) of a frame between client and member. It has room for the largest transaction (1.5 MiB) and
+for the answer, which may be larger."""
 
 HEADER_BYTES = 4
 
 
 def frame(body: bytes) -> bytes:
-    """Put the length before `body`, which has 1 to 2**32 - 1 bytes."""
+    """Return `body`, which has 1 to 2**32 - 1 bytes, with its length in front."""
     assert 0 < len(body) < 1 << 32, len(body)
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
@@ -27,8 +27,8 @@ def frame(body: bytes) -> bytes:
 class FrameSplitter:
     """Cuts a byte stream into the bodies of its frames.
 
-    It holds at most one incomplete frame (`bytes_max` + 4 bytes) besides the bytes that `feed` was given. A length is
-    checked as soon as its four bytes have arrived, so a hostile length makes no buffer grow.
+    Between calls it keeps at most one incomplete frame (`bytes_max` + 4 bytes). It checks a length as soon as the four
+    bytes of the length have arrived, so a sender cannot make the buffer grow by stating a huge length.
 
     >>> splitter = FrameSplitter(bytes_max=10)
     >>> splitter.feed(frame(b"one") + frame(b"two")[:5])
@@ -40,24 +40,25 @@ class FrameSplitter:
     def __init__(self, bytes_max: int) -> None:
         assert bytes_max > 0, bytes_max
         self._bytes_max = bytes_max
-        self.rest = bytearray()  # The incomplete frame, as far as it has arrived.
-        self._wanted = HEADER_BYTES  # How many bytes `rest` must have before the next frame can be complete.
+        self.rest = bytearray()  # The bytes of the incomplete frame that have arrived.
+        self._wanted = HEADER_BYTES  # While `rest` has fewer bytes than this, no further frame can be complete.
 
     @property
     def wanted_bytes(self) -> int:
-        """The size (bytes) of the incomplete frame with its length field; only that of the length field while that is
-        incomplete."""
+        """The size (bytes) of the incomplete frame, including its length field. While the length is not known yet, this
+        is the size of the length field."""
         return self._wanted
 
     def feed(self, data: bytes | bytearray) -> list[bytes]:
-        """Take bytes that a socket returned; return the bodies that are complete now, in order.
+        """Take the next bytes of the stream. Return the bodies that are complete now, in order.
 
-        Raises ProtocolError for an empty or too long frame. The stream has no meaning after that: close it.
+        Raises ProtocolError for a frame that is empty or too long. The rest of the stream cannot be read then, so the
+        caller must close it.
         """
         if not self.rest:
             length = len(data) - HEADER_BYTES
             if 0 < length <= self._bytes_max and int.from_bytes(data[:HEADER_BYTES], "big") == length:
-                return [bytes(data[HEADER_BYTES:])]  # Exactly one frame: the usual case for a lone request or answer.
+                return [bytes(data[HEADER_BYTES:])]  # `data` is exactly one frame, usually a lone request or answer.
             bodies, used = self._split(data)
             self.rest += data[used:] if used else data
             return bodies
@@ -69,7 +70,7 @@ class FrameSplitter:
         return bodies
 
     def _split(self, data: bytes | bytearray) -> tuple[list[bytes], int]:
-        """Return the complete bodies in `data`, and the number of bytes of `data` that their frames took."""
+        """Return the complete bodies in `data`, and the number of bytes that their frames take up."""
         bodies: list[bytes] = []
         start, size = 0, len(data)
         while size - start >= HEADER_BYTES:

@@ -1,4 +1,4 @@
 """The members of a cluster: a configuration, the history of configurations of one log, and membership changes.
 
-How a leader carries a change out belongs to `core`.
+The steps by which a leader carries out a change are in `raft.core`.
 """

@@ -1,7 +1,7 @@
-"""A membership change: the request, the configurations it leads to, and the changes that are refused (thesis §4).
+"""A membership change: the request, the configurations that it leads to, and the reasons to refuse it (thesis §4).
 
-Voters always change through a joint configuration, one or many at a time, so there is only one procedure to prove.
-Adding or removing learners and changing addresses take one step, because they change no majority.
+Every change of voters, whether of one voter or of many, goes through a joint configuration. So only one procedure must
+be proven. Adding or removing learners and changing addresses take one step, because they change no majority.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from raft.membership.configuration import MEMBERS_MAX, REMOVED_IDS_MAX, Configur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipChange:
-    """One request, with everything that changes at once. To replace a voter, add the new member; when it has caught up,
-    request `MembershipChange(promote=("new",), remove=("old",))`."""
+    """One request, whose parts take effect together. To replace a voter, first add the new member. Once it has caught
+    up, request `MembershipChange(promote=("new",), remove=("old",))`."""
 
     add: tuple[Member, ...] = ()
-    """New members, as learners: a member first gets the log, then a vote (thesis §4.2.1)."""
+    """New members, which begin as learners: a member must have the log before it gets a vote (thesis §4.2.1)."""
     promote: tuple[str, ...] = ()
     """Learners that become voters."""
     remove: tuple[str, ...] = ()
-    """Removed members, voters or learners; their ids are never used again."""
+    """Voters or learners that are removed. Their ids are never used again."""
     update: tuple[Member, ...] = ()
-    """Members with new addresses, and with their incarnations where the configuration does not name them yet."""
+    """Members whose addresses change, or whose incarnation the configuration does not name yet."""
 
 
 def begin_change(configuration: Configuration, change: MembershipChange) -> Configuration:
-    """The first configuration of `change`: joint if the voters change, else final. Raises ChangeRefused.
+    """The first configuration of `change`: joint if the voters change, otherwise final. Raises ChangeRefused.
 
-    `configuration` is not joint.
+    `configuration` must not be joint.
     """
     assert not configuration.is_joint, configuration
     _check(configuration, change)
@@ -61,13 +61,13 @@ def begin_change(configuration: Configuration, change: MembershipChange) -> Conf
 def naming_new_voters(
     change: MembershipChange, configuration: Configuration, incarnation_of: Callable[[str], bytes]
 ) -> MembershipChange:
-    """Return `change` with the incarnation of each new voter that the proposer has pinned.
+    """Return `change` with the incarnation of each new voter, as the leader has pinned it.
 
-    From then on only the data folder with this incarnation is the member, even if other folders used the id while they
-    waited to be added. The entry that makes the member a voter also names its incarnation. Until that entry is
-    committed, a majority of the earlier voters must agree, too, so a promise of another folder alone decides nothing.
-    `incarnation_of` is `Node.pinned_incarnation` of the leader. The pinned folder has acknowledged entries to the
-    leader; otherwise the leader refuses the change.
+    The entry that makes a member a voter then also names its incarnation. From then on only the data folder with this
+    incarnation is the member, even if another folder used the same id before. Until the entry is committed, each
+    decision also needs a majority of the earlier voters, so votes and acknowledgements from another folder cannot
+    decide anything alone. The leader refuses the change unless the pinned folder has acknowledged nearly all entries.
+    `incarnation_of` is `Node.pinned_incarnation` of the leader.
     """
     named = dict[str, Member]()
     for node_id in change.promote:
@@ -82,7 +82,7 @@ def naming_new_voters(
 
 
 def leave_joint(configuration: Configuration) -> Configuration:
-    """The configuration that follows a joint one: outgoing voters that do not stay are removed."""
+    """The configuration that follows a joint one. The outgoing voters that are not voters in it are removed."""
     assert configuration.is_joint, configuration
     gone = [node_id for node_id in configuration.outgoing_ids if node_id not in configuration.voter_ids]
     return replace(configuration, outgoing=(), removed=_remembered(configuration.removed, gone))
@@ -130,7 +130,7 @@ def _check(configuration: Configuration, change: MembershipChange) -> None:
 
 
 def _updated(configuration: Configuration, member: Member) -> Member:
-    """A member that moves to another address keeps its incarnation."""
+    """Return `member`, with its known incarnation if it states none."""
     known = configuration.member(member.node_id)
     return replace(member, incarnation_id=member.incarnation_id or (known.incarnation_id if known else b""))
 

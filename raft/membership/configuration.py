@@ -1,4 +1,4 @@
-"""The members of a cluster, their history in one log, and the identities derived from them.
+"""The members of a cluster, the configurations of one log, and the identity of a cluster and of a data folder.
 
 See docs/reference/specification.md#1-identity.
 """
@@ -17,12 +17,12 @@ from raft.errors import InvalidConfiguration, NewerConfiguration, ProtocolError
 
 NODE_ID_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 MEMBERS_MAX = 9
-"""The maximum number of members, learners included. More members would make commits slower and no safer. The bound also
-limits the sum of all per-peer buffers. It holds for the two halves of a joint configuration together."""
+"""The maximum number of members, learners included. More members would make commits slower but not safer. The bound
+also limits the sum of all buffers for peers. In a joint configuration it applies to both halves together."""
 
 REMOVED_IDS_MAX = 256
-"""How many ids of former members are remembered: at most 16 KiB in each snapshot. An older removed id is protected by
-pins only: a member that knew the former holder of the id refuses a new holder.
+"""How many ids of removed members a configuration lists. They take at most 16 KiB in each snapshot. An id that is no
+longer listed is protected only by pins: a member that knew the former member refuses another incarnation with its id.
 
 See docs/reference/specification.md#14-removed-ids.
 """
@@ -33,10 +33,11 @@ _VOTER, _OUTGOING, _LEARNER = 1, 2, 4
 
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
-    """What the other members know about one member. Addresses are `host:port` as *advertised*; an address is empty if
-    nobody dials it.
+    """What the other members know about one member. Addresses have the form `host:port`, as the member *advertises*
+    them. An address is empty if nobody dials it.
 
-    `incarnation_id` has 16 bytes, or is empty: then the first hello of the member determines it.
+    `incarnation_id` has 16 bytes, or is empty. If it is empty, each peer accepts the incarnation in the member's first
+    hello.
 
     See docs/reference/specification.md#13-incarnations-and-pins.
     """
@@ -59,10 +60,12 @@ class Member:
 class Configuration:
     """The members of the cluster, each part in canonical order (by node id).
 
-    `voters` decide. While `outgoing` is not empty, the configuration is *joint* (Raft §6): a majority of each half must
-    agree, and the next configuration has no `outgoing` voters. `learners` have the log and decide nothing. `removed`:
-    ids of former members, oldest first; they are never used again. `lease_ns` (0: none) is how long every member
-    promises, to each leader that it hears, to vote for no other member, even across a restart. Once set, it stays.
+    A majority of `voters` decides. While `outgoing` is not empty, the configuration is *joint* (Raft §6): a majority of
+    each half must agree, and the next configuration has no `outgoing` voters. `learners` have the log but no vote.
+    `removed` has the ids of former members, oldest first. These ids are never used again.
+
+    `lease_ns` (0 if leaders do not use leases): whenever a member hears a leader, it promises to vote for no other
+    member for so long, even if it is restarted. Once set, this value stays in every later configuration.
     """
 
     voters: tuple[Member, ...]
@@ -91,13 +94,13 @@ class Configuration:
 
     @classmethod
     def of(cls, members: Sequence[Member]) -> Configuration:
-        """Build the canonical configuration of voters given in any order. Raises InvalidConfiguration if one is named
+        """Build a canonical configuration from voters in any order. Raises InvalidConfiguration if a voter is named
         twice."""
         return cls(tuple(sorted(members)))
 
     @property
     def is_joint(self) -> bool:
-        """True if a majority of each of two halves must agree."""
+        """True if there are two halves, and a majority of each must agree."""
         return bool(self.outgoing)
 
     @property
@@ -107,7 +110,7 @@ class Configuration:
 
     @property
     def voter_ids(self) -> tuple[str, ...]:
-        """The ids of all voters, in canonical order, without voters that are only outgoing."""
+        """The ids in `voters`, in canonical order. Voters that are only in `outgoing` are not included."""
         return tuple(member.node_id for member in self.voters)
 
     @property
@@ -126,14 +129,17 @@ class Configuration:
         return next((member for member in everybody if member.node_id == node_id), None)
 
     def is_voter(self, node_id: str) -> bool:
-        """True if the vote of this member counts in at least one half."""
+        """True if this member is in `voters` or in `outgoing`."""
         return any(member.node_id == node_id for member in (*self.voters, *self.outgoing))
 
     def encode(self) -> bytes:
-        """Encode as canonical CBOR. If there are only voters without incarnations: `[[node_id, peer_address,
-        client_address], ...]` in id order; otherwise `[2, [[node_id, peer_address, client_address, incarnation_id,
-        part], ...], [removed id, ...]]`, where `part` is a sum of 1 (voter), 2 (outgoing), 4 (learner); with a lease:
-        `[3, ..., ..., lease_ns]`. No other form is read."""
+        """Encode as canonical CBOR, in the lowest of three forms that fits. Members are in the order of ids.
+
+        1. Voters without incarnations and nothing else: `[[node_id, peer_address, client_address], ...]`.
+        2. Without `lease_ns`: `[2, [[node_id, peer_address, client_address, incarnation_id, part], ...], [removed id,
+           ...]]`, where `part` is the sum of 1 (voter), 2 (outgoing) and 4 (learner).
+        3. With `lease_ns`: like the second form, but `[3, ..., ..., lease_ns]`.
+        """
         members = self.members
         is_plain = not (self.outgoing or self.removed or self.lease_ns or any(m.incarnation_id for m in members))
         if members == self.voters and is_plain:
@@ -149,8 +155,8 @@ class Configuration:
 
     @classmethod
     def decode(cls, data: bytes) -> Configuration:
-        """Decode the bytes of `encode`. Raises NewerConfiguration if a later build wrote them, InvalidConfiguration for
-        anything else."""
+        """Decode the bytes of `encode`. Raises NewerConfiguration for a form that only later builds know, and
+        InvalidConfiguration for all other bytes."""
         try:
             item = decode_item(data)
             if type(item[0]) is int and item[0] > _LEASE_LEVEL:
@@ -177,7 +183,7 @@ class Configuration:
 
 
 def derive_cluster_id(token: str | bytes, configuration: Configuration) -> bytes:
-    """The 16 bytes that name a cluster: the first half of a SHA-256 over the initial token and member list.
+    """The 16 bytes that name a cluster: the first half of a SHA-256 over the token and the initial configuration.
 
     See docs/reference/specification.md#11-ids.
     """
@@ -187,7 +193,8 @@ def derive_cluster_id(token: str | bytes, configuration: Configuration) -> bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The owner of a data folder, stated in every hello and every file header.
+    """The identity of a data folder: its cluster, group, member and incarnation. Every hello and every file header
+    states it.
 
     See docs/reference/specification.md#11-ids.
     """
@@ -204,11 +211,11 @@ class Identity:
 
 
 class ConfigurationHistory:
-    """The configurations of one log by the index of their entry: the snapshot's, and all later ones (Raft §6).
+    """The configurations of one log, by the index of their entry: the one of the snapshot and all later ones (Raft §6).
 
-    The newest configuration is in force from the moment its entry is appended, committed or not. When that entry is
-    cut, the previous configuration is in force again. The first configuration's index may be higher than that of its
-    entry: it is an index at which this configuration was in force.
+    The newest configuration is in force as soon as its entry is appended, whether it is committed or not. If that entry
+    is cut, the previous configuration is in force again. The first remembered configuration may be listed at the index
+    of a snapshot, above the index of its entry.
     """
 
     def __init__(self, index: int, configuration: Configuration) -> None:
@@ -222,28 +229,28 @@ class ConfigurationHistory:
 
     @property
     def latest_index(self) -> int:
-        """The index of the entry of `latest`; if the log no longer has that entry, a committed index at which `latest`
-        was in force."""
+        """The index of the entry of `latest`. If the log no longer has that entry, this is a later, committed index at
+        which `latest` was in force."""
         return self._indexes[-1]
 
     @property
     def leased_from(self) -> int | None:
-        """The index from which the configurations contain `lease_ns`; None if none does."""
+        """The index of the first remembered configuration with `lease_ns`; None if there is none."""
         return next((i for i, each in zip(self._indexes, self._configurations, strict=True) if each.lease_ns), None)
 
     @property
     def all(self) -> tuple[Configuration, ...]:
-        """Every configuration that is still remembered, oldest first."""
+        """All remembered configurations, oldest first."""
         return tuple(self._configurations)
 
     def at(self, index: int) -> Configuration:
-        """The configuration in force at `index`, which is not below the first remembered one."""
+        """The newest configuration at or before `index`, which must not be below the first remembered configuration."""
         place = bisect_right(self._indexes, index) - 1
         assert place >= 0, (index, self._indexes)
         return self._configurations[place]
 
     def append(self, index: int, configuration: Configuration) -> None:
-        """Add the configuration of an entry that was appended to the log."""
+        """Add the configuration of an entry that was appended to the log at `index`."""
         assert index > self._indexes[-1], (index, self._indexes)
         self._indexes.append(index)
         self._configurations.append(configuration)
@@ -257,15 +264,15 @@ class ConfigurationHistory:
         return is_other
 
     def reset(self, index: int, configuration: Configuration) -> None:
-        """The log begins again after a snapshot at `index`: forget all other configurations."""
+        """The log was replaced by a snapshot at `index` with this configuration: forget all others."""
         self._indexes, self._configurations = [index], [configuration]
 
     def forget_before(self, index: int) -> None:
-        """Forget the configurations that are not in force at `index` or later."""
+        """Forget each configuration that a newer one at or before `index` has replaced."""
         passed = bisect_right(self._indexes, index) - 1
         if passed > 0:
             del self._indexes[:passed], self._configurations[:passed]
 
     def correct_first(self, configuration: Configuration) -> None:
-        """Replace the first known configuration, which was wrong."""
+        """Replace the first remembered configuration, which was wrong."""
         self._configurations[0] = configuration

@@ -1,5 +1,5 @@
-"""One member without I/O: the core, its log and its state machine tied together.
+"""One member without I/O: the parts that connect the core with its log and its state machine.
 
-This package contains the parts that are neither protocol nor network: group commit, applying, the requests of the
-application, the identity of peers, the health of the disk, the status.
+This package contains what is neither protocol nor network: group commit, the application of entries, the requests of
+the application, the identity of peers, the health of the disk, the status.
 """

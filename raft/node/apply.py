@@ -1,4 +1,4 @@
-"""Applying committed entries to the state machine, several at a time where the machine supports batches."""
+"""Applying committed entries to the state machine, several entries at a time if the machine supports this."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from raft.interfaces import StateMachine
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry
 
 RUN_MAX, RUN_BYTES_MAX = 64, 16 * 1024
-"""The bounds of one batch, in entries and bytes. In a batch of this size, the cost of the call hardly counts any more.
-The results of a larger batch would leave the processor's cache before they are used, and the garbage collector would
-traverse them."""
+"""The bounds of one batch of entries, in entries and in bytes. In a batch of this size, the cost of the call is already
+small. The results of a larger batch would leave the processor's cache before they are used, and the garbage collector
+would traverse them."""
 
 ENTRY_AS_COMMANDS = 8
-"""The fixed cost of applying an entry, counted in commands of 0.7 µs each. It is 5 µs, or 10 µs if the entry was just
-received."""
+"""The fixed cost of applying an entry, counted in commands of 0.7 µs each. The cost is 5 µs, or 10 µs if the entry was
+just received."""
 
 
 class BatchStateMachine(StateMachine, Protocol):
-    """An optional extension of `StateMachine`: several entries in one call cost less than one call for each."""
+    """An optional extension of `StateMachine` that applies several entries in one call, at a lower cost."""
 
     def apply_batch(self, entries: Sequence[Entry]) -> Sequence[Sequence[Any]]:
-        """Apply all entries in order. Results and state equal those of one `apply` per entry, even if an entry
-        raises."""
+        """Apply all entries in order. The results and the state are those that one `apply` per entry would give, even
+        if one of the entries raises an error."""
         ...
 
 
 def apply_batch(
     machine: StateMachine | BatchStateMachine, waiting: deque[Entry], bytes_max: int
 ) -> Iterable[tuple[Entry, Any]]:
-    """Take entries off the front of `waiting` and apply them; return each entry with its results.
+    """Take entries off the front of `waiting` and apply them. Return each entry with its results.
 
-    Takes at least one entry, and stops after the entry that reaches `bytes_max` or a bound of the batch.
+    It takes at least one entry, and stops after the entry that reaches `bytes_max` or a bound of the batch.
     """
     run = [waiting.popleft()]
-    if not waiting:  # The usual case, unless this member has to catch up.
+    if not waiting:  # The usual case, unless this member is catching up.
         return ((run[0], machine.apply(run[0])),)
     bytes_max = min(bytes_max, RUN_BYTES_MAX) - run[0].size_bytes
     while waiting and bytes_max > 0 and len(run) < RUN_MAX:

@@ -1,12 +1,12 @@
 """The health of a node's own disk: a leader whose disk stalls or stays full transfers the leadership.
 
-The disks of the followers suffice to commit an entry. But the leader answers a client only when the entry is durable on
-the leader's own disk, too. The leader's heartbeats go on without its disk, so no other leader is elected. A stalled
-disk reports nothing, so the only evidence is the age of the sync under way.
+An entry can commit by the disks of the followers alone. But the leader answers a client only after the entry is durable
+on the leader's own disk, too. A leader with a stalled disk still sends heartbeats, so no other leader is elected. A
+stalled disk reports no error, so the only evidence is how long the current sync has been under way.
 
-A leader with a full disk refuses all writes, though other members may have room. The leader does not know the state of
-their disks, and a member with a full disk refuses to take over (`is_unfit_to_lead`). So the leader asks all of them in
-turn, with longer and longer pauses.
+A leader with a full disk refuses all writes, though the disks of other members may have room. The leader does not know
+the state of their disks, and a member with a full disk refuses to take over (`is_unfit_to_lead`). So the leader asks
+the other members one after the other, with longer and longer pauses.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from raft.node.group_commit import GroupCommit
 from raft.types import TraceEvent
 
 HANG_TIMEOUTS = 2
-"""How long (in election time-outs) one sync may take. A shorter stall does not justify a change of the leader."""
+"""How long (in election time-outs) one sync may take. A shorter stall does not justify a change of leader."""
 
 FULL_DOUBLINGS_MAX = 8
-"""How often the pause between two leadership transfers because of a full disk may double: up to a pause of five minutes
-with the usual time-outs. Transfers do not help if the disks of all members are full, for example because the members
-share one disk."""
+"""How often the pause between two transfers because of a full disk may double. With the usual time-outs the longest
+pause is five minutes. The pauses grow because transfers do not help if the disks of all members are full, for example
+if the members share one disk."""
 
 
 class DiskHealth:
-    """Checks the disk of one node's log. The node calls `check` at each tick at which a sync has taken longer than
-    `patience_ns`, the disk is full, or the last check found a problem."""
+    """Checks the disk of one node's log. At a tick, the node calls `check` if a sync has taken longer than
+    `patience_ns`, if the disk is full, or if the last check found a problem."""
 
     def __init__(self, config: RaftConfig, core: RaftCore, commit: GroupCommit, log: LogStore) -> None:
         self._core, self._commit, self._log = core, commit, log
         self.patience_ns = HANG_TIMEOUTS * config.election_timeout_max_ns
         self.is_watching = False  # True after a check that found a problem: each tick checks again.
-        self._stalled_since: int | None = None  # Monotonic ns: the start of the sync that takes too long.
+        self._stalled_since: int | None = None  # Monotonic ns: the start of a sync that takes too long; else None.
         self._ask_again_at = 0  # Monotonic ns: a stall causes no further transfer before this time.
         self._full_since: int | None = None  # Monotonic ns: when this node began to lead with a full disk.
         self._full_doublings = 0
@@ -51,22 +51,22 @@ class DiskHealth:
 
     @property
     def is_unfit_to_lead(self) -> bool:
-        """True if this member should refuse to become leader: the current leader's disk may work better."""
+        """True if this member should refuse to become the leader, because its disk is stalled or full."""
         return self.is_stalled or self._log.is_disk_full
 
     def check(self, now: int, events: list[TraceEvent]) -> None:
-        """Check the disk at `now` (monotonic ns). Adds changes to `events`, and may begin a leadership transfer."""
+        """Check the disk at `now` (monotonic ns). Add an event for each change, and perhaps begin a transfer."""
         self._check_for_stall(now, events)
         self._check_for_space(now)
         self.is_watching = self._stalled_since is not None or self._full_since is not None
 
     def _check_for_stall(self, now: int, events: list[TraceEvent]) -> None:
         """Begin a transfer if a sync takes too long. A write that waits for room on a full disk does not count as a
-        stall: see `_check_for_space`.
+        stall; `_check_for_space` treats that case.
 
-        Only a peer that has the whole log durably takes over (`LeadershipTransfer` ensures this), so members whose
-        disks stall together do not pass the leadership around. After a failed transfer, the next
-        one begins HANG_TIMEOUTS election time-outs later at the earliest.
+        Only a peer whose durable log is complete takes over (`LeadershipTransfer` ensures this). So members whose disks
+        stall together do not pass the leadership around. Between two transfers there are at least HANG_TIMEOUTS
+        election time-outs.
         """
         began, commit = self._stalled_since, self._commit
         if began is not None and not (commit.under_way and commit.began_at == began):
@@ -85,9 +85,9 @@ class DiskHealth:
     def _check_for_space(self, now: int) -> None:
         """Transfer the leadership once the disk has been full for HANG_TIMEOUTS election time-outs.
 
-        The peers are asked one after the other. After each attempt the pause doubles, whether the peer did not take
-        over or took over and handed the leadership back. The count of attempts starts again at 0 after twice the
-        longest pause without an attempt.
+        The leader asks its peers one after the other. Each attempt doubles the pause, even if the peer took over and
+        later handed the leadership back. If this node begins to lead with a full disk after at least twice the longest
+        pause without an attempt, the pause is short again.
         """
         if self._core.leading_term is None or not self._log.is_disk_full:
             self._full_since = None
@@ -108,7 +108,7 @@ class DiskHealth:
                 self._full_doublings = min(self._full_doublings + 1, FULL_DOUBLINGS_MAX)
 
     def _caught_up_voters(self) -> list[str]:
-        """The voters that hold the whole log durably. A follower that lacks part of it may have a full disk, too."""
+        """The other voters whose durable log is complete. A voter that lacks entries may have a full disk, too."""
         core, voters = self._core, self._core.configuration.voter_ids
         peers = [peer for peer in core.peers_status() if peer.peer_id in voters and peer.recent_active]
         return [peer.peer_id for peer in peers if peer.match_index == core.last_index]
@@ -118,9 +118,9 @@ class DiskHealth:
 
 
 class DiskSpaceProbe:
-    """Notices that the disk is full, or that no file can be opened, and then checks for room at intervals.
+    """Notices that the disk is full or that no file can be opened. While this lasts, it probes the disk at intervals.
 
-    `next_at`: the time of the next probe (monotonic ns); None while there is room.
+    `next_at`: the time of the next probe (monotonic ns); None while writes are accepted.
     """
 
     def __init__(self, log: LogStore, interval_ns: int) -> None:
@@ -129,8 +129,8 @@ class DiskSpaceProbe:
         self._lacked_descriptors = ""  # The store's `lacks_descriptors` when writes were last refused.
 
     def poll(self, now: int) -> bool | None:
-        """Return True if writes are now refused, False if they are accepted again, None if nothing changed since the
-        last poll."""
+        """Return True if writes are refused from now on, False if they are accepted again, and None if nothing has
+        changed since the last poll."""
         is_full, was_full = self._log.is_disk_full, self.next_at is not None
         if not is_full:
             self.next_at = None
@@ -149,7 +149,7 @@ class DiskSpaceProbe:
         return NoDescriptors(node_id, words) if words else DiskFull(node_id)
 
     def event(self) -> TraceEvent:
-        """The event for the change that `poll` has just found."""
+        """The event for the change that `poll` has just reported."""
         is_full, words = self.next_at is not None, self._lacked_descriptors
         if words:
             return TraceEvent("descriptors_lack", {"words": words}) if is_full else TraceEvent("descriptors_found", {})

@@ -1,9 +1,9 @@
 """Feature levels: what a build can apply, and which level a cluster may use (docs/reference/versions.md).
 
 The level *in force* is replicated state: a command in the log raises it, and it never falls. Each member states the
-levels of its build in its hello. The level is raised only when the build of every member knows the new level; before
-that no command of the new level is proposed. So a member never receives a command that it cannot apply, unless an
-operator replaced its build by an older one: then the member stops.
+levels of its build in its hello. The level is raised only if the builds of all members know the new level. No command
+of the new level is proposed before that. So a member receives a command that it cannot apply only if an operator has
+replaced its build by an older one. In this case the member stops.
 
 See docs/reference/specification.md#713-feature-levels.
 """
@@ -20,7 +20,7 @@ from raft.node.peer_identity import PeerRefused
 
 @dataclass(frozen=True, slots=True)
 class LevelRange:
-    """The feature levels that a build can apply, both ends included. The lowest level of all is 1.
+    """The feature levels that a build can apply, from `lowest` to `highest`. The first level ever is 1.
 
     >>> 2 in LevelRange(1, 3), str(LevelRange(1, 3))
     (True, '1 to 3')
@@ -41,11 +41,11 @@ class LevelRange:
 
 
 INITIAL_LEVELS = LevelRange()
-"""The levels of a build that does not state any."""
+"""The levels of a build that states none."""
 
 
 class LevelRefusal(enum.Enum):
-    """The reason why the feature level is not raised. The values are stable words."""
+    """The reason why the feature level is not raised. The values do not change between builds."""
 
     UNKNOWN_LEVEL = "unknown_level"
     """The leader's own build does not know the level."""
@@ -58,7 +58,7 @@ class LevelRefusal(enum.Enum):
 
 
 class LevelRefused(RaftError):
-    """The feature level was not raised, and nothing has changed. `text` gives the reason and what to do."""
+    """The feature level was not raised, and nothing has changed. `text` gives the reason and says what to do."""
 
     def __init__(self, reason: LevelRefusal, text: str) -> None:
         super().__init__(reason, text)
@@ -69,15 +69,15 @@ class LevelRefused(RaftError):
 
 
 class PeerFeatureLevels:
-    """The feature levels that the builds of this member and of its peers know, as stated in their hellos."""
+    """The feature levels that this member's build knows, and those that its peers stated in their hellos."""
 
     def __init__(self, own: LevelRange) -> None:
         self.own = own
-        self._by_peer: dict[str, LevelRange] = {}  # From each peer's newest hello, until its connection is lost.
+        self._by_peer: dict[str, LevelRange] = {}  # Peer id → levels in its newest hello, until the connection is lost.
 
     def on_hello(self, peer_id: str, levels: LevelRange, in_force: int) -> None:
-        """Store the levels that a peer's hello states. Raises PeerRefused if its build could not apply the present
-        log."""
+        """Store the levels that a peer's hello states. Raises PeerRefused if the peer's build does not know the level
+        in force."""
         if levels.highest < in_force:
             raise PeerRefused(
                 peer_id,
@@ -88,11 +88,12 @@ class PeerFeatureLevels:
         self._by_peer[peer_id] = levels
 
     def on_disconnect(self, peer_id: str) -> None:
-        """Forget the levels of a peer whose connection is gone: it may come back with another build."""
+        """Forget the levels of a peer whose connection was lost, because it may come back with another build."""
         self._by_peer.pop(peer_id, None)
 
     def check_raise(self, level: int, core: RaftCore) -> None:
-        """Check on the leader that every member, learners included, can apply `level`. Raises LevelRefused."""
+        """Check that every member, including the learners, can apply `level`. Called on the leader. Raises
+        LevelRefused."""
         if level > self.own.highest:
             text = f"{core.node_id} knows {self.own}, not {level}; upgrade every member first"
             raise LevelRefused(LevelRefusal.UNKNOWN_LEVEL, text)

@@ -1,7 +1,7 @@
 """Group commit: one sync at a time. All writes that gather during a sync go into the next sync.
 
-`GroupCommit` also holds messages back until the write that they depend on is durable. Once the node is idle, it writes
-an empty frame, which proves that the last batch was synced.
+`GroupCommit` also holds back messages of the snapshot transfer until the write that they depend on is durable. If the
+node is idle, it writes an empty frame, which proves that the last batch was synced.
 
 See docs/reference/specification.md#49-proof-of-the-last-frame,
 docs/reference/specification.md#31-messages-wait-for-the-disk.
@@ -19,7 +19,8 @@ Send = tuple[str, Message]
 
 
 class GroupCommit:
-    """The order of durability of one node. `durable(sequence)` is called when the store completes a sync."""
+    """The syncs of one node's log. `durable(sequence)` is called when a sync has made the writes up to `sequence`
+    durable."""
 
     def __init__(
         self,
@@ -33,15 +34,16 @@ class GroupCommit:
         self._failed = failed
         self.waiting: deque[tuple[int, Send]] = deque()  # (sequence, message that is held back)
         self.under_way = False
-        self.has_work = False  # True if a sync is needed. An attribute for speed: several reads per event.
-        self.has_sends = False  # True if `take_sends` would return messages. An attribute for speed.
-        self.began_at = 0  # Monotonic ns: when the sync under way, or the last one, began.
+        # Both are attributes and not properties, because they are read several times per event.
+        self.has_work = False  # True if a sync is needed and none is under way.
+        self.has_sends = False  # True if `take_sends` would return messages.
+        self.began_at = 0  # Monotonic ns: the start of the latest sync.
         self.appended_sequence = 0
         self.durable_sequence = 0
 
     @property
     def is_quiet(self) -> bool:
-        """True if nothing waits for a sync and none is under way."""
+        """True if no write waits for a sync and no sync is under way."""
         return not self.under_way and self.appended_sequence == self.durable_sequence
 
     @property
@@ -57,25 +59,25 @@ class GroupCommit:
         self.has_work = not self.under_way
 
     def start(self, commit_hint: int, now: int) -> None:
-        """Start the next sync; none may be under way. `now` is monotonic, in ns."""
+        """Start the next sync. No other sync may be under way. `now` is monotonic, in ns."""
         assert not self.under_way
         self.under_way, self.has_work, self.began_at = True, False, now
         sequence = self.appended_sequence
         self._log.sync(commit_hint, lambda error: self._synced(sequence, error))
 
     def prove(self, commit_hint: int, now: int) -> None:
-        """Write the empty frame that proves the last batch, if there is nothing else to write."""
+        """If there is nothing else to write, write an empty frame, which proves that the last batch was synced."""
         if self.is_quiet and self._log.has_unproven_batch:
             self.start(commit_hint, now)
 
     def send_after(self, sequence: int, peer_id: str, message: Message) -> None:
-        """Hold `message` until `sequence` is durable. Messages leave in the order in which they were held."""
+        """Hold `message` back until `sequence` is durable. Held messages leave in the order of these calls."""
         assert sequence <= self.appended_sequence, (sequence, self.appended_sequence)
         self.waiting.append((sequence, (peer_id, message)))
         self._look_at_sends()
 
     def take_sends(self) -> list[Send]:
-        """The held messages that may leave now."""
+        """Remove and return the held messages that may leave now."""
         sends: list[Send] = []
         while self.waiting and self.waiting[0][0] <= self.durable_sequence:
             sends.append(self.waiting.popleft()[1])
@@ -83,7 +85,7 @@ class GroupCommit:
         return sends
 
     def forget_sends(self) -> None:
-        """Drop all held messages: after a failed sync this node makes no further promise.
+        """Drop all held messages, because this node must acknowledge nothing after a failed sync.
 
         See docs/reference/specification.md#37-failed-sync.
         """

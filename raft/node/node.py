@@ -1,16 +1,18 @@
-"""One member, sans-I/O: events in, effects out. The simulator and the trio driver run this same class.
+"""One member without I/O: events in, effects out. The simulator and the trio driver run this same class.
 
 The node owns the core and everything else that determines the behaviour in production: the order of durability, group
-commit, batching, admission and bounds, outcomes, pins, snapshots. It has no clock and starts no I/O of its own. The
-caller passes in the storage, which completes each operation by a callback. A callback may run at any time *between*
-events, and only changes state. The next `take_effects` returns all effects:
-1. pending commands become one entry, unless a log write is under way (then more commands gather);
-2. the core's effects are carried out in the order that `Ready` states;
-3. committed entries go to a leader's state machine, a bounded slice at a time;
-4. messages that waited for the last sync leave.
+commit, batching, admission and bounds, outcomes, pins, snapshots. It has no clock, and its only I/O is through the
+stores that the caller passes in. A store completes each write by a callback. The callback may run at any time *between*
+events, and only changes state.
 
-`begin_sync` starts the next sync, after the effects have left. If there is nothing to sync, it lets a follower
-apply committed entries.
+After each event or callback the caller calls `take_effects`, which does the following and returns the effects:
+1. It proposes the pending commands as one entry, unless a log write is under way; then more commands gather.
+2. It carries out the core's effects in the order that `Ready` states.
+3. If this member leads, it applies a bounded number of committed entries.
+4. It releases messages that waited for the last sync.
+
+After the caller has sent the messages, it calls `begin_sync`, which starts the next sync. If there is nothing to sync
+and this member does not lead, `begin_sync` applies committed entries instead.
 """
 
 from __future__ import annotations
@@ -45,15 +47,17 @@ _LEADER_MODES = (ReadMode.READ_INDEX, ReadMode.LEASE)
 _CONFIGURATION = EntryKind.CONFIGURATION  # Saves an attribute lookup per entry.
 
 MARK_DELAYS_PER_HEARTBEAT = 10
-"""A leader waits a heartbeat interval divided by this number for an append that can carry a new high-water mark to an
-idle peer. Sending each new mark at once took two of the six turns that a leader needs for a lone put."""
+"""Before a leader sends a new high-water mark to an idle peer in a message of its own, it waits for an append that can
+carry the mark. The wait is a heartbeat interval divided by this number. Without the wait, a leader needed six turns for
+a lone put, two of them for the mark."""
 
 
 class Node:
     """A member of one Raft group.
 
-    `machine` is first restored from the newest snapshot; committed entries after it are applied again. `now` is
-    monotonic, in ns. `levels` are the feature levels that `machine` can apply. All methods are called from one thread.
+    `machine` is first restored from the newest snapshot; then the committed entries after the snapshot are applied
+    again. `now` is monotonic, in ns. `levels` are the feature levels that `machine` can apply. All methods must be
+    called from the same thread.
     """
 
     def __init__(
@@ -90,7 +94,7 @@ class Node:
             now=now,
             mark_delay_ns=config.heartbeat_interval_ns // MARK_DELAYS_PER_HEARTBEAT,
         )
-        """The consensus core, for reading marks, role and term. Only the node may change it."""
+        """The consensus core. Others may read marks, role and term from it, but only the node may change it."""
         self._leading_term: int | None = None
         self._commit = GroupCommit(log, durable=partial(self._on_core, self._core.persisted), failed=self._fail)
         self._disk_health = DiskHealth(config, self._core, self._commit, log)
@@ -103,7 +107,7 @@ class Node:
         self._effects = Effects()
         self._prove_at: int | None = None
         self._disk_space = DiskSpaceProbe(log, config.room_search_ns)
-        self._stop_by: int | None = None  # Monotonic ns: the deadline of `begin_stop`; None before.
+        self._stop_by: int | None = None  # Monotonic ns: the deadline of the stop; None until `begin_stop`.
         self._stopped = False
         self._is_removed_by_peers = False
         self._snapshots = SnapshotManager(
@@ -120,7 +124,7 @@ class Node:
     # Events in.
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = INITIAL_LEVELS) -> None:
-        """A peer identified itself; its messages are used once its pin is durable. Raises PeerRefused.
+        """A peer has identified itself. Its messages are used once its pin is durable. Raises PeerRefused.
 
         See docs/reference/specification.md#13-incarnations-and-pins.
         """
@@ -134,24 +138,26 @@ class Node:
         if not self._core.accepts_hello_from(peer_id):
             members = ", ".join(member.node_id for member in self._core.configuration.members)
             raise PeerRefused(peer_id, "not_a_member", f"it is not a member of this cluster, which has: {members}")
-        # Without a leader our configuration may be stale, so an unknown peer is checked against its pin only.
+        # While we hear no leader, our configuration may be out of date. So an unknown peer may be accepted here, and
+        # only its pin is checked.
         if self.failure is None:
             self._incarnations.check(
                 peer_id, incarnation_id, known=member.incarnation_id if member is not None else b""
             )
-        # After the check, so that only the levels of an accepted incarnation are stored.
+        # This comes after the check, so that only the levels of an accepted incarnation are stored.
         self._levels.on_hello(peer_id, levels, self._machine.feature_level)
 
     def receive(self, peer_id: str, message: Message) -> None:
-        """Take one message of a peer. The message is dropped unless the peer's pin is durable. If only a newer build
-        knows the message's form, this node stops.
+        """Take one message from a peer. The message is dropped unless the peer's pin is durable. If the message has
+        data in a form that only newer builds know, this node fails.
         """
         if self._stop_by is not None and (self._stopped or self._stop_is_overdue):
-            return  # Further messages would cause writes, and the node would never be quiet.
+            return  # Further messages would cause more writes, so the stop might never end.
         if self.failure or peer_id not in self._incarnations.durable:
-            return  # The core decides which of the pinned peers it accepts.
+            return  # Of the peers with a pin, the core decides which it accepts.
         if isinstance(message, TimeoutNow) and self._disk_health.is_unfit_to_lead:
-            # With a stalled disk the campaign would come too late; with a full one the new leader could write nothing.
+            # With a stalled disk this member would campaign too late. With a full disk it could write nothing as
+            # leader.
             return
         if self._on_core(self._core.step, peer_id, message) and self._snapshots.is_sending:
             self._snapshots.stepped(peer_id, message)
@@ -163,26 +169,26 @@ class Node:
             self._snapshots.peer_unreachable(peer_id, self._now)
 
     def peer_gone(self, peer_id: str) -> None:
-        """Both connections with a peer are closed, and the peer or its machine closed the last one.
+        """Both connections with a peer are closed, and the last one was closed by the peer or its machine.
 
-        A member that is being stopped does not campaign.
+        If the peer was the leader, this member campaigns soon, unless it is being stopped.
         """
         if self.failure is None and self._stop_by is None:
             self._on_core(self._core.leader_connection_lost, peer_id)
 
     def peer_refused(self, peer_id: str, code: str) -> None:
-        """A peer refuses our connection, with the `code` of its `PeerRefused`.
+        """A peer has refused our connection. `code`: the code of its refusal, as in `PeerRefused`.
 
-        `removed` is final, because a peer sends this code only for a committed removal. A member that was down during
-        its removal learns of the removal here.
+        The code `removed` is final, because a peer sends it only if our removal is committed. A member that was down
+        during its removal learns of it in this way.
         """
         if self._core.is_peer(peer_id):
             self._is_removed_by_peers |= code == REMOVED
             self._incarnations.refused_by(peer_id, code)
 
     def tick(self, now: int) -> None:
-        """Set the time to `now` (monotonic ns) and run due timers. Called at `next_deadline` at the latest, and before
-        other events."""
+        """Set the time to `now` (monotonic ns) and run the timers that are due. The caller must call this before other
+        events, and at `next_deadline` at the latest."""
         assert now >= self._now, (now, self._now)
         self._now = now
         if self.failure is not None or self._stopped:
@@ -205,28 +211,28 @@ class Node:
             self._effects.completions += self._open_commands.expire(now)
 
     def propose(self, command: bytes, ticket: int) -> None:
-        """Replicate one command, which is one raw CBOR item. A completion of `ticket` gives the outcome.
+        """Replicate one command, which is one raw CBOR item. A completion with `ticket` gives the outcome.
 
-        Raises NotLeader, Busy (DiskFull), TooLarge, NodeStopped: in each case the command certainly has no effect.
+        Raises NotLeader, Busy (DiskFull), TooLarge or NodeStopped. Then the command certainly has no effect.
         """
         self._check_takes_commands(1)
         self._pending.add(command, ticket)
 
     def propose_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
-        """`propose` several commands, all or none: if this raises, none was taken, even if some would have fitted."""
+        """Like `propose`, for several commands. If this raises, none was taken, even if some would have fitted."""
         self._check_takes_commands(len(commands))
         self._pending.add_all(commands, tickets)
 
     def propose_change(self, change: MembershipChange, ticket: int) -> None:
         """Begin a membership change. `Applied(ticket, index, configuration)` reports that the whole change is done.
 
-        Raises NotLeader, ChangeRefused, Busy (DiskFull), NodeStopped: in each case nothing has changed.
+        Raises NotLeader, ChangeRefused, Busy (DiskFull) or NodeStopped. Then nothing has changed.
         """
         self._check_takes_commands(1)
         self._open_commands.opened(self._core.propose_change(change), [ticket])
 
     def check_raise(self, level: int) -> None:
-        """Check that the feature level can be raised to `level`, before the command that raises it is proposed.
+        """Check that the feature level can be raised to `level`. The caller then proposes the command that raises it.
 
         Raises NotLeader, LevelRefused, NodeStopped.
         """
@@ -234,14 +240,16 @@ class Node:
         self._levels.check_raise(level, self._core)
 
     def read(self, ticket: int) -> None:
-        """Request a linearizable read; serve it at `ReadReady(ticket)`. Raises NotLeader, Busy, NodeStopped."""
+        """Request a linearizable read. The caller reads the state at `ReadReady(ticket)`. Raises NotLeader, Busy,
+        NodeStopped."""
         self.read_all((ticket,))
 
     def read_all(self, tickets: Sequence[int], mode: ReadMode = ReadMode.READ_INDEX, *, age_ns_max: int = 0) -> None:
-        """`read` for each of `tickets` (at least one): all or none are taken, and they become ready together.
+        """Request one read for each of `tickets` (at least one). All are taken or none, and all become ready together.
 
-        Only a leader takes READ_INDEX and LEASE; every member takes the other modes. `age_ns_max` is for
-        BOUNDED_STALENESS; a read whose bound cannot be kept ends as TooStale.
+        Only a leader takes the modes READ_INDEX and LEASE; every member takes the other modes. `age_ns_max` is the
+        maximum age of the state for BOUNDED_STALENESS. A read of this mode ends as TooStale if this member can neither
+        prove such an age nor ask a leader.
         """
         self._check_takes_requests(leads=mode in _LEADER_MODES)
         self._reads.check_room(len(tickets))
@@ -249,15 +257,15 @@ class Node:
         self._reads.add(tickets)
 
     def snapshot_now(self) -> None:
-        """Build a snapshot of the applied state at the next flush, however little the log has grown."""
+        """Begin a snapshot of the applied state in the next `take_effects`, even if the log has grown only a little."""
         self._snapshots.want()
 
     def mute_events(self, event_names: frozenset[str]) -> None:
-        """Stop making events of these names."""
+        """Stop creating events with these names."""
         self._core.mute_events(event_names)
 
     def transfer_leadership(self, peer_id: str | None = None) -> str:
-        """Begin to make `peer_id`, or else the fittest peer, the leader; return its id.
+        """Begin to make `peer_id` the leader, or the fittest voter if it is None. Return the id of the successor.
 
         Commands wait until the transfer has ended. Raises NotLeader, TransferRefused, NodeStopped.
         """
@@ -265,12 +273,11 @@ class Node:
         return self._core.transfer_leadership(peer_id)
 
     def begin_stop(self) -> None:
-        """Take no more requests, end the open ones, and prove that the last batch was synced.
+        """Take no more requests, wait until the open ones have ended, and write the proof that the last batch was
+        synced. With this proof the next start need not write the last batch again.
 
-        With this proof the next start need not doubt the end of the log.
-
-        A leader transfers the leadership first, so that the others need not wait for a time-out. Requests still open
-        after `outcome_wait_ns` end as unknown.
+        A leader first transfers the leadership, so that the other members need not wait for a time-out. Commands that
+        are still open after `outcome_wait_ns` end as unknown.
 
         See docs/reference/specification.md#96-end-of-a-proposal.
         """
@@ -280,9 +287,9 @@ class Node:
     # Effects out.
 
     def take_effects(self) -> Effects:
-        """Carry out the effects of the events since the last call.
+        """Carry out the work of the events since the last call, and return the effects that are left to the caller.
 
-        Called after any event or completion. The caller calls `begin_sync` next.
+        The caller must call this after each event or callback of a store, and `begin_sync` after it.
         """
         if self.failure is None and not self._stopped:
             try:
@@ -294,8 +301,10 @@ class Node:
         return effects
 
     def begin_sync(self) -> bool:
-        """Start the next sync if one is due; otherwise let a follower apply entries. Return True if it applied entries,
-        because there may be more work then."""
+        """Start the next sync if one is due. If none is due and this member does not lead, apply entries.
+
+        Returns True if entries were applied, because there may be more work then.
+        """
         if self.failure is None and self._commit.has_work:
             self._on_core(self._start_sync)
         elif self._to_apply and self._leading_term is None and not self.is_stopped:
@@ -313,14 +322,15 @@ class Node:
 
     @property
     def has_unapplied(self) -> bool:
-        """True if entries that may be applied still wait: the last slice was full, or other work was more urgent."""
+        """True if committed entries wait to be applied, because the last slice was full or other work came first."""
         return bool(self._to_apply)
 
     @property
     def wants_turn(self) -> bool:
         """True if `take_effects` may have work to do.
 
-        False after the last answer to a lone put (no other request is open), so that this answer costs no turn.
+        If no other request is open, this is False after the last answer to a lone put, so that the answer costs no
+        turn.
         """
         return (
             self.has_more
@@ -331,22 +341,24 @@ class Node:
 
     @property
     def is_syncing(self) -> bool:
-        """True while a sync of the log is under way; a completion reports its end."""
+        """True while a sync of the log is under way. The store's callback reports its end."""
         return self._commit.under_way
 
     @property
     def open_requests(self) -> int:
-        """The number of proposed commands and reads that are still open."""
+        """The number of open requests: proposed commands and reads."""
         return self._open_commands.count + self._reads.count
 
     @property
     def next_deadline(self) -> int:
-        """The latest time (monotonic ns) for the next `tick` and `take_effects`: at once if work is left."""
+        """The time (monotonic ns) by which the caller must call `tick` and `take_effects` next. If there is work to do,
+        this is the present."""
         return self._now if self.has_more else min(self._core.next_deadline, self.next_alarm)
 
     @property
     def next_alarm(self) -> int:
-        """The earliest deadline of any timer (monotonic ns), if no work is left: a host may sleep until then."""
+        """The earliest deadline (monotonic ns) of all timers. If there is no work to do, the caller may sleep until
+        then."""
         alarm, snapshots = self._core.next_alarm, self._snapshots
         sending = snapshots.next_deadline if snapshots.is_sending else None
         step_at, prove_at, room_at = snapshots.next_step_at, self._prove_at, self._disk_space.next_at
@@ -355,24 +367,25 @@ class Node:
             if other and other < alarm:
                 alarm = other
         if self._stop_by and self._stop_by < alarm and not self._stopped and not self._stop_is_overdue:
-            return self._stop_by  # Once the stop is overdue, only the disk matters.
+            return self._stop_by  # Once `_stop_by` has passed, the stop waits only for the disk.
         return alarm
 
     @property
     def is_stopped(self) -> bool:
-        """True once the node is stopped, or has failed.
+        """True once the node has stopped or has failed.
 
-        It is stopped when, after `begin_stop`, every request has ended and the log is durable and proven.
+        It has stopped if `begin_stop` was called, every request has ended, and the log is durable and proven.
         """
         return self.failure is not None or self._stopped
 
     @property
     def is_removed(self) -> bool:
-        """True if this node is certainly and finally removed, by its own log or by the refusal of a peer."""
+        """True once the removal of this node is final: its own log shows the committed removal, or a peer has refused
+        this node with `removed`."""
         return self._core.is_removed or self._is_removed_by_peers
 
     def pinned_incarnation(self, peer_id: str) -> bytes:
-        """The incarnation id (16 bytes) pinned for this peer, or b"" if it never connected."""
+        """The incarnation id (16 bytes) that is pinned for this peer; b"" if the peer never connected."""
         return self._incarnations.of(peer_id)
 
     @property
@@ -387,13 +400,14 @@ class Node:
 
     @property
     def peers(self) -> tuple[Member, ...]:
-        """The peers that this node wants connections to, ordered by id. `Effects.peers_changed` reports changes."""
+        """The peers to connect to, in the order of ids. `Effects.peers_changed` reports a change."""
         return self._core.peers()
 
     def read_log(self, from_index: int, bytes_max: int) -> list[Entry]:
-        """Committed entries from `from_index`, at least one, then as many as fit in `bytes_max`.
+        """Read committed entries from `from_index` on: at least one, and further entries as long as all fit into
+        `bytes_max`.
 
-        Raises NotCommitted above the high-water mark, Compacted below `first_index`.
+        Raises NotCommitted if `from_index` is above the high-water mark, and Compacted if it is below `first_index`.
 
         See docs/reference/specification.md#66-reading-the-log.
         """
@@ -406,22 +420,22 @@ class Node:
 
     @property
     def incoming_snapshot_index(self) -> int | None:
-        """The index of the snapshot that this member is receiving or installing, or None."""
+        """The index of the snapshot that this member is receiving or installing; None if there is none."""
         return self._snapshots.incoming_index
 
     def newest_snapshot(self) -> SnapshotInfo:
-        """The newest durable snapshot, verified when the store was opened or the file was made."""
+        """The newest durable snapshot. Its file was verified when the store was opened or the file was made."""
         return self._snapshots.store.latest()
 
     def read_snapshot(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """Read `length` bytes of the snapshot's file at `offset`, fewer only at the end of the file.
+        """Read `length` bytes of the snapshot's file at `offset`, or fewer at the end of the file.
 
         Raises FileNotFoundError if the file was deleted, OSError.
         """
         return self._snapshots.store.read(info, offset, length)
 
     def status(self) -> NodeStatus:
-        """A frozen view of this node, for people and monitors."""
+        """A view of this node at this moment, for people and monitors."""
         return node_status(
             self._core.status(),
             log=self._log,
@@ -434,14 +448,14 @@ class Node:
             is_removed=self.is_removed,
         )
 
-    # Called by the snapshots.
+    # Called by the snapshot manager.
 
     def send_when_durable(self, peer_id: str, message: Message) -> None:
-        """Send once everything appended so far is durable."""
+        """Send the message once everything appended so far is durable."""
         self._commit.send_after(self._commit.appended_sequence, peer_id, message)
 
     def state_replaced(self, index: int) -> None:
-        """A received snapshot up to `index` is installed: it includes the entries that waited to be applied."""
+        """A received snapshot at `index` is installed. It replaces the entries that waited to be applied."""
         assert all(entry.index <= index for entry in self._to_apply), (index, self._to_apply[-1].index)
         self._to_apply.clear()
 
@@ -473,7 +487,10 @@ class Node:
         return NotLeader(self.identity.node_id, self._core.leader_id)
 
     def _on_core(self, event: Callable[..., None], *arguments: object) -> bool:
-        """Pass an event to the core. The event may change the leader and may use the store. False if the node fails."""
+        """Pass an event to the core. Return False if the event raises an error that ends the node.
+
+        Afterwards react if this member has begun or ceased to lead.
+        """
         try:
             event(*arguments)
         except ENDING_ERRORS as error:
@@ -492,7 +509,7 @@ class Node:
             self._hand_over()
         self._drain_core()
         if self._to_apply and self._leading_term is not None:
-            self._apply_slice()  # A follower applies later: its leader waits for its messages and its sync.
+            self._apply_slice()  # Other members apply in `begin_sync`, because a leader may wait for their messages.
         if self._snapshots.may_have_work and self._snapshots.has_work():
             self._snapshots.advance(self._effects, self._now)
             self._drain_core()
@@ -504,7 +521,7 @@ class Node:
                 self._stop_when_done()
 
     def _notice_leadership(self) -> None:
-        """React to the end of a period of leadership, even if another one of this node has begun."""
+        """This member has begun or ceased to lead, or leads in another term. End what belongs to its earlier term."""
         if self._leading_term is not None:
             self._refuse_pending(self._not_leader())
             self._open_commands.stepped_down(self._now + self._config.outcome_wait_ns)
@@ -512,27 +529,28 @@ class Node:
         self._leading_term = self._core.leading_term
 
     def _poll_disk_space(self) -> None:
-        """On a full disk, refuse the pending commands. They certainly have no effect, because no log holds them."""
+        """If the disk is full, refuse the pending commands. They certainly have no effect, because they are in no
+        log."""
         change = self._disk_space.poll(self._now)
         if self._disk_space.next_at is not None:
             self._refuse_pending(self._disk_space.refusal(self.identity.node_id))
         if change is not None:
             self._effects.events.append(self._disk_space.event())
         if change:
-            self._snapshots.want()  # A snapshot allows cutting the log, which frees room if the state is small.
+            self._snapshots.want()  # After a snapshot the log can be cut, which frees room if the state is small.
 
     def _refuse_pending(self, error: RaftError) -> None:
         self._effects.completions += [Refused(ticket, error) for ticket in self._pending.drain()]
 
     def _propose_pending(self) -> None:
-        """Group commit: commands gather while a log write is under way, and are then proposed together."""
+        """Propose the commands that have gathered while a log write was under way."""
         while self._pending.size_bytes:
             commands, tickets = self._pending.next_batch()
             payload = encode_batch(self._core.leader_time_now(), commands)
             try:
                 position = self._core.propose(EntryKind.COMMANDS, payload)
             except Busy:
-                return  # The uncommitted tail is full: commands wait. If too many wait, `propose` raises Busy.
+                return  # Too many bytes are uncommitted, so the commands wait. If too many wait, `propose` raises Busy.
             except RaftError as error:
                 self._effects.completions += [Refused(ticket, error) for ticket in tickets]
             else:
@@ -547,8 +565,8 @@ class Node:
                 self._notice_leadership()
 
     def _handle(self, ready: Ready) -> bool:
-        """Carry out one Ready, in the order of its fields. Return True if this called the core, which may have another
-        Ready then."""
+        """Carry out one Ready, in the order of its fields. Return True if this may have called the core, so that there
+        may be another Ready."""
         effects = self._effects
         if ready.write is not None:
             self._commit.append(ready.write)
@@ -572,7 +590,7 @@ class Node:
         return calls_core
 
     def _apply_slice(self) -> None:
-        """Give a bounded number of committed entries to the state machine, so that other work gets its turn."""
+        """Apply a bounded number of committed entries, so that other work gets its turn."""
         budget, budget_bytes = self._config.apply_commands_max, self._config.apply_bytes_max
         while self._to_apply and budget > 0 and budget_bytes > 0:
             for entry, results in apply_batch(self._machine, self._to_apply, budget_bytes):
@@ -586,29 +604,30 @@ class Node:
                 budget_bytes -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
             if not self._to_apply or budget <= 0 or budget_bytes <= 0:
                 self._core.applied(entry.index)
-                self._drain_core()  # The core may now hand out more entries, and reads that waited for these.
+                self._drain_core()  # The core may now hand out more entries, and reads that waited for this index.
 
     def _prove_when_idle(self) -> None:
-        """Sync once more when idle, so that the last batch is proven; a stopping node does so at once."""
+        """If the node is idle, sync once more to prove the last batch. A stopping node does not wait before that."""
         commit = self._commit
-        # The first two conditions inline `not commit.is_quiet`, to save the call.
+        # The first two conditions are `not commit.is_quiet` without a call.
         if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:
             self._prove_at = None
         elif self._prove_at is None:
-            self._prove_at = self._now + self._config.election_timeout_min_ns  # Not at once: another put may follow.
+            # Another put may follow soon, and its frame would prove the batch as well.
+            self._prove_at = self._now + self._config.election_timeout_min_ns
         if self._stop_by is not None or (self._prove_at is not None and self._prove_at <= self._now):
             self._prove_at = None
             self._commit.prove(self._core.appliable_index, self._now)
 
     def _hand_over(self) -> None:
-        """Transfer the leadership of a stopping member once all pending commands are proposed."""
+        """On a leader that is being stopped, transfer the leadership once all pending commands are proposed."""
         if self._pending.size_bytes or self._core.successor_id is not None or self._stop_is_overdue:
             return
         with suppress(TransferRefused):  # If no peer can take over, this node just stops.
             self._core.transfer_leadership()
 
     def _stop_when_done(self) -> None:
-        """Finish `begin_stop` once every open request has ended."""
+        """Finish the stop once the log is proven and every open request has ended or its time is over."""
         if self._stopped or not self._commit.is_proven or (self._core.successor_id and not self._stop_is_overdue):
             return
         if self._stop_is_overdue or not (self._pending or self._open_commands.count or self._reads.count):
@@ -616,14 +635,14 @@ class Node:
             self._end_all(NodeStopped(self.identity.node_id, "it was stopped"))
 
     def _end_all(self, error: NodeStopped) -> None:
-        """End all requests. Commands that were not proposed certainly had no effect; proposed ones may have had one."""
+        """End all requests. Pending commands certainly had no effect; proposed commands may have one."""
         self._refuse_pending(error)
         self._effects.completions += [Refused(ticket, error) for ticket in self._reads.close_all()]
         self._effects.completions += self._open_commands.give_up(error.reason)
 
     def _fail(self, doing: str, error: BaseException) -> None:
-        """End this node, because the disk failed or the cluster needs a newer build. It makes no further promise until
-        a restart.
+        """End this node, because its disk failed, it needs a newer build, or its data folder was replaced. It sends
+        nothing more.
 
         See docs/reference/specification.md#37-failed-sync.
         """

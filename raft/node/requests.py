@@ -1,7 +1,7 @@
-"""The open requests of one node: commands that wait for the next log write, proposed commands, and reads.
+"""The open requests of one node: commands that wait to be proposed, proposed commands, and reads.
 
-Commands that gather while a log write is under way become one entry. A proposed command ends in one of three ways: it
-is applied here, it is certainly not applied, or its outcome is unknown.
+Commands that gather while a log write is under way are proposed together as one entry. A proposed command ends in one
+of three ways: it is applied here, it certainly has no effect, or its outcome is unknown.
 
 See docs/reference/specification.md#96-end-of-a-proposal.
 """
@@ -21,12 +21,11 @@ from raft.membership.configuration import Configuration
 from raft.types import ENTRY_PAYLOAD_BYTES_MAX, Entry, LogPosition
 
 COMMAND_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX - BATCH_OVERHEAD_BYTES
-"""The size of the largest command: alone in its batch, it just fits into an entry."""
+"""The maximum size of a command: if it is the only command of its batch, the batch just fits into an entry."""
 
 
 class PendingCommands:
-    """Commands that wait to be proposed: a queue bounded in bytes. Adding and removing a command costs a few list
-    operations."""
+    """Commands that wait to be proposed: a queue bounded in bytes."""
 
     def __init__(self, config: RaftConfig) -> None:
         self._batch_bytes_max = min(config.batch_bytes_max, COMMAND_BYTES_MAX)
@@ -50,9 +49,9 @@ class PendingCommands:
         self.size_bytes = size_bytes
 
     def add_all(self, commands: Sequence[bytes], tickets: Sequence[int]) -> None:
-        """Add all commands, or none.
+        """Add all of these commands. If this raises, none was added.
 
-        Raises TooLarge if one of them does not fit into an entry, Busy if the queue has no room for all of them.
+        Raises TooLarge if one of them does not fit into an entry, and Busy if the queue has no room for all of them.
         """
         sizes = list(map(len, commands))
         size_bytes = self.size_bytes + sum(sizes)
@@ -65,7 +64,8 @@ class PendingCommands:
         self.size_bytes = size_bytes
 
     def next_batch(self) -> tuple[list[bytes], list[int]]:
-        """The commands and tickets of the next entry, at least one. They stay in the queue until `drop_first`."""
+        """The commands of the next entry, at least one, and their tickets. They stay in the queue until
+        `drop_first`."""
         assert self._commands
         if self.size_bytes <= self._batch_bytes_max:
             return self._commands, self._tickets
@@ -76,7 +76,7 @@ class PendingCommands:
         return self._commands[:count], self._tickets[:count]
 
     def drop_first(self, count: int) -> None:
-        """Forget the first `count` commands: they were proposed."""
+        """Forget the first `count` commands, which were proposed."""
         if count == len(self._commands):
             self._commands, self._tickets, self.size_bytes = [], [], 0
             return
@@ -85,25 +85,25 @@ class PendingCommands:
         del self._tickets[:count]
 
     def drain(self) -> list[int]:
-        """Forget all commands; return their tickets."""
+        """Forget all commands, and return their tickets."""
         tickets = self._tickets
         self._commands, self._tickets, self.size_bytes = [], [], 0
         return tickets
 
 
 class OpenReads:
-    """The open reads of all modes, in groups that were requested together.
+    """The open reads of all modes, in groups of reads that were requested together.
 
-    The core knows each group by its first ticket. `count` is the number of tickets.
+    The core treats each group as one read, whose ticket is the group's first. `count` is the number of all tickets.
     """
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._groups: dict[int, Sequence[int]] = {}  # By first ticket, in the order of request.
+        self._groups: dict[int, Sequence[int]] = {}  # First ticket → all tickets of the group, in the order of request.
         self.count = 0
 
     def check_room(self, count: int) -> None:
-        """Raise Busy if `count` more tickets do not fit."""
+        """Raise Busy if there is no room for `count` more reads."""
         if self.count + count > self._count_max:
             raise Busy("reads_pending_max", self._count_max)
 
@@ -119,7 +119,7 @@ class OpenReads:
         return tickets
 
     def close_all(self) -> list[int]:
-        """Remove all groups; return their tickets."""
+        """Remove all groups, and return their tickets."""
         tickets = [ticket for group in self._groups.values() for ticket in group]
         self._groups.clear()
         self.count = 0
@@ -129,26 +129,27 @@ class OpenReads:
 @dataclass(slots=True)
 class _OpenBatch:
     tickets: list[int]
-    is_decided: bool = False  # True for a membership change that will be finished: its first configuration is applied.
-    deadline: int | None = None  # Monotonic ns; set when this node stops leading the batch's term.
+    # True for a membership change whose first configuration is applied here, so that the change will be completed.
+    is_decided: bool = False
+    deadline: int | None = None  # Monotonic ns. Set when this node ceases to lead in the term of the batch.
 
 
 class OpenCommands:
-    """The batches that this node proposed and that have no outcome yet, oldest first.
+    """The batches that this node has proposed and that have no outcome yet, oldest first.
 
-    There is one record per entry, not per command: the commands of a batch share its position and its outcome.
+    There is one record per entry, not per command, because the commands of a batch share one position and one outcome.
     `count` is the number of commands.
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[int, int], _OpenBatch] = {}  # By (index, term), in the order of proposal.
+        self._open: dict[tuple[int, int], _OpenBatch] = {}  # (index, term) → batch, in the order of proposal.
         self.count = 0
-        # A batch may be of a term that is over. An attribute for speed: many reads per put.
+        # True if there may be a batch of a term that is over. This is an attribute, because each put reads it often.
         self.has_stale_terms = False
 
     @property
     def next_deadline(self) -> int | None:
-        """When the oldest batch whose term is over will end as unknown (monotonic ns); None if there is none."""
+        """The time (monotonic ns) at which the oldest batch ends as unknown, if its term is over. Otherwise None."""
         if not self.has_stale_terms:
             return None
         first = next(iter(self._open.values()), None)
@@ -161,7 +162,7 @@ class OpenCommands:
         self.count += len(tickets)
 
     def applied(self, entry: Entry, results: Sequence[Any]) -> AppliedBatch | None:
-        """`entry` was applied: return its results with their tickets, or None if this node did not propose it."""
+        """`entry` was applied. Return its results with their tickets, or None if no open batch belongs to it."""
         batch = self._pop(entry.index, entry.term)
         if batch is None:
             return None
@@ -169,8 +170,8 @@ class OpenCommands:
         return AppliedBatch(batch.tickets, entry.index, results)
 
     def configured(self, entry: Entry, configuration: Configuration) -> list[Completion]:
-        """`entry` was applied, and `configuration` is in force. A change ends with a configuration that is not
-        joint."""
+        """`entry`, which contains `configuration`, was applied. Return the completions of the membership changes that
+        are now complete, which is the case if the configuration is not joint."""
         batch = self._open.get((entry.index, entry.term))
         if batch is not None:
             batch.is_decided = True
@@ -180,8 +181,8 @@ class OpenCommands:
         return [Applied(each.tickets[0], entry.index, configuration) for each in done if each is not None]
 
     def ended(self, end: ProposalEnded, refusal: RaftError) -> list[Completion]:
-        """A proposed entry ended without being applied here. `refusal`: the error to report if the entry certainly had
-        no effect."""
+        """A proposed entry has ended without being applied here. `refusal`: the error to report if the entry certainly
+        has no effect."""
         batch = self._pop(end.index, end.term)
         if batch is None:
             return []
@@ -190,14 +191,14 @@ class OpenCommands:
         return [Unknown(ticket, "a snapshot went past its index") for ticket in batch.tickets]
 
     def stepped_down(self, deadline: int) -> None:
-        """This node is no longer the leader of the term in which the open batches were proposed."""
+        """This node has ceased to lead: `deadline` now applies to each open batch that has no deadline yet."""
         self.has_stale_terms = True
         for batch in self._open.values():
             if batch.deadline is None:
                 batch.deadline = deadline
 
     def expire(self, now: int) -> list[Completion]:
-        """End as unknown the batches whose deadline has passed."""
+        """End the batches whose deadline has passed. Their outcome is unknown."""
         completions: list[Completion] = []
         for key, batch in list(self._open.items()):
             if batch.deadline is None or batch.deadline > now:
@@ -208,7 +209,7 @@ class OpenCommands:
         return completions
 
     def give_up(self, reason: str) -> list[Completion]:
-        """End every open batch as unknown."""
+        """End all open batches. Their outcome is unknown."""
         completions: list[Completion] = [
             Unknown(ticket, reason) for batch in self._open.values() for ticket in batch.tickets
         ]

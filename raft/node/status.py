@@ -1,6 +1,6 @@
-"""The status of a node: a frozen view for people and monitors, and the blockers, which keep each mark from rising.
+"""The status of a node: a view for people and monitors, and the blockers, which keep the marks from rising.
 
-When a log grows, the first question is which member, or which mark, still needs its entries: the blockers answer it.
+The blockers show why a log grows: which member, or which mark, still needs its old entries.
 
 See docs/reference/specification.md#6-marks.
 """
@@ -22,17 +22,17 @@ LogBlocker = Literal["", "own_snapshot", "low_watermark"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """A frozen view of one node, for people and monitors. The fields in bytes are the sizes of its bounded buffers."""
+    """A view of one node at one moment, for people and monitors."""
 
     node_id: str
     role: Role
     term: int
     leader_id: str | None
-    voters: tuple[str, ...]  # From the newest configuration in the log, as are the next three fields.
-    outgoing: tuple[str, ...]  # Only set while voters change: a majority of these must agree, too.
+    voters: tuple[str, ...]  # This field and the next three come from the newest configuration in the log.
+    outgoing: tuple[str, ...]  # While voters change: the earlier voters, a majority of which must agree, too.
     learners: tuple[str, ...]
-    is_changing: bool  # A membership change is under way; another one is refused.
-    is_removed: bool  # This node is certainly no longer a member, and can be switched off.
+    is_changing: bool  # True while a membership change is under way, so that another one is refused.
+    is_removed: bool  # True once the removal of this node is final. Its process can then be stopped for good.
     first_index: int
     snapshot_index: int
     last_applied: int
@@ -40,36 +40,40 @@ class NodeStatus:
     durable_index: int
     last_index: int
     low_watermark: int
-    commit_held_by: tuple[str, ...]  # On a leader: voters without a durable entry above the high-water mark.
-    # On a leader: members that have durably applied nothing above the low-water mark.
+    # These two are set on a leader only; see `Blockers`.
+    commit_held_by: tuple[str, ...]
     low_watermark_held_by: tuple[str, ...]
     log_held_by: str  # What keeps older entries in the log: `own_snapshot`, `low_watermark`, or empty.
     peers: tuple[PeerStatus, ...]
-    pending_bytes: int  # Commands that wait to be proposed; bound: pending_bytes_max.
+    pending_bytes: int  # The size of the commands that wait to be proposed. Bound: pending_bytes_max.
     pending_commands: int
-    open_proposals: int  # Commands whose outcome is open, pending ones included; bound: proposals_pending_max.
+    open_proposals: int  # Commands without an outcome, including pending ones. Bound: proposals_pending_max.
     open_reads: int  # Bound: reads_pending_max.
     uncommitted_bytes: int  # Bound: uncommitted_bytes_max.
     log_bytes: int
-    is_disk_full: bool  # Commands are refused.
-    lacks_descriptors: str  # The system's error if the log cannot open a file: commands are refused. Else empty.
-    disk_hangs: bool  # A sync of the log has been under way for too long; a leader transfers the leadership.
+    is_disk_full: bool  # True while the disk has no room, so that commands are refused.
+    # The system's error while the log cannot open a file, so that commands are refused; otherwise empty.
+    lacks_descriptors: str
+    disk_hangs: bool  # True while a sync of the log takes too long. Then a leader transfers the leadership.
     snapshot_bytes: int
     failure: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Blockers:
-    """What each mark waits for; empty if it waits for nothing. Only a leader knows the first two."""
+    """What keeps each mark from rising. A field is empty if nothing does. Only a leader knows the first two."""
 
-    commit: tuple[str, ...]  # Voters without a durable entry above the high-water mark.
-    low_watermark: tuple[str, ...]  # Members that have durably applied no entry above the low-water mark.
-    # What keeps older entries in the log: the node's own snapshot does not cover them, or another member needs them.
+    # Voters whose durable log does not reach above the high-water mark.
+    commit: tuple[str, ...]
+    # Members that have not both applied and synced the next entry above the low-water mark.
+    low_watermark: tuple[str, ...]
+    # What keeps old entries in the log: this node's newest snapshot does not include them, or another member needs
+    # them.
     log: LogBlocker
 
 
 def find_blockers(core: CoreStatus) -> Blockers:
-    """Find what each mark waits for. Cost: O(members)."""
+    """Find what keeps each mark from rising. Cost: O(members)."""
     commit: list[str] = []
     low: list[str] = []
     if core.role is Role.LEADER:
@@ -87,8 +91,8 @@ def find_blockers(core: CoreStatus) -> Blockers:
 
 
 def _log_blocker(core: CoreStatus) -> LogBlocker:
-    """Return what keeps older entries in the log. The node cuts its log at min(own snapshot, low-water mark), soon if
-    not yet."""
+    """Return what keeps old entries in the log. The node cuts its log at the index of its newest snapshot or at the
+    low-water mark, whichever is lower."""
     if core.first_index > core.last_applied:
         return ""
     return "own_snapshot" if core.snapshot_index <= core.low_watermark else "low_watermark"

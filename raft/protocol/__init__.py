@@ -1,3 +1,3 @@
 """The protocol between members: messages, the hello, and their bytes.
 
-Which messages a member accepts belongs to `core`."""
+The rules by which a member accepts a message are in `raft.core`."""

@@ -15,10 +15,10 @@
 | 11 | ReadIndexRequest | number |
 | 12 | ReadIndexResponse | number, read_index |
 
-`entries` is an array of `[term, kind, payload]`; the first has index `prev_index + 1`, and there is no gap. Deployed
-builds use these numbers already: add a kind, never change one. Arrays grow only at their end: further items are
-ignored, an unknown kind is an error. Every field's type and range is checked here, so that later code need not check
-them.
+`entries` is an array of `[term, kind, payload]`. The first entry has the index `prev_index + 1`, and there is no gap.
+Deployed builds use these kinds already, so new kinds may be added, but none may change. A later build may append items
+to an array, which earlier builds ignore; an unknown kind is an error. The type and the range of every field are checked
+here, so that later code need not check them.
 
 See docs/reference/specification.md#76-peer-messages.
 """
@@ -49,8 +49,8 @@ from raft.protocol.messages import (
 from raft.types import ENTRY_OVERHEAD_BYTES, ENTRY_PAYLOAD_BYTES_MAX, Entry, EntryKind
 
 APPEND_ENTRIES_MAX = ENTRY_PAYLOAD_BYTES_MAX // ENTRY_OVERHEAD_BYTES
-"""The maximum number of entries in one request, with the largest `append_bytes_max`: each entry counts at least its
-overhead."""
+"""The maximum number of entries in one request. With the largest `append_bytes_max` no request can have more, because
+each entry counts as at least ENTRY_OVERHEAD_BYTES."""
 
 _ENTRY_KINDS = {int(kind): kind for kind in EntryKind}
 _NEWEST = max(_ENTRY_KINDS)
@@ -96,7 +96,7 @@ def decode_message(body: bytes) -> tuple[int, Message]:
     return group_id, decode(term, reader)
 
 
-@lru_cache(maxsize=256)  # The same terms, group ids and indexes recur in the messages to all peers.
+@lru_cache(maxsize=256)  # The messages to different peers contain the same terms, group ids and indexes.
 def _encode_number(number: int) -> bytes:
     return encode_head(UNSIGNED, number)
 
@@ -107,8 +107,7 @@ def _array_head(count: int) -> bytes:
 
 
 def _encode_append(group_id: int, m: AppendEntries) -> bytes:
-    """Return the same bytes as `encode_item`, but copy each payload only once: `encode_item` copies it several
-    times."""
+    """Return the same bytes as `encode_item`, but copy each payload only once instead of several times."""
     numbers = (5, group_id, m.term, m.prev_index, m.prev_term, m.commit_index, m.low_watermark, m.read_counter)
     parts = [_array_head(len(numbers) + 1), *map(_encode_number, numbers), _array_head(len(m.entries))]
     for entry in m.entries:
@@ -124,13 +123,13 @@ def _encode_append(group_id: int, m: AppendEntries) -> bytes:
 
 
 def _encode_numbers(*numbers: int) -> bytes:
-    """Return the same bytes as `encode_item(list(numbers))` in half the time. Acknowledgements, half of all messages,
-    use it."""
+    """Return the same bytes as `encode_item(list(numbers))`, in half the time. Used for acknowledgements, which are
+    half of all messages."""
     return _array_head(len(numbers)) + b"".join(map(_encode_number, numbers))
 
 
 def _fields(message: _Other) -> tuple[int, list[Any]]:
-    """Return the kind, and the items that follow the term."""
+    """Return the kind of the message and the items that follow its term."""
     match message:
         case AppendRejected():
             r = message
@@ -161,7 +160,7 @@ class _Fields:
 
     def __init__(self, items: list[Any]) -> None:
         self._items = items
-        self._at = 1  # The place of the next item; the kind is at 0.
+        self._at = 1  # The place of the next item. Place 0 has the kind.
 
     def next(self) -> Any:
         if self._at >= len(self._items):
@@ -177,9 +176,9 @@ class _Fields:
         return item
 
     def numbers(self, count: int) -> list[Any]:
-        """Return the next `count` items, with the checks of `number()`, but without a call for each.
+        """Return the next `count` items, checked as by `number()`, but without a call for each.
 
-        The result is a `list[int]`. Its annotation is less strict, because the type checker would otherwise require a
+        The result is a `list[int]`. It is annotated less strictly, because the type checker would otherwise require a
         copy.
         """
         items = self._items[self._at : self._at + count]
@@ -193,7 +192,8 @@ class _Fields:
         return [self.number() for _ in range(count)]  # This raises an error that names the wrong item.
 
     def number_if_there(self, otherwise: int) -> int:
-        """Return the next number, or `otherwise` if the message has no further item, as in earlier versions."""
+        """Return the next number, or `otherwise` if the message has no further item. An earlier version may have sent
+        it without this item."""
         return self.number() if self._at < len(self._items) else otherwise
 
     def flag(self) -> bool:
@@ -248,7 +248,7 @@ def _entries(items: Any, prev_index: int, prev_term: int, message_term: int) -> 
     if prev_index + len(items) > INT64_MAX:
         raise ProtocolError("an append request goes beyond the last possible index")
     entries = []
-    floor = prev_term  # Terms never fall along a log, and no leader holds an entry of a later term than its own.
+    floor = prev_term  # Terms never fall along a log, and a leader has no entry of a later term than its own.
     for index, item in enumerate(items, prev_index + 1):
         entry = _entry(item, index)
         if not floor <= entry.term <= message_term:

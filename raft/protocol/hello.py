@@ -4,13 +4,15 @@
               peer_address, level_min, level_max, process_id, ...]
     refusal: ["HWM-REFUSED", code, text, ...]
 
-Arrays grow only at their end; further items are ignored. A side that rejects the connection sends a refusal, so that
-the other side can log the reason, and closes the connection. A client may leave cluster, node and incarnation empty.
-`peer_address`: the address of the sending member, `host:port` as advertised. If the receiver's configuration does not
-name the sender, the receiver knows no other address to answer at. The address is empty if the sender states none, and
-missing in a hello of an earlier build. `level_min`, `level_max`: the feature levels that the sender's build can apply;
-a build that knows only level 1 need not state them. `process_id`: 8 random bytes of each process of a member, which
-distinguish two processes with copies of one folder.
+A later build may append items to an array, which earlier builds ignore. A side that rejects the connection sends a
+refusal, so that the other side can log the reason, and then closes the connection. A client may leave cluster, node and
+incarnation empty.
+
+`peer_address`: the address `host:port` at which the sending member wants to be dialled. A receiver whose configuration
+does not name the sender knows no other address to which it can send its answers. The address is empty if the sender
+states none, and may be missing. `level_min`, `level_max`: the feature levels that the sender's build can apply; a build
+that knows only level 1 need not state them. `process_id`: 8 random bytes that each process of a member draws. They
+distinguish two processes that run on copies of one folder.
 
 See docs/reference/specification.md#74-hello.
 """
@@ -34,11 +36,12 @@ PROCESS_ID_BYTES = 8
 
 FEATURE_LEVEL_SAID_MAX = 2**16
 """The highest feature level that a hello may state. A release adds at most one level, so no build will ever know a
-higher one."""
+level above this."""
 
 
 class HelloRole(enum.IntEnum):
-    """The role of the sender of a hello. Deployed builds use these numbers: add one, never change one."""
+    """The role of the sender of a hello. Deployed builds use these numbers, so numbers may be added but must not
+    change."""
 
     PEER = 1
     CLIENT = 2
@@ -46,9 +49,9 @@ class HelloRole(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The identity of the sender.
+    """The identity of the sender, and what its build supports.
 
-    `cluster_id` and `incarnation_id` have 16 bytes, or are empty if a client does not know them.
+    `cluster_id` and `incarnation_id` have 16 bytes. A client that does not know them leaves them empty.
     """
 
     cluster_id: bytes
@@ -58,7 +61,7 @@ class Hello:
     role: HelloRole
     version_min: int = PROTOCOL_VERSION
     version_max: int = PROTOCOL_VERSION
-    features: int = 0  # A set of bits: a feature is used if both sides set its bit. None is defined yet.
+    features: int = 0  # A set of bits. A feature is used if both sides set its bit. No bit has a meaning yet.
     peer_address: str = ""
     level_min: int = 1
     level_max: int = 1
@@ -82,7 +85,7 @@ class Hello:
         )
 
     def _later_items(self) -> list[Any]:
-        """The items that later versions added, up to the last one with a value."""
+        """The items that later versions have added, up to the last item that has a value."""
         if self.process_id:
             return [self.peer_address, self.level_min, self.level_max, self.process_id]
         if self.level_max > 1:
@@ -96,7 +99,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The rejection of a connection. `code` is a stable word for programs, `text` is for people."""
+    """The rejection of a connection. `code` is a fixed word for programs; `text` is for people."""
 
     code: str
     text: str
@@ -107,7 +110,7 @@ class Refusal:
 
 
 def decode_hello(body: bytes) -> Hello | Refusal:
-    """Read the first frame of a connection. Raises ProtocolError if it is neither hello nor refusal."""
+    """Read the first frame of a connection. Raises ProtocolError if it is neither a hello nor a refusal."""
     item = decode_item(body)
     if not isinstance(item, list) or not item:
         raise ProtocolError("the first frame is not a hello")

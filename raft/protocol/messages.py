@@ -1,6 +1,6 @@
-"""The messages between members: one frozen class per kind, so that impossible combinations cannot be written.
+"""The messages between members: one frozen class per kind, which has only the fields of this kind.
 
-Every message carries the sender's `term`. Indexes start at 1; 0 means "before the log".
+Every message carries the sender's `term`. Indexes start at 1; 0 means "before the first entry".
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from raft.types import Entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreVoteRequest:
-    """Candidate → voter: would you vote for me in `next_term`? The request never changes a term (thesis §9.6).
+    """Pre-candidate → voter: would you vote for me in `next_term`? The request never changes a term (thesis §9.6).
 
     See docs/reference/specification.md#78-elections.
     """
 
-    term: int  # The sender's current term, already durable.
+    term: int  # The sender's current term, which is durable.
     next_term: int
     last_index: int
     last_term: int
@@ -26,17 +26,18 @@ class PreVoteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreVoteResponse:
-    """Voter → candidate: the answer to a PreVoteRequest. A grant changes no term; the `term` of a refusal counts as in
-    any message."""
+    """Voter → pre-candidate: the answer to a PreVoteRequest. A grant changes no term. A refusal with a later `term`
+    moves the receiver to that term, as any other message does."""
 
-    term: int  # The responder's own current term.
+    term: int  # The sender's current term.
     next_term: int  # Copied from the request.
     granted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest:
-    """Candidate → voter, once its term, its own vote and its tail are durable. Raft §5.2, §5.4.1."""
+    """Candidate → voter, once the candidate's term, its vote for itself and the end of its log are durable (Raft §5.2,
+    §5.4.1)."""
 
     term: int
     last_index: int
@@ -54,25 +55,25 @@ class VoteResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendEntries:
-    """Leader → follower: put `entries` right after (prev_index, prev_term). Raft §5.3.
+    """Leader → follower: put `entries` right after the entry (prev_index, prev_term) (Raft §5.3).
 
-    Empty `entries` is a heartbeat. A heartbeat names the peer's confirmed match as `prev_index`. The peer has
-    this part of the log durably, so the answer need not wait for a disk. The answer repeats `read_counter` (0 = none),
-    which with `term` is the token of a ReadIndex round (thesis §6.4).
+    Without entries the message is a heartbeat. The `prev_index` of a heartbeat is an index up to which the peer has
+    confirmed its log. The peer's log is durable up to there, so its answer need not wait for its disk. The answer
+    repeats `read_counter` (0: none). `term` and `read_counter` together identify a read round (thesis §6.4).
     """
 
     term: int
     prev_index: int
     prev_term: int
     entries: tuple[Entry, ...]
-    commit_index: int  # The leader's high-water mark; the follower may lack entries up to it.
+    commit_index: int  # The leader's high-water mark. The follower may not have all entries up to it.
     low_watermark: int
     read_counter: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendAccepted:
-    """Follower → leader: my log equals yours up to `match_index`, and is durable up to there."""
+    """Follower → leader: up to `match_index` my log equals yours and is durable."""
 
     term: int
     match_index: int
@@ -83,10 +84,10 @@ class AppendAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRejected:
-    """Follower → leader: I do not have (prev_index, prev_term); or your term is over, if `term` is later.
+    """Follower → leader: I have no entry (prev_index, prev_term). With a later `term` it means: your term is over.
 
-    The hint lets the leader back up one term per round: (`hint_index`, `hint_term`) is the last position of the
-    follower's log, at or before `rejected_index`, that can still match.
+    (`hint_index`, `hint_term`) is the last position of the follower's log, at or before `rejected_index`, that can
+    still match. By this hint the leader goes back a whole term with each rejection.
     """
 
     term: int
@@ -99,9 +100,10 @@ class AppendRejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallSnapshot:
-    """Leader → follower: `data` is the snapshot file's bytes from `offset`. Raft §7.
+    """Leader → follower: `data` is the part of the snapshot file that begins at `offset` (Raft §7).
 
-    `transfer_id` names the transfer, so that chunks of two transfers never mix. Repeats are harmless.
+    `transfer_id` names the transfer, so that the follower never mixes the chunks of two transfers. Repeated chunks are
+    harmless.
 
     See docs/reference/specification.md#57-transfer.
     """
@@ -117,8 +119,9 @@ class InstallSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallSnapshotProgress:
-    """Follower → leader: I have the bytes before `next_offset` of this transfer. A finished install answers with
-    `AppendAccepted(match_index=snapshot_index)`. `next_offset` -1: I cannot take this transfer (start another)."""
+    """Follower → leader: I have all bytes of this transfer before `next_offset`. A `next_offset` of -1 means: I cannot
+    take this transfer, so start another. Once the snapshot is installed, the follower answers with
+    `AppendAccepted(match_index=snapshot_index)` instead."""
 
     term: int
     transfer_id: int
@@ -130,8 +133,8 @@ class InstallSnapshotProgress:
 class TimeoutNow:
     """Leader → follower: campaign now, without a pre-vote (thesis §3.10).
 
-    A leader sends it to a follower that has its whole log, or when the leader itself is removed. The follower ignores
-    the request if its log does not end at `last_index` any more (-1: no check).
+    A leader sends this message to a follower that has the leader's whole log. A removed leader sends it to the fittest
+    voter. The follower ignores the message if its log does not end at `last_index`, unless `last_index` is -1.
     """
 
     term: int
@@ -140,7 +143,8 @@ class TimeoutNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadIndexRequest:
-    """Member → leader: which index must I have applied to show every acknowledged write? Later numbers are newer."""
+    """Member → leader: which index must I have applied to show every acknowledged write? A later request has a higher
+    `number`."""
 
     term: int
     number: int
@@ -148,7 +152,8 @@ class ReadIndexRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadIndexResponse:
-    """Leader → member: the read index, once it is certain that the leader led after the request (thesis §6.4)."""
+    """Leader → member: the read index. The leader sends it once it is certain that it still led after the request
+    arrived (thesis §6.4)."""
 
     term: int
     number: int

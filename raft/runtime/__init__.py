@@ -1,6 +1,6 @@
-"""The trio shell around `raft.Node`: it moves bytes, fires timers and hands completions over. It decides nothing.
+"""The code that runs a `raft.Node` on trio: it moves bytes, fires timers and hands completions over. The node decides.
 
-The public face: other packages import from `raft.runtime`, never a submodule.
+Other packages import from `raft.runtime`, and not from its submodules.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Accepting connections when file descriptors run out.
+"""Accepting connections, even when file descriptors run out.
 
-In that case `trio.serve_listeners` logs a traceback ten times a second, and leaves callers in the kernel's queue.
+`trio.serve_listeners` is not enough: in that case it logs a traceback ten times a second, and callers stay in the
+kernel's queue.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ NO_ROOM = NO_DESCRIPTOR_LEFT | {errno.ENOMEM, errno.ENOBUFS}
 
 REFUSALS_PER_PAUSE = 64
 ACCEPT_PAUSE_SECONDS = 0.05
-"""While no descriptor is left, at most REFUSALS_PER_PAUSE callers are refused, and then none is accepted for
-ACCEPT_PAUSE_SECONDS. Otherwise callers that connect again at once could take all the time of the loop. During the pause
-callers wait in the kernel's queue."""
+"""While no descriptor is left, up to REFUSALS_PER_PAUSE callers are refused at a time. After that no caller is accepted
+for ACCEPT_PAUSE_SECONDS: callers wait in the kernel's queue. Without this pause, callers that connect again immediately
+could take all the time of the event loop."""
 
 EPISODE_SECONDS_MIN = 10.0
-"""A shortage counts as over once `accept` has not failed for this long. So a shortage that comes and goes is logged
-once."""
+"""A shortage counts as over once `accept` has not failed for this long. So a shortage that comes and goes causes only
+one log line."""
 
 Handler = Callable[[trio.SocketStream], Awaitable[object]]
 
 
 def descriptor_limit() -> int | None:
-    """Return how many descriptors this process may have open; None if there is no limit or the system reports none."""
+    """Return how many file descriptors this process may have open; None if there is no limit, or no known one."""
     try:
         import resource
     except ImportError:  # Windows has no such module.
@@ -45,17 +46,18 @@ def descriptor_limit() -> int | None:
 
 
 class Acceptor:
-    """Accepts connections for one purpose (`clients`, `peers`, `metrics`), which its log lines name.
+    """Accepts connections for one purpose: `clients`, `peers` or `metrics`. Its log lines name the purpose.
 
-    It keeps a spare descriptor open. When no other descriptor is left, it closes the spare one for a moment, accepts a
-    caller in its place, and hangs up. So the caller can go to another member at once, instead of waiting for this one.
+    It keeps a spare file descriptor open. When no other descriptor is left, it closes the spare one, accepts a caller
+    with the free descriptor, and closes this connection at once. So the caller can go to another member, instead of
+    waiting for this one.
     """
 
     def __init__(self, purpose: str) -> None:
         self._purpose = purpose
         self._spare = -1
         self._short_until = -1.0
-        self.refused = 0  # Connections closed at once because no descriptor was left.
+        self.refused = 0  # How many connections were closed at once because no descriptor was left.
 
     async def serve(
         self,
@@ -64,7 +66,8 @@ class Acceptor:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Run `handler` with each stream until cancelled, then close the listeners. The handler closes its stream."""
+        """Run `handler` for each accepted stream, until cancelled. Then close the listeners. Each handler must close
+        its stream."""
         self._take_spare()
         try:
             async with trio.open_nursery() as nursery:
@@ -89,9 +92,9 @@ class Acceptor:
                     nursery.start_soon(handler, stream)
 
     def _refuse(self, listener: trio.SocketListener) -> None:
-        """Accept waiting callers with the spare descriptor, and hang up. Meanwhile nothing else runs on the loop."""
+        """Accept waiting callers with the spare descriptor, and close their connections. This blocks the event loop."""
         callers = socket.socket(fileno=listener.socket.fileno())  # A plain socket with the same descriptor.
-        callers.setblocking(False)  # The new object has the program's default time-out, which would block.
+        callers.setblocking(False)  # A new socket object has the default time-out, with which `accept` could wait.
         try:
             for _ in range(REFUSALS_PER_PAUSE):
                 self._give_up_spare()
@@ -99,7 +102,7 @@ class Acceptor:
                 caller.close()
                 self.refused += 1
         except OSError:
-            pass  # No caller waits any more, or another thread took the spare descriptor first.
+            pass  # No caller waits any more, or another thread has taken the free descriptor.
         finally:
             callers.detach()
             self._take_spare()
@@ -120,7 +123,7 @@ class Acceptor:
             try:
                 self._spare = os.open(os.devnull, os.O_RDONLY)
             except OSError:
-                self._spare = -1  # The next refusal opens the spare descriptor.
+                self._spare = -1  # The next call tries again.
 
     def _give_up_spare(self) -> None:
         if self._spare >= 0:

@@ -1,4 +1,4 @@
-"""The addresses of peers: which of them can be dialled, and which hosts only this machine can reach."""
+"""The addresses of peers: which addresses can be dialled, and which hosts can be reached only from this machine."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from raft.addresses import split_address
 from raft.runtime.errors import InvalidAddress
 
 ADDRESS_CHARACTERS_MAX = 253 + len(":65535")
-"""The length of the longest host name (RFC 1035 §2.3.4) with a port."""
+"""The length of the longest possible host name (RFC 1035 §2.3.4), followed by a port."""
 
 _PORT_DIGITS_MAX = 4_300
-"""The maximum number of digits of a port. Every build has accepted leading zeros here, and Python reads numbers of up
-to this many digits."""
+"""The maximum number of digits of a port, leading zeros included: Python converts no longer text to a number. Earlier
+builds accept so many zeros, so this build must accept them, too."""
 
 
 def parse_address(address: str) -> tuple[str, int]:
     """Split `host:port` or `[v6]:port`. Raises InvalidAddress.
 
-    The host is not checked further, because configurations of earlier builds may contain any host.
+    The host is not checked further, because a configuration that an earlier build has stored may contain any host.
     """
     try:
         host, port, is_bracketed = split_address(address, port_digits_max=_PORT_DIGITS_MAX)
@@ -30,18 +30,18 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def is_dialable(address: str) -> bool:
-    """True if a resolver accepts the form of the address. Peers state their own addresses, so an address may be any
-    text."""
+    """True if a resolver would accept the form of this address. The check is needed because peers state their own
+    addresses, so an address may be any text."""
     try:
         host, port = parse_address(address)
-        host.encode("idna")  # Python's look-up does the same; it raises UnicodeError for an empty or overlong part.
+        host.encode("idna")  # As Python does before a look-up. Raises UnicodeError for an empty or overlong label.
     except (InvalidAddress, UnicodeError):
         return False
     return port > 0 and len(address) <= ADDRESS_CHARACTERS_MAX and address.isprintable()
 
 
 def is_loopback(host: str) -> bool:
-    """True for `localhost` and for loopback addresses. False for other names, because only a look-up could tell."""
+    """True for `localhost` and for loopback addresses. False for all other names, which are not looked up."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""The queue of completions from the threads that do I/O to the one loop that owns the node."""
+"""The queue by which the threads that do I/O pass completions to the event loop that runs the node."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Callback = Callable[[], None]
 
 
 class CompletionQueue:
-    """Callbacks that any thread may `post`. They run on the loop, in order, when the loop calls `run_pending`.
+    """Callbacks that any thread may `post`. They run on the event loop, in order, when it calls `run_pending`.
 
-    While the queue is `watched`, `wait` returns once something was posted; at other times callbacks only gather. The
-    queue has a pipe of its own, because a call through trio's own queue for threads would wake two tasks, one after the
-    other.
+    Inside a `watched` block, `wait` returns once a callback was posted. Outside, callbacks only gather. The queue has
+    its own pipe, because trio's mechanism for calls from threads would wake two tasks, one after the other.
     """
 
     def __init__(self) -> None:
-        self.pending: deque[Callback] = deque()  # For `run_pending`. `append` and `popleft` are atomic.
-        self._lock = threading.Lock()  # Prevents writes to a closed pipe, whose number another file may have.
-        self._ends: tuple[int, int] | None = None  # The read end and the write end of the pipe.
-        self._is_signalled = False  # True if the pipe has a byte: one for any number of callbacks.
+        self.pending: deque[Callback] = deque()  # Needs no lock, because `append` and `popleft` are atomic.
+        # Prevents writes to the pipe after it is closed, when another file may have its descriptor.
+        self._lock = threading.Lock()
+        self._ends: tuple[int, int] | None = None  # The read end and the write end of the pipe, while it is open.
+        self._is_signalled = False  # True if the pipe contains a byte. One byte is enough for many callbacks.
 
     def post(self, callback: Callback) -> None:
-        """Add `callback`, to be run on the loop soon. Never blocks."""
+        """Add `callback`, which the event loop runs soon. This never blocks."""
         self.pending.append(callback)
         with self._lock:
             if self._ends is not None and not self._is_signalled:
@@ -37,7 +37,7 @@ class CompletionQueue:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Open the pipe for a `with` block in which one task may `wait`. Raises OSError if too many files are open."""
+        """Open the pipe for a `with` block, in which one task may `wait`. Raises OSError if too many files are open."""
         assert self._ends is None, "one loop at a time"
         ends = os.pipe()
         try:
@@ -56,22 +56,22 @@ class CompletionQueue:
                 os.close(end)
 
     async def wait(self) -> None:
-        """Wait until a callback was posted since the last `wait`. Another task may have run that callback already."""
+        """Wait until a callback has been posted since the last `wait`. Another task may have run it already."""
         assert self._ends is not None, "not watched"
         await trio.lowlevel.wait_readable(self._ends[0])
-        with self._lock:  # The next `post` signals again.
+        with self._lock:  # After this, the next `post` signals again.
             self._is_signalled = False
             os.read(self._ends[0], 1)
 
     def run_pending(self) -> int:
-        """Run the callbacks posted so far; return their number."""
+        """Run the callbacks posted so far, and return their number."""
         count = len(self.pending)
         for _ in range(count):
             self.pending.popleft()()
         return count
 
     async def run_until(self, condition: Callable[[], bool]) -> None:
-        """Run callbacks as they arrive until `condition` is true. For work that must be done before a driver runs."""
+        """Run callbacks as they arrive, until `condition` is true. Used for work before a driver runs."""
         with self.watched():
             while True:
                 self.run_pending()

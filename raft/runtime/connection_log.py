@@ -1,6 +1,6 @@
-"""The log of a member's connections: a sentence for people, and an event with fields for machines.
+"""The log of a member's connections. Each line has a sentence for people, and an event with fields for machines.
 
-Hellos that this member refuses are counted, too. A misconfigured peer tries again every second, so the same text is
+The log also counts the hellos that this member refuses. A misconfigured peer tries again every second. So a text is
 logged as a warning only the first time, and at level DEBUG after that.
 """
 
@@ -15,7 +15,7 @@ from raft.errors import ValidationFault
 logger = logging.getLogger("raft.transport")
 
 WARNINGS_MAX = 100
-"""How many different texts of warnings are remembered. When there are more, all are forgotten, and each text can be
+"""How many different warnings are remembered. When this number is reached, all are forgotten, and each text can be
 logged as a warning again."""
 
 HELLO_REFUSALS = frozenset(
@@ -24,26 +24,26 @@ HELLO_REFUSALS = frozenset(
         "wrong_cluster", "wrong_group", "wrong_incarnation", "wrong_node", "wrong_port", "other",
     }
 )  # fmt: skip
-"""The codes by which refused hellos are counted. The set is fixed, which bounds the number of series in the metrics."""
+"""The codes by which refused hellos are counted. The set is fixed, which bounds the number of metrics."""
 
 
 class ConnectionLog:
-    """The log of one member's connections. Every method is synchronous and never fails."""
+    """The log of one member's connections. All methods are synchronous and raise no error."""
 
     def __init__(self, node_id: str) -> None:
         self._node_id = node_id
         self._warned: set[str] = set()  # The texts of earlier warnings.
         self.refused = Counter[str]()  # Hellos that this member refused, by code.
-        self.validation_faults = 0  # How many inputs of peers raised ValidationFault.
+        self.validation_faults = 0  # How many inputs from peers or strangers raised ValidationFault.
 
     def event(self, level: int, event: str, words: str, **fields: object) -> None:
-        """Log one event at a `level` of `logging`. `words`: the sentence for people, logged after this member's id."""
+        """Log one event at a `level` of `logging`. `words`: the sentence for people, which follows this member's id."""
         if logger.isEnabledFor(level):
             told = {"node_id": self._node_id, "event": event, "fields": fields, "message": words}
             logger.log(level, "%(node_id)s: %(message)s", told)
 
     def warn_once(self, event: str, words: str, **fields: object) -> None:
-        """Log one event: as a warning the first time that `words` occur, and at level DEBUG after that."""
+        """Log one event, as a warning if `words` occur for the first time, otherwise at level DEBUG."""
         self.event(logging.DEBUG if words in self._warned else logging.WARNING, event, words, **fields)
         self._remember(words)
 
@@ -53,7 +53,7 @@ class ConnectionLog:
         self._warned.add(words)
 
     def validation_failed(self, peer_id: str | None, fault: ValidationFault) -> None:
-        """Log a ValidationFault, caused by an input of a peer or a stranger, with a traceback the first time."""
+        """Log a ValidationFault that an input from a peer or a stranger has caused. The first time, add a traceback."""
         self.validation_faults += 1
         cause = fault.__cause__
         where = traceback.extract_tb(cause.__traceback__)[-1:] if cause is not None else []

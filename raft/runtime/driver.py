@@ -1,6 +1,6 @@
-"""The loop that runs a node: time, messages and completions in; messages and completions out.
+"""The loop that runs a node. It passes time, messages and completed I/O to the node, and carries out the effects.
 
-Nothing happens per request here: everything that has gathered since the last turn is one flush.
+The loop does no work per request: one flush handles everything that has gathered since the last turn.
 """
 
 from __future__ import annotations
@@ -42,33 +42,34 @@ INFO_EVENTS = frozenset(
     }
 )
 WARNING_EVENTS = frozenset({"disk_full", "descriptors_lack", "disk_hangs", "snapshot_given_up"})
-"""Events that need an operator's attention; they are logged as warnings."""
+"""Events that need an operator's attention. They are logged as warnings."""
 
 DISK_SPACE_EVENTS = frozenset({"disk_full", "disk_has_room"})
-"""Events that are logged together with the log's disk usage."""
+"""Events to which the driver adds the disk usage of the Raft log."""
 
 MUTED_EVENTS = frozenset({"commit_advanced", "low_watermark_advanced", "read_round"})
-"""Frequent events whose effects the status shows. The driver turns them off; only the simulator observes them."""
+"""Frequent events, which the driver turns off: the status shows what they report. Only the simulator observes them."""
 
 SECOND_NS = 1_000_000_000
 
 ROUNDS_MAX = 64
 ROUNDS_NS_MAX = 5_000_000
 """The bounds of one flush, in rounds and in time. Another round follows if the disk has completed its work at once, or
-if there is more to apply. If a round has applied a whole slice of entries, peers and timers get their turn before the
-next slice."""
+if there is more to do. If a round has applied a full slice of entries, the flush ends, so that peers and timers get
+their turn before the next slice."""
 
 REMOVED_SECONDS = 0.3
-"""How long a member keeps running after it has applied its removal: some heartbeats. In this time its answers show the
-leader that it has applied the removal, so that the leader stops replicating to it."""
+"""How long a removed member runs on after it knows that its removal is committed: a few heartbeats. In this time its
+answers show the leader that it has applied the removal, so that the leader stops replicating to it."""
 
 ALARM_NEAR_NS = 3_000_000
-"""An alarm less than this ahead will probably go off before the next turn, because lone puts arrive every 1 to 3 ms."""
+"""An alarm that is less than this ahead will probably go off before the next turn, because turns for lone puts are 1 to
+3 ms apart."""
 
 
 def now_ns() -> int:
-    """The node's clock: the monotonic clock of trio, in integer ns. Times of different runs of trio cannot be
-    compared."""
+    """The node's clock: the monotonic clock of trio, in integer ns. Each run of trio has its own zero, so times of
+    different runs cannot be compared."""
     return int(trio.current_time() * SECOND_NS)
 
 
@@ -76,15 +77,16 @@ class Application(Protocol):
     """The application on top of the node, which receives the completions of its requests."""
 
     def complete(self, completions: Sequence[CompletionBatch], events: Sequence[TraceEvent]) -> None:
-        """Called synchronously, in order, after each flush with completions or events. It may call the node again."""
+        """Take the completions and events of a flush. Called synchronously after each flush that has any. The
+        application may call the node from here."""
         ...
 
 
 class Driver:
-    """Runs one node in a loop. The node was made with `now=now_ns()` in this run of trio.
+    """Runs one node in a loop. The node must have been made with `now=now_ns()` in this run of trio.
 
-    The application calls `node.propose` and `node.read` synchronously from any task of this run, then `wake` or
-    `flush`. A node without peers has no `transport`.
+    The application calls `node.propose` and `node.read` synchronously, from any task of this run, and then `wake` or
+    `flush`. A node without peers needs no `transport`.
     """
 
     def __init__(
@@ -96,37 +98,37 @@ class Driver:
         transport: Transport | None = None,
         start_io: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`start_io` begins the submitted operations of the node's storage. It returns True if any of them is done
-        already."""
+        """`start_io` starts the operations that the node has submitted to its storage. It returns True if one of them
+        is done already."""
         self.node = node
-        self._seconds = trio.current_time  # `run` replaces it by the clock's own method, which is faster.
+        self._seconds = trio.current_time  # `run` replaces this by a faster method of the clock.
         node.mute_events(MUTED_EVENTS)
         self._completions = completions
         self._application = application
         self._transport = transport
         self._start_io = start_io
-        self.turns = 0  # Flushes so far.
+        self.turns = 0  # How often the node's effects have been carried out.
         self._now = 0  # Monotonic ns: the time at which this turn began.
-        self._next_alarm = 0  # Monotonic ns: the node's next alarm, as of the end of the last flush.
+        self._next_alarm = 0  # Monotonic ns: the node's next alarm at the end of the last flush.
         self._woken = trio.Event()
-        # Set when this member is removed, and when a peer refuses it for that reason.
+        # The first is set when this member is removed, the second when a peer refuses it for that reason.
         self._removed, self._refused = trio.Event(), trio.Event()
         self._scope: trio.CancelScope | None = None  # Set while the driver's own task sleeps in `_wait`.
         self._is_over = False
         self._failure: NodeStopped | None = None
 
     def _read_clock(self) -> int:
-        """Return `now_ns()` in two calls instead of five, because the clock is read several times per request."""
+        """Return `now_ns()`, with two function calls instead of five: the clock is read several times per request."""
         return int(self._seconds() * SECOND_NS)
 
     def wake(self) -> None:
-        """Request a flush in the next turn of the loop, so that it includes everything that arrives in this turn."""
+        """Request a flush in the next turn of the event loop. It will handle everything that arrives in this turn."""
         self._woken.set()
 
     def flush(self) -> None:
-        """Flush now, in the caller's task: waking the driver's own task would cost a turn of the loop.
+        """Flush now, in the caller's task. To wake the driver's own task would cost a turn of the event loop.
 
-        If a flush is under way, or due in the next turn anyway, that flush does the work instead.
+        If another flush is under way, or is due in the next turn, that flush does the work instead.
         """
         if self._is_asleep:
             self._catch_up()
@@ -136,7 +138,7 @@ class Driver:
 
     @property
     def _is_asleep(self) -> bool:
-        """True while the driver's own task waits for something to happen: another task may flush in its place."""
+        """True while the driver's own task waits. Then another task may flush in its place."""
         return self._scope is not None and not self._woken.is_set()
 
     def _flush_here(self) -> None:
@@ -150,21 +152,21 @@ class Driver:
             self._set_alarm(scope)
 
     def request_stop(self) -> None:
-        """Take no more requests, end the open ones, prove that the log is durable, then let `run` return."""
+        """Begin to stop the node (`Node.begin_stop`). `run` returns once the node has stopped."""
         self.node.begin_stop()
         self.wake()
 
     async def run(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the node until it is cancelled or `request_stop` is done.
+        """Run the node until this is cancelled or the stop that `request_stop` has begun is complete.
 
-        `nursery.start` returns the peer port (0 without a transport).
+        `nursery.start` returns the peer port, or 0 if there is no transport.
 
-        Raises NodeStopped if the node fails, and CannotListen. Any other exception from a task means a broken
-        invariant, and stops the node at once.
+        Raises CannotListen, and NodeStopped if the node fails. Any other exception means a broken invariant, and ends
+        the node at once.
         """
         self._seconds = trio.lowlevel.current_clock().current_time
         if self._transport is not None:
-            await self._transport.listen()  # Before the nursery, which would wrap an error in a group.
+            await self._transport.listen()  # Done before the nursery, which would wrap an error in an exception group.
         with self._completions.watched():
             async with trio.open_nursery() as nursery:
                 port = 0
@@ -180,7 +182,7 @@ class Driver:
             raise self._failure
 
     async def _drive(self) -> None:
-        """Flush at every `wake` and at every alarm, until the node has ended."""
+        """Flush at each `wake` and at each alarm, until the node has ended."""
         self._next_alarm = self.node.next_alarm
         try:
             while not self._is_over:
@@ -194,12 +196,12 @@ class Driver:
             self._scope = None
 
     async def _wait(self, scope: trio.CancelScope) -> None:
-        """Wait until something happens, or `scope` is cancelled because its deadline has passed.
+        """Wait until `wake` is called, or until `scope` is cancelled because its deadline has passed.
 
-        One scope serves many turns: a new scope, or a new deadline, would cost 10 µs per turn.
+        One scope serves many turns, because a new scope or a new deadline per turn would cost 10 µs.
         """
         if self._woken.is_set():
-            await trio.lowlevel.checkpoint()  # Let tasks that read from sockets gather more.
+            await trio.lowlevel.checkpoint()  # Let the tasks that read from sockets receive more messages first.
         else:
             self._scope = scope
             self._set_alarm(scope)
@@ -213,10 +215,11 @@ class Driver:
     def _set_alarm(self, scope: trio.CancelScope) -> None:
         """Set the deadline of `scope` to the node's next alarm.
 
-        A deadline that is too early is moved only shortly before it passes, because a move costs ten times as much as
-        this check. After a lone put the next alarm is 5 ms away, and the next put usually cancels it.
+        A deadline that is too early is moved only shortly before it passes, because moving it costs ten times as much
+        as this check. After a lone put the next alarm is 5 ms away, and usually another put comes before that and makes
+        the alarm unnecessary.
         """
-        deadline = self._next_alarm / SECOND_NS  # Left-over work needs no alarm: `wake` was called for it.
+        deadline = self._next_alarm / SECOND_NS  # If work is left, `wake` was called, so the work needs no alarm.
         set_to = scope.deadline
         if deadline < set_to or (deadline > set_to and set_to * SECOND_NS - self._now < ALARM_NEAR_NS):
             scope.deadline = deadline
@@ -224,12 +227,12 @@ class Driver:
     async def _take_completions(self) -> None:
         while True:
             await self._completions.wait()
-            if self._completions.pending:  # Another flush may have taken them already.
+            if self._completions.pending:  # If there is none, another flush has run the callbacks already.
                 self.flush()
 
     def _catch_up(self) -> bool:
-        """Run the completions of the disk, then advance the node's clock. Return True if there were completions. With
-        the opposite order, a delay of the loop would look like a stalled disk.
+        """Run the callbacks of completed disk operations, then advance the node's clock. Return True if any callback
+        ran. In the opposite order, a delay of the event loop would look like a stalled disk.
         """
         has_run = bool(self._completions.pending) and not self._is_over and self._completions.run_pending() > 0
         self._now = self._read_clock()
@@ -242,8 +245,8 @@ class Driver:
             self._flush()
 
     def _heed_alarm(self) -> None:
-        """Flush if something is due. The time of the alarm may be out of date: the deadline was moved since, or the
-        core only had to look at its timers."""
+        """The deadline of the scope has passed: flush if there is work to do. There may be none, because the node's
+        alarm may have moved to a later time since the deadline was set."""
         if self._is_over:
             return
         if self._catch_up() or self.node.wants_turn or self.node.next_alarm <= self._now:
@@ -252,8 +255,10 @@ class Driver:
             self._next_alarm = self.node.next_alarm
 
     def _flush(self) -> bool:
-        """Do all work that is due after `_catch_up`, and the work caused by immediate completions. Return True if the
-        node has ended. The disk comes last, because the loop may wait for it while peers and clients wait for messages.
+        """Do all work that is due, including work that follows from I/O that completes at once. Return True if the node
+        has ended. Called after `_catch_up`.
+
+        In each round the disk comes last: messages to peers and clients leave first, because I/O may block the loop.
         """
         node, began = self.node, self._now
         for _ in range(ROUNDS_MAX):
@@ -265,12 +270,12 @@ class Driver:
                 self._next_alarm = node.next_alarm
                 return False
             if (has_applied and node.has_unapplied) or self._read_clock() - began > ROUNDS_NS_MAX:
-                break  # A member that lags behind applies one slice per turn.
+                break  # A member that is behind applies one slice of entries per turn.
         self.wake()
         return False
 
     def _carry_out(self) -> bool:
-        """Carry out all effects of the node; True if the node has ended."""
+        """Carry out all effects of the node. Return True if the node has ended."""
         self.turns += 1
         effects = self.node.take_effects()
         if effects.peers_changed:
@@ -285,8 +290,8 @@ class Driver:
             reason = effects.failure.reason
             self._log_event(logging.ERROR, "failed", f"has stopped: {reason}", reason=reason)
         self._failure = effects.failure
-        # If the node has failed since these effects were taken, another round is needed: its effects report the failure
-        # and end the open requests.
+        # If the node has failed after these effects were taken, another round is needed. The effects of that round
+        # report the failure and end the open requests.
         self._is_over = effects.failure is not None or (self.node.is_stopped and self.node.failure is None)
         return self._is_over
 
@@ -302,7 +307,7 @@ class Driver:
                 logger.log(level, "%(node_id)s: %(event)s %(fields)s", told)
 
     def _disk_usage(self) -> dict[str, object]:
-        """The facts for an operator who has to make room: the size of the log, and what keeps it from shrinking."""
+        """What an operator needs to know to make room: the size of the log, and what keeps it from shrinking."""
         status = self.node.status()
         return {"log_bytes": status.log_bytes, "log_held_by": status.log_held_by, "last_index": status.last_index}
 
@@ -317,7 +322,7 @@ class Driver:
             self._removed.set()
 
     async def _leave_when_removed(self) -> None:
-        """Wait until this member is certainly removed, then stop it as `request_stop` does."""
+        """Wait until the removal of this member is final, then call `request_stop` after a short time."""
         await self._removed.wait()
         with trio.move_on_after(REMOVED_SECONDS):
             await self._refused.wait()
@@ -326,13 +331,13 @@ class Driver:
     # Events from the transport.
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange = INITIAL_LEVELS) -> None:
-        """A peer stated its identity and the levels of its build. Raises PeerRefused."""
+        """A peer has stated its identity and the feature levels of its build. Raises PeerRefused."""
         self.node.tick(self._read_clock())
         self.node.peer_hello(peer_id, incarnation_id, levels)
         self.wake()
 
     def receive(self, peer_id: str, messages: Sequence[Message]) -> None:
-        """Messages of a peer."""
+        """Messages from a peer have arrived."""
         has_run = self._catch_up()
         try:
             for message in messages:
@@ -351,17 +356,17 @@ class Driver:
         self.wake()
 
     def peer_gone(self, peer_id: str) -> None:
-        """Both connections with a peer are closed, and the peer or its machine closed the last one."""
+        """Both connections with a peer are closed, and the last one was closed by the peer or its machine."""
         self.node.tick(self._read_clock())
         self.node.peer_gone(peer_id)
         self.wake()
 
     def peer_refused(self, peer_id: str, code: str, reason: str) -> None:
-        """A peer rejected our connection."""
+        """A peer has rejected our connection."""
         self.node.tick(self._read_clock())
         self.node.peer_refused(peer_id, code)
         if self.node.failure is not None:
-            self.wake()  # The peer knows this member with another data folder: the member must stop now.
+            self.wake()  # The peer knows this member with another data folder, so the node has failed.
         if self.node.is_removed and not self._is_over:
             self._log_event(logging.WARNING, "removed", f"peer {peer_id}: {reason}", peer_id=peer_id, reason=reason)
             self._removed.set()

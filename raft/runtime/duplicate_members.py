@@ -1,10 +1,10 @@
-"""Duplicate members: two processes that run as one member because a copy of a data folder, or of a machine, was
-started.
+"""Duplicate members: two processes that run as one member, because a copy of a data folder or of a machine was started.
 
-Both state the same node id and incarnation, so each takes over the connections of the other, again and again. A random
-id of each process in its hello tells them apart. A restarted member has a new id, and the old id never comes back. If
-an id comes back after another id took over, two processes are running. This member closes no connection because of
-that: only the operator can know which of the two processes has kept the promises of the member.
+Both processes state the same node id and incarnation, so each takes over the other's connections, again and again. The
+process id in their hellos distinguishes them: each process draws one at random. After a normal restart a new process id
+appears, and the old one never comes back. If a process id comes back after another one has taken over, two processes
+are running. This member only reports duplicates and closes no connection because of them. Only the operator can know
+which of the two processes remembers all votes and acknowledgements of the member.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 PROCESSES_MAX = 4
-"""How many of the latest processes of a member are remembered. Two alternating processes are enough to detect
-duplicates, even if more are running."""
+"""How many of a member's latest processes are remembered. Even if more are running, it is enough to see two of them
+alternate."""
 
 DUPLICATE_SECONDS = 60.0
-"""How long a member is reported as a duplicate after its processes last alternated, and the minimum pause between two
-warnings about it. Running duplicates alternate at every election time-out, or more often."""
+"""How long a member is reported as duplicate after one of its processes last came back. It is also the minimum pause
+between two warnings about this member. While duplicates run, one comes back in each election time-out or more often."""
 
 
 @dataclass(slots=True)
 class _Processes:
-    addresses: dict[bytes, str] = field(default_factory=dict)  # Host by process id; the latest process is last.
+    addresses: dict[bytes, str] = field(default_factory=dict)  # Process id → host. The latest process is last.
     seen_until: float = float("-inf")
     reported_until: float = float("-inf")
 
 
 class DuplicateMembers:
-    """The processes of every other member that have sent messages here. Synchronous; times are monotonic seconds."""
+    """For each other member, the processes that have sent messages to this member. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._members: dict[str, _Processes] = {}
@@ -36,8 +36,8 @@ class DuplicateMembers:
     def took_over(self, peer_id: str, process_id: bytes, address: str, now: float) -> tuple[str, ...]:
         """Note that a process has sent its first message on a new connection, after the hellos.
 
-        If a duplicate is to be reported now, returns the hosts of all processes that run as `peer_id`; otherwise an
-        empty tuple. `process_id` is empty in hellos of earlier builds.
+        If the peer is a duplicate and a warning is due, return the hosts of its remembered processes. Otherwise return
+        an empty tuple. `process_id` is empty in hellos of earlier builds.
         """
         if not process_id:
             return ()
@@ -57,9 +57,9 @@ class DuplicateMembers:
         return tuple(known.values())
 
     def forget(self, peer_id: str) -> None:
-        """Forget a peer that is no member any more."""
+        """Forget a peer that is no longer a member."""
         self._members.pop(peer_id, None)
 
     def found(self, now: float) -> tuple[str, ...]:
-        """Return the members that were lately seen to run as two processes, in the order of ids."""
+        """Return the members that were duplicates within the last DUPLICATE_SECONDS, in the order of ids."""
         return tuple(sorted(peer_id for peer_id, member in self._members.items() if now < member.seen_until))

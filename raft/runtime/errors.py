@@ -6,7 +6,8 @@ from raft.errors import RaftError
 
 
 class InsecureAddress(RaftError):
-    """The peer port would be reachable from other machines, and nothing there is encrypted or authenticated yet."""
+    """The peer port would be reachable from other machines, although its connections are not encrypted or
+    authenticated."""
 
     def __init__(self, host: str) -> None:
         super().__init__(host)

@@ -1,8 +1,8 @@
-"""The switch of the fast paths. Each fast path is a second implementation of the general path beside it.
+"""The switch of the fast paths. Each fast path is a second, faster implementation of a general path beside it.
 
-`HWM_FAST_PATHS=0` in the environment turns off all of them, for a whole process: then only general paths run. The
-results must not differ, only the speed. docs/internals/fast-paths.md lists the fast paths. The core does not read this
-switch: its callers choose the path.
+`HWM_FAST_PATHS=0` in the environment of a process turns off all fast paths, so that only general paths run. The results
+must be the same. docs/internals/fast-paths.md lists the fast paths. The core does not read this switch: its callers
+choose the path.
 """
 
 from __future__ import annotations

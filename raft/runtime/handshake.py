@@ -1,4 +1,4 @@
-"""The handshake of a connection: a hello in both directions, which checks identity and acceptance.
+"""The handshake of a connection: each side sends a hello, and accepts or refuses the hello of the other side.
 
 See docs/reference/specification.md#74-hello.
 """
@@ -18,22 +18,22 @@ from raft.protocol.hello import PROTOCOL_VERSION, Hello, HelloRole, Refusal, dec
 from raft.runtime.errors import ConnectionRefusedByPeer
 
 HELLO_BYTES_MAX = 8 * 1024
-"""The maximum number of bytes buffered for a caller before its hello is complete."""
+"""The maximum size (bytes) of a hello, and of the buffer for a caller without a hello."""
 
 HANDSHAKE_SECONDS_MAX = 5.0
-"""The maximum time from a connection to its hello. A paused member may need seconds, but a silent caller must not
-occupy a place for ever."""
+"""The maximum time for a handshake. A paused member may need seconds, but a silent caller must not keep its connection
+for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerHello:
-    """The identity of the other side, after the check of its cluster, group and protocol version."""
+    """The hello of the other side, whose cluster, group and protocol version have been checked."""
 
     node_id: str
     incarnation_id: bytes
-    peer_address: str = ""  # The address at which it can be dialled.
-    levels: LevelRange = INITIAL_LEVELS  # The feature levels that its build can apply.
-    process_id: bytes = b""  # A new id after each start; empty if its build is too old.
+    peer_address: str = ""  # The address at which the peer can be dialled.
+    levels: LevelRange = INITIAL_LEVELS  # The feature levels that the peer's build can apply.
+    process_id: bytes = b""  # A new id after each start of the peer; empty if the peer's build does not send one.
 
 
 def own_hello(
@@ -41,8 +41,8 @@ def own_hello(
 ) -> bytes:
     """Return the frame of this member's hello.
 
-    It states the identity, the address at which this member is to be dialled, the feature levels that its build can
-    apply, and the id of this process.
+    The hello states the identity, the address at which others should dial this member, the feature levels that its
+    build can apply, and the id of this process.
     """
     hello = Hello(
         cluster_id=identity.cluster_id,
@@ -59,20 +59,20 @@ def own_hello(
 
 
 async def receive_hello(stream: trio.abc.ReceiveStream, identity: Identity) -> PeerHello:
-    """Read and check the first frame. A peer may send nothing more before its hello is answered.
+    """Read and check the first frame. A peer must wait for the answer to its hello before it sends more.
 
-    Raises PeerRefused (we do not want it), ConnectionRefusedByPeer (it does not want us), ProtocolError (garbage).
+    Raises PeerRefused if we refuse the peer, ConnectionRefusedByPeer if the peer refuses us, and ProtocolError if the
+    frame is neither a hello nor a refusal.
     """
     body, is_followed = await _first_frame(stream)
     return validated_hello(body, identity, is_followed=is_followed)
 
 
 def validated_hello(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHello:
-    """Return the content of the first frame, if it is the hello of a peer. `is_followed`: True if more bytes arrived
-    after it.
+    """Return the content of the first frame, which must be the hello of a peer. `is_followed`: True if more bytes have
+    arrived after the frame.
 
-    Raises the errors of `receive_hello`, and ValidationFault if the check fails by a mistake in this build. It changes
-    nothing.
+    Raises the errors of `receive_hello`, and ValidationFault if the check has a bug. Nothing has changed then.
     """
     try:
         return _validated(body, identity, is_followed=is_followed)
@@ -89,7 +89,8 @@ def _validated(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHel
     name = hello.node_id or "a client"
     if hello.role is not HelloRole.PEER:
         raise PeerRefused(name, "wrong_port", "this is the port for members; clients have another one")
-    # Checked after the role, because a client sends more at once, and should get the refusal about the port.
+    # This comes after the check of the role: a client sends requests right after its hello, and should be told that
+    # this is the wrong port.
     if is_followed:
         raise ProtocolError("bytes after the hello before it was answered")
     if not hello.speaks(PROTOCOL_VERSION):
@@ -109,7 +110,7 @@ def _validated(body: bytes, identity: Identity, *, is_followed: bool) -> PeerHel
 
 
 async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> None:
-    """Send the reason of a refusal, if the other side still reads."""
+    """Send a refusal, if the other side still reads."""
     with trio.move_on_after(1.0):
         try:
             await stream.send_all(frame(Refusal(code, text).encode()))
@@ -118,7 +119,7 @@ async def send_refusal(stream: trio.abc.SendStream, code: str, text: str) -> Non
 
 
 def refusal_in(body: bytes) -> ConnectionRefusedByPeer | None:
-    """Return the refusal in a frame; None if the frame is no refusal. A caller that rejects our hello sends one."""
+    """Return the refusal that a frame contains; None if it contains none. A caller that rejects our hello sends one."""
     try:
         hello = decode_hello(body)
     except ProtocolError:
@@ -129,7 +130,7 @@ def refusal_in(body: bytes) -> ConnectionRefusedByPeer | None:
 
 
 async def _first_frame(stream: trio.abc.ReceiveStream) -> tuple[bytes, bool]:
-    """Return the first frame, and whether more bytes have come with it."""
+    """Return the body of the first frame, and whether more bytes have arrived with it."""
     splitter = FrameSplitter(HELLO_BYTES_MAX)
     while True:
         data = await stream.receive_some(HELLO_BYTES_MAX)

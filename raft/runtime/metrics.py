@@ -1,4 +1,4 @@
-"""Histograms of durations, and a driver that measures how long entries take to commit. `Driver` measures nothing."""
+"""Histograms of durations, and a `Driver` that also measures how long entries take to commit."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from raft.runtime.driver import Driver
 SECONDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-"""The default bounds of the buckets (seconds). A lone put on a fast disk takes 0.2 ms; a sync of ten seconds means that
-the disk hangs."""
+"""The default bounds of the buckets (seconds). A lone put on a fast disk takes 0.2 ms. If a sync takes ten seconds, the
+disk hangs."""
 
 
 class Histogram:
     """Counts durations in buckets, so that its memory does not grow with the number of durations.
 
-    Only one thread at a time may add; any thread may read. Each duration costs one bisection, two additions and a
-    comparison. `bounds_seconds`: upper bounds, rising, and different when rounded to nanoseconds. The distance of two
-    neighbouring bounds limits the error of a percentile between them. The default suits Prometheus, which adds the
-    buckets of many members and computes percentiles of the sum.
+    Only one thread at a time may add durations, but any thread may read. `bounds_seconds`: the upper bounds of the
+    buckets, in rising order, and different from each other when rounded to nanoseconds. A percentile is known only up
+    to the distance between two neighbouring bounds. The default suits Prometheus, which adds the buckets of many
+    members and computes percentiles of the sum.
     """
 
     def __init__(self, bounds_seconds: Sequence[float] = SECONDS) -> None:
         self.bounds_seconds = tuple(bounds_seconds)
         self._bounds_ns = [round(bound * 1e9) for bound in self.bounds_seconds]
         assert self._bounds_ns == sorted(set(self._bounds_ns)), bounds_seconds
-        self._counts = [0] * (len(self._bounds_ns) + 1)  # The last one counts durations above all bounds.
+        self._counts = [0] * (len(self._bounds_ns) + 1)  # The last count is for durations above all bounds.
         self._sum_ns = self._max_ns = 0
 
     def observe(self, duration_ns: int) -> None:
-        """Count one duration. A duration equal to a bound counts in the bucket that ends there."""
+        """Count one duration. A duration that equals a bound belongs to the bucket with this upper bound."""
         self._counts[bisect_left(self._bounds_ns, duration_ns)] += 1
         self._sum_ns += duration_ns
         if duration_ns > self._max_ns:
@@ -47,7 +47,7 @@ class Histogram:
 
     @property
     def max_seconds(self) -> float:
-        """The longest duration, exactly; 0 if there was none."""
+        """The longest duration; 0 if there was none."""
         return self._max_ns / 1e9
 
     @property
@@ -56,7 +56,7 @@ class Histogram:
         return self._sum_ns / 1e9
 
     def cumulative(self) -> list[int]:
-        """For each bound, the number of durations that do not exceed it; then, as the last item, the number of all
+        """For each bound, the number of durations that do not exceed it. The last item is the number of all
         durations."""
         counts, total = [], 0
         for count in list(self._counts):
@@ -65,14 +65,14 @@ class Histogram:
         return counts
 
     def percentile_seconds(self, share: float) -> float:
-        """Return a percentile by nearest rank: the least bound that at least `share` of all durations do not exceed.
+        """Return a percentile by nearest rank: the lowest bound that at least `share` of all durations do not exceed.
 
-        The longest duration is returned instead if it is below that bound, or if no bound is high enough. The result is
-        0 without durations. `share` is above 0 and at most 1; it is rounded to thousandths.
+        If the longest duration is below this bound, or if no bound is high enough, the result is the longest duration.
+        If there are no durations, the result is 0. `share` is above 0 and at most 1, and is rounded to thousandths.
         """
         assert 0 < share <= 1, share
         cumulative = self.cumulative()
-        # Rounded up with integers, because 0.99 is inexact.
+        # Integers make the rounding exact, which it would not be with 0.99 as a float.
         rank = max(1, -(-cumulative[-1] * round(share * 1000) // 1000))
         bucket = bisect_left(cumulative, rank)
         is_bounded = bucket < len(self.bounds_seconds)
@@ -80,18 +80,18 @@ class Histogram:
 
 
 class MeasuredDriver(Driver):
-    """A driver that also measures, on a leader, the time from an entry's append to its commit.
+    """A driver that, while its member leads, also measures the time from the append of entries to their commit.
 
-    It measures per flush, not per entry: the entries that one flush appends count once, when all are committed.
+    It measures once per flush: the time until all entries that this flush has appended are committed.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """Takes the arguments of `Driver`."""
+        """Take the arguments of `Driver`."""
         super().__init__(*arguments, **named)
         self.commit_latency = Histogram()
         self._term: int | None = None  # The term in which the waiting entries were proposed.
         self._seen_index = 0  # The end of the log after the last flush.
-        self._waiting: deque[tuple[int, int]] = deque()  # (last index, start in ns) of each flush that appended.
+        self._waiting: deque[tuple[int, int]] = deque()  # (last index, start in ns) of each appending flush.
 
     def _carry_out(self) -> bool:
         began = time.perf_counter_ns()
@@ -99,13 +99,13 @@ class MeasuredDriver(Driver):
         core = self.node.core
         if core.leading_term != self._term:
             self._term = core.leading_term
-            self._waiting.clear()  # This node may never learn when these entries commit.
+            self._waiting.clear()  # This member may never learn whether the waiting entries have committed.
             self._seen_index = core.last_index
         if self._term is not None:
             last_index, waiting = core.last_index, self._waiting
             if last_index > self._seen_index:
                 self._seen_index = last_index
-                waiting.append((last_index, began))  # Bounded by the entries of the uncommitted tail.
+                waiting.append((last_index, began))  # Bounded, because the leader's uncommitted entries are.
             if waiting and waiting[0][0] <= core.commit_index:
                 commit_index, now = core.commit_index, time.perf_counter_ns()
                 while waiting and waiting[0][0] <= commit_index:

@@ -1,6 +1,7 @@
-"""One outbound connection to one peer, for sending only: dialled again and again, with a queue bounded in bytes.
+"""One outbound connection to one peer, with a queue that is bounded in bytes. It only sends, and is dialled again
+whenever it is lost.
 
-Each side dials the other, so every pair of members has two connections, one per direction. So when both dial at the
+Each of two members dials the other, so a pair of members has two connections, one per direction. If both dial at the
 same time, both connections are kept.
 """
 
@@ -25,24 +26,25 @@ from raft.runtime.handshake import HANDSHAKE_SECONDS_MAX, own_hello, receive_hel
 from raft.runtime.sockets import end_when_unanswered, send_at_once
 
 OUTBOUND_BYTES_MAX = 32 * 1024 * 1024
-"""The bound of the queue to one peer: several full windows of appends and of snapshot chunks. Messages beyond it are
-dropped; Raft repeats those that matter."""
+"""The bound of the queue to one peer. It has room for several full windows of appends and of snapshot chunks. A message
+that does not fit is dropped: Raft repeats the messages that matter."""
 
 SEND_BYTES = 1024 * 1024
-"""The maximum number of bytes in one send. A single frame may be larger; it is then sent alone."""
+"""The maximum number of bytes in one send. A larger frame is sent alone."""
 
 SEND_SECONDS_MAX = 10.0
-"""A connection is given up if one send takes this long: the kernel's buffers are full because the peer does not read.
-If a peer's machine vanishes while little is sent, this limit takes effect late, because the kernel buffers hundreds of
-heartbeats. UNANSWERED_SECONDS_MAX covers that case where the system supports it."""
+"""If one send takes this long, the connection is given up: the peer does not read, so the kernel's buffers are full. If
+a peer's machine vanishes while little is sent, this limit takes effect late, because the kernel buffers hundreds of
+heartbeats. For this case there is UNANSWERED_SECONDS_MAX, if the system supports it."""
 
 CONNECT_SECONDS_MAX = 2.0
-"""How long one of several addresses is tried before the next: packets to a wrong address may just vanish, without an
-error. The time suffices for a lost first TCP segment, which is sent again after one second."""
+"""If a peer has several addresses, how long one of them is tried before the next. A limit is needed because packets to
+a wrong address may vanish without an error. The time is long enough for a lost first TCP segment, which is sent again
+after one second."""
 
 DIAL_NOW_SECONDS_MAX = 0.25
-"""How long an attempt to connect may still take once the peer has connected to us. The peer is up, so a good attempt is
-answered within one round trip. An attempt without an answer began before the peer was up, or went to an address that
+"""How long an attempt to connect may still take after the peer has connected to us. The peer is up, so it would answer
+a good attempt within one round trip. If it does not, the attempt began before the peer was up, or uses an address that
 the peer no longer has."""
 
 BACKOFF_SECONDS_MIN = 0.05
@@ -50,7 +52,7 @@ BACKOFF_SECONDS_MAX = 1.0
 
 
 class Outbound:
-    """The outbound side to one peer. `send` is synchronous; `run` owns the connection."""
+    """The outbound connection to one peer, connected or not. `send` is synchronous; `run` dials and sends the queue."""
 
     def __init__(
         self,
@@ -69,39 +71,42 @@ class Outbound:
         process_id: bytes = b"",
         log: ConnectionLog | None = None,
     ) -> None:
-        """`addresses` returns the possible addresses of the peer, best first. They are tried in turn. The function is
-        called before each attempt, because the addresses may change. `hello` gets the peer's hello and may raise
-        PeerRefused. `lost` is called when a working connection is gone, and then `ended`, if the peer or its machine
-        ended that connection without a refusal. `refused` gets the code and the text of a peer that refuses us. Each
-        hello states `own_address`, at which we are to be dialled, and `levels`, which this build can apply."""
+        """Take the callbacks of the connection.
+
+        `addresses` returns the possible addresses of the peer, the best one first. They are tried one after the other.
+        The function is called before each attempt, because the addresses may change. `hello` gets the peer's hello, and
+        may raise PeerRefused. `lost` is called when a working connection is lost. After it `ended` is called, if the
+        peer or its machine has closed the connection without a refusal. `refused` is called with the code and the text
+        of a refusal by the peer. Each hello states `own_address`, at which others should dial us, and `levels`, the
+        feature levels of this build."""
         self._identity, self._levels, self._process_id = identity, levels, process_id
         self._peer_id = peer_id
         self._addresses = addresses
-        self._attempt = 0  # Attempts since a connection worked, or since the peer called.
+        self._attempt = 0  # Attempts since the last connection that worked, or since `dial_now`.
         self._random = random
         self._hello = hello
         self._lost, self._ended, self._refused = lost, ended, refused
         self._is_ended_by_peer = False
         self._own_address, self._announced_address = own_address, ""
         self._log = log or ConnectionLog(identity.node_id)
-        self._dial_requested = trio.Event()  # Set to dial before the pause is over.
+        self._dial_requested = trio.Event()  # Ends the pause before the next attempt.
         self._bytes_max = bytes_max
         self._frames: deque[bytes] = deque()
         self._has_frames = trio.Event()
-        self._stream: trio.SocketStream | None = None  # While it is connected.
-        self._is_pumping = False  # A send is under way: nothing may overtake it.
-        self._connected = trio.CancelScope()  # The scope of the connection, if there is one.
-        self._dialling: trio.CancelScope | None = None  # The scope of an attempt to connect, without the hellos.
+        self._stream: trio.SocketStream | None = None  # None while not connected.
+        self._is_pumping = False  # True while `_pump` sends from the queue, so that `send` must not write directly.
+        self._connected = trio.CancelScope()  # Cancelling this ends the present connection.
+        self._dialling: trio.CancelScope | None = None  # The scope of an attempt to open a TCP connection.
         self._last_words = ""
         self.works_at = ""  # The address of the last connection that worked.
         self.is_connected = False
         self.queued_bytes = 0
-        self.dropped = 0  # Messages dropped since this object was made.
+        self.dropped = 0  # How many messages were dropped since this object was made.
 
     def send(self, frames: list[bytes]) -> None:
-        """Send what the socket takes at once, and queue the rest, in order, while `is_connected`.
+        """Send as much as the socket takes at once, and queue the rest. Called only while `is_connected`.
 
-        Frames beyond the bound of the queue are dropped.
+        Frames for which the queue has no room are dropped.
         """
         assert self.is_connected, self._peer_id
         if self._stream is not None and not self._frames and not self._is_pumping:
@@ -109,7 +114,7 @@ class Outbound:
             count = send_at_once(self._stream, data)
             if count == len(data):
                 return
-            frames = [data[count:]] if count else frames  # This rest is never dropped: the queue is empty.
+            frames = [data[count:]] if count else frames  # The rest is never dropped, because the queue is empty.
         for item in frames:
             if self.queued_bytes + len(item) > self._bytes_max and self._frames:
                 self.dropped += 1
@@ -119,16 +124,16 @@ class Outbound:
         self._has_frames.set()
 
     def dial_now(self) -> None:
-        """Dial now, with the best address first, because the peer is up.
+        """Dial as soon as possible, beginning with the best address, because the peer is up.
 
-        A pause ends at once. An attempt that is not answered yet ends within DIAL_NOW_SECONDS_MAX.
+        If a pause is under way, it ends at once. If an attempt is under way, it may take another DIAL_NOW_SECONDS_MAX.
         """
         self._dial_requested.set()
         if self._dialling is not None:
             self._dialling.deadline = min(self._dialling.deadline, trio.current_time() + DIAL_NOW_SECONDS_MAX)
 
     def announce_address(self) -> None:
-        """Connect again and announce our address, if it differs from the one announced on this connection."""
+        """If our own address has changed since the hello of this connection, connect again to announce it."""
         if self._stream is not None and self._own_address() != self._announced_address:
             self._connected.cancel()
             self._dial_requested.set()
@@ -136,8 +141,8 @@ class Outbound:
     async def run(self) -> None:
         """Dial until cancelled.
 
-        The pauses between attempts have jitter and double up to BACKOFF_SECONDS_MAX. They start again at
-        BACKOFF_SECONDS_MIN after a connection that worked, and when the peer calls.
+        The pause between attempts has jitter, and doubles up to BACKOFF_SECONDS_MAX. It is BACKOFF_SECONDS_MIN again
+        after a connection that worked, and after `dial_now`.
         """
         backoff_seconds = BACKOFF_SECONDS_MIN
         while True:
@@ -168,7 +173,7 @@ class Outbound:
                 backoff_seconds = min(2 * backoff_seconds, BACKOFF_SECONDS_MAX)
 
     async def _connect(self) -> trio.SocketStream:
-        """Dial and shake hands. The stream is closed if anything goes wrong."""
+        """Dial, and exchange hellos. If anything fails, the stream is closed."""
         addresses = self._addresses() or ("",)
         address = addresses[self._attempt % len(addresses)]
         self._attempt += 1
@@ -197,7 +202,7 @@ class Outbound:
         return stream
 
     async def _open(self, host: str, port: int, seconds: float) -> trio.SocketStream:
-        """Open a TCP connection. Raises OSError, and TooSlowError if there is no answer in `seconds`."""
+        """Open a TCP connection. Raises OSError, and TooSlowError if there is no answer within `seconds`."""
         with trio.move_on_after(seconds) as self._dialling:
             try:
                 return await trio.open_tcp_stream(host, port)
@@ -206,11 +211,11 @@ class Outbound:
         raise trio.TooSlowError
 
     async def _use(self, stream: trio.SocketStream) -> None:
-        """Send until the connection is lost."""
+        """Send from the queue until the connection is lost."""
         with self._connection(stream):
             async with stream, trio.open_nursery() as nursery:
                 self._connected = nursery.cancel_scope
-                self.announce_address()  # It may have changed since the hello.
+                self.announce_address()  # Our address may have changed since the hello.
                 nursery.start_soon(self._watch, stream, nursery.cancel_scope)
                 nursery.start_soon(self._pump, stream, nursery.cancel_scope)
 
@@ -230,10 +235,11 @@ class Outbound:
                 self._ended(self._peer_id)
 
     async def _watch(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
-        """Wait for the end of the connection. The peer sends nothing back on it, so any bytes end it, too."""
+        """Wait for the end of the connection. A correct peer sends no bytes on it, so the connection also ends if bytes
+        arrive."""
         try:
             data = await stream.receive_some(1)
-            self._is_ended_by_peer = not data  # Bytes are a refusal, or nonsense.
+            self._is_ended_by_peer = not data  # Bytes are either a refusal or a violation of the protocol.
             self._log_once("disconnected", "it sent bytes where none belong" if data else "it closed the connection")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._is_ended_by_peer = isinstance(error, trio.BrokenResourceError)
@@ -258,7 +264,7 @@ class Outbound:
         scope.cancel()
 
     def _take(self) -> bytes:
-        """Remove and return the bytes of the next send, which may hold several messages."""
+        """Remove and return the bytes of the next send, which may contain several messages."""
         taken = [self._frames.popleft()]
         size_bytes = len(taken[0])
         while self._frames and size_bytes + len(self._frames[0]) <= SEND_BYTES:
@@ -268,7 +274,7 @@ class Outbound:
         return b"".join(taken) if len(taken) > 1 else taken[0]
 
     def _log_once(self, event: str, words: str, **fields: object) -> None:
-        """Log `words` as a warning once, not once per attempt."""
+        """Log `words` as a warning, or at level DEBUG if they were the last words logged here."""
         level = logging.DEBUG if words == self._last_words else logging.WARNING
         self._last_words = words
         fields = {"peer_id": self._peer_id, "reason": words} | fields

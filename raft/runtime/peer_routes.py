@@ -1,9 +1,8 @@
-"""The outbound connections to all peers: exactly one to each peer that the node wants, and one to each stranger that it
-answers.
+"""The outbound connections: one to each peer that the node wants, and one to each stranger that it answers.
 
-A stranger is a member that connected here and that the node accepts, though the node's own configuration does not
-name it (yet): the leader of a cluster that this member is joining, for instance. The stranger's hello states the
-address at which to answer.
+A stranger is a peer that has connected to us and that the node accepts, although the node's own configuration does not
+name it. An example is the leader of a cluster that this member is joining. The stranger's hello states the address to
+which we send our answers.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from raft.membership.configuration import Member
 from raft.runtime.outbound import Outbound
 
 STRANGERS_MAX = 16
-"""The maximum number of strangers that are answered at a time: more than a cluster has members, and few enough to dial
-all of them."""
+"""The maximum number of strangers that are answered at a time. No cluster has so many members, and dialling so many
+addresses costs little."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,18 +31,18 @@ class _Connection:
 
 
 class PeerConnections:
-    """Keeps the outbound connections to wanted peers and to strangers. Synchronous; `run` provides the nursery."""
+    """Opens and closes the outbound connections. All methods except `run` are synchronous."""
 
     def __init__(
         self, open_connection: Callable[[str, Callable[[], Sequence[str]]], Outbound], dial: Mapping[str, str]
     ) -> None:
-        """`open_connection` makes the outbound side to a peer from its id and its addresses; `dial` has the operator's
-        fixed addresses by peer id."""
+        """`open_connection` makes the `Outbound` of a peer from the peer's id and a function for its addresses. `dial`
+        maps peer ids to addresses that the operator has fixed."""
         self._open_connection, self._dial = open_connection, dial
         self._connections: dict[str, _Connection] = {}
-        self.all: dict[str, Outbound] = {}  # The outbound side to each peer, connected or not, by its id.
-        self._wanted: dict[str, str] = {}  # Addresses by id.
-        self._announced: dict[str, str] = {}  # Addresses stated by peers that are connected to us.
+        self.all: dict[str, Outbound] = {}  # Peer id → its `Outbound`, connected or not.
+        self._wanted: dict[str, str] = {}  # Peer id → address in the configuration.
+        self._announced: dict[str, str] = {}  # Id of a peer that is connected to us → address that its hello states.
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -56,11 +55,12 @@ class PeerConnections:
             await trio.sleep_forever()
 
     def want(self, members: Sequence[Member]) -> list[str]:
-        """Connect to `members`, and to strangers that are still connected. Return the ids that are wanted no more."""
+        """Connect to `members`, and to strangers that are still connected to us. Return the ids of peers that were
+        wanted before and are not any more."""
         gone = sorted(set(self._wanted) - {member.node_id for member in members})
         before, self._wanted = self._wanted, {member.node_id: member.peer_address for member in members}
         for peer_id in gone:
-            self._announced.pop(peer_id, None)  # A former member is no stranger: disconnect it.
+            self._announced.pop(peer_id, None)  # A former member does not count as a stranger: disconnect it.
         self._adjust()
         for peer_id, address in self._wanted.items():
             if before.get(peer_id, address) != address:
@@ -68,34 +68,34 @@ class PeerConnections:
         return gone
 
     def on_inbound(self, peer_id: str, address: str) -> None:
-        """A peer has connected to us and was accepted. `address`: the address that the peer states for itself, or
-        ""."""
+        """A peer has connected to us and was accepted. `address`: the address that its hello states; may be empty."""
         if address:
             self._announced.pop(peer_id, None)
             strangers = [each for each in self._announced if each not in self._wanted]
             if peer_id not in self._wanted and len(strangers) >= STRANGERS_MAX:
-                del self._announced[strangers[0]]  # The oldest stranger: this member has answered it, or ignores it.
+                del self._announced[strangers[0]]  # The oldest one. It has had time to get an answer.
             self._announced[peer_id] = address
             self._adjust()
         if (connection := self._connections.get(peer_id)) is not None:
-            connection.outbound.dial_now()  # The peer is up, and may accept us now if it did not before.
+            connection.outbound.dial_now()  # The peer is up, and may accept us now even if it refused us before.
 
     def on_disconnect(self, peer_id: str) -> None:
-        """The inbound connection of `peer_id` is gone."""
+        """The last inbound connection from `peer_id` has ended."""
         self._announced.pop(peer_id, None)
         if peer_id not in self._wanted:
             self._adjust()
 
     def wants(self, peer_id: str) -> bool:
-        """True for a member, false for a stranger."""
+        """True if the node wants this peer; False for a stranger."""
         return peer_id in self._wanted
 
     def addresses_of(self, peer_id: str) -> tuple[str, ...]:
-        """The addresses to dial a peer at, best first: the operator's route alone, or else every known address.
+        """The addresses at which to dial a peer, the best one first.
 
-        The address that a connected peer states comes before the configuration: either may be stale, but a member that
-        has moved usually knows its new address first. The last address is the one that worked last, in case it has not
-        moved.
+        If the operator has fixed an address for the peer, only this one is used. Otherwise the first is the address
+        that the peer has stated on a connection to us. The second is the one in the configuration: each of the two may
+        be out of date, but a member that has moved usually knows its new address first. The last is the address that
+        worked last, in case the peer has not moved.
         """
         if peer_id in self._dial:
             return (self._dial[peer_id],)
@@ -104,8 +104,11 @@ class PeerConnections:
         return tuple(dict.fromkeys(address for address in known if address))
 
     def _adjust(self) -> None:
-        """Open and close connections. A working connection stays open even if the peer's known address changes: if the
-        peer really moves, the connection breaks."""
+        """Open the missing connections, and close those that are not needed any more.
+
+        A working connection stays open even if the known address of the peer changes. If the peer really moves, the
+        connection breaks.
+        """
         ids = {*self._wanted, *self._announced}
         for peer_id in sorted({*self._connections} - ids):
             del self.all[peer_id]

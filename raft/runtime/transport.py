@@ -1,8 +1,8 @@
-"""The network between members on trio: listens for peers, dials each of them, moves frames. It decides nothing.
+"""The network between members on trio. It listens for peers, dials each of them, and moves frames. The node decides.
 
-An invalid or oversized frame, or a hello that is refused, closes only its own connection. A refusal carries its reason,
-so that both sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it), because batches are made above this
-layer, not by the kernel.
+An invalid or oversized frame, or a refused hello, closes only its own connection. A refusal is sent with its reason, so
+that both sides can log it. `TCP_NODELAY` is on (trio's `SocketStream` sets it), because the layers above make batches,
+so the kernel need not.
 """
 
 from __future__ import annotations
@@ -47,27 +47,28 @@ from raft.runtime.sockets import host_of, receive_at_once
 RECEIVE_BYTES = 256 * 1024
 
 FRAME_SECONDS_MAX = 60.0
-"""The maximum time from the first byte of a frame to its last. The largest frame takes 16 MiB of memory meanwhile; at
-2.5 Mbit/s it arrives within this time."""
+"""The maximum time from the first byte of a frame to its last. Until the frame is complete it takes up to 16 MiB of
+memory. At 2.5 Mbit/s the largest frame arrives within this time."""
 
 TURN_ENTRIES_MAX = 128
-"""How many entries of one read are decoded and handed over before other tasks get their turn: 1 ms. One read may
-contain thousands of entries when this member lags behind."""
+"""After how many entries other tasks get their turn: it takes 1 ms to decode these entries and to hand them over. While
+this member is behind, one read from the socket may contain thousands of entries."""
 
 
 STREAM_ENDS = (ProtocolError, ConnectionRefusedByPeer)
-"""Errors after which a stream cannot be used any more: a violation of the protocol, or a refusal by the peer."""
+"""Errors after which a stream is of no more use: a violation of the protocol, or a refusal by the peer."""
 
 
 class PeerEvents(Protocol):
-    """The receiver of the transport's events. All calls are synchronous, on the loop."""
+    """The receiver of the transport's events. All calls are synchronous and come from the event loop."""
 
     def peer_hello(self, peer_id: str, incarnation_id: bytes, levels: LevelRange) -> None:
-        """A peer stated its identity and the levels of its build. Raises PeerRefused."""
+        """A peer has stated its identity and the feature levels of its build. Raises PeerRefused."""
         ...
 
     def receive(self, peer_id: str, messages: Sequence[Message]) -> None:
-        """Messages of a peer that said hello, in order. Raises ProtocolError if one contradicts itself."""
+        """Messages have arrived from a peer whose hello was accepted; they are in order. Raises ProtocolError if no
+        honest peer could send one of them."""
         ...
 
     def peer_unreachable(self, peer_id: str) -> None:
@@ -75,25 +76,25 @@ class PeerEvents(Protocol):
         ...
 
     def peer_gone(self, peer_id: str) -> None:
-        """Both connections with a peer are closed, and the peer or its machine closed the last one.
+        """Both connections with a peer are closed, and the last one was closed by the peer or its machine.
 
         The peer may still be running, because a device on the network may have closed the connections.
         """
         ...
 
     def peer_refused(self, peer_id: str, code: str, reason: str) -> None:
-        """A peer rejected our connection with a reason. The connection is tried again, with pauses."""
+        """A peer has rejected our connection. The transport continues to dial the peer, with pauses."""
         ...
 
 
 class Transport:
-    """The sockets of one member. Raises InsecureAddress if other machines could reach it, unless `insecure` is set.
+    """The sockets of one member. Raises InsecureAddress if other machines could reach the port, unless `insecure`.
 
-    `configuration` names the peers until the first `connect_to`. `dial` maps peer ids to addresses, which replace
-    those in the configuration (with the address of a proxy, for example). `own_address` returns the address at which
-    others dial this member, for each hello. `listeners`, if given, are served instead of opening
-    `listen_host`:`listen_port`; they are closed at the end either way. `levels`: the feature levels of this build,
-    stated in each hello.
+    `configuration` names the peers until the first `connect_to`. `dial` maps peer ids to addresses that are used
+    instead of all others, for example the address of a proxy. `own_address` returns the address at which others should
+    dial this member, which each hello states. If `listeners` are given, they are used, and `listen_host` and
+    `listen_port` are ignored. In both cases the transport closes its listeners at the end. `levels`: the feature levels
+    of this build, which each hello states.
     """
 
     def __init__(
@@ -131,8 +132,8 @@ class Transport:
     async def listen(self) -> list[trio.SocketListener]:
         """Open the port if it is not open yet. Raises CannotListen.
 
-        `run` opens the port, too, but an error is easier to catch here. The caller must call `run` after this, because
-        `run` closes the listeners.
+        `run` would open the port as well, but an error is easier to catch here. After this the caller must call `run`,
+        because only `run` closes the listeners.
         """
         if self._listeners is None:
             self._listeners = await self._open()
@@ -149,9 +150,9 @@ class Transport:
             task_status.started(self.port)
 
     def connect_to(self, peers: Sequence[Member]) -> None:
-        """Connect to `peers`, besides strangers that are answered, and disconnect all others.
+        """Connect to `peers`. Close the connections with all others, except strangers.
 
-        If this member's own address has changed, it is announced to all peers.
+        If this member's own address has changed, announce it to all peers.
         """
         for peer_id in self._peers.want(peers):
             self._inbound.end(peer_id)
@@ -160,14 +161,15 @@ class Transport:
             outbound.announce_address()
 
     def send(self, messages: Sequence[tuple[str, Message]]) -> None:
-        """Send messages; never blocks. Messages to a peer without a connection, or with a full queue, are dropped."""
+        """Send messages without blocking. A message is dropped if its peer is not connected or the peer's queue is
+        full."""
         by_peer: dict[Outbound, list[bytes]] = {}
         encoded, encoded_frame = None, b""
         for peer_id, message in messages:
             outbound = self._peers.all.get(peer_id)  # None for a stranger that stated no address.
             if outbound is None or not outbound.is_connected:
-                continue  # Not worth encoding.
-            if message is not encoded:  # An append mostly goes to all peers.
+                continue  # The message would be dropped, so it is not encoded.
+            if message is not encoded:  # An append usually goes to all peers, and is encoded only once.
                 encoded, encoded_frame = message, frame(encode_message(self._identity.group_id, message))
             by_peer.setdefault(outbound, []).append(encoded_frame)
         for outbound, frames in by_peer.items():
@@ -175,7 +177,7 @@ class Transport:
 
     @property
     def peer_ids(self) -> frozenset[str]:
-        """The peers with an outbound side, connected or not: those of `connect_to`, and strangers that are answered."""
+        """The peers that this member dials, connected or not: those of `connect_to`, and strangers."""
         return frozenset(self._peers.all)
 
     @property
@@ -185,28 +187,28 @@ class Transport:
 
     @property
     def queued_bytes(self) -> dict[str, int]:
-        """Bytes that wait for each peer; bound: OUTBOUND_BYTES_MAX."""
+        """Peer id → the number of bytes that wait to be sent. Bound: OUTBOUND_BYTES_MAX."""
         return {peer_id: outbound.queued_bytes for peer_id, outbound in self._peers.all.items()}
 
     @property
     def dropped(self) -> dict[str, int]:
-        """For each peer, the number of messages dropped because its queue was full."""
+        """Peer id → the number of messages that were dropped because its queue was full."""
         return {peer_id: outbound.dropped for peer_id, outbound in self._peers.all.items()}
 
     @property
     def hellos_refused(self) -> Mapping[str, int]:
-        """The number of hellos, from callers and from dialled peers, that this member refused, by code
-        (`HELLO_REFUSALS`)."""
+        """Code (one of `HELLO_REFUSALS`) → the number of hellos that this member refused, from callers and from dialled
+        peers."""
         return self._log.refused
 
     @property
     def duplicate_members(self) -> tuple[str, ...]:
-        """Members that were seen within the last minute to run as two processes at once."""
+        """The members that were seen to run as two processes within the last minute."""
         return self._duplicates.found(monotonic())
 
     @property
     def validation_faults(self) -> int:
-        """How many inputs raised ValidationFault, because of a mistake in this build. Each closed one connection."""
+        """How many inputs raised ValidationFault, because of a bug in this build. Each of them closed a connection."""
         return self._log.validation_faults
 
     def _open_outbound(self, peer_id: str, addresses: Callable[[], Sequence[str]]) -> Outbound:
@@ -235,14 +237,14 @@ class Transport:
             listeners = await trio.open_tcp_listeners(self._listen_port, host=self._listen_host)
         except OSError as error:
             raise CannotListen(self._listen_host, self._listen_port, error.strerror or str(error)) from error
-        if self._listen_port == 0:  # A name with several addresses would get a different port for each.
+        if self._listen_port == 0:  # A name with several addresses would get a different port for each address.
             for listener in listeners[1:]:
                 await listener.aclose()
             del listeners[1:]
         return listeners
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        """One inbound connection, from accept to close."""
+        """Handle one inbound connection until it is closed."""
         evicted = self._places.evicted
         place = self._places.enter(host_of(stream))
         if self._places.evicted > evicted:
@@ -264,7 +266,8 @@ class Transport:
             self._places.leave(place)
 
     async def _greet(self, stream: trio.SocketStream) -> PeerHello | None:
-        """Exchange hellos. Return the peer, or None if it is refused, with the reason logged and sent."""
+        """Exchange hellos. Return the peer's hello, or None if the handshake failed. The reason is logged, and a
+        refused peer gets a refusal."""
         try:
             with trio.fail_after(HANDSHAKE_SECONDS_MAX):
                 peer = await receive_hello(stream, self._identity)
@@ -293,8 +296,8 @@ class Transport:
         await send_refusal(stream, code, text)
 
     async def _receive_newest(self, stream: trio.SocketStream, peer: PeerHello) -> None:
-        """Take messages until the connection ends. When a message arrives on a newer connection of the same peer, this
-        one is ended as dead."""
+        """Take messages until the connection ends. It also ends when a message arrives on a newer connection from the
+        same peer."""
         peer_id = peer.node_id
         with trio.CancelScope() as scope:
             self._inbound.begin(peer_id, scope)
@@ -320,7 +323,7 @@ class Transport:
                     self._ended_by_peer(peer_id)
 
     def _note_process(self, peer: PeerHello, host: str) -> None:
-        """Note the process that sent the first message on a connection; warn if a member runs as two processes."""
+        """Note which process has sent the first message on a connection. Warn if a member runs as two processes."""
         peer_id = peer.node_id
         if self._peers.wants(peer_id) and (
             hosts := self._duplicates.took_over(peer_id, peer.process_id, host, monotonic())
@@ -333,7 +336,7 @@ class Transport:
             self._log.event(logging.WARNING, "duplicate_member", words, peer_id=peer_id, hosts=list(hosts))
 
     def _usable(self, peer: PeerHello) -> str:
-        """The address that the peer announces; empty if it announces none, or one that cannot be dialled."""
+        """The address that the peer's hello states; empty if it states none, or one that cannot be dialled."""
         if not peer.peer_address or is_dialable(peer.peer_address):
             return peer.peer_address
         words = f"peer {peer.node_id} says that it is at {peer.peer_address!r}, which nobody can dial; it is ignored"
@@ -341,10 +344,10 @@ class Transport:
         return ""
 
     def _ended_by_peer(self, peer_id: str) -> None:
-        """The peer ended one of the two connections. The peer is gone only if both have ended.
+        """The peer has ended one of the two connections. It counts as gone only if both connections have ended.
 
-        A peer that gets another address, or that dialled by mistake, ends only one. Once both have ended, all messages
-        of the peer have been read, because they arrived on one of the two.
+        A peer that gets another address, or that has dialled by mistake, ends only one. Once both have ended, all
+        messages that will arrive from the peer have been read.
         """
         outbound = self._peers.all.get(peer_id)
         if not self._inbound.has(peer_id) and (outbound is None or not outbound.is_connected):
@@ -359,7 +362,8 @@ class Transport:
             bodies = splitter.feed(data)
             _limit_half_frame(scope, splitter, is_new=bool(bodies))
         if bodies:
-            # Raises if this is a refusal from a caller that dialled by mistake: the older connection stays.
+            # If this is a refusal, from a caller that has dialled by mistake, `_decode` raises, and the older
+            # connection stays.
             self._decode(bodies[0])
             self._inbound.replace_older(peer_id, scope)
             self._note_process(peer, host_of(stream))
@@ -375,7 +379,7 @@ class Transport:
                 await self._take_in_turns(peer_id, bodies)
 
     async def _take_in_turns(self, peer_id: str, bodies: Sequence[bytes]) -> None:
-        """Hand over all of these messages, with a turn for other tasks after each TURN_ENTRIES_MAX entries."""
+        """Hand over all messages. After every TURN_ENTRIES_MAX entries, other tasks get a turn."""
         messages: list[Message] = []
         entries = 0
         for place, body in enumerate(bodies, 1):
@@ -402,10 +406,10 @@ class Transport:
 
 
 def decode_peer_message(body: bytes, group_id: int) -> Message:
-    """Return the message in a frame of a peer that has said hello. The message must be for this group.
+    """Return the message in a frame that came after the hello. The message must be for this group.
 
-    Raises ConnectionRefusedByPeer if the frame is a refusal instead, ProtocolError for any other invalid frame, and
-    ValidationFault if decoding fails by a mistake in this build. It changes nothing.
+    Raises ConnectionRefusedByPeer if the frame is a refusal, ProtocolError if the frame is invalid in another way, and
+    ValidationFault if decoding has a bug.
     """
     try:
         peer_group_id, message = decode_message(body)
@@ -419,8 +423,10 @@ def decode_peer_message(body: bytes, group_id: int) -> Message:
 
 
 def _limit_half_frame(scope: trio.CancelScope, splitter: FrameSplitter, *, is_new: bool) -> None:
-    """Let an incomplete frame take at most FRAME_SECONDS_MAX in all. `is_new`: the frame before it was completed just
-    now."""
+    """Set or remove the deadline of an incomplete frame, which is FRAME_SECONDS_MAX after its first bytes.
+
+    `is_new`: True if an earlier frame has just been completed, so that the incomplete frame is a new one.
+    """
     if not splitter.rest:
         scope.deadline = inf
     elif is_new or scope.deadline == inf:

@@ -1,4 +1,4 @@
-"""The snapshots of one member: when one is built, how it is sent to a peer, received and installed.
+"""The snapshots of one member: building them, sending them to peers, receiving and installing them.
 
-The format of a snapshot file is defined by the store that the caller passes in (`raft.interfaces`).
+The snapshot store that the caller passes in (`raft.interfaces`) defines the format of a snapshot file.
 """

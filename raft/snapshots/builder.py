@@ -1,6 +1,6 @@
-"""Building a snapshot of this node's own state, chunk by chunk, while other work goes on (Raft §7).
+"""Building a snapshot of this node's own state, chunk by chunk, between other work (Raft §7).
 
-The rate is limited to `snapshot_bytes_per_second`, because encoding a chunk takes a few ms in which the node does
+The rate is limited to `snapshot_bytes_per_second`, because encoding a chunk takes a few ms, during which the node does
 nothing else.
 """
 
@@ -22,7 +22,8 @@ class _Build:
 
 
 class SnapshotBuilder:
-    """Builds at most one snapshot at a time, with one submission at a time and one chunk per `advance`."""
+    """Builds at most one snapshot at a time. Each `advance` submits at most one chunk to the disk, and only if no other
+    submission is under way."""
 
     def __init__(self, snapshots: SnapshotStore, bytes_per_second: int) -> None:
         self._snapshots = snapshots
@@ -39,16 +40,18 @@ class SnapshotBuilder:
 
     @property
     def due_at(self) -> int | None:
-        """When `advance` may make the next chunk (monotonic ns); None while it waits for the disk, or has no build."""
+        """The time (monotonic ns) from which `advance` may make the next chunk; None while the disk is busy or no build
+        is under way."""
         return self._rate.due_at if self._build is not None and not self._build.busy else None
 
     def begin(self, header: SnapshotHeader, state: StateSnapshot) -> None:
-        """Start to write `state`, which is the state at `header.index`."""
+        """Start to write `state`, the machine's state at `header.index`."""
         assert not self.is_under_way
         self._build = _Build(header.index, state, self._snapshots.create(header))
 
     def advance(self, now: int) -> None:
-        """Submit the next chunk, or finish the file, if no submission is under way and the rate allows it."""
+        """Submit the next chunk, or finish the file after the last chunk. Do nothing while a submission is under way or
+        the rate limit forbids it."""
         build = self._build
         if build is None or build.busy or not self._rate.is_due(now):
             return
@@ -69,17 +72,17 @@ class SnapshotBuilder:
             self._build = None
 
     def take_finished(self) -> SnapshotInfo | None:
-        """The snapshot that has become durable since the last call."""
+        """The snapshot that has become durable since the last call, or None."""
         finished, self._finished = self._finished, None
         return finished
 
     def take_given_up(self) -> BaseException | None:
-        """The error that made the builder give up a build, such as a full disk. Nothing depended on that snapshot."""
+        """The error for which a build was given up, such as a full disk, or None. Nothing depends on that snapshot."""
         given_up, self._given_up = self._given_up, None
         return given_up
 
     def take_failure(self) -> BaseException | None:
-        """The error of a failed disk, after which this node makes no further promise.
+        """The error of a failed disk, or None. After such an error this node must stop.
 
         See docs/reference/specification.md#37-failed-sync.
         """

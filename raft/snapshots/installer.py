@@ -1,7 +1,7 @@
 """Installing a received snapshot into the state machine, slice by slice, so that the member keeps hearing its leader.
 
-The machine keeps its old state until the whole snapshot is read; then it takes the new state in one step. A crash
-before that step loses nothing, because the file is durable under its final name, and the next start begins from it.
+The machine keeps its old state until the whole snapshot has been read. Then it switches to the new state in one step. A
+crash before that step loses nothing, because the file is durable under its final name: the next start restores it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class IncrementalStateMachine(StateMachine, Protocol):
     """An optional extension of `StateMachine`, for a machine that can restore a snapshot in small steps."""
 
     def begin_restore(self, header: Mapping[str, Any], chunks: Iterable[bytes]) -> StateRestore:
-        """Begin to read a state beside the current one. This call raises an error for an invalid header; the steps
-        raise one for invalid chunks."""
+        """Begin to read a new state, while the machine keeps its current one. Raises an error if the header is invalid.
+        The steps of the result raise one if chunks are invalid."""
         ...
 
 
 class SnapshotInstaller:
-    """Installs at most one snapshot at a time. Each `step` does one slice."""
+    """Installs at most one snapshot at a time. Each `step` does one slice of the work."""
 
     def __init__(
         self, machine: StateMachine | IncrementalStateMachine, snapshots: SnapshotStore, bytes_per_second: int
@@ -33,7 +33,7 @@ class SnapshotInstaller:
         self._rate = RateLimiter(bytes_per_second)
         self._info: SnapshotInfo | None = None
         self._restore: StateRestore | None = None
-        self._tidying: list[StateRestore] = []  # Ended restores, whose memory is freed in slices.
+        self._tidying: list[StateRestore] = []  # Restores that have ended, whose memory is still to be freed in slices.
         self._read_bytes = 0  # Bytes read since the last step.
         self._stepped_at = -1
 
@@ -44,13 +44,13 @@ class SnapshotInstaller:
 
     @property
     def due_at(self) -> int | None:
-        """When the next slice may be done (monotonic ns); None if there is nothing to do."""
+        """The time (monotonic ns) from which the next slice may be done; None if there is nothing to do."""
         if self._restore is None and not self._tidying:
             return None
         return max(self._rate.due_at, self._stepped_at + 1)
 
     def begin(self, info: SnapshotInfo) -> None:
-        """Start to read `info`, which is durable."""
+        """Start to install a snapshot, which must be durable."""
         assert self._info is None, self._info
         begin = getattr(self._machine, "begin_restore", None)
         chunks = self._counted(self._snapshots.chunks(info))
@@ -62,7 +62,7 @@ class SnapshotInstaller:
         self._info = info
 
     def step(self, now: int) -> SnapshotInfo | None:
-        """Do a slice if one is due. If the machine took the new state in this slice, return its snapshot.
+        """Do a slice if one is due. If the machine has switched to the new state in this slice, return the snapshot.
 
         Raises the machine's error if the chunks are invalid, and the store's error if the file is damaged.
         """
@@ -83,7 +83,7 @@ class SnapshotInstaller:
         return became
 
     def give_up(self) -> None:
-        """Give the installation up, because the log has passed the snapshot. The machine keeps its state."""
+        """Give the installation up, because the log reaches beyond the snapshot. The machine keeps its state."""
         if self._restore is not None:
             self._restore.give_up()
             self._tidying.append(self._restore)
@@ -96,7 +96,7 @@ class SnapshotInstaller:
 
 
 class _BlockingInstaller:
-    """Restores a machine that does not support slices, in one step."""
+    """Restores, in a single step, a machine that has no `begin_restore`."""
 
     def __init__(self, machine: StateMachine, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
         self._machine, self._header, self._chunks = machine, header, chunks
@@ -109,5 +109,5 @@ class _BlockingInstaller:
         return False
 
     def give_up(self) -> None:
-        """Give the restore up. It has not begun, so nothing is undone."""
+        """Give the restore up. It has not begun, so there is nothing to undo."""
         self.is_restored = True

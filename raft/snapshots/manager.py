@@ -1,4 +1,4 @@
-"""The snapshots of one node: building, sending, receiving, installing, and log compaction.
+"""The snapshots of one node: it builds, sends, receives and installs them, and compacts the log.
 
 See docs/reference/specification.md#5-snapshots.
 """
@@ -23,32 +23,34 @@ from raft.snapshots.sender import SnapshotSender
 from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition, Role, TraceEvent
 
 LOG_BYTES_MIN = 16 * MIB
-"""The minimum number of bytes of log after a snapshot before another one is built. A member reads and applies this much
-log within about a second. With 4 MiB, a small state was written so often that it took a quarter of the puts."""
+"""After a snapshot, the log must grow by at least this many bytes before another snapshot is built. A member reads and
+applies so much log within about a second. With 4 MiB, a small state was written so often that the rate of puts was a
+quarter lower."""
 
 LOG_PER_STATE = 4
-"""A snapshot is built once the log since the last one is this many times as long as that snapshot. So a small state is
-written often, and a starting member has little to apply. A large state is written seldom: snapshots write at most a
-quarter as many bytes as the log."""
+"""A snapshot is built once the log since the last snapshot is this many times as long as that snapshot. So a small
+state is written often, and a starting member has little to apply. A large state is written seldom: snapshots write at
+most a quarter as many bytes as the log."""
 
 
 class Host(Protocol):
-    """The services that a node provides for its snapshots."""
+    """The services that a node provides to its `SnapshotManager`."""
 
     def send_when_durable(self, peer_id: str, message: Message) -> None:
-        """Send once all entries appended so far are durable, because the message carries the current term.
+        """Send the message once every write so far is durable. The message carries the current term, which one of these
+        writes may contain.
 
         See docs/reference/specification.md#31-messages-wait-for-the-disk.
         """
         ...
 
     def state_replaced(self, index: int) -> None:
-        """The state machine now has the state of a received snapshot up to `index`."""
+        """The state machine now has the state of a received snapshot at `index`."""
         ...
 
 
 class SnapshotManager:
-    """The snapshots of one node, which calls `handle` with each Ready and `advance` at the end of each flush."""
+    """The snapshots of one node. The node calls `handle` with each Ready, and `advance` at the end of each flush."""
 
     def __init__(
         self,
@@ -73,18 +75,21 @@ class SnapshotManager:
         self._sender = SnapshotSender(store, config, random)
         self._receiver = SnapshotReceiver(store)
         self._installer = SnapshotInstaller(machine, store, config.snapshot_bytes_per_second)
-        self._log_bytes = 0  # Bytes of the entries applied after the newest snapshot, built or being built.
+        # The size of the entries that were applied after the newest snapshot, which may still be under construction.
+        self._log_bytes = 0
         self._wanted_log_bytes = self._log_bytes_allowed()
         self._wanted = False
         self._drop_older = False
-        self._kept: frozenset[str] = frozenset()  # Older files that a peer may still need.
-        self.next_step_at: int | None = None  # Monotonic ns: when `advance` has more to do, even without an event.
-        # Each is True from the start of its work until the end of that work was handled.
+        self._kept: frozenset[str] = frozenset()  # Older files that are being sent, or may soon be sent again.
+        # Monotonic ns: the next time at which `advance` has something to do, even if no event occurs.
+        self.next_step_at: int | None = None
+        # Each of these is True from the start of the work until `advance` has handled its end.
         self._is_building = self._is_receiving = self.is_sending = False
-        self.may_have_work = True  # False once `has_work` finds no work. An attribute for speed.
+        self.may_have_work = True  # False only if `has_work` would return False. An attribute is read faster.
 
     def has_work(self) -> bool:
-        """True if `advance` would do something. Called only while `may_have_work` is True; it may set that to False."""
+        """True if `advance` would do something. Called only while `may_have_work` is True, which it may set to
+        False."""
         is_active = (
             self._wanted
             or self._is_building
@@ -100,12 +105,12 @@ class SnapshotManager:
 
     @property
     def next_deadline(self) -> int | None:
-        """When `tick` has something to do (monotonic ns)."""
+        """The time (monotonic ns) at which `tick` has something to do; None if there is none."""
         return self._sender.next_deadline if self.is_sending else None
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of the chunks of a received snapshot that wait for the disk."""
+        """The size (bytes) of the received chunks that wait for the disk."""
         return self._receiver.buffered_bytes
 
     @property
@@ -114,12 +119,12 @@ class SnapshotManager:
         return self._receiver.snapshot_index
 
     def _log_bytes_allowed(self) -> int:
-        """How many bytes of log may follow the newest snapshot before another one is built."""
+        """Another snapshot is built once the log after the newest snapshot has this size (bytes)."""
         in_proportion = max(LOG_BYTES_MIN, LOG_PER_STATE * self.store.latest().size_bytes)
         return min(self._config.snapshot_log_bytes, in_proportion)
 
     def want(self) -> None:
-        """Build a snapshot at the next opportunity, however little the log has grown."""
+        """Build a snapshot at the next opportunity, even if the log has grown only a little."""
         self._wanted = self.may_have_work = True
 
     def applied(self, entry: Entry) -> None:
@@ -129,12 +134,12 @@ class SnapshotManager:
             self.may_have_work = True
 
     def leadership_changed(self) -> None:
-        """A period of leadership began or ended. A transfer belongs to one period."""
+        """This node has begun or ceased to lead. End all transfers, because a transfer belongs to one term."""
         self._sender.cancel_all()
 
     def peer_unreachable(self, peer_id: str, now: int) -> None:
-        """The connection to a peer was lost: end the transfer to this peer; the next transfer resumes at the same
-        offset."""
+        """The connection to a peer was lost. End the transfer to this peer; the next transfer of the same file resumes
+        where this one ended."""
         if self._sender.break_off(peer_id, now):
             self._core.snapshot_transfer_failed(peer_id)
 
@@ -145,16 +150,17 @@ class SnapshotManager:
             if states.get(peer_id) != PeerState.SNAPSHOT.value:
                 self._sender.cancel(peer_id)
             elif self._sender.is_installed(peer_id, message.match_index):
-                self._sender.cancel(peer_id)  # The log was cut past this snapshot: a newer one is needed.
+                # The peer has this snapshot, but the log was cut above it: the peer needs a newer snapshot.
+                self._sender.cancel(peer_id)
                 self._core.snapshot_transfer_failed(peer_id)
 
     def tick(self, now: int) -> None:
-        """Send unanswered chunks again; give up transfers whose peer does not answer at all."""
+        """Send unanswered chunks again. Give a transfer up if its peer has not answered for a long time."""
         for peer_id in self._sender.tick(now):
             self._core.snapshot_transfer_failed(peer_id)
 
     def handle(self, ready: Ready, now: int) -> None:
-        """Carry out the part of a Ready that concerns snapshots."""
+        """Carry out the parts of a Ready that concern snapshots."""
         self.may_have_work = True
         for peer_id in ready.snapshot_wanted if self._core.role is Role.LEADER else ():
             self._sender.start(peer_id, now, self._core.first_index)
@@ -166,7 +172,7 @@ class SnapshotManager:
             self._take_chunk(peer_id, chunk)
 
     def advance(self, effects: Effects, now: int) -> None:
-        """Advance every piece of work by one step, and hand out the results."""
+        """Advance each kind of work by one step. Add messages and events to `effects`."""
         self._build_own(effects, now)
         self._receive(now)
         if self._core.role is Role.LEADER and self._sender:
@@ -178,8 +184,8 @@ class SnapshotManager:
         self.next_step_at = min((max(at, now + 1) for at in steps_at if at is not None), default=None)
 
     def _forget_files(self, now: int) -> None:
-        """Delete snapshot files, except the newest, those being sent, and those of transfers that a lost connection
-        ended."""
+        """Delete the snapshot files that are no longer needed. Keep the newest one, those that are being sent, and (for
+        a while) those whose transfer ended with a lost connection."""
         if not (self._drop_older or self._kept):
             return
         kept = self._sender.names_in_use(now) - {self.store.latest().name}
@@ -220,7 +226,7 @@ class SnapshotManager:
     def _own_finished(self, info: SnapshotInfo, effects: Effects) -> None:
         position = LogPosition(info.header.index, info.header.term)
         if position.index <= self._core.snapshot_index:
-            return  # A newer snapshot from the leader was installed during the build.
+            return  # During the build, a newer snapshot from the leader was installed.
         self._core.snapshot_saved(position)
         self._wanted_log_bytes = self._log_bytes_allowed()
         self._drop_older = True
@@ -232,10 +238,11 @@ class SnapshotManager:
 
     def _take_chunk(self, peer_id: str, chunk: InstallSnapshot) -> None:
         if chunk.snapshot_index <= self._core.commit_index:
-            # Ignored; the core answers with what it has (docs/reference/specification.md#56-installing-a-snapshot).
+            # This member does not need the snapshot, and the core answers with the index that it has
+            # (docs/reference/specification.md#56-installing-a-snapshot).
             return
         self._receiver.chunk(peer_id, chunk)
-        self._builder.abandon()  # The build's state is older, and one file at a time saves room.
+        self._builder.abandon()  # The state being built is older, and writing one file at a time saves room.
         self._is_receiving = True
 
     def _receive(self, now: int) -> None:
@@ -265,10 +272,10 @@ class SnapshotManager:
         if self._installer.snapshot_index is not None:
             self._installer.give_up()
             self._receiver.installed()
-            self._drop_older = True  # The received file stays as the newest, although not installed.
+            self._drop_older = True  # The received file is the newest and stays, although it was not installed.
 
     def _installed(self, info: SnapshotInfo) -> None:
-        """The machine has taken the state of this snapshot. No other event is handled before this method ends."""
+        """The machine has switched to the state of this snapshot. No other event is handled before this method ends."""
         header = info.header
         self._receiver.installed()
         self._log_bytes, self._wanted_log_bytes = 0, self._log_bytes_allowed()
@@ -281,7 +288,7 @@ class SnapshotManager:
 
     @property
     def _may_compact(self) -> bool:
-        """True if the log holds entries that `_compact` would forget."""
+        """True if the log has entries that `_compact` would forget."""
         if not self._core.has_compactable_entries:
             return False
         if self._core.low_watermark >= self._core.first_index:
@@ -289,13 +296,13 @@ class SnapshotManager:
         return self._log.size_bytes > self._config.retention_bytes_max
 
     def _compact(self, effects: Effects) -> None:
-        """Cut the log at min(own durable snapshot, low-water mark). If the log has grown too large, cut it at the
-        snapshot, even above the low-water mark."""
+        """Cut the log at the newest durable snapshot or at the low-water mark, whichever is lower. If the log has grown
+        too large, cut it at the snapshot even if that is above the low-water mark."""
         if not self._may_compact:
             return
         index = min(self._core.snapshot_index, self._core.low_watermark)
         if self._log.size_bytes > self._config.retention_bytes_max:
             index = self._core.snapshot_index
-        self._core.compact(index)  # This reads the entries to be cut, so `drop_before` comes later.
+        self._core.compact(index)  # This reads some of the entries that `drop_before` deletes.
         self._log.drop_before(index + 1)
         effects.events.append(TraceEvent("compacted", {"index": index}))

@@ -1,29 +1,29 @@
-"""A limit of bytes per second, without a clock of its own: the caller passes the time."""
+"""A limit in bytes per second. It reads no clock: the caller passes the time."""
 
 from __future__ import annotations
 
 SECOND_NS = 1_000_000_000
 
 AHEAD_NS_MAX = 1_000_000
-"""Pieces that together take less time (ns) than this may leave at once, so that small pieces need not wait one by
-one."""
+"""A piece may leave this much (ns) earlier than the limit would allow, so that small pieces leave together instead of
+one by one."""
 
 
 class RateLimiter:
-    """Delays the next bytes by the time that the last ones take at the limit. Unused time is not saved up."""
+    """Delays each piece by the time that the previous pieces take at the limit. Time without pieces is not saved up."""
 
     def __init__(self, bytes_per_second: int) -> None:
-        """`bytes_per_second` ≥ 1."""
+        """`bytes_per_second` is at least 1."""
         self._bytes_per_second = bytes_per_second
-        self._worth_until = 0  # Monotonic ns.
+        self._worth_until = 0  # Monotonic ns: the end of the time that the pieces so far take at the limit.
 
     @property
     def due_at(self) -> int:
-        """When the next piece may leave (monotonic ns)."""
+        """The time (monotonic ns) from which the next piece may leave."""
         return self._worth_until - AHEAD_NS_MAX
 
     def is_due(self, now: int) -> bool:
-        """True if one piece of any size may leave now."""
+        """True if the next piece may leave now, whatever its size."""
         return now >= self.due_at
 
     def spend(self, size_bytes: int, now: int) -> None:

@@ -1,9 +1,9 @@
 """Receiving a snapshot from the leader (Raft §7): one transfer at a time, one write at a time.
 
-Chunks of two transfers never mix: (leader, term, transfer id) names a transfer. If a chunk does not continue the file,
-the answer is the length written so far. So within one life these answers only rise, and repeated chunks are harmless. A
-transfer ends when the state machine has taken the received state; from the last chunk until then, the answer to every
-chunk is the full length.
+A transfer is identified by (leader, term, transfer id), so chunks of two transfers never mix. If a chunk does not
+continue the file, the answer is the length written so far. So the answers within one transfer only rise, and repeated
+chunks are harmless. A transfer ends when the state machine has the received state. From the last chunk until then, the
+answer to each chunk of the transfer is the full length.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -20,10 +20,10 @@ from raft.snapshots.sender import WINDOW_CHUNKS_MAX
 from raft.types import LogPosition
 
 CHUNKS_WAITING_MAX = 2 * WINDOW_CHUNKS_MAX
-"""How many chunks in memory may wait for the disk: more than the window of a sender. Further chunks are dropped."""
+"""How many chunks may wait in memory for the disk: more than the window of a sender. Further chunks are dropped."""
 
 CANNOT_TAKE = -1
-"""The `next_offset` that asks the leader to give a transfer up and start another."""
+"""The `next_offset` that asks the leader to give up the transfer and start another one."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _IncomingTransfer:
 
 
 class SnapshotReceiver:
-    """Gathers chunks into a file. `take_answers`, `take_finished` and `take_failure` return the results."""
+    """Writes the chunks to a file. `take_answers`, `take_finished` and `take_failure` return the results."""
 
     def __init__(self, snapshots: SnapshotStore) -> None:
         self._snapshots = snapshots
@@ -52,26 +52,26 @@ class SnapshotReceiver:
 
     @property
     def snapshot_index(self) -> int | None:
-        """The index of the snapshot that is being received, or None."""
+        """The index of the snapshot that is being received or installed, or None."""
         return self._transfer.snapshot_index if self._transfer else None
 
     @property
     def is_finishing(self) -> bool:
-        """True while a file whose bytes have all arrived is verified, made durable and installed."""
+        """True after all bytes of a file are written, while the file is verified, made durable and installed."""
         return self._transfer is not None and self._transfer.finishing
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of the chunks that wait for the disk."""
+        """The size (bytes) of the chunks that wait for the disk."""
         return sum(map(len, self._transfer.waiting)) if self._transfer else 0
 
     def chunk(self, peer_id: str, message: InstallSnapshot) -> None:
-        """Take one chunk from the leader, whose term the core has checked."""
+        """Take one chunk. The core has checked that it comes from the leader of the current term."""
         key = (peer_id, message.term, message.transfer_id)
         transfer = self._transfer
         if transfer is not None and transfer.key != key:
             if transfer.finishing:
-                return  # The file is about to be complete; the leader will repeat the chunk.
+                return  # The earlier transfer is nearly complete. The leader will send this chunk again.
             if message.offset == 0:
                 self.abandon()
                 transfer = None
@@ -88,7 +88,7 @@ class SnapshotReceiver:
             transfer.received += len(message.data)
 
     def advance(self) -> None:
-        """Submit the next write, or finish the file, if no submission is under way."""
+        """If no submission is under way, submit the next write, or finish the file after the last write."""
         transfer = self._transfer
         if transfer is None or transfer.busy:
             return
@@ -101,27 +101,28 @@ class SnapshotReceiver:
             transfer.writer.finish(lambda result: self._done(transfer, result))
 
     def abandon(self) -> None:
-        """Forget the transfer under way, unless its file is being finished."""
+        """Give the transfer up, unless its file is being finished."""
         if self._transfer is not None and not self._transfer.finishing:
             self._transfer.writer.abandon()
             self._transfer = None
 
     def installed(self) -> None:
-        """The snapshot that `take_finished` returned is installed, or no longer needed."""
+        """The snapshot that `take_finished` returned is installed or is no longer needed. This ends the transfer."""
         self._transfer = None
 
     def take_answers(self) -> list[tuple[str, int, int]]:
-        """The answers (peer_id, transfer_id, next_offset) to send to the leader."""
+        """The answers to send to the leader, as (peer_id, transfer_id, next_offset)."""
         answers, self._answers = self._answers, []
         return answers
 
     def take_finished(self) -> SnapshotInfo | None:
-        """The snapshot that has become durable since the last call. The caller must call `installed` for it."""
+        """The snapshot that has become durable since the last call, or None. Once it is installed, the caller must call
+        `installed`."""
         finished, self._finished = self._finished, None
         return finished
 
     def take_failure(self) -> BaseException | None:
-        """The error that ends this node: a failed sync, or a snapshot that only newer builds know.
+        """An error that ends this node, or None: the disk has failed, or only newer builds know the snapshot's form.
 
         See docs/reference/specification.md#37-failed-sync.
         """
@@ -149,7 +150,7 @@ class SnapshotReceiver:
             self.abandon()
             return
         if error is not None:
-            self._give_up(transfer)  # For example, the disk is full. The leader will start again.
+            self._give_up(transfer)  # The disk is full, for example. The leader will start another transfer.
             return
         transfer.written += size_bytes
         self._answers.append((transfer.key[0], transfer.key[2], transfer.written))

@@ -1,9 +1,10 @@
-"""Sending snapshots to members that are behind the log (Raft §7).
+"""Sending snapshots to members that need entries which the log no longer has (Raft §7).
 
-A transfer has an id and a window of chunks. The receiver answers with its progress. Missing chunks are sent again: at
-once after a gap, and after `election_timeout_min_ns` of silence. The first chunk goes alone, because its answer says
-how much the receiver has from an earlier connection. All transfers together keep to `snapshot_bytes_per_second`. A file
-is kept while it is being sent, and for a while after its connection broke.
+A transfer has an id and a window of chunks. The receiver answers with its progress. If an answer shows a gap, the
+missing chunks are sent again at once; without an answer they are sent again after `election_timeout_min_ns`. The first
+chunk is sent alone, because its answer says how much the receiver already has from an earlier connection. All transfers
+together keep to `snapshot_bytes_per_second`. A file is kept while it is being sent, and for a while after its transfer
+ended with a lost connection.
 
 See docs/reference/specification.md#57-transfer.
 """
@@ -20,30 +21,32 @@ from raft.protocol.messages import InstallSnapshot, InstallSnapshotProgress
 from raft.snapshots.rate_limit import RateLimiter
 
 WINDOW_CHUNKS_MAX = 4
-"""The maximum number of unanswered chunks of one transfer: enough to hide a round trip, few enough that appends do not
-queue behind them."""
+"""The maximum number of unanswered chunks of one transfer. It is large enough to hide a round trip, and small enough
+that appends do not have to wait behind the chunks."""
 
 SILENCES_MAX = 20
-"""How often the chunks of a transfer are sent again without any answer, before the transfer is given up. After the loss
-of a peer's connection, the file is kept for the same time."""
+"""If the chunks of a transfer were sent again so many times without any answer, the transfer is given up. The file of a
+transfer is kept for the same time after its connection was lost."""
 
 
 @dataclass(slots=True)
 class _OutgoingTransfer:
     transfer_id: int
     info: SnapshotInfo
-    deadline: int  # Monotonic ns: chunks without an answer by then are sent again.
+    deadline: int  # Monotonic ns: the time at which unanswered chunks are sent again.
     acked: int = 0  # The receiver has the bytes before this offset.
     sent: int = 0
-    rewound_at: int = -1  # The offset of the last gap that was sent again: further answers with it are ignored.
+    # The offset of the last gap from which chunks were sent again. Further answers with this offset are ignored.
+    rewound_at: int = -1
     silences: int = 0
     is_answered: bool = False
-    kept_until: int = 0  # Monotonic ns: until when an earlier, broken-off transfer keeps the file.
-    held: bool = False  # Wait for `deadline`, because the peer refused the last transfer (a full disk, perhaps).
+    kept_until: int = 0  # Monotonic ns: until then an earlier transfer, which lost its connection, keeps the file.
+    # True if the peer has refused the last transfer (its disk may be full). Nothing is sent before `deadline`.
+    held: bool = False
 
 
 class SnapshotSender:
-    """Sends at most one snapshot to each peer; all transfers belong to one term of leadership."""
+    """Sends at most one snapshot at a time to each peer. All transfers belong to one term of leadership."""
 
     def __init__(self, snapshots: SnapshotStore, config: RaftConfig, random: Random) -> None:
         self._snapshots = snapshots
@@ -55,19 +58,19 @@ class SnapshotSender:
         # Peer id → (file, time in monotonic ns until which to keep it).
         self._broken_off: dict[str, tuple[SnapshotInfo, int]] = {}
         self._refused_by: set[str] = set()
-        self._ids: dict[str, int] = {}  # By file name, so that a peer that reconnects can resume.
+        self._ids: dict[str, int] = {}  # File name → transfer id. A peer that reconnects can resume the same file.
 
     def __len__(self) -> int:
         return len(self._transfers)
 
     @property
     def next_deadline(self) -> int | None:
-        """When `tick` has something to do (monotonic ns)."""
+        """The time (monotonic ns) at which `tick` has something to do; None if there is none."""
         return min((transfer.deadline for transfer in self._transfers.values()), default=None)
 
     @property
     def next_chunk_at(self) -> int | None:
-        """When the rate allows the next chunk (monotonic ns); None if no window is open."""
+        """The time (monotonic ns) from which the rate allows the next chunk; None if no window has room for one."""
         return self._rate.due_at if any(map(self._may_send, self._transfers.values())) else None
 
     def names_in_use(self, now: int) -> frozenset[str]:
@@ -76,9 +79,10 @@ class SnapshotSender:
         return frozenset(broken_off.union(transfer.info.name for transfer in self._transfers.values()))
 
     def start(self, peer_id: str, now: int, log_first_index: int) -> None:
-        """Begin to send the newest snapshot to `peer_id`, unless a transfer to it is under way.
+        """Begin to send the newest snapshot to `peer_id`, unless a transfer to this peer is under way.
 
-        After a broken connection the same snapshot is sent again, if the log still has the entries right after it.
+        If an earlier transfer to the peer lost its connection, send the same snapshot as before, provided that its file
+        is still kept and the log still has the entries right after it.
         """
         if peer_id in self._transfers:
             return
@@ -92,7 +96,7 @@ class SnapshotSender:
         self._refused_by.discard(peer_id)
 
     def progress(self, peer_id: str, message: InstallSnapshotProgress, now: int) -> bool:
-        """Take the receiver's answer. False if the receiver cannot take this transfer, which is then over."""
+        """Take the receiver's answer. Return False if the receiver cannot take this transfer, which then ends."""
         transfer = self._transfers.get(peer_id)
         if transfer is None or message.transfer_id != transfer.transfer_id:
             return True  # The answer belongs to a transfer that is over.
@@ -111,17 +115,20 @@ class SnapshotSender:
         return True
 
     def is_installed(self, peer_id: str, match_index: int) -> bool:
-        """True if the peer, whose log matches up to `match_index`, has the snapshot that is being sent to it."""
+        """True if `match_index` shows that the peer has installed the snapshot that is being sent to it."""
         transfer = self._transfers.get(peer_id)
         return transfer is not None and match_index >= transfer.info.header.index
 
     def cancel(self, peer_id: str) -> bool:
-        """End the transfer to this peer; False if there was none."""
+        """End the transfer to this peer. Return False if there was none."""
         return self._transfers.pop(peer_id, None) is not None
 
     def break_off(self, peer_id: str, now: int) -> bool:
-        """Cancel the transfer after the loss of its connection, but keep the file for a while after the peer's last
-        answer."""
+        """End the transfer because its connection was lost, but keep the file for a while. Return False if there was
+        none.
+
+        A transfer that got no answer does not extend the time for which an earlier one keeps the file.
+        """
         transfer = self._transfers.pop(peer_id, None)
         if transfer is not None:
             was_heard = transfer.is_answered or not transfer.kept_until
@@ -130,24 +137,25 @@ class SnapshotSender:
         return transfer is not None
 
     def cancel_all(self) -> None:
-        """End all transfers: this node no longer leads."""
+        """End all transfers, because this node has begun or ceased to lead."""
         self._transfers.clear()
         self._broken_off.clear()
         self._refused_by.clear()
         self._ids.clear()
 
     def tick(self, now: int) -> list[str]:
-        """Repeat chunks that were not answered in time; return the peers whose transfer was given up."""
+        """Send chunks again that were not answered in time. Return the peers whose transfer was given up."""
         given_up = []
         for peer_id, transfer in list(self._transfers.items()):
             if transfer.deadline > now:
                 continue
             transfer.deadline = now + self._resend_ns
             if transfer.acked == transfer.sent < transfer.info.size_bytes and not transfer.held:
-                continue  # Nothing is in flight: this transfer only waits for its turn.
+                continue  # No chunk is in flight: this transfer only waits for the rate limit.
             transfer.held = False
             transfer.silences += 1
-            # If the receiver has all bytes and is installing them, the last chunk is repeated to get an answer.
+            # If the receiver has all bytes and is installing the snapshot, the last chunk is sent again to get an
+            # answer.
             transfer.sent = min(transfer.acked, max(0, transfer.info.size_bytes - self._chunk_bytes))
             transfer.rewound_at = -1
             if transfer.silences > SILENCES_MAX:
@@ -156,7 +164,7 @@ class SnapshotSender:
         return given_up
 
     def chunks(self, term: int, now: int) -> Iterator[tuple[str, InstallSnapshot]]:
-        """The chunks that the windows and the rate limit allow now, for the peers in turn."""
+        """The chunks that the windows and the rate limit allow now. Peers take turns."""
         for peer_id, transfer in list(self._transfers.items()):
             while self._rate.is_due(now) and self._may_send(transfer):
                 self._transfers[peer_id] = self._transfers.pop(peer_id)
@@ -167,8 +175,8 @@ class SnapshotSender:
                 yield peer_id, message
 
     def _take_newest(self, transfer: _OutgoingTransfer) -> None:
-        """Switch to the newest file, as long as nothing has arrived: after an older file the peer might need a newer
-        one, too."""
+        """Switch to the newest file, because the peer has nothing of the present one yet. After an older file the peer
+        might need a newer one as well."""
         transfer.info = self._snapshots.latest()
         transfer.transfer_id = self._id_of(transfer.info)
 

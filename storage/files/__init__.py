@@ -1,5 +1,5 @@
 """File operations: the interface, its implementation on a thread, and the deletion of large files.
 
-The code here knows operations on files, but nothing of the content of files. Formats belong to `wal`, `snapshots` and
-`folder`.
+This package does not know what files contain. The formats are in `storage.wal`, `storage.snapshots` and
+`storage.folder`.
 """

@@ -1,4 +1,4 @@
-"""File operations on a real folder: writes of many buffers, short writes, syncs that reach the disk, cached files."""
+"""File operations on a real folder. Files stay open between operations, and interrupted writes are continued."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ from storage.files.interface import (
     Write,
 )
 
-BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS: `writev` fails with more buffers.
-# The maximum for reads, and again for writes: the last segment, a snapshot being written, files for slow peers.
+BUFFERS_MAX = 1024  # IOV_MAX of Linux and macOS. With more buffers `writev` fails.
+# How many files are kept open for reads, and how many for writes. These are the last segment, a snapshot that is being
+# written, and files that slow peers need.
 OPEN_FILES_MAX = 32
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 """The modes of new folders and files: only the member's own user may read keys and values. Existing files keep their
 modes."""
 
 SPARE_DESCRIPTORS = 2
-"""How many descriptors are reserved for reads. A write without a descriptor waits, but a read without a descriptor ends
-the member."""
+"""How many file descriptors are reserved for reads. A write that gets no descriptor waits, but a read that gets none
+ends the member."""
 
 NO_FILES_LEFT = "too many files are open on this machine"
 
@@ -56,7 +57,7 @@ Opened = TypeVar("Opened")
 
 
 class Disk:
-    """A folder and its open files. Operations come from one thread at a time; reads may come from any thread, also
+    """A folder and its open files. Operations come from one thread at a time. Reads may come from any thread, even
     while operations run."""
 
     def __init__(self, folder: Path) -> None:
@@ -66,10 +67,10 @@ class Disk:
         self._read = _OpenFiles(os.O_RDONLY, spares=SPARE_DESCRIPTORS)
 
     def carry_out(self, operations: Sequence[Operation]) -> OSError | None:
-        """Carry out the operations in order, up to the first that fails; return its error.
+        """Carry out the operations in order. Stop at the first one that fails, and return its error.
 
-        A bug of this program counts as an error of the disk, because the caller must know that the operations were not
-        carried out.
+        If a bug in this program causes another exception, an OSError is returned for it, because the caller must know
+        that the operations were not carried out.
         """
         try:
             if len(operations) == 2 and type(operations[0]) is Write and type(operations[1]) is SyncFile:
@@ -86,7 +87,7 @@ class Disk:
         return None
 
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """Bytes from `offset`, shorter only at the end of the file."""
+        """Read `length` bytes from `offset`, or fewer at the end of the file."""
         with self._read.in_use:
             try:
                 descriptor = self._read.of(self._full(path))
@@ -95,13 +96,13 @@ class Disk:
             return read_all(partial(os.pread, descriptor), length, offset)
 
     def size_bytes(self, path: str) -> int:
-        """The size of a file. Raises OSError, also if the name belongs to something other than a regular file."""
+        """The size of a file. Raises OSError, for example if the path is not that of a regular file."""
         found = (self.folder / path).stat()
         check_is_file(found.st_mode, self._prefix + path)
         return found.st_size
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; empty if there is no such folder."""
+        """The sorted names in a folder. The list is empty if the folder does not exist."""
         try:
             with self._read.in_use:
                 return sorted(self._read.sparing(partial(os.listdir, self.folder / folder)))
@@ -111,15 +112,15 @@ class Disk:
             raise with_limit(error) from None
 
     def close(self) -> None:
-        """Close all files. No operation or read may be under way."""
+        """Close all files. No operation and no read may be under way."""
         self._written.close()
         self._read.close()
 
     def _append(self, write: Write, sync: SyncFile) -> None:
-        """Write and sync, the usual pair of operations, with one lookup of the file. With two lookups, the lookups took
-        half of the CPU time that this program itself spends here.
+        """Write and sync, the usual pair of operations, with one look-up of the file's descriptor. Two look-ups took
+        half of the CPU time that is spent here outside system calls.
 
-        A single call with RWF_DSYNC takes as long as both calls, and the same CPU time.
+        A single system call with RWF_DSYNC would not be faster, and would not save CPU time.
         """
         with self._written.in_use:
             path, buffers = write.path, write.buffers
@@ -151,7 +152,8 @@ class Disk:
                 self._forget(path)
                 (self.folder / path).unlink(missing_ok=True)
             case MakeFolder(path):
-                for each in reversed([Path(path), *Path(path).parents]):  # `parents=True` would ignore FOLDER_MODE.
+                # `mkdir(parents=True)` would not apply FOLDER_MODE to the parents.
+                for each in reversed([Path(path), *Path(path).parents]):
                     (self.folder / each).mkdir(FOLDER_MODE, exist_ok=True)
 
     def _full(self, path: str) -> str:
@@ -163,20 +165,20 @@ class Disk:
 
 
 class _OpenFiles:
-    """Open descriptors by path; at the bound, the least recently used one is closed. A descriptor in use is never
-    closed."""
+    """The descriptors of open files, by path. If there are too many, the least recently used one is closed, but never
+    one in use."""
 
     def __init__(self, flags: int, spares: int = 0) -> None:
-        """`spares`: how many descriptors are kept open in reserve, to be closed when the system has none left."""
+        """`spares`: how many descriptors are kept open in reserve. They are closed when the system has none left."""
         self._flags = flags
         self._spares_max = spares
         self._spares: list[int] = []
         self._descriptors: OrderedDict[str, int] = OrderedDict()
-        self._last_path, self._last = "", -1  # The path of the file used last; "" if it is closed.
+        self._last_path, self._last = "", -1  # The file used last, and its descriptor. The path is "" if it is closed.
         self.in_use = threading.Lock()
 
     def of(self, path: str) -> int:
-        """The descriptor of an existing file, valid while the caller holds `in_use`."""
+        """The descriptor of an existing file. It is valid while the caller holds `in_use`."""
         assert self.in_use.locked(), path
         if path == self._last_path:
             return self._last
@@ -190,10 +192,10 @@ class _OpenFiles:
         return descriptor
 
     def sparing(self, opening: Callable[[], Opened]) -> Opened:
-        """Return the result of `opening`. If too many files are open, first close a spare descriptor, or the least
-        recently used one.
+        """Return the result of `opening`. If too many files are open, close a spare descriptor, or else the least
+        recently used one, and call `opening` again.
 
-        The caller holds `in_use`. If another thread takes the closed descriptor first, the next one is closed.
+        The caller must hold `in_use`. If another thread takes the freed descriptor first, the next one is closed.
         """
         while True:
             try:
@@ -221,7 +223,7 @@ class _OpenFiles:
         return True
 
     def forget(self, path: str) -> None:
-        """Close the file, if it is open, because its name will mean another file."""
+        """Close the file if it is open, because its name will soon belong to another file or to none."""
         with self.in_use:
             self._last_path = ""
             descriptor = self._descriptors.pop(path, None)
@@ -239,9 +241,9 @@ class _OpenFiles:
 
 
 def read_all(read_at: Callable[[int, int], bytes], length: int, offset: int) -> bytes:
-    """Read `length` bytes from `offset`, in as many calls as the system needs; fewer only at the end of the file.
+    """Read `length` bytes from `offset`, or fewer at the end of the file, in as many system calls as needed.
 
-    `read_at(length, offset)` is `os.pread` of a file: it returns nothing only at the end.
+    `read_at(length, offset)` is `os.pread` of a file, which returns no bytes only at the end of the file.
     """
     parts: list[bytes] = []
     while length > 0 and (part := read_at(length, offset)):
@@ -257,7 +259,7 @@ def write_all(
     offset: int,
     write_at: Callable[[int, Sequence[bytes | memoryview], int], int] | None = None,
 ) -> None:
-    """Write all buffers at `offset`, in as many calls as the system needs. `write_at` defaults to `os.pwritev`."""
+    """Write all buffers at `offset`, in as many system calls as needed. `write_at` defaults to `os.pwritev`."""
     write_at = write_at or _write_at
     pending: list[bytes | memoryview] = [buffer for buffer in buffers if buffer]
     start = 0
@@ -272,7 +274,7 @@ def write_all(
 
 
 def sync_data(descriptor: int) -> None:
-    """Make a file's bytes and size durable. If the system has a call that also flushes the drive's cache, use it."""
+    """Make a file's bytes and size durable. If the system has a special call that flushes the drive's cache, use it."""
     if _FULL_SYNC is not None:
         fcntl.fcntl(descriptor, _FULL_SYNC)
     elif _HAS_FDATASYNC:
@@ -282,14 +284,15 @@ def sync_data(descriptor: int) -> None:
 
 
 def open_file(path: str | Path, flags: int) -> int:
-    """Open a regular file, or a symbolic link to one; return the descriptor. It never blocks on a fifo or a device.
+    """Open a regular file, or a symbolic link to one. Return the descriptor.
 
-    If it is not a regular file, raises OSError (EISDIR for a folder, else ENXIO), whose message names the kind.
+    For anything else this raises OSError (EISDIR for a folder, ENXIO otherwise), whose message names the kind of file.
+    It never blocks on a fifo or a device.
     """
     try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)  # Does not block on a fifo.
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
     except OSError as error:
-        # Here it is a socket, a missing device, or a folder opened for writing.
+        # These errors mean a socket, a missing device, or a folder opened for writing.
         if error.errno in (errno.ENXIO, errno.EISDIR):
             check_is_file(Path(path).stat().st_mode, path)
         raise
@@ -302,7 +305,7 @@ def open_file(path: str | Path, flags: int) -> int:
 
 
 def check_is_file(mode: int, path: str | Path) -> None:
-    """Unless `mode` is that of a regular file, raise OSError (EISDIR, ENXIO) with `path` and the kind of file."""
+    """Raise OSError (EISDIR or ENXIO), with `path` and the kind of file, unless `mode` is that of a regular file."""
     if not stat.S_ISREG(mode):
         what = _KINDS.get(stat.S_IFMT(mode), "something else")
         number = errno.EISDIR if stat.S_ISDIR(mode) else errno.ENXIO
@@ -310,7 +313,7 @@ def check_is_file(mode: int, path: str | Path) -> None:
 
 
 def with_limit(error: OSError) -> OSError:
-    """Return the error; if too many files are open, replace it by one that states the limit."""
+    """Return the error. If it means that too many files are open, return a copy that states the limit."""
     if not is_short_of_descriptors(error):
         return error
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -1,12 +1,13 @@
-"""The interface of file operations that the log and the snapshots need, in submit/complete form.
+"""The interface of the file operations that the log and the snapshots need. Operations are submitted, and complete by a
+callback.
 
 `Files` is a small protocol for a folder, so that the same log runs on a real disk (`RealFiles`) and in the simulator.
-Paths are relative, with `/`. One submission is a list of operations, carried out in order; if one fails, the rest are
-not tried and `done(error)` is called. Submissions are carried out in the order in which they were made, one at a time.
-`done` is never called from inside `submit`.
+Paths are relative to this folder and use `/`. One submission is a list of operations, which are carried out in order.
+If an operation fails, the later ones are not tried. Submissions are carried out one at a time, in the order in which
+they were made. `done` is never called from inside `submit`.
 
-Durability: the bytes of a file are durable after `SyncFile`; the creation, renaming or deletion of its name is durable
-after `SyncFolder` of the folder that contains it. Before that, a crash may keep any part of a change, or none.
+Durability: the bytes of a file are durable after `SyncFile`. The creation, renaming or deletion of a file is durable
+after `SyncFolder` of the folder that contains the file. Before that, a crash may keep all, a part or none of a change.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ Done = Callable[[BaseException | None], None]
 
 @dataclass(frozen=True, slots=True)
 class MakeFolder:
-    """Create a folder and its parents; no error if it exists already."""
+    """Create a folder and its missing parents. It is no error if the folder exists already."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class CreateFile:
-    """Create an empty file; an error if the name is taken."""
+    """Create an empty file. It is an error if the name is taken."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Put `buffers`, one after the other, at byte `offset`."""
+    """Write `buffers`, one after the other, from byte `offset` on."""
 
     path: str
     offset: int
@@ -58,14 +59,14 @@ class SyncFile:
 
 @dataclass(frozen=True, slots=True)
 class SyncFolder:
-    """Make the names in a folder durable. The path "" is the top folder."""
+    """Make the names in a folder durable. The path "" means the folder of the `Files` itself."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rename:
-    """Give a file another name. A file that has that name already is replaced."""
+    """Give a file another name. If another file already has that name, it is replaced."""
 
     old_path: str
     new_path: str
@@ -73,7 +74,7 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a file; no error if it does not exist."""
+    """Remove a file. It is no error if the file does not exist."""
 
     path: str
 
@@ -82,14 +83,14 @@ Operation = MakeFolder | CreateFile | Write | SetSize | SyncFile | SyncFolder | 
 
 
 class Files(Protocol):
-    """A folder. Reads are synchronous and show the effect of every operation whose `done` was called."""
+    """A folder. Reads are synchronous, and show the effect of every submission whose `done` was called."""
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
-        """Start `operations`; `done(None)` when all are carried out, `done(OSError)` at the first that failed."""
+        """Start `operations`. `done(None)` is called when all are carried out, `done(OSError)` when one has failed."""
         ...
 
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """Bytes from `offset`, shorter only at the end of the file. Raises FileNotFoundError, OSError."""
+        """Read `length` bytes from `offset`, or fewer at the end of the file. Raises FileNotFoundError, OSError."""
         ...
 
     def size_bytes(self, path: str) -> int:
@@ -97,5 +98,5 @@ class Files(Protocol):
         ...
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; empty if there is no such folder."""
+        """The sorted names in a folder. The list is empty if the folder does not exist."""
         ...

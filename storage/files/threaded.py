@@ -1,8 +1,8 @@
-"""`Files` on a real folder: `RealFiles`, with a thread of its own, for a running node; `InlineFiles` for start-up,
+"""`Files` on a real folder. `RealFiles` has its own thread and is for a running node; `InlineFiles` is for start-up,
 tools and tests.
 
-On a fast disk a node waits for a sync, instead of handling its completion in another turn of the loop.
-`SyncLatencyTracker` decides when a disk is fast enough.
+If the disk is fast, the node's thread blocks until a sync is done. Otherwise the completion of the sync is handled in
+another turn of the event loop. `SyncLatencyTracker` decides whether the disk is fast enough.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ from storage.files.interface import Done, Operation, SyncFile, Write
 from storage.layout import log_folder
 
 QUICK_NS_MAX = 1_000_000
-"""The node waits for a sync that takes less than this. A completion through the loop takes 100 to 300 µs, nearly all of
-it CPU time. Nothing else happens during the wait, so the wait must also be short in comparison with a heartbeat
-interval."""
+"""The node waits for syncs if they usually take less than this. The alternative, a completion through the event loop,
+takes 100 to 300 µs, nearly all of it CPU time. During the wait nothing else happens, so the wait must also be short in
+comparison with a heartbeat interval."""
 
 WAIT_NS_MAX = 5_000_000
-"""The longest wait, a tenth of the heartbeat interval: a disk may stall, and no heartbeat is sent during the wait. With
-a lower bound, the node would stop waiting for syncs that are late only because the cores are busy."""
+"""The longest wait, a tenth of the heartbeat interval. There must be a limit because a disk may stall, and no heartbeat
+is sent during the wait. With a lower limit, the node would stop waiting for syncs that are late only because the cores
+are busy."""
 
 STEPS = 32
-"""A wait longer than the estimate raises the estimate by 1/STEPS of itself; any other wait lowers it by 3/STEPS. So the
-estimate settles where a quarter of the waits are shorter than it."""
+"""A wait that is longer than the estimate raises the estimate by 1/STEPS of itself. Any other wait lowers it by
+3/STEPS. So the estimate settles where a quarter of the waits are shorter than it."""
 
 SKIPS = 256
-"""How many syncs complete through the loop before the node tries to wait again."""
+"""How many syncs complete through the event loop before the node tries to wait again."""
 
 
 class SyncLatencyTracker:
     """Estimates the first quartile of the node's waits for a sync. No wait is longer than WAIT_NS_MAX.
 
-    Syncs for which the node did not wait are ignored: their durations depend on the CPU more than on the disk.
+    A sync for which the node did not wait is ignored, because its duration depends more on the CPU than on the disk.
 
-    The estimate is a low quartile because of machines where many processes share few cores. There, most of a wait may
-    be for a free core, and a turn of the loop would wait for a core as well.
+    The estimate is a low quartile because of machines on which many processes share few cores. There most of a wait may
+    pass until a core is free, and a turn of the event loop would have to wait for a core as well.
 
-    While the estimate is above QUICK_NS_MAX, the node waits for one sync after every `SKIPS` others. A histogram would
-    not do, because it forgets nothing: the longer it ran, the later it would show that the disk has changed.
+    While the estimate is above QUICK_NS_MAX, the node waits for only one sync after every SKIPS others. A histogram
+    would not work, because it forgets nothing: the longer it runs, the later it shows that the disk has changed.
     """
 
     def __init__(self) -> None:
@@ -70,18 +71,18 @@ class SyncLatencyTracker:
 
 
 CLOSE_SECONDS_MAX = 2.0
-"""How long `close` waits for the thread. A disk may hang for any length of time."""
+"""How long `close` waits for the thread. There is a limit because a disk may hang for ever."""
 
 SHORT_BYTES_MAX = 32 * 1024
-"""The largest append (bytes) that the node waits for. Writing a larger append takes as long as its sync."""
+"""The largest append (bytes) for which the node waits. The write of a larger append takes as long as its sync."""
 
 
 class _Task:
     """Some operations and their callback `done`.
 
-    If the node waits for the task, the thread acquires the lock `end` when the operations are carried out, and the node
-    acquires it when it stops waiting. If the thread was first, the node calls `done`; otherwise the thread posts
-    `done`.
+    If the node waits for the task, the lock `end` decides whether the node or the thread handles the completion. The
+    thread tries to acquire it after it has carried out the operations; the node tries to acquire it when its time for
+    waiting is over. If the thread gets the lock, the node calls `done`. If the node gets it, the thread posts `done`.
     """
 
     __slots__ = ("done", "end", "error", "operations")
@@ -95,8 +96,8 @@ class _Task:
 class RealFiles:
     """A folder whose operations run in one dedicated thread, in the order of submission.
 
-    `post(callback)` is called from that thread and must arrange for `callback()` to run on the node's own thread; it
-    must not raise. The owner calls `close()`. An owner that has called `hold` calls `start` after each event; `start`
+    `post(callback)` is called from this thread. It must make `callback()` run on the node's own thread, and must not
+    raise. The owner must call `close()`. An owner that has called `hold` must call `start` after each event. `start`
     waits for the thread for at most `wait_ns_max`.
     """
 
@@ -107,23 +108,24 @@ class RealFiles:
         self._carry_out = self._disk.carry_out
         self._post = post
         self._is_closed = False
-        self._held: list[_Task] | None = None  # The tasks that wait for `start`; None before `hold`.
-        self._in_flight = 0  # Tasks that were handed to the thread and whose `done` was not called yet.
+        self._held: list[_Task] | None = None  # The tasks that wait for `start`; None until `hold` is called.
+        self._in_flight = 0  # How many tasks were given to the thread and have not had their `done` called yet.
         self._sync_latency = SyncLatencyTracker()
         self._wait_seconds_max = wait_ns_max / 1e9
         self._submissions: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._answered = threading.Lock()  # Released by the thread when it has done the task that the node waits for.
+        # The thread releases this lock after it has carried out the task for which the node waits.
+        self._answered = threading.Lock()
         self._answered.acquire()
         self._thread = threading.Thread(target=self._run, name=f"files of {folder}", daemon=True)
         self._thread.start()
 
     @property
     def folder(self) -> Path:
-        """The folder that all paths are relative to."""
+        """The folder to which all paths are relative."""
         return self._disk.folder
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
-        """Start `operations`; `done(None)` when all are carried out, `done(OSError)` at the first that failed."""
+        """Start `operations`. `done(None)` is called when all are carried out, `done(OSError)` when one has failed."""
         assert not self._is_closed, "closed"
         submission = _Task(operations, done)
         if self._held is None:
@@ -132,9 +134,9 @@ class RealFiles:
             self._held.append(submission)
 
     def measure_log_syncs(self, group_id: int, took: Callable[[int], None]) -> None:
-        """Call `took` with the duration (ns) of each further append to this group's log, its sync included.
+        """From now on, call `took` with the duration (ns) of each append to this group's log, including its sync.
 
-        `took` is called in the thread, and must not raise. Without this call nothing is measured, at no cost.
+        `took` is called in the I/O thread, and must not raise. Until this method is called, measuring costs nothing.
         """
         carry_out, clock, prefix = self._disk.carry_out, time.perf_counter_ns, f"{log_folder(group_id)}/"
 
@@ -149,18 +151,18 @@ class RealFiles:
         self._carry_out = measured
 
     def log_segments(self, group_id: int) -> int:
-        """How many segments this group's log has in its folder. Raises OSError."""
+        """The number of segments in the folder of this group's log. Raises OSError."""
         return sum(name.endswith(".wal") for name in self.names(log_folder(group_id)))
 
     def hold(self) -> None:
-        """From now on, submitted operations begin with the next `start`."""
+        """From now on, submitted operations begin only at the next `start`."""
         self._held = []
 
     def start(self) -> bool:
-        """Begin the operations submitted since the last `start`; True if their `done` was called already.
+        """Begin the operations submitted since the last `start`. Return True if their `done` was called already.
 
-        The node waits briefly for a short append to a fast disk, because a completion in another turn of the loop takes
-        more time than such a disk. Call this when no other work is left.
+        If a short append goes to a fast disk, this waits for it, because such a disk takes less time than another turn
+        of the event loop. So the caller should do all other work first.
         """
         if not self._held:
             return False
@@ -172,32 +174,32 @@ class RealFiles:
         return False
 
     def _wait_for(self, submission: _Task) -> bool:
-        """Hand the task to the thread and wait for it. If the task ends in time, call its `done` and return True;
-        otherwise the thread posts the completion.
+        """Hand the task to the thread and wait for it. If the task ends in time, call its `done` and return True.
+        Otherwise return False; the thread will post the completion.
 
-        The thread carries out the task, not the caller, because a disk may hang: then the node stops waiting and goes
-        on with its other work.
+        The thread carries out the task, and not the caller, because a disk may hang. In this case the node stops
+        waiting and continues with its other work.
         """
-        end = submission.end = threading.Lock()  # Set before the thread has the task.
+        end = submission.end = threading.Lock()  # This must be set before the thread gets the task.
         began = time.perf_counter_ns()
         self._submissions.put(submission)
         if not self._answered.acquire(timeout=self._wait_seconds_max):
-            if end.acquire(blocking=False):  # The thread will post the completion.
+            if end.acquire(blocking=False):  # So the thread will post the completion.
                 self._in_flight += 1
                 self._sync_latency.record(time.perf_counter_ns() - began)
                 return False
-            self._answered.acquire()  # The task ended at the last moment.
-        if submission.error is None:  # A failure is often immediate, which tells nothing of the disk's speed.
+            self._answered.acquire()  # The task has ended at the last moment.
+        if submission.error is None:  # A failure is often immediate, so its duration says nothing about the disk.
             self._sync_latency.record(time.perf_counter_ns() - began)
         submission.done(submission.error)
         assert self._held is not None
-        held, self._held = self._held, []  # `done` submitted these, and the next `start` may be far away.
+        held, self._held = self._held, []  # `done` has submitted these. The next `start` may come much later.
         for each in held:
             self._hand_over(each)
         return True
 
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """Bytes from `offset`, shorter only at the end of the file. Raises FileNotFoundError, OSError."""
+        """Read `length` bytes from `offset`, or fewer at the end of the file. Raises FileNotFoundError, OSError."""
         return self._disk.read(path, offset, length)
 
     def size_bytes(self, path: str) -> int:
@@ -205,14 +207,14 @@ class RealFiles:
         return self._disk.size_bytes(path)
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; empty if there is no such folder."""
+        """The sorted names in a folder. The list is empty if the folder does not exist."""
         return self._disk.names(folder)
 
     def close(self, *, wait_seconds_max: float = CLOSE_SECONDS_MAX) -> bool:
-        """Carry out all submitted operations, stop the thread, close the files. No `done` is called from now on.
+        """Carry out all submitted operations, stop the thread, and close the files. No `done` is called any more.
 
-        Return False if the disk hangs. The thread may still write later, so nobody else may use the folder until this
-        process has ended.
+        Return False if the disk hangs. The thread may write later in this case, so nobody else may use the folder until
+        this process has ended.
         """
         if not self._is_closed:
             self._is_closed = True
@@ -244,7 +246,8 @@ class RealFiles:
 
 
 def is_short(operations: Sequence[Operation]) -> bool:
-    """True for an append of at most SHORT_BYTES_MAX with its sync: nearly every submission of a log."""
+    """True for an append of at most SHORT_BYTES_MAX with its sync. Nearly all submissions of a log are of this
+    kind."""
     if len(operations) != 2 or type(operations[0]) is not Write or type(operations[1]) is not SyncFile:
         return False
     buffers = operations[0].buffers
@@ -252,7 +255,7 @@ def is_short(operations: Sequence[Operation]) -> bool:
 
 
 class InlineFiles:
-    """A folder whose operations run at once; their `done` is called by `run()`. It is used at start-up, by tools and by
+    """A folder whose operations run inside `submit`. `run()` calls their `done`. Used at start-up, by tools and by
     tests."""
 
     def __init__(self, folder: Path) -> None:
@@ -261,21 +264,21 @@ class InlineFiles:
 
     @property
     def folder(self) -> Path:
-        """The folder that all paths are relative to."""
+        """The folder to which all paths are relative."""
         return self._disk.folder
 
     def submit(self, operations: Sequence[Operation], done: Done) -> None:
-        """Carry out `operations` now; `run()` calls `done`."""
+        """Carry out `operations` now. `run()` calls `done`."""
         self._completions.append((done, self._disk.carry_out(operations)))
 
     def run(self) -> None:
-        """Call every outstanding `done`, and those of the operations that they submit."""
+        """Call `done` for all submissions so far, and for those that are made in these calls."""
         while self._completions:
             done, error = self._completions.popleft()
             done(error)
 
     def read(self, path: str, offset: int, length: int) -> bytes:
-        """Bytes from `offset`, shorter only at the end of the file. Raises FileNotFoundError, OSError."""
+        """Read `length` bytes from `offset`, or fewer at the end of the file. Raises FileNotFoundError, OSError."""
         return self._disk.read(path, offset, length)
 
     def size_bytes(self, path: str) -> int:
@@ -283,7 +286,7 @@ class InlineFiles:
         return self._disk.size_bytes(path)
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; empty if there is no such folder."""
+        """The sorted names in a folder. The list is empty if the folder does not exist."""
         return self._disk.names(folder)
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""A data folder as a whole: making one, opening it under its lock, its metadata, and inspecting it from outside."""
+"""A data folder as a whole: creating it, opening it under a lock, its metadata, and inspecting it without a lock."""

@@ -1,5 +1,5 @@
-"""The data folder of a node on a real disk. A folder is made once, explicitly. One process at a time locks it. The file
-`meta` in it names its owner.
+"""The data folder of a node on a real disk. A data folder is created once, by an explicit first start. At most one
+process at a time has it open, under a lock. The file `meta` in the folder names the member that owns it.
 
 See docs/reference/specification.md#15-data-folder.
 """
@@ -39,28 +39,30 @@ from storage.layout import INITIALIZING_NAME, LOCK_NAME
 logger = logging.getLogger("storage")
 
 DISK_ERRORS = frozenset({errno.EIO, errno.EUCLEAN})
-"""The system's errors for a failing disk, and for a damaged file system."""
+"""The system's errors for a failing disk and for a damaged file system."""
 
 _NO_FOLDER_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 """The errors of a file system that cannot lock a folder."""
 
 
 class DataFolder:
-    """A data folder that this process holds until `close()`."""
+    """A data folder that this process has locked. `close()` releases it."""
 
     def __init__(self, folder: Path, identity: Identity, lock: FolderLock, joins_as: Member | None = None) -> None:
-        """`joins_as`: this member with its first addresses, if it was made to join a running cluster; else None."""
+        """`joins_as`: this member with its first addresses, if it was created to join a running cluster; otherwise
+        None."""
         self.folder, self.identity, self.joins_as = folder, identity, joins_as
         self._lock: FolderLock | None = lock
         self._files: RealFiles | None = None
 
     def files(self, post: Callable[[Callable[[], None]], None]) -> RealFiles:
-        """The files of this folder, with an I/O thread of their own. Closed with the folder."""
+        """Open the files of this folder, with their own I/O thread. `close` closes them."""
         self._files = RealFiles(self.folder, post)
         return self._files
 
     def close(self) -> None:
-        """Close the files and release the lock. If the disk hangs, the lock stays: the thread may still write."""
+        """Close the files and release the lock. If the disk hangs, keep the lock, because the I/O thread may still
+        write."""
         if self._files is not None and not self._files.close():
             logger.error("%s: its disk hangs; it stays locked until this process ends", self.folder)
             return
@@ -79,10 +81,10 @@ def create_data_folder(
     position: LogPosition = BEGINNING,
     joins_as: Member | None = None,
 ) -> None:
-    """The explicit first start: durably make `folder`, created if necessary, the data folder of a new member.
+    """The explicit first start: make `folder` the data folder of a new member, durably. Create it if it is missing.
 
-    The arguments are those of `initialize`. Raises NotEmpty if the folder contains anything but the files of an
-    interrupted first start, FolderLocked, NotWritable, DiskFailing, OSError.
+    The arguments are those of `initialize`. Raises NotEmpty if the folder contains anything except the files of an
+    interrupted first start. Raises FolderLocked, NotWritable, DiskFailing, OSError.
     """
     _make(folder)
     _refuse_unless_new(folder)
@@ -90,7 +92,7 @@ def create_data_folder(
     files = InlineFiles(folder)
     outcome: list[BaseException | None] = []
     try:
-        _refuse_unless_new(folder)  # Another process may have initialised the folder meanwhile.
+        _refuse_unless_new(folder)  # Another process may have initialised the folder before this one locked it.
         initialize(
             files,
             identity=identity,
@@ -112,7 +114,7 @@ def create_data_folder(
 def open_data_folder(
     folder: Path, *, expect_cluster_id: bytes | None = None, expect_node_id: str | None = None
 ) -> DataFolder:
-    """Open and lock the folder of an existing member. This changes nothing but the process id in `LOCK`.
+    """Open and lock the folder of an existing member. This changes only the process id in `LOCK`.
 
     Raises NotInitialized, FolderLocked, NotWritable, DiskFailing, WrongCluster, WrongNode, NewerFormat, CorruptMeta.
     """
@@ -133,13 +135,14 @@ def open_data_folder(
 
 
 def holder_of(folder: Path) -> FolderLocked | None:
-    """The error that opening the folder would raise now; None if no process holds the folder. Changes nothing."""
+    """The error that `open_data_folder` would raise now because another process has the folder open, or None. Changes
+    nothing."""
     with contextlib.ExitStack() as opened:
         for path, flags in ((folder, os.O_DIRECTORY), (folder / LOCK_NAME, os.O_NONBLOCK)):
             with contextlib.suppress(OSError):
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
                 opened.callback(os.close, descriptor)
-                if not _try_lock(descriptor, fcntl.LOCK_SH):  # The lock is released at once.
+                if not _try_lock(descriptor, fcntl.LOCK_SH):  # If this takes the lock, it is released on return.
                     return FolderLocked(str(folder), _pid_of(folder))
     return None
 
@@ -163,8 +166,8 @@ def _pid_in(descriptor: int) -> int | None:
 
 
 def _refusal(folder: Path, error: OSError) -> StorageError:
-    """The error to report for `error`: DiskFailing for a broken disk, NotWritable for anything else, such as
-    permissions."""
+    """The error to report for `error`: DiskFailing for a broken disk, NotWritable for any other reason, such as missing
+    permission."""
     kind = DiskFailing if error.errno in DISK_ERRORS else NotWritable
     reason = error.strerror or str(error)
     if error.filename is not None and Path(error.filename) != folder:
@@ -173,7 +176,7 @@ def _refusal(folder: Path, error: OSError) -> StorageError:
 
 
 def _make(folder: Path) -> None:
-    """Make the folder and its parents, and make each new name durable."""
+    """Create the folder and its missing parents, and make each new name durable."""
     try:
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -185,7 +188,7 @@ def _make(folder: Path) -> None:
 
 
 def _warn_if_open_to_all(folder: Path) -> None:
-    """Warn if every user can access the folder. An existing folder keeps its mode, which may be intended."""
+    """Warn if every user can access the folder. The mode is not changed, because the operator may want it."""
     with contextlib.suppress(OSError):
         mode = stat.S_IMODE(folder.stat().st_mode)
         if mode & stat.S_IRWXO:
@@ -217,9 +220,9 @@ def _refuse_unless_new(folder: Path) -> None:
 
 
 def _refuse_unless_member(folder: Path) -> None:
-    """Raise NotInitialized if no member ever ran in the folder, CorruptMeta if a member's `meta` is missing.
+    """Raise NotInitialized if no member has ever run in the folder, and CorruptMeta if a member's `meta` is missing.
 
-    The two errors must not be confused: only a folder in which no member ever ran may be initialised.
+    These errors must not be confused: only a folder in which no member has ever run may be initialised.
     """
     try:
         if not folder.exists():
@@ -241,10 +244,11 @@ def _refuse_unless_member(folder: Path) -> None:
 
 
 def _lock(folder: Path) -> FolderLock:
-    """Take an exclusive lock, held while its descriptors are open, and write our process id for the next process.
+    """Take an exclusive lock, and write our process id to `LOCK`, for other processes that find the folder locked.
 
-    The folder itself is locked first, because that lock cannot be deleted while the folder exists. `LOCK` is locked as
-    well: older builds know only this lock, and on a network file system only it is visible to other hosts.
+    The lock lasts as long as its descriptors are open. The folder itself is locked first, because nobody can remove
+    that lock by deleting a file. `LOCK` is locked as well: older builds use only the lock on this file, and on a
+    network file system other hosts see only this one.
     """
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise NotWritable(str(folder), "permission denied")
@@ -267,21 +271,21 @@ def _lock(folder: Path) -> FolderLock:
 
 
 class FolderLock(NamedTuple):
-    """The descriptors that hold a folder: the lock lasts until both are closed."""
+    """The descriptors by which a folder is locked. The lock lasts until both are closed."""
 
     on_folder: int
     on_file: int
 
     def release(self) -> None:
-        """Release the folder, once."""
+        """Release the lock. Called at most once."""
         os.close(self.on_file)
         os.close(self.on_folder)
 
 
 def _try_lock(descriptor: int, how: int) -> bool:
-    """True if the lock was taken; False if another process has it. Raises OSError for anything else.
+    """Return True if the lock was taken, False if another process has it. Raises OSError for any other failure.
 
-    Some file systems cannot lock a folder. There only the lock on `LOCK` protects the folder, as with older builds.
+    Some file systems cannot lock a folder. There the result is True, and only the lock on `LOCK` protects the folder.
     """
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)

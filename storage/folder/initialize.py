@@ -1,6 +1,6 @@
-"""The explicit first start: an empty log, the initial configuration as a snapshot at index 0, `meta`.
+"""The explicit first start: it writes an empty log, the first snapshot and `meta`.
 
-`meta` is written last. Without `meta` the folder holds no member, and a first start may be tried again.
+`meta` is written last. As long as it is missing, the folder has no member, and the first start may be repeated.
 
 See docs/reference/specification.md#12-first-start.
 """
@@ -37,12 +37,13 @@ def initialize(
     done: Done,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> None:
-    """Make an empty folder the data folder of a new member; `done(NotEmpty)` if it is not empty.
+    """Make an empty folder the data folder of a new member. `done(NotEmpty)` is called if the folder is not empty.
 
-    `machine_header` and `machine_chunks` are the state machine's initial state, the same on all members. A member that
-    joins a cluster later (`joins_as`, with its own addresses) begins with a snapshot from a member of the cluster:
-    `position` and `configuration` are those of that snapshot. The log is empty, and the first open makes it begin at
-    that position.
+    The first snapshot has this `position` and `configuration`. An initial member begins with index 0 and the initial
+    configuration; `machine_header` and `machine_chunks` are the state machine's initial state, which must be the same
+    on all members. A member that joins the cluster later (`joins_as`, with its own addresses) begins with a snapshot
+    from a member of the cluster. Its log is empty, and the first open makes the log begin at the position of the
+    snapshot.
     """
     assert position.index >= 0, position
     assert position == BEGINNING or joins_as is not None, (position, identity)
@@ -70,7 +71,7 @@ def _begin(files: Files, group_id: int, is_again: bool) -> list[Operation]:
     folders = [log_folder(group_id), snapshot_folder(group_id)]
     operations: list[Operation] = [] if is_again else [CreateFile(INITIALIZING_NAME)]
     operations.append(SyncFolder(""))
-    for folder in folders:  # Files of an interrupted attempt, which no member has used.
+    for folder in folders:  # Delete the files of an interrupted attempt, which no member has used.
         operations.append(MakeFolder(folder))
         operations += [Delete(f"{folder}/{name}") for name in files.names(folder)]
     return [*operations, *(SyncFolder(folder) for folder in (*folders, f"groups/{group_id}", "groups", ""))]

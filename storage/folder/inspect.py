@@ -1,8 +1,9 @@
-"""Inspection of a data folder without changing it: what `python -m storage` prints and verifies.
+"""Inspection of a data folder without a change to it: what `python -m storage` prints and verifies.
 
-No lock is needed, even if a node is running: a segment only grows behind its last frame, and every other file is
-complete when it gets its name. A write in progress looks like a torn tail. Files that change while they are read (a
-segment or snapshot deleted, a node recovering) are read again; only problems that persist are damage.
+No lock is needed, even if a node is running there: a segment only grows after its last frame, and every other file is
+complete when it gets its name. A write that is under way looks like a torn tail. If there are problems, everything is
+read again, because a running node may have deleted or replaced a file in between. Only problems that persist are
+damage.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from storage.wal.frame import Frame
 from storage.wal.recovery import read_header, recover_log, segment_numbers
 from storage.wal.segment import SegmentHeader, scan_frames, segment_name
 
-LOOKS_MAX = 5  # At least one attempt is undisturbed: a running node deletes files only every few minutes.
+LOOKS_MAX = 5  # A running node deletes files only every few minutes, so at least one of these attempts is undisturbed.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentReport:
-    """One segment. `ignored_bytes`: the size of the end that never counted, which is a torn tail or was replaced by the
-    next segment.
+    """One segment. `ignored_bytes`: the size of what follows the last valid frame: a torn tail, or frames that the next
+    segment replaces.
 
-    Preallocated zeroes count only in `size_bytes`.
+    Preallocated zeroes are included in `size_bytes` only.
     """
 
     name: str
@@ -41,7 +42,7 @@ class SegmentReport:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Everything that could be read from the folder; `problems` lists the damage."""
+    """Everything that could be read from the folder. `problems` lists the damage."""
 
     identity: Identity
     pins: dict[str, bytes] = field(default_factory=dict)
@@ -57,7 +58,8 @@ class Report:
 
 
 def inspect(files: Files) -> Report:
-    """Read and verify everything. Raises CorruptMeta if the owner of the folder is unknown, NewerFormat, OSError."""
+    """Read and verify everything. Raises CorruptMeta if the owner of the folder cannot be read. Raises NewerFormat,
+    OSError."""
     for _ in range(LOOKS_MAX - 1):
         try:
             report = _look(files)
@@ -65,7 +67,7 @@ def inspect(files: Files) -> Report:
             continue
         if not report.problems:
             return report
-    return _look(files)  # The problems have persisted: they are damage.
+    return _look(files)  # If there are problems now, they have persisted, so they are damage.
 
 
 def _look(files: Files) -> Report:

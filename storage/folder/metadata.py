@@ -1,7 +1,8 @@
-"""The metadata of a data folder: `meta`, the owner's identity, and `pins`, the accepted peer incarnations.
+"""The metadata of a data folder: `meta`, the owner's identity, and `pins`, the accepted incarnations of peers.
 
-Both are checked files, small and always replaced as a whole: 8 bytes magic, u32 format version, u32 length, one
-canonical CBOR map, u32 CRC32C over all before it. Big-endian.
+Both are checked files: small files with a checksum, which are always replaced as a whole. Their content is 8 bytes of
+magic, the u32 format version, the u32 length of the map, one canonical CBOR map, and a u32 CRC32C over everything
+before it. Numbers are big-endian.
 
 See docs/reference/specification.md#15-data-folder.
 """
@@ -26,14 +27,14 @@ _CHECKSUM = struct.Struct(">I")
 
 
 def encode_checked_file(magic: bytes, fields: dict[str, Any]) -> bytes:
-    """The bytes of a checked file with this magic."""
+    """The bytes of a checked file with this magic and this map."""
     body = cbor2.dumps(fields, canonical=True)
     raw = _HEAD.pack(magic, FORMAT_VERSION, len(body)) + body
     return raw + _CHECKSUM.pack(google_crc32c.value(raw))
 
 
 def decode_checked_file(path: str, data: bytes, magic: bytes) -> dict[str, Any]:
-    """Read what `encode_checked_file` wrote. Raises CorruptMeta, NewerFormat."""
+    """Return the map in a checked file. Raises CorruptMeta, NewerFormat."""
     if len(data) < _HEAD.size + _CHECKSUM.size:
         raise CorruptMeta(path, f"{len(data)} bytes are too few")
     found_magic, version, length = _HEAD.unpack_from(data)
@@ -55,7 +56,8 @@ def decode_checked_file(path: str, data: bytes, magic: bytes) -> dict[str, Any]:
 
 
 def replace_operations(path: str, data: bytes) -> list[Operation]:
-    """Replace a top-level file: write a temporary one, sync it, rename it, sync the folder.
+    """The operations that replace a file in the top folder: write a temporary file, sync it, rename it, sync the
+    folder.
 
     A crash leaves either the old file or the new one.
     """
@@ -78,7 +80,7 @@ _SMALL_FILE_BYTES_MAX = 1024 * 1024
 
 
 def encode_meta(identity: Identity, joins_as: Member | None = None) -> bytes:
-    """The bytes of `meta`. `joins_as`: a joining member with its addresses, which no configuration contains yet."""
+    """The bytes of `meta`. `joins_as`: a joining member with its addresses, because no configuration has them yet."""
     fields = _owner(identity) | {"incarnation_id": identity.incarnation_id}
     if joins_as is not None:
         fields["joins_as"] = [joins_as.peer_address, joins_as.client_address]
@@ -91,7 +93,8 @@ def encode_pins(identity: Identity, pins: Mapping[str, bytes]) -> bytes:
 
 
 def read_identity(files: Files) -> Identity:
-    """The identity of the folder's member. Raises CorruptMeta (also if there is no `meta`), NewerFormat."""
+    """The identity of the member that owns the folder. Raises NewerFormat, and CorruptMeta if `meta` is damaged or
+    missing."""
     fields = _read(files, META_PATH, META_MAGIC)
     names = ("cluster_id", "group_id", "node_id", "incarnation_id")
     found: tuple[Any, ...] = tuple(fields.get(name) for name in names)
@@ -103,7 +106,7 @@ def read_identity(files: Files) -> Identity:
 
 
 def read_joins_as(files: Files) -> Member | None:
-    """This member with its first addresses, if it was made to join a running cluster; None otherwise.
+    """This member with its first addresses, if it was created to join a running cluster; otherwise None.
 
     Raises the same errors as `read_identity`.
     """
@@ -121,10 +124,10 @@ def read_joins_as(files: Files) -> Member | None:
 
 
 class PinFile:
-    """The incarnation of each peer that this node has accepted. Implements `raft.PinStore`."""
+    """The file `pins`, which has the accepted incarnation of each peer. Implements `raft.PinStore`."""
 
     def __init__(self, files: Files, identity: Identity, ballast: Ballast | None = None) -> None:
-        """Read the file; a reader needs no `ballast`. Raises CorruptMeta, NewerFormat."""
+        """Read the file. `ballast` is needed only for `pin`. Raises CorruptMeta, NewerFormat."""
         self._ballast, self._identity = ballast, identity
         fields = _read(files, PINS_PATH, PINS_MAGIC)
         pins = fields.get("pins")
@@ -140,14 +143,14 @@ class PinFile:
         return self._durable
 
     def pin(self, peer_id: str, incarnation_id: bytes, done: Done) -> None:
-        """Make a pin durable. The new pin replaces an older pin of this peer: the caller knows which incarnation is
+        """Make a pin durable. It replaces an older pin of the same peer, because the caller knows which incarnation is
         valid."""
         self._accepted[peer_id] = incarnation_id
         pins: dict[str, bytes] = {}
 
         def operations() -> list[Operation]:
             nonlocal pins
-            pins = dict(self._accepted)  # Every pin accepted so far, durable or not; each new file has them all.
+            pins = dict(self._accepted)  # Each new file contains all pins accepted so far, durable or not.
             return replace_operations(PINS_PATH, encode_pins(self._identity, pins))
 
         def written(error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""Opening a member's storage: recovery. The storage is handed out once all of it is durable.
+"""Opening a member's storage: recovery. The storage is handed out only once all of it is durable.
 
 See docs/reference/specification.md#35-recovery.
 """
@@ -25,11 +25,11 @@ from storage.wal.wal import Wal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedStorage:
-    """The storage that a node starts from.
+    """The storage with which a node starts.
 
-    `warnings`: damaged snapshots, which an older snapshot replaces. `torn_bytes`: how many bytes were cut off the end
-    of the log. They belong to a write that was under way when the last process ended, and no promise depended on that
-    write.
+    `warnings`: damaged snapshots, in place of which an older one is used. `torn_bytes`: how many bytes were cut off the
+    end of the log. They belong to a write that was under way when the last process ended, so no vote or acknowledgement
+    depended on them.
     """
 
     log: Wal
@@ -48,12 +48,12 @@ def open_storage(
     done: Callable[[OpenedStorage | BaseException], None],
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> None:
-    """Recover one member's storage. Reads are synchronous, writes are submitted; `done` receives the storage, or a
-    StorageError or OSError.
+    """Recover one member's storage. Reads are synchronous; writes are submitted. `done` receives the storage, or else a
+    StorageError or an OSError.
 
-    Frames above the highest proven batch are copied into a new segment and cut off the old one. A log that ends before
-    the newest valid snapshot, or has another term at the snapshot's index, is dropped: a reset is written. Recovery can
-    be interrupted at any point and done again.
+    Frames above the highest proven batch are copied into a new segment, and cut off the old one. If the log ends before
+    the newest valid snapshot, or has another term at its index, the log is dropped: a reset is written. Recovery can be
+    interrupted at any point and repeated.
 
     See docs/reference/specification.md#35-recovery and docs/reference/specification.md#55-choice-at-start.
     """
@@ -78,9 +78,9 @@ class _Opening:
         self._snapshot_folder = snapshot_folder(identity.group_id)
 
     def read(self) -> None:
-        """Read everything before a byte is written, so that damage is reported before anything has changed."""
+        """Read everything. Nothing is written before this has succeeded, so damage is reported before any change."""
         _check_identity(read_identity(self._files), self._identity)
-        self._ballast.is_present()  # Raises OSError if the ballast's name belongs to something that is no file.
+        self._ballast.is_present()  # Raises OSError if something other than a file has the ballast's name.
         self._pins = PinFile(self._files, self._identity, self._ballast)
         recovered = recover_log(self._files, self._log_folder, self._identity)
         self._old_segment = recovered.segments[-1]
@@ -103,8 +103,8 @@ class _Opening:
         self._agree_with_snapshot()
 
     def write(self, done: Callable[[OpenedStorage | BaseException], None]) -> None:
-        """Delete leftovers and make all names durable first, because the later steps rely on these names. Then write
-        the new segment, then cut the old one, then make the ballast."""
+        """Write what recovery changes, in this order: delete leftover files and make all names durable, because the
+        later steps rely on these names; write the new segment; cut the old segment; make the ballast."""
 
         def names_durable(error: BaseException | None) -> None:
             if error is not None:
@@ -124,7 +124,7 @@ class _Opening:
         self._files.submit(self._tidy_operations(), names_durable)
 
     def _take_unproven(self, recovered: Recovered) -> int:
-        """Append, as new writes, the frames that may exist only in the page cache; return their highest commit hint."""
+        """Append the frames that may exist only in the page cache as new writes. Return the highest commit hint."""
         hint = recovered.state.hard_state.commit_index
         for write in recovered.unproven:
             problem = self._wal.take(write)
@@ -134,12 +134,12 @@ class _Opening:
         return hint
 
     def _agree_with_snapshot(self) -> None:
-        """Complete an install that was interrupted between the snapshot and the reset.
+        """Complete the installation of a snapshot that a crash interrupted after the snapshot file was durable.
 
         See docs/reference/specification.md#55-choice-at-start.
         """
         header = self._snapshots.latest().header
-        if header.term > self._wal.hard_state.term:  # A node's term is never below that of its snapshot.
+        if header.term > self._wal.hard_state.term:  # A node's term must not be below that of its snapshot.
             self._wal.append(LogWrite(sequence=0, hard_state=HardState(term=header.term)))
         if not self._wal.continues(LogPosition(header.index, header.term)):
             self._wal.append(LogWrite(sequence=0, reset=LogPosition(header.index, header.term)))

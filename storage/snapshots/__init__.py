@@ -1,4 +1,4 @@
 """Snapshots on disk: their format, the writers that build or receive one, and the store that keeps them.
 
-The *meaning* of a snapshot belongs to the state machine, whose chunks are just bytes here.
+Only the state machine knows what its chunks *mean*; here they are just bytes.
 """

@@ -6,7 +6,7 @@ All numbers are big-endian:
     per chunk:  u32 length ≥ 1, u32 checksum, the state machine's bytes
     trailer:    u32 zero, u32 checksum, u64 number of chunks, u64 bytes in all chunks; the file ends here
 
-A checksum is CRC32C over (the previous checksum, the u32 length, the bytes), so that chunks in a wrong order, or from
+A checksum is CRC32C over (the previous checksum, the u32 length, the bytes). So chunks in a wrong order, or from
 another snapshot, are detected. The header is one canonical CBOR map: `cluster_id`, `group_id`, `index`, `term`,
 `feature_level`, `configuration` (bytes), `machine` (the state machine's own map).
 
@@ -36,7 +36,7 @@ FORMAT_VERSION = 1
 FEATURE_LEVEL = 1
 MAGIC = b"HWM-SNP\n"
 HEADER_BYTES_MAX = 1024 * 1024  # Enough for a few numbers and nine members.
-CHUNK_BYTES_MAX = 16 * 1024 * 1024  # A reader holds a whole chunk in memory; the largest value has 1 MiB.
+CHUNK_BYTES_MAX = 16 * 1024 * 1024  # Bounded, because a reader keeps a whole chunk in memory.
 
 PREAMBLE = struct.Struct(">8sII")
 CHUNK_HEAD = struct.Struct(">II")
@@ -45,7 +45,7 @@ CHECKSUM = struct.Struct(">I")
 
 
 def encode_header(header: SnapshotHeader, identity: Identity) -> bytes:
-    """The start of a snapshot file, up to its first chunk."""
+    """The start of a snapshot file, before its first chunk."""
     fields = {
         "cluster_id": identity.cluster_id,
         "group_id": identity.group_id,
@@ -62,14 +62,14 @@ def encode_header(header: SnapshotHeader, identity: Identity) -> bytes:
 
 
 def encode_chunk(chunk: bytes, previous_checksum: int) -> tuple[bytes, int]:
-    """The 8 bytes that precede a chunk, and the chunk's checksum."""
+    """Return the 8 bytes that precede a chunk in the file, and the chunk's checksum."""
     assert 1 <= len(chunk) <= CHUNK_BYTES_MAX, len(chunk)
     checksum = chain_checksum(previous_checksum, len(chunk), chunk)
     return CHUNK_HEAD.pack(len(chunk), checksum), checksum
 
 
 def encode_trailer(chunks: int, total_bytes: int, previous_checksum: int) -> bytes:
-    """The end of a snapshot file."""
+    """The end of a snapshot file, after its last chunk."""
     totals = TOTALS.pack(chunks, total_bytes)
     return CHUNK_HEAD.pack(0, chain_checksum(previous_checksum, 0, totals)) + totals
 
@@ -86,15 +86,15 @@ def _is_count(item: object) -> bool:
 class SnapshotParser:
     """Takes the bytes of a snapshot file in pieces of any size, and returns its verified chunks.
 
-    `identity`: the cluster and group that the file must belong to; None for any. `owner`: the file's own (cluster_id,
-    group_id), once its header was read. Raises CorruptSnapshot, NewerFormat. It holds at most one chunk in memory
-    besides the bytes of the last `feed`.
+    `identity`: the cluster and group to which the file must belong; None if any are accepted. `owner`: the (cluster_id,
+    group_id) that the file states, once its header has been read. All methods may raise CorruptSnapshot or NewerFormat.
+    In addition to the bytes of the last `feed`, the parser keeps at most one chunk in memory.
     """
 
     def __init__(self, path: str, identity: Identity | None) -> None:
         self._path, self._identity = path, identity
         self._buffer = bytearray()
-        self._offset = 0  # The position of the buffer's first byte in the file.
+        self._offset = 0  # The offset in the file of the first byte in `_buffer`.
         self._checksum = 0
         self._chunks = self._chunk_bytes = 0
         self.header: SnapshotHeader | None = None
@@ -102,7 +102,7 @@ class SnapshotParser:
         self.is_complete = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take the next bytes of the file; return the chunks that they complete."""
+        """Take the next bytes of the file. Return the chunks that are now complete."""
         self._buffer += data
         chunks: list[bytes] = []
         if self.header is None and not self._take_header():
@@ -130,7 +130,7 @@ class SnapshotParser:
         return chunks
 
     def finish(self) -> SnapshotHeader:
-        """Return the header, after the whole file was fed. Raises CorruptSnapshot if the file ended early."""
+        """Return the header. Called after the last `feed`. Raises CorruptSnapshot if the file is not complete."""
         if self.header is None or not self.is_complete:
             self._offset += len(self._buffer)
             raise self._damaged("the file ends before its trailer")
@@ -161,7 +161,7 @@ class SnapshotParser:
             fields: dict[str, Any] = decode_item(body)
             owner = (fields["cluster_id"], fields["group_id"])
             level = fields["feature_level"]
-            # Checked first, because a newer level may change the other fields.
+            # The level is checked first, because a newer level may change the other fields.
             if type(level) is int and level > FEATURE_LEVEL:
                 raise NewerFormat(self._path, level, FEATURE_LEVEL, "feature level")
             header = SnapshotHeader(

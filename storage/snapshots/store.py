@@ -1,4 +1,5 @@
-"""The snapshot store of one node: files named by position, complete and durable once they have a name.
+"""The snapshot store of one node. A file is named by its position, and gets this name only once it is complete and
+durable.
 
 See docs/reference/specification.md#54-writing-a-snapshot.
 """
@@ -17,27 +18,27 @@ from storage.snapshots.format import SnapshotParser
 from storage.snapshots.writers import LocalSnapshotWriter, ReceivedSnapshotWriter, snapshot_name
 
 READ_BYTES = 128 * 1024
-"""The number of bytes that one read fetches: two chunks of the usual size. Reading and verifying them takes 0.15 ms."""
+"""The number of bytes that one read fetches: two chunks of the usual size. To read and verify them takes 0.15 ms."""
 
 TEMPORARY_SUFFIX = ".tmp"
 _NAME = re.compile(r"([0-9]{16})-([0-9]{16})\.snap")
 
 
 def snapshot_position(name: str) -> LogPosition | None:
-    """The position in a snapshot's file name; None for any other name."""
+    """The position in the file name of a snapshot; None for any other name."""
     match = _NAME.fullmatch(name)
     return LogPosition(int(match[1]), int(match[2])) if match else None
 
 
 def read_chunks(files: Files, folder: str, name: str, identity: Identity) -> Iterator[bytes]:
-    """The chunks of one file, each verified; after the last one the trailer is verified, too. Raises CorruptSnapshot,
+    """The chunks of one file. Each chunk is verified, and after the last chunk the trailer. Raises CorruptSnapshot,
     NewerFormat."""
     for chunks, _ in _parse(files, folder, name, identity):
         yield from chunks
 
 
 def verify(files: Files, folder: str, name: str, identity: Identity) -> SnapshotInfo:
-    """Read a whole file and check everything about it. Raises CorruptSnapshot, NewerFormat."""
+    """Read and verify a whole file. Raises CorruptSnapshot, NewerFormat."""
     header: SnapshotHeader | None = None
     for _, parser in _parse(files, folder, name, identity):
         header = parser.header
@@ -58,24 +59,25 @@ def _parse(files: Files, folder: str, name: str, identity: Identity) -> Iterator
 
 
 class SnapshotFolder:
-    """The snapshots of one folder.
+    """The snapshots in one folder. Implements `raft.SnapshotStore`.
 
-    Implements `raft.SnapshotStore`. `latest()` is valid; older files stay until `drop_older`.
+    The file of `latest()` has been verified. Older files stay until `drop_older`.
     """
 
     def __init__(self, files: Files, folder: str, *, identity: Identity, ballast: Ballast) -> None:
         self._files = files
         self.folder, self.identity, self.ballast = folder, identity, ballast
         self._latest: SnapshotInfo | None = None
-        self._damaged: set[str] = set()  # Files found damaged at open, until another file gets the same name.
+        # The names of files that `open` found damaged. `naming` removes a name that a new file is about to get.
+        self._damaged: set[str] = set()
         self._losing_name: set[str] = set()  # The names of large files that are being renamed before their deletion.
-        self._count = 0  # Counts temporary files, for a new number in each name.
+        self._count = 0  # The number in the name of the last temporary file.
 
     def open(self, log_first_index: int) -> list[CorruptSnapshot]:
-        """Find the newest valid snapshot from which the log continues. Writes nothing.
+        """Find the newest valid snapshot that the log continues. This writes nothing.
 
-        Returns the errors of damaged newer snapshots. Raises CorruptSnapshot or CorruptLog if there is no such
-        snapshot, NewerFormat if a newer build wrote one.
+        Returns the errors of newer snapshots, which are damaged. Raises CorruptSnapshot or CorruptLog if no valid
+        snapshot is found. Raises NewerFormat if only newer builds can read a snapshot.
         """
         positions = sorted(
             (position for name in self._files.names(self.folder) if (position := snapshot_position(name))), reverse=True
@@ -90,7 +92,7 @@ class SnapshotFolder:
                 self._damaged.add(name)
                 continue
             if position.index < log_first_index - 1:
-                break  # The log does not continue any older snapshot either.
+                break  # The log does not continue this snapshot, nor any older one.
             self._latest = info
             return problems
         if problems:
@@ -109,46 +111,45 @@ class SnapshotFolder:
         return self._latest
 
     def durable(self, header: SnapshotHeader) -> SnapshotInfo | None:
-        """The verified snapshot at this position, if it is the latest; None otherwise."""
+        """The latest snapshot, if it is at the position of `header`; otherwise None."""
         info = self._latest
         if info is not None and (info.header.index, info.header.term) == (header.index, header.term):
             return info
         return None
 
     def naming(self, name: str) -> None:
-        """Take note that a complete file is about to get this name."""
+        """A complete file is about to get this name."""
         self._damaged.discard(name)
 
     def adopt(self, info: SnapshotInfo) -> None:
-        """Take note that a new snapshot is complete and durable."""
+        """A new snapshot is complete and durable."""
         if self._latest is None or info.header.index >= self._latest.header.index:
             self._latest = info
 
     def create(self, header: SnapshotHeader) -> SnapshotWriter:
-        """Begin a snapshot of this node's own state; `write` takes the state machine's chunks."""
+        """Begin a snapshot of this node's own state. Its `write` takes the state machine's chunks."""
         return LocalSnapshotWriter(self, self._next_aside("build"), header)
 
     def receive(self, total_bytes: int, position: LogPosition | None = None) -> SnapshotWriter:
-        """Begin a snapshot that comes from the leader; `write` takes the bytes of its file.
+        """Begin a snapshot that comes from the leader. Its `write` takes the bytes of the file.
 
         If `position` is given, a snapshot at any other position is refused.
         """
         return ReceivedSnapshotWriter(self, self._next_aside("receive"), total_bytes, position)
 
     def read(self, info: SnapshotInfo, offset: int, length: int) -> bytes:
-        """A piece of the file, shorter than `length` only at the end of the file. Raises FileNotFoundError if the file
-        was deleted."""
+        """Read `length` bytes of the file, or fewer at its end. Raises FileNotFoundError if the file was deleted."""
         return self._files.read(f"{self.folder}/{info.name}", offset, length)
 
     def chunks(self, info: SnapshotInfo) -> Iterator[bytes]:
-        """The chunks of the state machine, each verified. Raises CorruptSnapshot."""
+        """The chunks of the state machine's state, each verified. Raises CorruptSnapshot."""
         return read_chunks(self._files, self.folder, info.name, self.identity)
 
     def drop_older(self, keep: Collection[str] = ()) -> None:
-        """Delete, in the background, damaged snapshots and all that are older than the newest, except the names in
-        `keep`.
+        """Delete, in the background, the damaged snapshots and those older than `latest()`, except the names in `keep`.
 
-        A snapshot newer than `latest()` stays: it may exist already, because it gets its name before `adopt` is called.
+        A valid snapshot newer than `latest()` stays. There may be one, because a new snapshot gets its name before
+        `adopt` is called.
         """
         newest = LogPosition(self.latest().header.index, self.latest().header.term)
         found = ((name, snapshot_position(name)) for name in self._files.names(self.folder))
@@ -158,7 +159,7 @@ class SnapshotFolder:
             self._drop(names)
 
     def _drop(self, names: Sequence[str]) -> None:
-        """Delete files. A large file loses its name at once and is deleted in steps."""
+        """Delete files. A large file is first renamed, and then deleted in steps."""
         operations: list[Operation] = []
         large: dict[str, tuple[str, int]] = {}
         for name in names:

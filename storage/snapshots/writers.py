@@ -1,4 +1,4 @@
-"""The two writers of a snapshot file: one for this node's own state, one for a snapshot from the leader."""
+"""The two writers of snapshot files: one for this node's own state, one for a snapshot from the leader."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from storage.snapshots.format import SnapshotParser, encode_chunk, encode_header
 Finished = Callable[[SnapshotInfo | BaseException], None]
 
 SYNC_EVERY_BYTES = 1024 * 1024
-"""A snapshot is synced each time so many bytes were written. Such a sync takes 1 or 2 ms. The log uses the same thread
-and the same disk: a single sync of 150 MiB at the end delayed the log, and so every write of the cluster, by 0.1 s."""
+"""A snapshot file is synced each time so many bytes have been written. Such a sync takes 1 or 2 ms. The log uses the
+same thread and the same disk. So a single sync of 150 MiB at the end delayed the log, and with it every write of the
+cluster, by 0.1 s."""
 
 
 class SnapshotHome(Protocol):
-    """The services that the snapshot folder provides for the writers."""
+    """The services that the snapshot folder provides to the writers."""
 
     folder: str
     identity: Identity
     ballast: Ballast
 
     def durable(self, header: SnapshotHeader) -> SnapshotInfo | None:
-        """The verified snapshot at this position, if it is the latest; None otherwise."""
+        """The latest snapshot, if it is at the position of `header`; otherwise None."""
         ...
 
     def naming(self, name: str) -> None:
-        """Take note that a complete file is about to get this name."""
+        """A complete file is about to get this name."""
         ...
 
     def adopt(self, info: SnapshotInfo) -> None:
-        """Take note that a new snapshot is complete and durable."""
+        """A new snapshot is complete and durable."""
         ...
 
 
 class _WriterAside:
-    """Writes bytes into a file that has no snapshot name yet, with one operation at a time."""
+    """Writes bytes to a file that has a temporary name, one operation at a time."""
 
     def __init__(self, home: SnapshotHome, aside: str) -> None:
         self._home, self._aside = home, f"{home.folder}/{aside}"
@@ -48,7 +49,7 @@ class _WriterAside:
         self._is_created = self._is_busy = self._is_over = False
 
     def abandon(self) -> None:
-        """Give the snapshot up; its file is deleted in the background. No `done` is called any more."""
+        """Give the snapshot up. Its file is deleted in the background, and no `done` is called any more."""
         self._is_over = True
         if self._is_created:
             delete_in_steps(self._home.ballast.submit, self._aside, self._size_bytes)
@@ -78,7 +79,7 @@ class _WriterAside:
     def _name(self, header: SnapshotHeader, finished: Finished, last_buffers: tuple[bytes, ...]) -> None:
         """Write the rest of the bytes, sync the file, rename it and sync the folder."""
         existing = self._home.durable(header)
-        if existing is not None:  # Equal positions mean equal states, so keep the existing file, which may be in use.
+        if existing is not None:  # It has the same position, and so the same state. Keep it: it may be in use.
             self.abandon()
             self._home.ballast.submit([], lambda error: finished(error or existing))
             return
@@ -136,8 +137,8 @@ class ReceivedSnapshotWriter(_WriterAside):
         self._problem: BaseException | None = None
 
     def write(self, chunk: bytes, done: Done) -> None:
-        """Add the next bytes of the file. If the bytes are invalid, this `done` gets the error, or at the latest the
-        `done` of `finish`."""
+        """Add the next bytes of the file. If they are invalid, an error is passed to this `done`, to that of a later
+        `write`, or to that of `finish`."""
         try:
             if self._problem is None:
                 if self._size_bytes + len(chunk) > self._total_bytes:
@@ -154,7 +155,7 @@ class ReceivedSnapshotWriter(_WriterAside):
             self._put((chunk,) if chunk else (), done)
 
     def finish(self, done: Finished) -> None:
-        """Check that the file is complete and is the announced one; then sync it, rename it and sync the folder."""
+        """Check that the file is complete and is the announced one. Then sync it, rename it and sync the folder."""
         problem = self._problem
         try:
             header = self._parser.finish() if problem is None else None
@@ -174,8 +175,8 @@ class ReceivedSnapshotWriter(_WriterAside):
 
 
 def _given_up(error: BaseException | None) -> DiskFull:
-    """The error to report for a snapshot that is given up. Nothing depends on the snapshot, which will be built or
-    requested again."""
+    """The error to report if a snapshot is given up for lack of room or descriptors. Nothing depends on the snapshot,
+    which will be built or sent again."""
     lacks = error.strerror if isinstance(error, OSError) and is_short_of_descriptors(error) else None
     return DiskFull("a snapshot", (lacks or "").lower())
 

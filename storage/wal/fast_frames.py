@@ -1,13 +1,14 @@
-"""Many frames read at once: a faster second implementation of `parse_frame`, for the plain frames of a log.
+"""Reading many frames at once: a faster second implementation of `parse_frame`, for the plain frames of a log.
 
-A plain frame has one entry that is not a membership change, and the hard state of the previous frame, perhaps with
-another commit hint. Nearly all frames of a log are plain. `read_frame_run` reads consecutive plain frames and stops at
-any other frame: `parse_frame` alone decides whether that frame is of another kind, damaged, or the end.
+A plain frame has one entry, which is not a membership change. It has either no hard state, or the term and the vote of
+the previous frame with some commit hint. Nearly all frames of a log are plain. `read_frame_run` reads consecutive plain
+frames and stops at any other frame. `parse_frame` alone decides whether that frame is of another kind, damaged, or the
+end of the log.
 
-Frames of one length are compared column by column. The frames of a single client have the same bytes at the same
-positions, except for numbers and payloads. A slice with a step takes one byte of each frame, in a nanosecond per frame.
-So one frame is checked in full, and the following ones are compared with it. A frame that differs is left to the
-general code.
+Frames of the same length are compared column by column. The frames of a single client have the same bytes at the same
+positions, except for numbers and payloads. A slice with a step takes the byte at one position of each frame, in a
+nanosecond per frame. So one frame is checked in full, and the following frames are compared with it. If a frame
+differs, the general code reads it.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from storage.wal.frame import (
 
 ROWS_MIN, ROWS_MAX = 16, 512
 """The minimum and maximum number of frames that are compared together. With fewer frames, the comparison costs more
-than it saves. With more, their bytes leave the processor's cache before the last column is compared."""
+than it saves. With more frames, their bytes leave the processor's cache before the last column is compared."""
 
 PREVIOUS_CHECKSUM_AT, BATCH_AT, DURABLE_BATCH_AT = 12, 16, 24  # Offsets in the head of a frame.
 
 SORT_BYTES = 5
-"""How many bytes `guess_uniform_frames` compares from `sort_at` on: they are the payload's length and the kind of the
+"""How many bytes `guess_uniform_frames` compares from `sort_at` on: the length of the payload and the kind of the
 entry."""
 
 _NUMBER_BYTES = 8
@@ -52,9 +53,11 @@ _NUMBERS_END = 1 << 64
 
 
 def guess_uniform_frames(data: bytes, at: int, length: int, sort_at: int) -> int:
-    """How many frames from byte `at` on may be uniform with the first of them; 1 if a full comparison would not pay.
+    """How many frames from byte `at` on may be uniform with the first of them; 1 if a full comparison is not worth its
+    cost.
 
-    Only one other frame is checked: it must begin with the same salt and length, and have the same bytes at `sort_at`.
+    Besides the first frame, only one is looked at. It must begin with the same salt and length as the first, and have
+    the same bytes at `sort_at`.
     """
     other = at + (ROWS_MIN - 1) * length
     for start, end in ((0, PREVIOUS_CHECKSUM_AT), (sort_at, sort_at + SORT_BYTES)):
@@ -66,10 +69,11 @@ def guess_uniform_frames(data: bytes, at: int, length: int, sort_at: int) -> int
 def count_uniform_frames(
     data: bytes, at: int, length: int, count: int, same: Sequence[int], counting: Sequence[int]
 ) -> int:
-    """How many of `count` frames of this length from byte `at` on are uniform; the first other frame ends the count.
+    """How many of the `count` frames of this length from byte `at` on are uniform. The first frame that is not uniform
+    ends the count.
 
     A uniform frame has the same bytes as the first frame at the positions `same`. At each of the positions `counting`
-    it has a 64-bit number that is one more than in the frame before. The caller knows that `data` holds `count` frames.
+    it has a 64-bit number that is one more than that of the frame before. `data` must contain all `count` frames.
     """
     for place in same:
         column = data[at + place : at + count * length : length]
@@ -87,7 +91,7 @@ def count_uniform_frames(
 
 
 def verified_checksums(data: bytes, at: int, length: int, count: int) -> tuple[int, ...]:
-    """The checksums of these frames; the first frame whose checksum is wrong ends the result."""
+    """The checksums of the `count` frames, up to the first frame whose checksum is wrong."""
     frames = memoryview(data)[at : at + count * length]
     found = tuple(starmap(google_crc32c.value, _body(length).iter_unpack(frames)))
     stored = tuple(chain.from_iterable(_checksum(length).iter_unpack(frames)))
@@ -96,20 +100,20 @@ def verified_checksums(data: bytes, at: int, length: int, count: int) -> tuple[i
 
 def count_chained_frames(data: bytes, at: int, length: int, checksums: Sequence[int]) -> int:
     """How many frames from byte `at` on form a chain, in which each frame states the checksum of the frame before it.
-    The first frame counts without a check."""
+    The first frame is not checked and always counts."""
     expected = struct.pack(f">{len(checksums) - 1}I", *checksums[:-1])
     return 1 + _count_expected_numbers(data, at + length + PREVIOUS_CHECKSUM_AT, length, expected, CHECKSUM.size)
 
 
 def read_payloads(data: bytes, at: int, length: int, count: int, payload_at: int, payload_bytes: int) -> list[bytes]:
-    """The payload of each of these frames: `payload_bytes` bytes at `payload_at`."""
+    """The payload of each of the `count` frames: `payload_bytes` bytes from position `payload_at` of the frame on."""
     layout = _payload(length, payload_at, payload_bytes)
     return [payload for (payload,) in layout.iter_unpack(memoryview(data)[at : at + count * length])]
 
 
 def _count_expected_numbers(data: bytes, at: int, length: int, expected: bytes, size: int = _NUMBER_BYTES) -> int:
-    """How many numbers of `size` bytes, one per frame from byte `at` on, equal the expected ones; the first other one
-    ends the count."""
+    """Compare one number of `size` bytes per frame, the first at byte `at`, with the numbers in `expected`. Return how
+    many are equal before the first one that differs."""
     count = len(expected) // size
     for place in range(size):
         column, wanted = data[at + place : at + count * length : length], expected[place : count * size : size]
@@ -118,7 +122,7 @@ def _count_expected_numbers(data: bytes, at: int, length: int, expected: bytes, 
     return count
 
 
-@lru_cache(maxsize=64)  # The frames of one client have only a few lengths at a time.
+@lru_cache(maxsize=64)  # The frames of one client have only a few different lengths at a time.
 def _body(length: int) -> Struct:
     return Struct(f"{length - CHECKSUM.size}s{CHECKSUM.size}x")
 
@@ -134,10 +138,10 @@ def _payload(length: int, payload_at: int, payload_bytes: int) -> Struct:
 
 
 LOOK_AGAIN = 4
-"""After LOOK_AGAIN × ROWS_MIN frames were read one by one, the reader tries again to compare many together. At this
-rate even failed attempts cost little."""
+"""After it has read LOOK_AGAIN × ROWS_MIN frames one by one, the reader tries again to compare many frames together.
+Attempts are so rare that even failed ones cost little."""
 
-_PLAIN_KINDS = frozenset(KINDS) - {EntryKind.CONFIGURATION}  # `LogState` must see each membership change.
+_PLAIN_KINDS = frozenset(KINDS) - {EntryKind.CONFIGURATION}  # Recovery must note the index of each configuration.
 _PADDINGS = frozenset(bytes(size) for size in range(8))
 _INDEX_AND_ENTRY = struct.Struct(INDEX.format + ENTRY.format.removeprefix(">"))
 _FLAGS_AND_COUNT = struct.Struct(">II")
@@ -146,9 +150,10 @@ _PLAIN, _PLAIN_WITH_HARD_STATE = _FLAGS_AND_COUNT.pack(0, 1), _FLAGS_AND_COUNT.p
 
 @dataclass(frozen=True, slots=True)
 class FrameRun:
-    """Consecutive verified plain frames with entries of one term; at least one frame.
+    """One or more consecutive verified plain frames, whose entries have the same term.
 
-    The fields from `batch` on are those of the last frame; batches and indexes have no gap.
+    There is no gap between the batches, nor between the indexes. The fields from `batch` on are those of the last
+    frame.
     """
 
     offsets: array[int]
@@ -162,18 +167,18 @@ class FrameRun:
 
     @property
     def offset(self) -> int:
-        """Where the last frame starts."""
+        """The offset at which the last frame starts."""
         return self.offsets[-1]
 
     @property
     def end_offset(self) -> int:
-        """Where the next frame starts."""
+        """The offset at which the next frame starts."""
         return self.offsets[-1] + self.lengths[-1]
 
     def until(self, batch: int, data: bytes, salt: int) -> FrameRun | None:
         """The part of this run up to the frame `batch`; None if that part is empty.
 
-        `data` holds the bytes that the run was read from.
+        `data` must be the bytes from which the run was read.
         """
         count = len(self.offsets) - (self.batch - batch)
         if count <= 0:
@@ -187,18 +192,19 @@ class FrameRun:
         return FrameRun(offsets, lengths, self.first_index, self.term, *end)
 
     def offsets_after(self, batch: int) -> array[int]:
-        """Where the frames after `batch` start."""
+        """The offsets of the frames after the frame `batch`."""
         return self.offsets[max(0, len(self.offsets) - (self.batch - batch)) :]
 
 
 def read_frame_run(
     data: bytes, offset: int, salt: int, batch: int, checksum: int, previous_batch: int, batch_max: int
 ) -> FrameRun | None:
-    """The plain frames from `offset` on that continue the frame `batch` with this `checksum`; None if there are none.
+    """The plain frames from `offset` on that continue the chain after the frame `batch`, which has this `checksum`.
+    None if there are none.
 
-    A hot loop, because a log written by one client at a time has a frame for every command. It takes a fifth of the
-    time of `parse_frame`, `LogState.apply` and `LogIndex.add` per frame. `scan_frames` works without this function: the
-    tests compare its results with those of `scan_parts`.
+    This is a hot loop, because the log of a single client has a frame for every command. Per frame it takes a fifth of
+    the time of `parse_frame`, `LogState.apply` and `LogIndex.add`. `scan_frames` does not use this function; tests
+    compare its results with those of `scan_parts`, which does.
     """
     example = _plain_frame(data, offset, salt)
     if example is None:
@@ -245,7 +251,7 @@ def read_frame_run(
         batch += 1
         index += 1
         offset += length
-        if offset >= look_at:  # Many uniform frames may follow.
+        if offset >= look_at:  # Perhaps many uniform frames follow.
             more = _read_uniform_checksums(data, offset - length, layout, length, payload_length, batch_max - batch)
             if more:
                 offsets.extend(range(offset, offset + len(more) * length, length))
@@ -267,9 +273,9 @@ def read_frame_run(
 def _read_uniform_checksums(
     data: bytes, at: int, layout: struct.Struct, length: int, payload_length: int, count_max: int
 ) -> Sequence[int]:
-    """The checksums of the uniform plain frames that follow the verified frame at byte `at`. They have the length of
-    that frame and differ from it only in counting numbers, payloads and hints. Each obeys every rule that
-    `read_frame_run` has for one frame.
+    """The checksums of the uniform plain frames that follow the verified frame at byte `at`. They have its length, and
+    differ from it only in counting numbers, payloads, hints and checksums. So each of them obeys all rules by which
+    `read_frame_run` checks a single frame.
     """
     count = min(guess_uniform_frames(data, at, length, layout.size - SORT_BYTES), 1 + count_max)
     if count < ROWS_MIN:
@@ -284,11 +290,12 @@ def _read_uniform_checksums(
 def read_single_entry_frames(
     data: bytes, base: int, offsets: Sequence[int], lengths: Sequence[int], index: int
 ) -> list[Entry]:
-    """The entries of the plain frames at `offsets`, with the indexes from `index` on, up to the first other frame.
+    """The entries of the plain frames at `offsets`, up to the first frame that is not plain. Their indexes count from
+    `index` on.
 
-    `data` holds all these frames, whole; it begins at byte `base` of the file. `parse_frame` decides about the frame at
-    which the list ends. A hot loop: it takes a quarter of the time of `parse_frame` and `Frame.entries`, or less where
-    all frames have the same length.
+    `data` contains all these frames completely, and begins at byte `base` of the file. If the list ends early, the
+    caller must use `parse_frame` for the next frame. This is a hot loop: it takes a quarter of the time of
+    `parse_frame` and `Frame.entries`, or less if all frames have the same length.
     """
     found: list[Entry] = []
     look_at = 0
@@ -316,7 +323,7 @@ def read_single_entry_frames(
         found.append(Entry(index, term, kinds[kind], data[payload_at:payload_end]))
         index += 1
         number += 1
-        if number >= look_at:  # Many uniform frames may follow.
+        if number >= look_at:  # Perhaps many uniform frames follow.
             more = _read_uniform_payloads(
                 data, at, length, _count_adjacent_frames(offsets, lengths, number - 1), size, payload_length
             )
@@ -330,9 +337,9 @@ def read_single_entry_frames(
 def _read_uniform_payloads(
     data: bytes, at: int, length: int, count: int, size: int, payload_length: int
 ) -> Sequence[bytes]:
-    """The payloads of the uniform frames that follow the verified frame at byte `at`. They have the length of that
-    frame and differ from it only in counting numbers, payloads and hints. `count`: how many frames there are at most;
-    `size`: bytes before a payload.
+    """The payloads of the uniform frames that follow the verified frame at byte `at`. They have its length, and differ
+    from it only in counting numbers, payloads, hints and checksums. `count`: the maximum number of frames, including
+    the one at `at`. `size`: how many bytes of a frame come before its payload.
     """
     count = min(guess_uniform_frames(data, at, length, size - SORT_BYTES), count)
     if count < ROWS_MIN:
@@ -344,8 +351,8 @@ def _read_uniform_payloads(
 
 
 def _count_adjacent_frames(offsets: Sequence[int], lengths: Sequence[int], number: int) -> int:
-    """How many adjacent frames of one length there are from `number` on, at most ROWS_MAX. A result below ROWS_MIN may
-    be too low, but then the frames are too few to be compared together."""
+    """How many adjacent frames of the same length there are from the frame `number` on, at most ROWS_MAX. If there are
+    fewer than ROWS_MIN, the result may be too low: so few frames are not compared together anyway."""
     offset, length = offsets[number], lengths[number]
     last = number + ROWS_MIN - 1
     if last >= len(offsets) or offsets[last] != offset + (ROWS_MIN - 1) * length:
@@ -357,17 +364,17 @@ def _count_adjacent_frames(offsets: Sequence[int], lengths: Sequence[int], numbe
 
 
 def _count_leading_true(judged: Iterable[bool]) -> int:
-    """How many values are true before the first false one."""
+    """The number of true values before the first false one."""
     found = list(judged)
     return len(found) if all(found) else found.index(False)
 
 
-@lru_cache(maxsize=64)  # The frames of one client have only a few lengths at a time.
+@lru_cache(maxsize=64)  # The frames of one client have only a few different lengths at a time.
 def _constant_positions(size: int, length: int, payload_length: int) -> tuple[int, ...]:
-    """The positions at which consecutive plain frames have the same bytes.
+    """The positions at which consecutive plain frames have the same bytes: all positions except those of payloads,
+    hints, counting numbers and checksums.
 
-    The payloads of these frames begin at byte `size` and have one length. All positions are constant except those of
-    payloads, hints, counting numbers and checksums.
+    The payloads of these frames begin at byte `size` and have the same length.
     """
     index_at = size - _INDEX_AND_ENTRY.size
     hint_at = HEAD.size + INDEX.size
@@ -377,22 +384,22 @@ def _constant_positions(size: int, length: int, payload_length: int) -> tuple[in
 
 
 def _layout_at(data: bytes, at: int) -> tuple[struct.Struct, bytes, bytes]:
-    """Three values of plain frames like the one at byte `at`: the layout, the bytes of flags and count, and the bytes
-    of the vote with its length.
+    """Three values that the plain frame at byte `at` shares with similar frames: the layout, the bytes of flags and
+    count, and the bytes of the vote with its length.
 
-    A frame that is not plain, or is damaged, differs in one of these, is shorter, or has a wrong checksum.
+    A frame that is not plain or is damaged differs in one of these values, is shorter, or has a wrong checksum.
     """
     vote_at = at + HEAD.size + HARD_STATE.size
     if data[at + HEAD.size - len(_PLAIN) : at + HEAD.size] != _PLAIN_WITH_HARD_STATE or vote_at > len(data):
         return _entry_layout(None), _PLAIN, b""
     vote_length = HARD_STATE.unpack_from(data, vote_at - HARD_STATE.size)[2]
     vote = data[vote_at : vote_at + vote_length]
-    sort = _PLAIN_WITH_HARD_STATE if vote.isascii() else b""  # Matches no frame.
+    sort = _PLAIN_WITH_HARD_STATE if vote.isascii() else b""  # An empty value matches no frame.
     return _entry_layout(vote_length), sort, data[vote_at - 2 : vote_at + vote_length]
 
 
 def _plain_frame(data: bytes, offset: int, salt: int) -> Frame | None:
-    """The frame at `offset` if it is a plain one, else None: the general code parses it again and decides."""
+    """The frame at `offset` if it may begin a run of plain frames. Otherwise None: the general code then parses it."""
     if len(data) - offset < HEAD.size:
         return None
     *_, flags, count = HEAD.unpack_from(data, offset)
@@ -406,17 +413,17 @@ def _plain_frame(data: bytes, offset: int, salt: int) -> Frame | None:
 
 @cache
 def _layout(vote_length: int | None) -> struct.Struct:
-    """The layout of a plain frame up to its payload: salt, length, previous checksum, batch, durable batch; flags,
-    count and term; the hint; the vote after its length; the entry.
+    """The layout of a plain frame up to its payload. The unpacked values are: salt, length, previous checksum, batch,
+    durable batch; flags, count and term as one value; the commit hint; the vote with its length; the entry.
 
-    Without a hard state, the term, the hint and the vote are empty."""
+    In the layout without a hard state, the term, the hint and the vote are empty."""
     hard_state = "8s0s0s" if vote_length is None else f"16sQ{2 + vote_length}s"
     return struct.Struct(f">QIIQQ{hard_state}{_INDEX_AND_ENTRY.format.removeprefix('>')}")
 
 
 @lru_cache(maxsize=64)  # Bounded, because damaged frames may state any vote length.
 def _entry_layout(vote_length: int | None) -> struct.Struct:
-    """The layout of a plain frame up to its payload. It unpacks only the length of the frame, the flags and the count,
-    the vote after its length, and the entry."""
+    """The layout of a plain frame up to its payload. The unpacked values are: the length of the frame; flags and count
+    as one value; the vote with its length; the entry."""
     vote = "0s" if vote_length is None else f"16x{2 + vote_length}s"
     return struct.Struct(f">8xI20x8s{vote}{_INDEX_AND_ENTRY.format.removeprefix('>')}")

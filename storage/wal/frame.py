@@ -2,12 +2,13 @@
 
 All numbers are big-endian. A frame starts at a multiple of 8 bytes, and its length is a multiple of 8 bytes:
 
-    u64 salt               of its segment: bytes of another file, or of an earlier run, are never taken for a frame
-    u32 length             of the whole frame, checksum included
-    u32 previous_checksum  of the frame before, so that each frame verifies alone and the chain is compared
-    u64 batch              this frame's number, +1 per frame; it may jump from one segment to the next
-    u64 durable_batch      the highest batch known to be synced when this one was written; a bad frame up to that batch
-                           is damage, not a torn write
+    u64 salt               of its segment, so that no bytes of another or an earlier file are taken for a frame
+    u32 length             of the whole frame, including the checksum
+    u32 previous_checksum  the checksum of the frame before, so that the frames form a chain
+    u64 batch              the number of this frame, one more than that of the frame before; from one segment to the
+                           next it may rise by more
+    u64 durable_batch      the highest batch that was known to be synced when this frame was written: if a frame up to
+                           that batch is bad, that is damage and not a torn write
     u32 flags              which of the optional parts follow, in this order
     u32 entry_count
     [START]      u64 index, u64 term        the end of the log before this frame: in the first frame of each segment
@@ -18,8 +19,8 @@ All numbers are big-endian. A frame starts at a multiple of 8 bytes, and its len
     0–7 zero bytes
     u32 checksum           CRC32C over everything before it
 
-These numbers are on disks already: add a flag under a new format version, never change one.
-A salt is never zero, so a frame of zeroes is never valid.
+Existing logs use these flags. So a new flag needs a new format version, and no flag may change its meaning. A salt is
+never zero, so zeroes are never a valid frame.
 
 See docs/reference/specification.md#43-frames.
 """
@@ -46,8 +47,9 @@ ALIGNMENT_BYTES = 8
 
 HAS_START, HAS_HARD_STATE, HAS_RESET, HAS_REPLACE = 1, 2, 4, 8
 FLAGS_KNOWN = HAS_START | HAS_HARD_STATE | HAS_RESET | HAS_REPLACE
-FRAME_EXTRA_BYTES_MAX = 256  # The maximum of all bytes but the entries: all parts, the longest node id, alignment.
-JOINED_BYTES_MAX = 4096  # Smaller frames are one buffer: a copy costs less than several buffers.
+# The maximum size of everything in a frame except its entries, with all parts and the longest node id.
+FRAME_EXTRA_BYTES_MAX = 256
+JOINED_BYTES_MAX = 4096  # A frame up to this size is copied into one buffer, which costs less than several buffers.
 FRAME_BYTES_MIN = HEAD.size + ALIGNMENT_BYTES  # A frame without any part: head, four bytes of padding, checksum.
 
 KINDS = {int(kind): kind for kind in EntryKind}
@@ -55,12 +57,12 @@ _PADDING = tuple(bytes(size) for size in range(ALIGNMENT_BYTES))
 
 
 class MalformedFrame(Exception):
-    """The checksum of a frame is right, but its content is impossible. A torn write cannot cause this."""
+    """The checksum of a frame is correct, but its content is impossible. A torn write cannot cause this."""
 
 
 class NewerFrame(MalformedFrame):
-    """The frame is valid, but a newer build wrote it: its `what` has the number `found`, and this build knows up to
-    `supported`."""
+    """The frame is valid, but a newer build has written it. `what` names a number in the frame, `found` is its value,
+    and `supported` is the highest value that this build knows."""
 
     def __init__(self, what: str, found: int, supported: int) -> None:
         super().__init__(what, found, supported)
@@ -68,7 +70,7 @@ class NewerFrame(MalformedFrame):
 
 
 class FrameBody(NamedTuple):
-    """The content of a frame, without the fields that chain it to others."""
+    """The content of a frame, without its head."""
 
     start: LogPosition | None = None
     hard_state: HardState | None = None
@@ -78,19 +80,20 @@ class FrameBody(NamedTuple):
 
 
 class EncodedFrame(NamedTuple):
-    """A frame ready to be written. `buffers` holds large payloads themselves, not copies."""
+    """A frame that is ready to be written. `buffers` contains large payloads themselves and no copies of them."""
 
     buffers: tuple[bytes, ...]
     length: int
     checksum: int
     batch: int
     first_index: int
-    last_index: int  # first_index - 1 if it has no entries.
+    last_index: int  # first_index - 1 if the frame has no entries.
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A verified frame. `table` has (term, payload length, kind) per entry; the payloads begin at `payloads_offset`."""
+    """A verified frame. `table` has (term, payload length, kind) of each entry. The payloads begin at
+    `payloads_offset`."""
 
     offset: int
     length: int
@@ -104,15 +107,16 @@ class Frame:
     replace_from: int | None
     first_index: int
     table: tuple[tuple[int, int, int], ...]
-    payloads_offset: int  # Counted, like `offset`, from the start of the parsed bytes.
+    payloads_offset: int  # Like `offset`, this counts from the start of the parsed bytes.
 
     @property
     def end_offset(self) -> int:
-        """Where the next frame starts."""
+        """The offset at which the next frame starts."""
         return self.offset + self.length
 
     def entries(self, data: bytes) -> list[Entry]:
-        """The entries; `data` must be the bytes from which the frame was parsed. Cost: one copy of each payload."""
+        """The entries of the frame. `data` must be the bytes from which it was parsed. Cost: one copy of each
+        payload."""
         entries = []
         offset, index = self.payloads_offset, self.first_index
         for term, length, kind in self.table:
@@ -123,7 +127,7 @@ class Frame:
 
 
 def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum: int, body: FrameBody) -> EncodedFrame:
-    """Encode a frame. Cost: one pass of CRC32C over the payloads, and no copy of them unless they are small."""
+    """Encode a frame. Cost: one pass of CRC32C over the payloads. Payloads are copied only in small frames."""
     assert salt > 0, salt
     assert 0 <= durable_batch < batch, (durable_batch, batch)
     assert body.reset is None or body.replace_from is None, body
@@ -176,9 +180,10 @@ def encode_frame(*, salt: int, batch: int, durable_batch: int, previous_checksum
 
 
 def parse_frame(data: bytes, offset: int, salt: int) -> Frame | None:
-    """The frame of this salt at `offset` in `data`, or None if there is no valid one: torn, damaged, or the end.
+    """The frame with this salt at `offset` in `data`. None if there is no valid frame: the log ends there, or the frame
+    is torn or damaged.
 
-    Raises MalformedFrame if the checksum is right but the content is impossible, and NewerFrame if a newer build may
+    Raises MalformedFrame if the checksum is correct but the content is impossible, and NewerFrame if a newer build may
     know the content.
     """
     if len(data) - offset < FRAME_BYTES_MIN:
@@ -199,7 +204,7 @@ def parse_frame(data: bytes, offset: int, salt: int) -> Frame | None:
 def _parse_body(
     data: bytes, offset: int, end: int, flags: int, count: int, chain: tuple[int, int, int, int, int]
 ) -> Frame:
-    """Read the optional parts between the head and the checksum, which is known to be right."""
+    """Read the parts between the head and the checksum of a frame whose checksum is correct."""
     if flags & ~FLAGS_KNOWN:
         raise NewerFrame("frame flags", flags, FLAGS_KNOWN)
     if flags & HAS_RESET and flags & HAS_REPLACE:

@@ -1,8 +1,7 @@
-"""Reading frames back from a segment, many at a time, with a check that each frame is the one that was written at its
-place.
+"""Reading frames back from a segment, many at a time. Each frame must be the one that was written at its place.
 
-The checksum shows that a frame is whole. The frame's first index, its number of entries and their terms show that it is
-the right frame for its place: a disk may have put a valid frame where another one belongs.
+The checksum shows that a frame is complete. But a disk may return a valid frame that belongs elsewhere. So the frame's
+first index, its number of entries and their terms are checked, too.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ CHANGED = "the frame has changed since it was written"
 def read_frame_range(
     files: Files, path: str, frames: FrameRange, state: LogState, first_index: int
 ) -> tuple[list[Entry], list[Entry]]:
-    """Return two lists: the entries of `frames` that are in force, from `first_index` on; and all entries of the last
-    frame.
+    """Return two lists. The first has the entries of `frames` that are in force, from `first_index` on. The second has
+    all entries of the last frame, which may include entries that were cut from the log.
 
-    Only the second list may contain entries that were cut from the log. Raises CorruptLog, OSError.
+    Raises CorruptLog, OSError.
     """
     base = frames.offsets[0]
     fetched_bytes = frames.offsets[-1] + frames.lengths[-1] - base
@@ -53,7 +52,8 @@ def read_frame_range(
 
 
 def _entries_at(path: str, frames: FrameRange, number: int, data: bytes) -> list[Entry]:
-    """All entries of the frame `number` of `frames`; `data` begins with the first frame. Raises CorruptLog."""
+    """All entries of the frame `number` of `frames`. `data` begins with the first of these frames. Raises
+    CorruptLog."""
     offset, length, first = frames.offsets[number], frames.lengths[number], frames.first_indexes[number]
     at = offset - frames.offsets[0]
     raw = data[at : at + length]
@@ -67,8 +67,8 @@ def _entries_at(path: str, frames: FrameRange, number: int, data: bytes) -> list
 
 
 def _check_terms(path: str, frames: FrameRange, found: list[Entry], state: LogState) -> None:
-    """Check the terms: if an index was written twice, the disk may return the earlier frame in place of the later
-    one."""
+    """Check the terms of the entries. They differ if an index was written twice and the disk returns the earlier frame
+    instead of the later one."""
     terms = state.terms(found[0].index, found[-1].index)
     if [entry.term for entry in found] != terms:
         wrong = next(entry.index for entry, term in zip(found, terms, strict=True) if entry.term != term)

@@ -1,6 +1,6 @@
-"""The index of a log: the frame on disk that holds each entry.
+"""The index of a log: it finds the frame on disk that contains an entry.
 
-The index consists of columns of machine integers, so that a million frames take 32 MB and the garbage collector does
+The index consists of arrays of machine integers. So a million frames take only 32 MB, and the garbage collector does
 not traverse them.
 """
 
@@ -21,8 +21,8 @@ class FrameLocation(NamedTuple):
 
 
 class FrameRange(NamedTuple):
-    """Frames of one segment, in order. `ends` has one index per frame: the wanted entries of the frame, all in force,
-    are those below this index."""
+    """Frames of one segment, in order. `ends` has one index per frame: the entries of the frame below this index are in
+    force and wanted."""
 
     segment: int
     offsets: array[int]
@@ -31,13 +31,16 @@ class FrameRange(NamedTuple):
     ends: array[int]
 
     def first(self, count: int) -> FrameRange:
-        """The first `count` of these frames."""
+        """The range of the first `count` frames."""
         columns = (self.offsets, self.lengths, self.first_indexes, self.ends)
         return FrameRange(self.segment, *(column[:count] for column in columns))
 
 
 class LogIndex:
-    """Frames with entries in force, in index order, which is also file order. Costs: O(log n) to find, O(1) to add."""
+    """The frames with entries in force, in the order of their indexes, which is also their order in the files.
+
+    Costs: O(log n) to find a frame, O(1) to add one.
+    """
 
     def __init__(self) -> None:
         self._first_indexes = array("Q")
@@ -49,7 +52,7 @@ class LogIndex:
         return len(self._first_indexes)
 
     def add(self, first_index: int, segment: int, offset: int, length: int) -> None:
-        """Add a written frame whose entries begin at `first_index`, after all entries in this index."""
+        """Add a written frame whose entries begin at `first_index`. It comes after all frames added so far."""
         assert not self._first_indexes or self._first_indexes[-1] < first_index, (first_index, self._first_indexes[-1])
         self._first_indexes.append(first_index)
         self._segments.append(segment)
@@ -57,7 +60,7 @@ class LogIndex:
         self._lengths.append(length)
 
     def add_run(self, first_index: int, segment: int, offsets: array[int], lengths: array[int]) -> None:
-        """Add written frames of one entry each, after all entries in this index."""
+        """Add written frames of one entry each. They come after all frames added so far."""
         assert not self._first_indexes or self._first_indexes[-1] < first_index, (first_index, self._first_indexes[-1])
         count = len(offsets)
         self._first_indexes.extend(range(first_index, first_index + count))
@@ -66,30 +69,32 @@ class LogIndex:
         self._lengths.extend(lengths)
 
     def truncate(self, from_index: int) -> None:
-        """Take note that entries from `from_index` on are no longer in force."""
+        """The entries from `from_index` on are no longer in force."""
         keep = bisect_left(self._first_indexes, from_index)
         for column in self._columns:
             del column[keep:]
 
     def clear(self) -> None:
-        """Take note that no entry is in force."""
+        """No entry is in force any more."""
         self.truncate(0)
 
     def find(self, index: int) -> tuple[FrameLocation, int | None]:
-        """The frame that holds `index`, and the first index of the next frame, or None if there is no next frame.
+        """Return the frame that contains the entry at `index`, and the first index of the next frame. This second
+        result is None if there is no next frame.
 
-        If the found frame has entries from that first index on, the next frame has replaced them. The caller knows that
-        `index` is present."""
+        If the found frame has entries at or above the first index of the next frame, the next frame has replaced them.
+        The caller must know that the log has an entry at `index`."""
         row = bisect_right(self._first_indexes, index) - 1
         assert row >= 0, index
         place = FrameLocation(self._segments[row], self._offsets[row], self._lengths[row], self._first_indexes[row])
         return place, self._first_indexes[row + 1] if row + 1 < len(self) else None
 
     def range_from(self, index: int, limit: int, bytes_max: int) -> FrameRange:
-        """The frame that holds `index`, and later frames of the same segment with entries below `limit`.
+        """The frame that contains the entry at `index`, and later frames of the same segment with entries below
+        `limit`.
 
-        Later frames are included only as long as all frames together take at most `bytes_max`. The caller knows that
-        the indexes from `index` to `limit` - 1 are present."""
+        Later frames are included only as long as all frames together take at most `bytes_max`. The caller must know
+        that the log has all entries from `index` to `limit` - 1."""
         row = bisect_right(self._first_indexes, index) - 1
         assert row >= 0, index
         segment, offset_max = self._segments[row], self._offsets[row] + bytes_max
@@ -104,15 +109,15 @@ class LogIndex:
         return FrameRange(segment, self._offsets[row:end], self._lengths[row:end], self._first_indexes[row:end], ends)
 
     def last_index_in(self, segment: int, last_index: int) -> int:
-        """The last index in force in `segment` or any older segment, 0 if there is none. `last_index` is that of the
-        newest frame."""
+        """The last index in force in `segment` and all older segments; 0 if they have none. `last_index`: the last
+        index of the newest frame."""
         row = bisect_right(self._segments, segment)
         if row == 0:
             return 0
         return self._first_indexes[row] - 1 if row < len(self) else last_index
 
     def drop_through(self, segment: int) -> int | None:
-        """Forget the frames of `segment` and of all older ones. Return the first index that is left, or None."""
+        """Forget the frames of `segment` and of all older segments. Return the first index that is left, or None."""
         count = bisect_right(self._segments, segment)
         for column in self._columns:
             del column[:count]

@@ -1,4 +1,4 @@
-"""The logical state of a log: its ends, its terms, its hard state, and the rules that every write must obey."""
+"""The logical state of a log: its first and last index, its terms, its hard state, and the rules for each write."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from raft import HardState, LogPosition
 
 
 class LogState:
-    """The log's ends, its terms as runs, and the hard state in force.
+    """The first and last index of a log, its terms as runs of equal terms, and the hard state in force.
 
-    `start` is the position before the first entry. The term of `start` is 0 if it is unknown, because the entry there
-    was dropped; then no other term is compared with it.
+    `start` is the position right before the first entry. Its term is 0 if it is unknown, because the entry there was
+    dropped. An unknown term is compared with no other term.
     """
 
     def __init__(self, start: LogPosition, hard_state: HardState) -> None:
@@ -19,7 +19,7 @@ class LogState:
         self.last_index = start.index
         self.hard_state = hard_state
         self.runs: list[LogPosition] = []
-        self.configuration_indexes: list[int] = []  # The reader of frames adds these.
+        self.configuration_indexes: list[int] = []  # `apply` does not add these; its callers do.
 
     @property
     def first_index(self) -> int:
@@ -28,11 +28,11 @@ class LogState:
 
     @property
     def end(self) -> LogPosition:
-        """The position of the last entry, or `start` if there is none."""
+        """The position of the last entry; `start` if there is no entry."""
         return LogPosition(self.last_index, self.runs[-1].term if self.runs else self.start.term)
 
     def term_at(self, index: int) -> int:
-        """The term of the entry at `index`, or of `start`; 0 if unknown. Cost: O(runs), from the end."""
+        """The term at `index`, which may also be the index of `start`; 0 if unknown. Cost: O(runs), from the end."""
         assert self.start.index <= index <= self.last_index, (index, self.start, self.last_index)
         for run in reversed(self.runs):
             if run.index <= index:
@@ -40,7 +40,7 @@ class LogState:
         return self.start.term
 
     def terms(self, first_index: int, last_index: int) -> list[int]:
-        """The terms of the entries first … last, one per entry. Cost: O(entries + runs)."""
+        """The terms of the entries from `first_index` to `last_index`, one per entry. Cost: O(entries + runs)."""
         assert self.first_index <= first_index <= last_index <= self.last_index, (first_index, last_index, self)
         found: list[int] = []
         end = last_index + 1
@@ -61,9 +61,8 @@ class LogState:
         first_index: int,
         terms: Sequence[int],
     ) -> str | None:
-        """Apply one log write, in the order of the fields of `LogWrite`. Return what is impossible about it, or None.
-
-        After any result but None, the state must not be used any more.
+        """Apply one log write, in the order of the fields of `LogWrite`. If the write is impossible, return the reason.
+        The state must not be used any more then.
 
         See docs/reference/specification.md#46-order-of-entries.
         """
@@ -115,7 +114,7 @@ class LogState:
         return None
 
     def drop_before(self, first_index: int) -> None:
-        """Forget entries below `first_index` ≤ `last_index + 1`."""
+        """Forget the entries below `first_index`, which is at most `last_index + 1`."""
         if first_index <= self.first_index:
             return
         self.start = LogPosition(first_index - 1, self.term_at(first_index - 1))

@@ -1,12 +1,12 @@
-"""The note of the newest segment: an empty file beside the log's folder, whose name is a number.
+"""The note of the newest segment: an empty file beside the log's folder, with the segment's number in its name.
 
-The rule is docs/reference/specification.md#410-end-of-the-log.
+If any other segment is lost, this is detected, because the next segment continues it. Without a note, the loss of the
+newest segment would go unnoticed, and the member would have forgotten votes and acknowledged entries. So the member
+notes the number of each new segment once the segment is durable. Nothing waits for the note, and the note costs no
+sync. After a power loss the note may be missing or name an older segment, but it never names a segment that was not
+durable.
 
-The loss of any segment but the newest is detected, because the next segment continues it. Without a note, the loss of
-the newest segment would go unnoticed, and the member would have forgotten votes that it gave and entries that it
-acknowledged. So the member notes the number of each new segment once that segment is durable. Nothing waits for the
-note, and the note costs no sync. After a power loss the note may be missing or name an older segment, but it never
-names a segment that was not durable.
+See docs/reference/specification.md#410-end-of-the-log.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _NAME = re.compile(r"reached-([0-9]{16})")
 
 
 def note_path(log_folder: str, segment: int) -> str:
-    """The path of this segment's note. The note is beside the log's folder, so that it is not lost with that folder."""
+    """The path of this segment's note, which is outside the log's folder, so that it is not lost together with it."""
     return f"{log_folder.rpartition('/')[0]}/reached-{segment:016d}"
 
 
 def noted_segments(files: Files, log_folder: str) -> list[int]:
-    """The numbers of the noted segments, in order: usually one, and none for a log that only older builds have
-    written."""
+    """The numbers of the noted segments, in order. Usually there is one. There is none if only older builds have
+    written the log."""
     names = files.names(log_folder.rpartition("/")[0])
     return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
@@ -38,7 +38,8 @@ class NewestSegmentNote:
         self._noted = noted_segments(files, log_folder)
 
     def write(self, segment: int) -> None:
-        """Note in the background that `segment`, the newest, is durable. On a full disk the older note stays."""
+        """Note in the background that `segment`, the newest one, is durable. If the disk is full, the older note
+        stays."""
         older, self._noted = self._noted, [*self._noted, segment]
 
         def noted(error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""Recovery: reading a log back, and telling proven, unproven, torn and damaged frames apart.
+"""Recovery: reading a log back, and distinguishing frames that are proven, unproven, torn or damaged.
 
 See docs/reference/specification.md#47-reading-the-log-back.
 """
@@ -29,7 +29,7 @@ from storage.wal.segment import (
 
 @dataclass(slots=True)
 class SegmentInfo:
-    """A segment of the open log. `size_bytes` is the offset at which its next frame begins."""
+    """A segment of the open log. `size_bytes` is the offset at which the next frame will begin."""
 
     number: int
     size_bytes: int
@@ -37,22 +37,23 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """A log up to its highest proven batch, and separately the batches found above it."""
+    """A log up to its highest proven batch, and separately the writes found above that batch."""
 
     state: LogState
     index: LogIndex
     segments: list[SegmentInfo]
     proven_batch: int
-    proven_checksum: int  # That of the frame `proven_batch`, after which the next segment continues.
-    last_batch: int  # The highest batch found; no later frame gets its number.
+    proven_checksum: int  # The checksum of the frame `proven_batch`, after which the next segment continues.
+    last_batch: int  # The highest batch found. New frames get higher numbers.
     # The writes above `proven_batch`, which may exist only in the page cache
     # (docs/reference/specification.md#35-recovery).
     unproven: list[LogWrite]
-    torn_bytes: int  # Bytes behind the last valid frame of the last segment, without zeroes.
+    torn_bytes: int  # How many bytes follow the last valid frame of the last segment, without zeroes at the end.
 
 
 def segment_numbers(files: Files, folder: str) -> list[int]:
-    """The numbers of all segments in the folder, in order. Raises CorruptLog if any is missing, even the newest."""
+    """The numbers of all segments in the folder, in order. Raises CorruptLog if a segment is missing, even if it is the
+    newest one."""
     numbers = sorted(number for name in files.names(folder) if (number := segment_number(name)) is not None)
     if not numbers:
         raise CorruptLog(f"{folder}/{segment_name(1)}", 0, "the log has no segment")
@@ -67,7 +68,7 @@ def segment_numbers(files: Files, folder: str) -> list[int]:
 
 
 def read_header(files: Files, folder: str, number: int, identity: Identity) -> SegmentHeader:
-    """The header of a segment of this cluster and group. Raises CorruptLog, NewerFormat."""
+    """The header of a segment, which must belong to this cluster and group. Raises CorruptLog, NewerFormat."""
     path = f"{folder}/{segment_name(number)}"
     header = decode_header(path, files.read(path, 0, HEADER_BYTES))
     if (header.cluster_id, header.group_id) != (identity.cluster_id, identity.group_id):
@@ -78,9 +79,9 @@ def read_header(files: Files, folder: str, number: int, identity: Identity) -> S
 
 
 def recover_log(files: Files, folder: str, identity: Identity) -> Recovered:
-    """Read and verify the whole log; nothing is written. Cost: one read of every byte, memory for one segment.
+    """Read and verify the whole log, without writing. Cost: one read of every byte, and memory for one segment.
 
-    Raises CorruptLog for damage, NewerFormat.
+    Raises CorruptLog if the log is damaged. Raises NewerFormat.
     """
     replay = Replay(folder)
     numbers = segment_numbers(files, folder)
@@ -96,7 +97,7 @@ def recover_log(files: Files, folder: str, identity: Identity) -> Recovered:
 
 
 class Replay:
-    """Replays the frames in file order, and returns a `Recovered`."""
+    """Replays the frames in the order in which they are in the files. `recovered` returns the result."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -109,7 +110,7 @@ class Replay:
         self._torn_bytes = 0
 
     def take_segment(self, path: str, data: bytes, header: SegmentHeader, following: SegmentHeader) -> None:
-        """Take any segment but the last. Each of its frames was synced, up to the frame after which the next segment
+        """Take a segment that is not the last. Its frames were synced up to the frame after which the next segment
         continues."""
         scan = scan_parts(path, data, header, last_batch=following.previous_batch)
         last = scan.parts[-1]
@@ -123,8 +124,8 @@ class Replay:
         self._segments[-1].size_bytes = last.end_offset
 
     def take_last_segment(self, path: str, data: bytes, header: SegmentHeader) -> None:
-        """Take the last segment. Each of its frames proves earlier frames, and the name of the segment proves its first
-        frame."""
+        """Take the last segment. Its name proves that its first frame was synced. The other frames are proven up to the
+        highest durable batch that a frame states."""
         scan = scan_parts(path, data, header)
         first, last = scan.parts[0], scan.parts[-1]
         if scan.is_torn:
@@ -145,7 +146,7 @@ class Replay:
         self._torn_bytes = max(0, len(data.rstrip(b"\0")) - scan.end_offset)  # Without preallocated zeroes.
 
     def recovered(self) -> Recovered:
-        """The result; called once, after the last segment."""
+        """Return the result. Called once, after the last segment."""
         return Recovered(
             state=self._state,
             index=self._index,
@@ -197,7 +198,7 @@ class Replay:
 
 
 def _divide(part: Frame | FrameRun, batch: int, data: bytes, salt: int) -> tuple[Frame | FrameRun | None, list[Frame]]:
-    """Split into the part up to `batch` and the single frames after it."""
+    """Split `part` into the part up to `batch` and the single frames after it."""
     if isinstance(part, Frame):
         return (part, []) if part.batch <= batch else (None, [part])
     frames = [parse_frame(data, offset, salt) for offset in part.offsets_after(batch)]

@@ -6,15 +6,16 @@ All numbers are big-endian:
     u32 format version
     u32 group
     16 bytes cluster id
-    u64 segment number      the same as in its name: segments are ordered by it, never by index
+    u64 segment number      the same as in the file's name; it gives the order of the segments
     u64 salt                random, never zero
     u64 previous_batch      this segment continues after the frame with this batch …
-    u32 previous_checksum   … and this checksum. Bytes after that frame in the older file never counted:
-                            an interrupted recovery, or a full disk, left them behind
+    u32 previous_checksum   … and this checksum. If the older segment has bytes after that frame, they were never part
+                            of the log: an interrupted recovery or a full disk has left them
     u32 checksum            CRC32C over the 60 bytes before it
 
-A segment is written with its first frame under a temporary name, synced, and only then given its name. So a named
-segment whose header or first frame is bad is damaged, never torn: the name proves that the first frame was synced.
+A segment is written under a temporary name, together with its first frame. It gets its name only after a sync, so the
+name proves that the first frame was synced. So if the header or the first frame of a named segment is bad, that is
+damage and not a torn write.
 
 See docs/reference/specification.md#41-segments.
 """
@@ -48,7 +49,7 @@ _NAME = re.compile(r"([0-9]{16})\.wal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentHeader:
-    """The owner of a segment, and the frame that it continues."""
+    """The header of a segment: its owner, and the frame after which it continues."""
 
     group_id: int
     cluster_id: bytes
@@ -58,14 +59,14 @@ class SegmentHeader:
     previous_checksum: int
 
 
-@lru_cache(maxsize=8)  # Cached, because every write needs the name of the newest segment.
+@lru_cache(maxsize=8)  # Every write needs the name of the newest segment.
 def segment_name(number: int) -> str:
-    """The file name of segment `number` ≥ 1."""
+    """The file name of the segment `number`, which is at least 1."""
     return f"{number:016d}.wal"
 
 
 def segment_number(name: str) -> int | None:
-    """The number in a segment's file name; None for any other name."""
+    """The number in the file name of a segment; None for any other name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -87,7 +88,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def decode_header(path: str, data: bytes) -> SegmentHeader:
-    """Read what `encode_header` wrote. Raises CorruptLog, NewerFormat."""
+    """Decode the header of a segment. Raises CorruptLog, NewerFormat."""
     if len(data) < HEADER_BYTES:
         raise CorruptLog(path, len(data), f"the file ends within its header of {HEADER_BYTES} bytes")
     magic, version, group_id, cluster_id, number, salt, batch, previous = HEADER.unpack_from(data)
@@ -109,8 +110,8 @@ def decode_header(path: str, data: bytes) -> SegmentHeader:
 
 
 def new_segment_operations(folder: str, header: SegmentHeader, frames: Sequence[EncodedFrame]) -> list[Operation]:
-    """The operations that write a segment under a temporary name with its first frames, sync it, name it and sync the
-    name. After a failure the same operations can be repeated."""
+    """The operations that write a segment with its first frames under a temporary name, sync it, give it its name and
+    sync the folder. After a failure the same operations can be repeated."""
     path = f"{folder}/{segment_name(header.number)}"
     aside = path + TEMPORARY_SUFFIX
     buffers = (encode_header(header), *(buffer for frame in frames for buffer in frame.buffers))
@@ -126,17 +127,17 @@ def new_segment_operations(folder: str, header: SegmentHeader, frames: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """The frames of a segment up to the first bad one. `end_offset`: the start of the bad frame, or the end of the
-    file."""
+    """The frames of a segment up to the first bad frame. `end_offset`: the start of the bad frame; the end of the last
+    frame if there is none."""
 
     frames: list[Frame]
     end_offset: int
-    is_torn: bool  # True if the bytes at `end_offset` are not a frame of this chain.
+    is_torn: bool  # True if the file has more bytes from `end_offset` on, which may be zeroes.
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentParts:
-    """A `SegmentScan` whose plain frames are gathered in runs. The first part is always a single frame."""
+    """Like a `SegmentScan`, but with plain frames gathered in runs. The first part is always a single frame."""
 
     parts: list[Frame | FrameRun]
     end_offset: int
@@ -144,16 +145,17 @@ class SegmentParts:
 
 
 def scan_frames(path: str, data: bytes, header: SegmentHeader, last_batch: int | None = None) -> SegmentScan:
-    """Read frames in order until the first bad one, or until `last_batch`, after which the next segment continues.
+    """Read frames in order up to the first bad frame, or up to `last_batch`, after which the next segment continues.
 
-    Raises CorruptLog for a frame with a correct checksum and an impossible content.
+    Raises CorruptLog if a frame has a correct checksum but an impossible content or place.
     """
     scan = _scan(path, data, header, last_batch, in_runs=False)
     return SegmentScan([part for part in scan.parts if isinstance(part, Frame)], scan.end_offset, scan.is_torn)
 
 
 def scan_parts(path: str, data: bytes, header: SegmentHeader, last_batch: int | None = None) -> SegmentParts:
-    """Read frames like `scan_frames`, with plain frames gathered in runs, which is several times as fast for them."""
+    """Read frames like `scan_frames`, but gather plain frames in runs. For plain frames this is several times as
+    fast."""
     return _scan(path, data, header, last_batch, in_runs=FAST_PATHS)
 
 
@@ -179,7 +181,7 @@ def _scan(path: str, data: bytes, header: SegmentHeader, last_batch: int | None,
 
 
 def _check_chain(path: str, frame: Frame, batch: int, checksum: int, previous_batch: int) -> None:
-    """Check that the frame follows the previous one in the order of writing. Raises CorruptLog."""
+    """Check that the frame was written right after the previous frame. Raises CorruptLog."""
     if frame.previous_checksum != checksum:
         raise CorruptLog(path, frame.offset, "the frame does not continue the one before it")
     if batch and frame.batch != batch + 1:
@@ -191,8 +193,8 @@ def _check_chain(path: str, frame: Frame, batch: int, checksum: int, previous_ba
 
 
 def proof_of_damage(path: str, data: bytes, offset: int, header: SegmentHeader, bad_batch: int) -> Frame | None:
-    """A valid frame after `offset` that proves that the frame expected at `offset`, `bad_batch`, had been synced; None
-    if there is none.
+    """Search for a valid frame after `offset` which proves that the bad frame at `offset`, with the number `bad_batch`,
+    had been synced. Return None if there is no such frame.
 
     See docs/reference/specification.md#48-torn-tail-and-damage.
     """

@@ -1,4 +1,4 @@
-"""The write-ahead log of one node: gathered log writes become one frame with one sync.
+"""The write-ahead log of one node. Log writes gather, and each sync writes the gathered ones as one frame.
 
 See docs/reference/specification.md#4-write-ahead-log.
 """
@@ -28,8 +28,8 @@ _CONFIGURATION = EntryKind.CONFIGURATION  # Saves an attribute lookup per entry.
 RandomBytes = Callable[[int], bytes]
 
 PREALLOCATE_SHARE = 8
-"""Zeroes are written only after frames of at most `preallocate_bytes` divided by this: larger frames would use up the
-zeroes too soon."""
+"""Zeroes are written only after frames of at most `preallocate_bytes` divided by this number. Larger frames would use
+up the zeroes too soon."""
 
 READ_AHEAD_BYTES_MAX = MIB  # The maximum number of bytes that one disk read fetches.
 
@@ -42,15 +42,14 @@ class _Plan(NamedTuple):
     segment: int
     salt: int
     offset: int  # The offset of the first frame.
-    file_bytes: int  # The size of the segment after the write, zeroes included.
+    file_bytes: int  # The size of the segment after the write, including zeroes.
     has_zeroes: bool
 
 
 class Wal:
-    """A log whose content is durable from the moment that `open_storage` hands it out.
+    """The log of one node. All of it is durable when `open_storage` hands it out. Implements `raft.LogStore`.
 
-    Implements `raft.LogStore`. Entries that are not yet synced are read from memory. All others are read from disk and
-    verified.
+    Entries that are not yet synced are read from memory. All others are read from disk and verified.
     """
 
     def __init__(
@@ -68,19 +67,19 @@ class Wal:
         self._identity, self._limits = identity, limits
         self._random_bytes, self._ballast = random_bytes, ballast
         self.is_disk_full = False
-        """True while the ballast is released: only votes and compaction should be written now. Also true while an
-        operation waits for a descriptor; then `lacks_descriptors` is not empty."""
+        """True while the ballast is released, so that only votes and compaction should be written. It is also True
+        while an operation waits for a file descriptor; then `lacks_descriptors` is not empty."""
         ballast.on_shortage = self._note_shortage
         self._state = recovered.state
         self._index = recovered.index
         self._segments: list[SegmentInfo] = recovered.segments
         self._salt = 0  # The salt of the last segment; 0 until this object has written one.
-        self._file_bytes = 0  # The allocated size of the last segment; all bytes after its frames are zero.
-        self._may_preallocate = True  # False once the disk was too full for zeroes.
+        self._file_bytes = 0  # The size of the last segment's file. All bytes after the frames are zero.
+        self._may_preallocate = True  # False once the disk has had no room for zeroes.
         self._durable_batch, self._durable_checksum = recovered.proven_batch, recovered.proven_checksum
         self._content_batch = recovered.proven_batch  # The last batch whose frame was not empty.
         self.has_unproven_batch = False
-        """True if the next recovery could not prove the last frame on disk. An idle node then syncs once more."""
+        """True if a recovery now could not prove that the last frame was synced. An idle node then syncs once more."""
         self._next_batch = recovered.last_batch + 1
         self._disk_end = recovered.state.end
         self._disk_hard_state = recovered.state.hard_state
@@ -88,9 +87,9 @@ class Wal:
         self._flight: PendingWrites | None = None
         self._failure: BaseException | None = None
         self._segment_note = NewestSegmentNote(files, folder)
-        self._segments_to_delete: list[str] = []  # Paths whose deletion may not be durable yet.
+        self._segments_to_delete: list[str] = []  # Paths whose deletion is not durable yet.
         self._is_deleting = False
-        # The last frame that was read, kept for slow peers.
+        # The last frame that was read from disk. A slow peer often needs further entries of the same frame.
         self._cached: tuple[FrameLocation, list[Entry]] | None = None
 
     @property
@@ -100,22 +99,22 @@ class Wal:
 
     @property
     def last_index(self) -> int:
-        """The index of the last entry, appended but unsynced entries included."""
+        """The index of the last entry, including entries that are appended but not synced."""
         return self._state.last_index
 
     @property
     def hard_state(self) -> HardState:
-        """The hard state that was appended last; right after the open, the durable one."""
+        """The hard state that was appended last. Right after the open it is durable."""
         return self._state.hard_state
 
     @property
     def lacks_descriptors(self) -> str:
-        """The system's message while the log waits for a descriptor; empty otherwise."""
+        """The system's message while the log waits for a file descriptor; otherwise empty."""
         return self._ballast.lacks_descriptors
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments, without preallocated zeroes."""
+        """The size of all segments, without preallocated zeroes."""
         return sum([segment.size_bytes for segment in self._segments])
 
     def term_runs(self) -> Sequence[LogPosition]:
@@ -123,11 +122,13 @@ class Wal:
         return tuple(self._state.runs)
 
     def configuration_indexes(self) -> Sequence[int]:
-        """The indexes of entries of kind `configuration`, in order."""
+        """The indexes of the entries of kind `configuration`, in order."""
         return tuple(self._state.configuration_indexes)
 
     def continues(self, snapshot: LogPosition) -> bool:
-        """True if the log holds `snapshot`, or begins right after it. Not called below first_index - 1.
+        """True if the log has an entry at the position `snapshot`, or begins right after it.
+
+        The index of `snapshot` must not be below `first_index - 1`.
 
         See docs/reference/specification.md#55-choice-at-start.
         """
@@ -145,9 +146,9 @@ class Wal:
         assert problem is None, (problem, write)
 
     def take(self, write: LogWrite) -> str | None:
-        """Append, but return a text if the write is impossible: it may come from a damaged file."""
+        """Append one write. If it is impossible, return the reason: it may come from a damaged file."""
         hard_state = write.hard_state
-        if hard_state is not None:  # `sync` sets the hint, because only then the durable index is known.
+        if hard_state is not None:  # Keep the old hint. `sync` sets a new one, because it knows the durable index.
             hard_state = replace(hard_state, commit_index=self._state.hard_state.commit_index)
         entries = write.entries
         first_index = entries[0].index if entries else 0
@@ -163,11 +164,12 @@ class Wal:
         return problem
 
     def sync(self, commit_hint: int, done: Done) -> None:
-        """Make everything appended so far durable; with nothing appended, prove the last frame.
+        """Make everything appended so far durable. If nothing was appended, write an empty frame, which proves that the
+        last frame was synced.
 
-        On a full disk the ballast is released and the group written to a new segment; any bytes after the last synced
-        frame of the old segment are ignored from then on. If there is still no room, the group waits for
-        `look_for_room`. Any other error is final. Raises LogFailed.
+        If the disk is full, the ballast is released and the gathered writes go to a new segment. Bytes after the last
+        synced frame of the old segment are then ignored. If there is still no room, the writes wait for
+        `look_for_room`. Any other error is final. Raises LogFailed after an earlier final error.
 
         See docs/reference/specification.md#49-proof-of-the-last-frame.
         """
@@ -177,11 +179,12 @@ class Wal:
         self._start(commit_hint, done, to_new_segment=size_bytes > self._limits.segment_bytes_max)
 
     def sync_to_new_segment(self, commit_hint: int, and_then: Sequence[Operation], done: Done) -> None:
-        """Sync at the end of recovery, into a new segment. `and_then` is carried out once that segment is durable."""
+        """Sync to a new segment, at the end of recovery. `and_then` is carried out once that segment is durable."""
         self._start(commit_hint, done, to_new_segment=True, and_then=and_then)
 
     def read(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Entries first..last, at least one, then as many as fit in `bytes_max` (counted by `size_bytes`).
+        """Read entries from `first_index` on, up to `last_index`: at least one, and further entries as long as the sum
+        of their `size_bytes` is within `bytes_max`.
 
         Raises Compacted, CorruptLog, OSError.
         """
@@ -201,21 +204,21 @@ class Wal:
         return entries
 
     def look_for_room(self) -> None:
-        """Try again the writes that wait for room; if there are none, try to make the ballast again.
+        """Try the waiting writes again. If none waits, try to make the ballast again.
 
-        After a shortage of room, `is_disk_full` stays True until the ballast is made. Raises OSError if the last try
-        to make the ballast failed because of a limit on file sizes: more room would not help.
+        After a shortage of room, `is_disk_full` stays True until the ballast is made. Raises OSError if a limit on file
+        sizes forbade the ballast at the last attempt, because more room would not help.
         """
         if self._failure is None:
             self._ballast.look_for_room()
 
     def drop_before(self, index: int) -> None:
-        """Delete the oldest segments that hold no entry from `index` on; the last segment always stays.
+        """Delete the oldest segments that have no entry in force from `index` on. The last segment always stays.
 
-        Every segment that stays was synced, and its first frame carries the complete hard state.
+        The hard state is not lost with the deleted segments, because the first frame of each segment contains it.
         """
         if self._failure is not None or self._pending.reset or (self._flight and self._flight.reset):
-            return  # A reset is being written; another call follows it.
+            return  # A reset is being written. This method will be called again after it.
         count = 0
         while count < len(self._segments) - 1:
             if self._index.last_index_in(self._segments[count].number, self._disk_end.index) >= index:
@@ -230,8 +233,9 @@ class Wal:
         self._delete_segments()
 
     def _run_from(self, first_index: int, last_index: int, bytes_max: int) -> list[Entry]:
-        """Some entries from `first_index` on, from memory or disk: at least one, none above `last_index`. This reads no
-        more frames than the caller needs for the `bytes_max` bytes of entries that it still wants.
+        """Some entries from `first_index` on, from memory or disk: at least one, and none above `last_index`.
+
+        The caller wants `bytes_max` bytes of entries, and this reads no more frames than are needed for so many.
         """
         limit = last_index + 1
         for group in (self._pending, self._flight):
@@ -248,14 +252,14 @@ class Wal:
     def _load(self, first_index: int, limit: int, bytes_max: int) -> list[Entry]:
         """Entries from `first_index` on and below `limit`: those of all needed frames that one disk read can fetch.
 
-        A frame is needed only if the frames before it hold less than `bytes_max`. No other frame is read, so that its
-        damage is not reported before its entries are wanted. Entries that were cut from the log are read, too, if they
-        share a frame with others.
+        A frame is needed only if the frames before it have less than `bytes_max` of entries. No other frame is read, so
+        that damage is not reported before the damaged entries are wanted. If a needed frame also has entries that were
+        cut from the log, they are read, but not returned.
         """
         frames = self._index.range_from(first_index, limit, min(READ_AHEAD_BYTES_MAX, bytes_max))
         if frames.ends[-1] - frames.first_indexes[0] > len(frames.offsets):
-            # Some frame has several entries. Frames of one entry each would all be needed, because such a frame takes
-            # more bytes than its entry counts.
+            # At least one frame has several entries. If each frame had one, all would be needed, because such a frame
+            # takes more bytes than its entry counts.
             frames = frames.first(_needed_frames(frames, bytes_max))
         found, last = read_frame_range(self._files, self._path(frames.segment), frames, self._state, first_index)
         place = FrameLocation(frames.segment, frames.offsets[-1], frames.lengths[-1], frames.first_indexes[-1])
@@ -293,14 +297,15 @@ class Wal:
                 self._ballast.rescue(operations, error, finished, retry_in_new_segment)
 
         def after_preallocation(error: BaseException | None) -> None:
-            """Without room for zeroes, stop preallocating and release the room of the zeroes, not the ballast."""
+            """If the disk has no room for the zeroes, stop preallocating, and cut the written zeroes off. Only if there
+            is still no room is the ballast released."""
             if is_disk_full(error):
                 self._may_preallocate = False
                 last = self._segments[-1]
                 cut = SetSize(self._path(last.number), last.size_bytes)
                 self._ballast.submit([cut, *retry_in_new_segment()], finished, retry_in_new_segment)
             elif is_short_of_descriptors(error):
-                # No file was opened, so nothing was written.
+                # The file could not be opened, so nothing was written.
                 self._ballast.submit(retry_in_new_segment(), finished, retry_in_new_segment)
             else:
                 finished(error)
@@ -346,11 +351,11 @@ class Wal:
         )
 
     def _append(self, last: SegmentInfo, frames: list[EncodedFrame], salt: int) -> _Plan:
-        """Append frames to the last segment, and zeroes after them when the preallocated ones are used up.
+        """Append frames to the last segment, and new zeroes after them if the preallocated zeroes are used up.
 
-        A write into blocks that the file already has changes no metadata, so its sync need not wait for the journal of
-        the file system. With three members on one disk, this makes a sync faster by an eighth to a third. Zeroes are
-        never a valid frame, so they mark the end.
+        A write into blocks that the file already has changes no metadata, so its sync need not wait for the file
+        system's journal. With three members on one disk, this makes a sync faster by an eighth to a third. Zeroes are
+        never a valid frame, so the log ends where they begin.
         """
         if len(frames) == 1:
             frames_bytes, buffers = frames[0].length, frames[0].buffers
@@ -380,7 +385,7 @@ class Wal:
         )
 
     def _written(self, plan: _Plan, group: PendingWrites, hard_state: HardState, end: LogPosition) -> None:
-        """The group is durable: from now on its entries are read from disk."""
+        """The group is durable. From now on its entries are read from disk."""
         self._flight = None
         is_new = plan.segment != self._segments[-1].number
         if is_new:
@@ -397,7 +402,8 @@ class Wal:
             offset += frame.length
         self._segments[-1].size_bytes = offset
         self._salt, self._file_bytes = plan.salt, plan.file_bytes
-        proven_batch = plan.frames[0].batch if is_new else self._durable_batch  # What a recovery can prove now.
+        # The highest batch that a recovery could prove now.
+        proven_batch = plan.frames[0].batch if is_new else self._durable_batch
         self._durable_batch, self._durable_checksum = plan.frames[-1].batch, plan.frames[-1].checksum
         self._next_batch = self._durable_batch + 1
         if not group.is_empty:
@@ -406,10 +412,12 @@ class Wal:
         self._disk_hard_state, self._disk_end = hard_state, end
 
     def _delete_segments(self) -> None:
-        """Delete segments, oldest first, each durably before the next: a crash never leaves a gap in the numbers.
+        """Delete segments, the oldest first. Each deletion is made durable before the next one begins, so that a crash
+        never leaves a gap in the numbers.
 
-        If a sync fails, the log takes no more writes, and the node stops at its next write: a later sync of the folder
-        may succeed without making this deletion durable, and the next deletion would then leave a gap.
+        If the sync of a deletion fails, the log takes no more writes, and the node stops at its next write. The reason:
+        a later sync of the folder may succeed without making this deletion durable, and the next deletion could then
+        leave a gap.
 
         One segment is deleted at a time, so that a sync of the log waits for at most one deletion.
         """
@@ -444,13 +452,13 @@ class Wal:
 
 
 def _how_many_fit(run: Sequence[Entry], bytes_max: int, at_least: int) -> int:
-    """How many entries from the first one on fit into `bytes_max`; never fewer than `at_least`."""
+    """How many entries, counted from the first one, fit into `bytes_max`. The result is never below `at_least`."""
     sizes = accumulate([entry.size_bytes for entry in run])
     return max(at_least, sum(size_bytes <= bytes_max for size_bytes in sizes))
 
 
 def _needed_frames(frames: FrameRange, bytes_max: int) -> int:
-    """How many of these frames are needed to get `bytes_max` bytes of entries. An entry counts as its payload and
+    """How many of these frames are needed to get `bytes_max` bytes of entries. An entry counts as its payload plus
     ENTRY_OVERHEAD_BYTES, which is more than it takes in a frame.
     """
     for number, length in enumerate(frames.lengths):

@@ -1,4 +1,4 @@
-"""The pending writes of a log: all log writes that wait in memory for the next sync, merged into one."""
+"""The pending writes of a log: the log writes that wait in memory for the next sync, merged into one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from storage.wal.frame import FRAME_EXTRA_BYTES_MAX, EncodedFrame, FrameBody, en
 
 
 class PendingWrites:
-    """The log writes taken since the last sync began, merged into one. From `from_index` on, the log consists of
-    `entries`; below that index it consists of entries appended earlier. A truncation that only reaches entries of the
-    same group leaves no trace on disk.
+    """The log writes since the last sync began, merged into one: a group.
+
+    From `from_index` on, the log consists of `entries`. Below that index it consists of entries that were appended
+    before this group. If a cut reaches only entries of this group, nothing of the cut is written to disk.
     """
 
     def __init__(self, from_index: int) -> None:
@@ -20,16 +21,16 @@ class PendingWrites:
         self.reset: LogPosition | None = None
         self.replace_from: int | None = None
         self.changes_votes = False
-        self.is_empty = True  # There is nothing to write.
-        self.size_bytes = 0  # At least the bytes that the entries take in frames; the other parts do not count.
+        self.is_empty = True  # True if there is nothing to write.
+        self.size_bytes = 0  # An upper bound of the bytes that the entries take in frames, without the other parts.
 
     @property
     def last_index(self) -> int:
-        """The end of the log once this group is written."""
+        """The last index of the log after this group is written."""
         return self.from_index + len(self.entries) - 1
 
     def take(self, write: LogWrite) -> None:
-        """Add one more write, whose indexes the caller has checked."""
+        """Add one more write. The caller has checked its indexes."""
         if write.hard_state is not None:
             self.changes_votes = True
         if write.reset is not None:
@@ -66,10 +67,11 @@ class PendingWrites:
         hard_state: HardState | None,
         frame_bytes_max: int,
     ) -> list[EncodedFrame]:
-        """Encode the group as frames `batch`, `batch + 1`, …: nearly always as one, and as several only above
-        `frame_bytes_max`.
+        """Encode the group as the frames `batch`, `batch + 1`, …. Usually there is one frame; there are several only if
+        the group is larger than `frame_bytes_max`.
 
-        The first frame contains everything but entries, so a truncation is never on disk after the replacing entries.
+        The first frame contains all parts except later entries. So a cut is never on disk after the entries that
+        replace the cut ones.
 
         See docs/reference/specification.md#34-cut-and-replacement.
         """
@@ -95,15 +97,15 @@ class PendingWrites:
 
 
 def _size_bytes(entries: Sequence[Entry]) -> int:
-    """The sum of the entries' `size_bytes`, without a call for each."""
+    """The sum of the entries' `size_bytes`, without a call for each entry."""
     if len(entries) == 1:
         return ENTRY_OVERHEAD_BYTES + len(entries[0].payload)
     return ENTRY_OVERHEAD_BYTES * len(entries) + sum([len(entry.payload) for entry in entries])
 
 
 def _split(entries: list[Entry], bytes_max: int) -> list[list[Entry]]:
-    """Divide the entries into runs of at most `bytes_max`, or of one larger entry. There is at least one run, possibly
-    empty."""
+    """Divide the entries into runs of at most `bytes_max`. A larger entry is a run of its own. If there are no entries,
+    there is one empty run."""
     if len(entries) <= 1 or _size_bytes(entries) <= bytes_max:
         return [entries]
     runs: list[list[Entry]] = []
