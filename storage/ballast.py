@@ -42,7 +42,9 @@ class Ballast:
         """Called with True when room or descriptors run out, and with False when both are available again. Between
         these two calls, only data on which something already depends should be written."""
         self._is_restoring = False
-        self._retries = 0  # How many retries and deletions of the file are under way.
+        self._retries = (
+            0  # How many submissions are being retried, plus how many deletions of the file belong to no retry.
+        )
         self._waiting: list[_Submission] = []  # Submissions that found no room. `look_for_room` tries them again.
         self.may_wait = False  # True once the owner calls `look_for_room` at intervals.
         self._file_too_large: OSError | None = None  # Set if a limit on file sizes forbids the file.

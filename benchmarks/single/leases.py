@@ -1,6 +1,6 @@
 """`python -m benchmarks.single.leases`: measures the CPU time that a member needs for leases when it applies entries.
 
-Each measurement runs in a fresh process, on one `KvMachine` with the garbage collection of a member. All times are CPU
+Each measurement runs in a fresh process, on one `KvMachine` with Python's garbage collector set as in a member. All times are CPU
 times, so other processes do not count. Leader time is simulated. The measurements are:
 
 Renewals: all leases are renewed every third of their TTL, as the client does, by commands with 1,000 ids each. Each

@@ -43,8 +43,8 @@ def _is_decoder_panic(error: BaseException) -> bool:
 class RequestErrors:
     """Counts the contained errors of one member. The first error of each place is logged with its traceback.
 
-    A place is the type of an error and the line of code that raised it. Later errors of a place are logged in one line,
-    when their count reaches 10, 100, 1,000, …
+    A place is the type of an error and the line of code that raised it. Later, one line
+    is logged whenever the number of all errors of a place reaches 10, 100, 1,000, …
     """
 
     def __init__(self) -> None:

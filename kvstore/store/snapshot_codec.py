@@ -350,7 +350,7 @@ class StateReader:
         return self._history.older if self._history is not None else Records()
 
     def finish(self) -> tuple[KeyValueMap, Sessions]:
-        """Return the state, after all rows were taken. The totals in the header must be right. Cost: O(sessions)."""
+        """Verify the totals in the header, and return the state, after all rows were taken. Cost: O(sessions)."""
         store, sessions, header = self.store, self.sessions, self._header
         sessions.next_id = header["next_session_id"]
         if self._history is not None:

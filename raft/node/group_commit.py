@@ -1,7 +1,7 @@
 """Group commit: one sync at a time. All writes that gather during a sync go into the next sync.
 
 `GroupCommit` also holds back messages of the snapshot transfer until the write that they depend on is durable. If the
-node is idle, it writes an empty frame, which proves that the last batch was synced.
+node is idle, it writes an empty frame, which proves that the last frame with data was synced.
 
 See docs/reference/specification.md#49-proof-of-the-last-frame,
 docs/reference/specification.md#31-messages-wait-for-the-disk.
@@ -48,7 +48,7 @@ class GroupCommit:
 
     @property
     def is_proven(self) -> bool:
-        """True if `is_quiet` and a later frame proves that the last batch was synced."""
+        """True if `is_quiet` and a later frame proves that the last frame with data was synced."""
         return self.is_quiet and not self._log.has_unproven_batch
 
     def append(self, write: LogWrite) -> None:
@@ -66,7 +66,7 @@ class GroupCommit:
         self._log.sync(commit_hint, lambda error: self._synced(sequence, error))
 
     def prove(self, commit_hint: int, now: int) -> None:
-        """If there is nothing else to write, write an empty frame, which proves that the last batch was synced."""
+        """If there is nothing else to write, write an empty frame, which proves that the last frame with data was synced."""
         if self.is_quiet and self._log.has_unproven_batch:
             self.start(commit_hint, now)
 

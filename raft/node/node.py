@@ -273,8 +273,8 @@ class Node:
         return self._core.transfer_leadership(peer_id)
 
     def begin_stop(self) -> None:
-        """Take no more requests, wait until the open ones have ended, and write the proof that the last batch was
-        synced. With this proof the next start need not write the last batch again.
+        """Take no more requests, wait until the open ones have ended, and write the proof that the last frame with
+        data was synced. With this proof the next start need not write that frame again.
 
         A leader first transfers the leadership, so that the other members need not wait for a time-out. Commands that
         are still open after `outcome_wait_ns` end as unknown.
@@ -607,7 +607,7 @@ class Node:
                 self._drain_core()  # The core may now hand out more entries, and reads that waited for this index.
 
     def _prove_when_idle(self) -> None:
-        """If the node is idle, sync once more to prove the last batch. A stopping node does not wait before that."""
+        """If the node is idle, sync once more to prove the last frame with data. A stopping node does not wait before that."""
         commit = self._commit
         # The first two conditions are `not commit.is_quiet` without a call.
         if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:

@@ -15,7 +15,7 @@ from spark_audit.columnar.proposed_order import Draft, Proposal
 def with_observed(draft: Draft) -> Proposal:
     """Insert every unknown put and compare-and-set whose value was found by an operation in the order.
 
-    That operation is a completed one or an unknown compare-and-set that is inserted itself. `draft` must contain all
+    That operation is a completed one or an unknown compare-and-set that is itself inserted. `draft` must contain all
     completed operations, and no others.
     """
     block, given = draft.block, draft.given

@@ -49,7 +49,8 @@ def check_is_durable(world: World, member: MachineView, opened: OpenedStorage) -
     again = recover_aside(world, member)
     require(isinstance(again, OpenedStorage), "recovered entries are durable", member.node_id, repr(again))
     assert isinstance(again, OpenedStorage)
-    # A crash may undo a deletion, so the log may begin earlier. The end of the log and its last term must be the same.
+    # A crash may undo the deletion of a segment, so the log may begin at a lower index. The end of the log and its last
+    # term must be the same.
     was, would_be = (
         (log.last_index, [run.term for run in log.term_runs()[-1:]], state.term, state.voted_for)
         for log, state in ((opened.log, opened.hard_state), (again.log, again.hard_state))
