@@ -118,8 +118,14 @@ class Elections:
         the promise.
 
         While the promise holds, this member must not vote for itself. The promise can outlast the timer, because one
-        message may first restart the timer and then bring the configuration with the promise.
+        message may first restart the timer and then bring the configuration with the promise. A promise from before a
+        restart holds even if its configuration is cut from the log.
         """
+        state = self._state
+        is_last_voter = state.is_alone and state.configured_at <= state.commit_index
+        if state.now < self._silent_until and not is_last_voter:
+            self.deadline = self._silent_until
+            return True
         if self._heard_leader_at is None or not self._is_bound:
             return False
         self.deadline = self._heard_leader_at + self._state.configuration.lease_ns

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from raft.config import RaftConfig
+from raft.encoding.command_batch import encode_batch
 from raft.membership.change import MembershipChange
 from raft.membership.configuration import Configuration
 from raft.protocol.messages import (
@@ -248,6 +249,26 @@ def test_who_is_the_last_voter_waits_only_while_whoever_made_it_so_may_still_lea
     member.advance(1)
     member.persist()
     assert (member.core.role, member.core.term) == (Role.LEADER, 2)
+
+
+def test_a_member_that_was_started_anew_campaigns_late_though_the_promise_is_cut_from_its_log() -> None:
+    """It may have given the promise before the restart. Neither its timer nor the loss of its leader ends it."""
+    impatient = RaftConfig(election_timeout_min_ns=milliseconds(100), election_timeout_max_ns=milliseconds(101))
+    promised = Entry(3, 1, EntryKind.CONFIGURATION, LEASED.encode())
+    entries = [Entry(at, 1, EntryKind.COMMANDS, encode_batch(0, [])) for at in (1, 2)]
+    log = MemoryLog(LogPosition(0, 0), [*entries, promised], HardState(1, None, 2))
+    member = Bench("s1", ["s2", "s3"], log=log, config=impatient)
+
+    other = Entry(3, 2, EntryKind.NO_OP, encode_batch(0, []))
+    member.step("s2", replace(heartbeat(2, (2, 1)), entries=(other,)))
+    assert member.core.configuration.lease_ns == 0
+    member.core.leader_connection_lost("s2")
+    roles = []
+    for waited_ns in (PROMISE_NS - 1, 1):
+        member.advance(waited_ns)
+        roles.append(member.core.role)
+
+    assert roles == [Role.FOLLOWER, Role.PRE_CANDIDATE]
 
 
 def test_without_leases_a_member_that_was_started_anew_votes_at_once() -> None:
