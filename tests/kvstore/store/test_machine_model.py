@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import cbor2
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from kvstore.errors import KvError
 from kvstore.limits import StoreLimits
@@ -340,8 +348,10 @@ class StoreComparison(RuleBasedStateMachine):
         assert (leases.next_id, leases.hold_until) == (naive.next_lease, naive.hold_until)
 
 
-StoreComparison.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
-)
-test_the_machine_answers_like_its_slow_twin = StoreComparison.TestCase
-test_the_machine_answers_like_its_slow_twin.__doc__ = "docs/reference/specification.md#8-store."
+SETTINGS = settings(stateful_step_count=25, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.slow)])
+def test_the_machine_answers_like_its_slow_twin(examples: int) -> None:
+    """docs/reference/specification.md#8-store."""
+    run_state_machine_as_test(StoreComparison, settings=settings(SETTINGS, max_examples=examples))

@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from kvstore.protocol.commands import Compact, Delete, DeleteRange, Put, Txn
 from kvstore.protocol.results import Record
@@ -283,5 +291,7 @@ def _record(fields: RecordModel | None) -> Record | None:
     return None if fields is None else Record(*fields)
 
 
-TestHubModel = HubModel.TestCase
-TestHubModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+@pytest.mark.parametrize("examples", [20, pytest.param(400, marks=pytest.mark.slow)])
+def test_the_hub_tells_what_the_model_tells(examples: int) -> None:
+    """Whatever the order of changes, reads, windows and lost connections."""
+    run_state_machine_as_test(HubModel, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None))
