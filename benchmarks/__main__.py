@@ -38,8 +38,14 @@ FALLBACK_FOLDER = Path(__file__).resolve().parent.parent / "build"
 @click.option("--keys", "existing_keys", multiple=True, type=click.IntRange(1), help="Keys that exist before.")
 @click.option("--repetitions", type=click.IntRange(1))
 @click.option("--seconds", type=click.FloatRange(min=0.1), help="Of each measured window.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For data, on the disk to measure.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="For results.  [default: results/]")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder for the data, on the disk that is measured.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="The folder for the results.  [default: results/]"
+)
 def main(
     plan_name: str,
     works: tuple[str, ...],

@@ -137,7 +137,8 @@ class Unsupported(OperationFailed):
 
 
 class TransferRefused(OperationFailed):
-    """The leadership was not transferred: the leader stays. `reason`: not_a_peer, not_ready, under_way or too_late."""
+    """The leader has refused the transfer (`reason`: not_a_peer, not_ready or under_way) and stays, or nobody took over
+    before the deadline (too_late). A transfer that is too late for the caller may still happen."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(reason, text)

@@ -27,11 +27,11 @@ GIVEN_UP = ("time-out", "out of memory", "unknown")
 
 
 @click.command()
-@click.option("--quick", "is_quick", is_flag=True, help="10,000 operations only: does all of it work?")
+@click.option("--quick", "is_quick", is_flag=True, help="Run 10,000 operations only, to see whether everything works.")
 @click.option("--only", multiple=True, metavar="ENGINE", help="local, spark, porcupine; all if not given.")
 @click.option("--operations-max", type=click.IntRange(1), help="Leave out longer histories.")
 @click.option("--operations-min", type=click.IntRange(1), default=1, help="Leave out shorter histories.")
-@click.option("--faults/--no-faults", default=True, help="Histories with a fault, too.")
+@click.option("--faults/--no-faults", default=True, help="Also judge histories with a fault.")
 @click.option(
     "--porcupine",
     metavar="PROGRAM",

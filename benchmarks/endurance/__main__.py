@@ -53,20 +53,40 @@ _FILL_IN_FLIGHT, _FILL_CONNECTIONS = 256, 8
 
 
 @click.command()
-@click.option("--minutes", default=10.0, show_default=True, type=click.FloatRange(min=0.5), help="Of steady load.")
-@click.option("--keys", default=100_000, show_default=True, type=click.IntRange(1), help="That exist before.")
+@click.option(
+    "--minutes", default=10.0, show_default=True, type=click.FloatRange(min=0.5), help="How long the steady load lasts."
+)
+@click.option(
+    "--keys", default=100_000, show_default=True, type=click.IntRange(1), help="How many keys exist before the load."
+)
 @click.option("--in-flight", default=1_024, show_default=True, type=click.IntRange(1))
 @click.option("--connections", default=16, show_default=True, type=click.IntRange(1))
-@click.option("--put-share", default=0.9, show_default=True, type=click.FloatRange(0, 1), help="The rest are gets.")
+@click.option(
+    "--put-share",
+    default=0.9,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="The share of puts; the rest are gets.",
+)
 @click.option("--value-bytes", default=128, show_default=True, type=click.IntRange(1, 1 << 20))
 @click.option("--overload-seconds", default=20.0, show_default=True, type=click.FloatRange(min=1))
 @click.option(
-    "--overload-factor", default=3.0, show_default=True, type=click.FloatRange(min=1), help="Of the rate seen."
+    "--overload-factor",
+    default=3.0,
+    show_default=True,
+    type=click.FloatRange(min=1),
+    help="The rate of the overload, as a multiple of the rate before it.",
 )
 @click.option("--light-seconds-max", default=LIGHT_SECONDS_MAX, show_default=True, type=click.FloatRange(min=0))
-@click.option("--smoke", is_flag=True, help="Does everything work? Seconds; for no claim.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For data, on the disk to measure.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="For results.  [default: results/]")
+@click.option("--smoke", is_flag=True, help="Run for seconds only, to see whether everything works; measures nothing.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder for the data, on the disk that is measured.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="The folder for the results.  [default: results/]"
+)
 def main(
     minutes: float,
     keys: int,

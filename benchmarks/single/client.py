@@ -37,9 +37,17 @@ _HEAD = (
 @click.option("--only", "works", multiple=True, type=click.Choice(["put", "get", "mixed"]), help="[default: put, get]")
 @click.option("--tasks", multiple=True, type=click.IntRange(1, 8192), help="[default: 64, 256, 1024]")
 @click.option("--repetitions", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Of each window.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For data, on the disk to measure.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="For results.  [default: results/]")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="The length of a window."
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder for the data, on the disk that is measured.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="The folder for the results.  [default: results/]"
+)
 def main(
     works: tuple[str, ...],
     tasks: tuple[int, ...],

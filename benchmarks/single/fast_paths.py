@@ -298,8 +298,12 @@ def line(gain: Gain) -> str:
 
 @click.command()
 @click.option("--only", multiple=True, help="Paths whose name has this in it; may be repeated.")
-@click.option("--pairs", default=9, show_default=True, type=click.IntRange(1), help="Windows of each, by turns.")
-@click.option("--seconds", default=1.5, show_default=True, type=click.FloatRange(min=0.1), help="Of a window.")
+@click.option(
+    "--pairs", default=9, show_default=True, type=click.IntRange(1), help="How many windows each side has, in turns."
+)
+@click.option(
+    "--seconds", default=1.5, show_default=True, type=click.FloatRange(min=0.1), help="The length of a window."
+)
 def main(only: tuple[str, ...], pairs: int, seconds: float) -> None:
     """Measure what each fast path gains.
 

@@ -246,8 +246,10 @@ def measure_longest_step(events: int) -> dict[str, Any]:
 
 @click.command()
 @click.option("--events", default=EVENTS, show_default=True, type=click.IntRange(20_000))
-@click.option("--rounds", default=9, show_default=True, type=click.IntRange(3), help="Of puts, for each state.")
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="For results.")
+@click.option(
+    "--rounds", default=9, show_default=True, type=click.IntRange(3), help="How many rounds of puts each state has."
+)
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="The file for the results.")
 def main(events: int, rounds: int, out: Path | None) -> None:
     """Measure the history. A run of full size writes results/history.json."""
     found: dict[str, Any] = {"machine": describe(Path.cwd()), "events": events, "loop_ms": _loop_ms()}

@@ -1,7 +1,7 @@
 """`python -m benchmarks.single.leases`: measures the CPU time that a member needs for leases when it applies entries.
 
-Each measurement runs in a fresh process, on one `KvMachine` with Python's garbage collector set as in a member. All times are CPU
-times, so other processes do not count. Leader time is simulated. The measurements are:
+Each measurement runs in a fresh process, on one `KvMachine` with Python's garbage collector set as in a member. All
+times are CPU times, so other processes do not count. Leader time is simulated. The measurements are:
 
 Renewals: all leases are renewed every third of their TTL, as the client does, by commands with 1,000 ids each. Each
 command has an entry of its own. The entries are spread evenly over the time, or follow each other at once.
@@ -157,8 +157,14 @@ def measure_removal(keys: int) -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--leases", default=LEASES, show_default=True, type=click.IntRange(1_000, LEASES), help="To be renewed.")
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="For results.")
+@click.option(
+    "--leases",
+    default=LEASES,
+    show_default=True,
+    type=click.IntRange(1_000, LEASES),
+    help="How many leases are renewed.",
+)
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="The file for the results.")
 def main(leases: int, out: Path | None) -> None:
     """Measure leases. A run of full size writes results/leases.json."""
     found: dict[str, Any] = {"machine": describe(Path.cwd()), "leases": leases, "loop_ms": _loop_ms()}

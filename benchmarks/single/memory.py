@@ -71,7 +71,7 @@ def _collection_ms() -> float:
 
 @click.command()
 @click.option("--keys", default=FULL, show_default=True, type=click.IntRange(1000))
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="For results.")
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="The file for the results.")
 def main(keys: int, out: Path | None) -> None:
     """Measure memory. A run of full size writes results/memory.json."""
     click.echo("| what | count | bytes each | over key and value | gc.collect() ms, first | again | frozen |")

@@ -40,9 +40,17 @@ _HEAD = f"| {' | '.join(_COLUMNS)} | followers' | client's |\n|---|---|---|---|-
 @click.command()
 @click.option("--tasks", multiple=True, type=click.IntRange(1, 4096), help="[default: 1, 256]")
 @click.option("--repetitions", type=click.IntRange(1), default=7, show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=1.5, show_default=True, help="Of each window.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For data, on the disk to measure.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="For results.  [default: results/]")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.1), default=1.5, show_default=True, help="The length of a window."
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder for the data, on the disk that is measured.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="The folder for the results.  [default: results/]"
+)
 def main(tasks: tuple[int, ...], repetitions: int, seconds: float, folder: Path | None, out: Path | None) -> None:
     """Measure both kinds of gets, and write all windows to DATE-reads.json.
 

@@ -263,11 +263,13 @@ def ratio(rows: list[Row], member: str) -> float:
 @click.command()
 @click.option("--keys", default=FULL, show_default=True, type=click.IntRange(1000))
 @click.option("--rate", default=1000.0, show_default=True, help="Puts per second.")
-@click.option("--pairs", default=2, show_default=True, type=click.IntRange(1), help="Of windows.")
-@click.option("--seconds", default=24.0, show_default=True, help="A window, at least.")
+@click.option("--pairs", default=2, show_default=True, type=click.IntRange(1), help="How many pairs of windows.")
+@click.option("--seconds", default=24.0, show_default=True, help="The least length of a window.")
 @click.option("--snapshot-rate", default=None, type=float, help="MiB per second.  [default: the product's]")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For data.  [default: temporary]")
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="For results.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), help="The folder for the data.  [default: temporary]"
+)
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="The file for the results.")
 def main(
     keys: int,
     rate: float,

@@ -220,11 +220,17 @@ def line(row: StartupRow) -> str:
 
 
 @click.command()
-@click.option("--commands", default=FULL, show_default=True, type=click.IntRange(1000), help="In a log.")
-@click.option("--keys", default=FULL, show_default=True, type=click.IntRange(1000), help="In a snapshot.")
+@click.option(
+    "--commands", default=FULL, show_default=True, type=click.IntRange(1000), help="How many commands the log has."
+)
+@click.option(
+    "--keys", default=FULL, show_default=True, type=click.IntRange(1000), help="How many keys the snapshot has."
+)
 @click.option("--only", default="", help="Rows whose name has this in it.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For data.  [default: temporary]")
-@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="For results.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), help="The folder for the data.  [default: temporary]"
+)
+@click.option("--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="The file for the results.")
 def main(commands: int, keys: int, only: str, folder: Path | None, out: Path | None) -> None:
     """Measure how fast a member restarts. A run of full size writes results/startup.json."""
     click.echo("| what | commands, keys | MiB on disk | open s | read s | restore, apply s | per second | peak MiB |")

@@ -205,9 +205,15 @@ def measure(connections: int, watches: int, rounds: int, seconds: float) -> dict
 
 @click.command(help=__doc__)
 @click.option("--connections", type=click.IntRange(1), default=10, show_default=True)
-@click.option("--watches", type=click.IntRange(1), default=10_000, show_default=True, help="On all connections.")
+@click.option(
+    "--watches",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="How many watches all connections have together.",
+)
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-@click.option("--seconds", type=click.FloatRange(1), default=6.0, show_default=True, help="Of each window.")
+@click.option("--seconds", type=click.FloatRange(1), default=6.0, show_default=True, help="The length of a window.")
 @click.option("--reader", is_flag=True, hidden=True)
 @click.argument("addresses", nargs=-1)
 def main(connections: int, watches: int, rounds: int, seconds: float, reader: bool, addresses: tuple[str, ...]) -> None:

@@ -41,13 +41,23 @@ def _count(name: str, least: int, most: int | None, text: str) -> Decorator:
 @click.option(
     "--elected", is_flag=True, help="Begin with a leader of term 1 whose first entry is committed everywhere."
 )
-@click.option("--pre-votes", is_flag=True, help="Pre-votes as messages, too; otherwise they are granted at once.")
-@click.option("--depth", type=click.IntRange(1), default=None, help="No path longer than so many events.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Then stop.")
 @click.option(
-    "--states", type=click.IntRange(1), default=5_000_000, show_default=True, help="Then stop: about 250 B each."
+    "--pre-votes", is_flag=True, help="Pre-votes are messages, too; without this option they are granted at once."
 )
-@click.option("--symmetry/--no-symmetry", default=True, help="States that differ by a renaming of members are one.")
+@click.option("--depth", type=click.IntRange(1), default=None, help="The greatest number of events on a path.")
+@click.option(
+    "--seconds", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Stop after this time."
+)
+@click.option(
+    "--states",
+    type=click.IntRange(1),
+    default=5_000_000,
+    show_default=True,
+    help="Stop after this number of states, which take about 250 B each.",
+)
+@click.option(
+    "--symmetry/--no-symmetry", default=True, help="Count states that differ only by a renaming of members once."
+)
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def explore(as_json: bool, **bounds: Any) -> None:
     """Try every order of deliveries, losses, syncs, crashes and time-outs in a small world of production cores.

@@ -36,9 +36,15 @@ _SHOWN_LIVING = 6
 @click.command("mutants")
 @click.option("--only", multiple=True, metavar="NAME", help="Only mutants with this in their name. Can be repeated.")
 @click.option("--only-named", is_flag=True, help="Only the classic mistakes.")
-@click.option("--seeds-max", type=click.IntRange(1), default=10_000, show_default=True, help="Per mutant.")
-@click.option("--first-seed", type=int, default=1, show_default=True, help="The first of them.")
-@click.option("--jobs", type=click.IntRange(1), default=None, help="Processes.  [default: one per core]")
+@click.option(
+    "--seeds-max",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="How many seeds each mutant gets at most.",
+)
+@click.option("--first-seed", type=int, default=1, show_default=True, help="The first seed.")
+@click.option("--jobs", type=click.IntRange(1), default=None, help="How many processes run.  [default: one per core]")
 @click.option("--list", "only_list", is_flag=True, help="Show the catalogue and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON on stdout.")
 def mutants(
