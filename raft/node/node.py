@@ -607,7 +607,8 @@ class Node:
                 self._drain_core()  # The core may now hand out more entries, and reads that waited for this index.
 
     def _prove_when_idle(self) -> None:
-        """If the node is idle, sync once more to prove the last frame with data. A stopping node does not wait before that."""
+        """If the node is idle, sync once more to prove the last frame with data. A stopping node does not wait before
+        that."""
         commit = self._commit
         # The first two conditions are `not commit.is_quiet` without a call.
         if commit.under_way or commit.appended_sequence != commit.durable_sequence or not self._log.has_unproven_batch:
