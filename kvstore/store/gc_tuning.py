@@ -18,11 +18,12 @@ from typing import Any
 LONG_NS = 5_000_000
 """A collection that takes longer than this (5 ms) has walked large long-lived objects, which are then frozen."""
 
-YOUNG_MAX = 5_000
-"""After this many commands, the youngest generation is collected; this takes 0.1 ms. Python itself would collect this
-generation only when 700 more objects were made than freed. But under a steady load, as many records and results are
-freed as are made. So up to 10⁵ young objects would gather over some seconds, and then a single collection would walk
-all of them, in 20 to 50 ms."""
+YOUNG_MAX = 2_000
+"""After this many commands, the youngest generation is collected. This takes 1 to 2 ms under load, because it reads
+every value of the new records, most of which are not in the processor's cache any more. Python itself would collect
+this generation only when 700 more objects were made than freed. But under a steady load, as many records and results
+are freed as are made. So up to 10⁵ young objects would gather over some seconds, and then a single collection would
+walk all of them, in 20 to 50 ms."""
 
 _began_at = 0
 _young = 0

@@ -66,8 +66,8 @@ class GroupCommit:
         self._log.sync(commit_hint, lambda error: self._synced(sequence, error))
 
     def prove(self, commit_hint: int, now: int) -> None:
-        """Write an empty frame, which proves that the last frame with data was synced, unless there is something else to
-        write."""
+        """Unless there is something else to write, write an empty frame, which proves that the last frame with data was
+        synced."""
         if self.is_quiet and self._log.has_unproven_batch:
             self.start(commit_hint, now)
 
