@@ -141,9 +141,8 @@ class Node:
         # While we hear no leader, our configuration may be out of date. So an unknown peer may be accepted here, and
         # only its pin is checked.
         if self.failure is None:
-            self._incarnations.check(
-                peer_id, incarnation_id, known=member.incarnation_id if member is not None else b""
-            )
+            known = member.incarnation_id if member is not None else b""
+            self._incarnations.check(peer_id, incarnation_id, is_member=member is not None, known=known)
         # This comes after the check, so that only the levels of an accepted incarnation are stored.
         self._levels.on_hello(peer_id, levels, self._machine.feature_level)
 

@@ -69,23 +69,33 @@ class KnownIncarnations:
         self._is_blank = is_blank
         self.durable = dict(store.pins())  # Peer id → incarnation id. Only messages of these peers may be used.
         self._under_way: dict[str, bytes] = {}
+        self._preliminary: set[str] = set()  # Peers that were no members here when they were pinned.
 
     def of(self, peer_id: str) -> bytes:
         """The incarnation id that is pinned or being pinned for this peer; b"" if it never connected."""
         return self.durable.get(peer_id) or self._under_way.get(peer_id, b"")
 
-    def check(self, peer_id: str, incarnation_id: bytes, *, known: bytes = b"") -> None:
+    def check(self, peer_id: str, incarnation_id: bytes, *, is_member: bool = True, known: bytes = b"") -> None:
         """Accept a peer's hello, and begin to pin the peer if it is new.
 
         `known`: the peer's incarnation in the configuration, or b"". Raises PeerRefused if the peer was known with
         another incarnation, or if it is new and there are PINS_MAX pins already.
+
+        `is_member`: the peer is in the configuration. The pin of a peer that was not is preliminary: this node has
+        counted none of its promises, so another incarnation may replace it, until the pinned one comes as a member.
         """
         assert len(incarnation_id) == 16, incarnation_id
         pinned = self.durable.get(peer_id, self._under_way.get(peer_id))
         if known and known != pinned:
             pinned = None if known == incarnation_id else known  # The pin belongs to an earlier user of this id.
+        elif pinned != incarnation_id and peer_id in self._preliminary:
+            pinned = None
         if pinned is None and len({*self.durable, *self._under_way, peer_id}) > PINS_MAX:
             raise PeerRefused(peer_id, "too_many_pins", f"{PINS_MAX} others are known here already")
+        if is_member:
+            self._preliminary.discard(peer_id)
+        elif pinned is None:
+            self._preliminary.add(peer_id)
         if pinned is None:
             self.durable.pop(peer_id, None)
             self._under_way[peer_id] = incarnation_id

@@ -5,9 +5,11 @@ See docs/reference/specification.md#13-incarnations-and-pins.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from raft import IncarnationReplaced, PeerRefused, RaftConfig, VoteRequest
+from raft import Entry, EntryKind, IncarnationReplaced, Member, PeerRefused, RaftConfig, VoteRequest
 from tests.raft.support.core_fixture import heartbeat
 from tests.raft.support.node_cluster import OneNode, World, incarnation_of
 
@@ -108,6 +110,29 @@ def test_a_stranger_that_leads_is_greeted_by_who_hears_it() -> None:
     with pytest.raises(PeerRefused) as caught:
         s9.node.peer_hello("s3", incarnation_of("s3"))
     assert caught.value.code == "not_a_member"
+
+
+def test_the_folder_that_came_before_its_machine_was_a_member_may_be_made_anew() -> None:
+    """It promised nothing that anybody counted. Once it has come as a member, it is pinned for good."""
+    s1 = OneNode("s1", ("s1", "s2", "s3"), RaftConfig(), pinned=False)
+    first, second, third = (bytes([number]) * 16 for number in range(1, 4))
+    s1.node.peer_hello("s9", first)
+    s1.settle()
+    s1.node.peer_hello("s9", second)
+    s1.settle()
+    assert s1.node.pinned_incarnation("s9") == second
+
+    members = replace(s1.node.core.configuration, learners=(Member("s9", "s9:2", "s9:1"),))
+    added = Entry(1, 1, EntryKind.CONFIGURATION, members.encode())
+    s1.node.peer_hello("s2", incarnation_of("s2"))
+    s1.settle()
+    s1.node.receive("s2", replace(heartbeat(term=1), entries=(added,)))
+    s1.node.peer_hello("s9", third)
+    s1.settle()
+
+    assert s1.node.pinned_incarnation("s9") == third
+    with pytest.raises(PeerRefused, match="forgotten its votes"):
+        s1.node.peer_hello("s9", second)
 
 
 def test_a_failed_pin_stops_the_node() -> None:
