@@ -31,7 +31,7 @@ GHOST_ENDED = "a ghost ended itself"
 TOLD_BY_REFUSAL = "a removed member was told by a refusal"
 HASTY = "a spare was added as soon as a ghost was refused"
 NAMED = "a new voter was named with its folder"
-PIN_GAVE_WAY = "a pin gave way to the configuration"
+PIN_GAVE_WAY = "a pin gave way to another data folder"
 
 INSTALLED = "a snapshot was installed beneath a watch"
 RESTARTED = "a member was restarted while it served watches"

@@ -100,13 +100,13 @@ def test_a_ghost_that_is_refused_ends_itself_and_a_spare_takes_its_place(is_hast
     assert (HASTY in result.covered) == is_hasty
 
 
-def test_a_machine_that_some_know_by_another_folder_is_heard_once_it_is_named() -> None:
+def test_a_machine_that_some_know_by_another_folder_is_heard_by_them() -> None:
+    """It was no member when they met the first folder, whoever of them leads."""
     seed = next(seed for seed in range(1, 20) if names_new_voters(seed))
     steps = ((200, ADD), (1_000, PROMOTE))
     changes = tuple(ChangeStep(at_ns=at_ms * MILLISECOND_NS, what=what, shape=0.4) for at_ms, what in steps)
     leads = Fault(at_ns=2 * SECOND_NS, kind="take over", duration_ns=0, target=0.9, shape=0.0)  # It talks to everybody.
-    heard = []
-    for met_by in ("n1", "n2", "n3"):  # One of them leads, and does not hear it before leadership has moved.
+    for met_by in ("n1", "n2", "n3"):
         world = Simulation(
             a_changing_plan(seed=seed, former_folders={"n4": (met_by,)}, changes=changes, faults=(leads,))
         )
@@ -114,9 +114,8 @@ def test_a_machine_that_some_know_by_another_folder_is_heard_once_it_is_named() 
         result = world.run()
 
         assert result.violation is None
-        heard.append(PIN_GAVE_WAY in result.covered)
-        assert world.safety.members.committed.is_voter("n4") == heard[-1]
-    assert sorted(heard) == [False, True, True]
+        assert PIN_GAVE_WAY in result.covered
+        assert world.safety.members.committed.is_voter("n4")
 
 
 def test_machines_that_were_made_anew_are_known_by_a_minority_of_the_voters() -> None:
