@@ -491,7 +491,10 @@ class StoreBusy(KvError):
         self.bound, self.limit = bound, limit
 
     def __str__(self) -> str:
-        return f"busy: {self.bound} is {self.limit}; acknowledge results, or close sessions or leases, then try again"
+        remedy = "acknowledge results, or close sessions or leases, then try again"
+        if self.bound == "delete_keys_max":
+            remedy = "a lease has no more keys than this; attach further keys to another lease"
+        return f"busy: {self.bound} is {self.limit}; {remedy}"
 
 
 class SessionExpired(KvError):

@@ -178,6 +178,7 @@ async def test_leases_are_granted_renewed_shown_and_revoked(tmp_path: Path) -> N
         assert (lease.lease_id, lease.ttl_ns) == (7, 60 * 10**9)
         with pytest.raises(LeaseExists):
             await store.lease_grant(60, lease_id=7)
+        await store.set_limits(delete_keys_max=1_500)  # More than a page of the keys of a lease has.
         await store.put_many([(f"k{number:04}", "") for number in range(1_500)])
         for at in range(0, 1_500, 100):
             await store.txn(success=[Put(b"k%04d" % number, b"", 7) for number in range(at, at + 100)])
