@@ -53,7 +53,7 @@ def gather(frame: Frame, parts: pa.Table, verdict: Verdict, about: Mapping[str, 
     `parts`: the same rows, split into rows about single keys (`single_rows`).
     """
     whole, by_key = _Stamped.of(frame), _Stamped.of(Frame(parts))
-    scenes = tuple(_scene(whole, by_key, violation) for violation in verdict.violations)
+    scenes = tuple(_scene(whole, by_key, violation, about) for violation in verdict.violations)
     plots, left_out = _plots(frame, wrong_runs(verdict), about)
     return Material(scenes, plots, left_out)
 
@@ -85,15 +85,16 @@ def _ends(frame: Frame) -> Int64s:
     return np.where(frame.null("return_ns"), call, frame.numbers("return_ns", 0))
 
 
-def _scene(whole: _Stamped, by_key: _Stamped, violation: Violation) -> tuple[Bar, ...]:
+def _scene(whole: _Stamped, by_key: _Stamped, violation: Violation, about: Mapping[str, RunAbout]) -> tuple[Bar, ...]:
+    axis_clock = about.get(violation.run_id, RunAbout()).axis_clock
     guilty = np.array([op.op_id for op in violation.operations], np.int64)
     mine = whole.where(run_id=violation.run_id)
     own = whole.frame.dicts(mine[np.isin(whole.frame.numbers("op_id", -1)[mine], guilty)])
     bars = {row["op_id"]: bar_of(row, whole=True) for row in own}
     if violation.key is None:
-        return scene(violation, bars, _near(whole, mine, violation, guilty))
+        return scene(violation, bars, _near(whole, mine, violation, guilty), axis_clock)
     around = by_key.where(run_id=violation.run_id, key=violation.key)
-    return scene(violation, bars, _near(by_key, around, violation, guilty))
+    return scene(violation, bars, _near(by_key, around, violation, guilty), axis_clock)
 
 
 def _near(of: _Stamped, around: Int64s, violation: Violation, guilty: Int64s) -> list[Bar]:

@@ -8,7 +8,7 @@ differently.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +37,8 @@ SPAN_NS_MAX = 2**62  # A run whose first and last stamps lie further apart (146 
 class Bar:
     """An operation on the time axis.
 
-    `guilty`: whether the operation is part of the violation. `return_ns`: None if the outcome is unknown.
+    `guilty`: whether the operation is part of the violation. `return_ns`: None if the outcome is unknown. `clock`: the
+    clock of the row; in a scene it has the same meaning as `Axis.clock`.
     """
 
     op_id: int
@@ -188,11 +189,14 @@ def bar_from(fields: Mapping[str, Any]) -> Bar:
     return Bar(**{**fields, "details": tuple((name, text) for name, text in fields["details"])})
 
 
-def scene(violation: Violation, own: Mapping[int, Bar], neighbours: Iterable[Bar]) -> tuple[Bar, ...]:
+def scene(
+    violation: Violation, own: Mapping[int, Bar], neighbours: Iterable[Bar], axis_clock: Callable[[str], str]
+) -> tuple[Bar, ...]:
     """Return the bars of one violation, sorted by call.
 
     `own`: op_id → bar of a row of the violation. These bars get the words of the violation. The deletion of a key by a
-    lease has no row, so its bar is made from the violation alone.
+    lease has no row, so its bar is made from the violation alone. `axis_clock`: the clock of a row → the clock of its
+    axis in the plot of the run (`RunAbout.axis_clock`), which is the clock of the bars returned.
     """
     bars = list(neighbours)
     clock = next((bar.clock for bar in own.values()), "")
@@ -203,7 +207,8 @@ def scene(violation: Violation, own: Mapping[int, Bar], neighbours: Iterable[Bar
             stamps = (shown.call_ns, shown.return_ns)
             bar = Bar(shown.op_id, shown.client, shown.op, status, clock, *stamps, shown.words)
         bars.append(replace(bar, words=shown.words, guilty=True))
-    return tuple(sorted(bars, key=lambda bar: (bar.call_ns, bar.op_id)))
+    drawn = (replace(bar, clock=axis_clock(bar.clock)) for bar in bars)
+    return tuple(sorted(drawn, key=lambda bar: (bar.call_ns, bar.op_id)))
 
 
 def wrong_runs(verdict: Verdict) -> list[str]:

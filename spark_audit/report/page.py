@@ -30,6 +30,7 @@ _SENTENCES = {
     VIOLATION: "What clients saw cannot be explained.",
     UNDECIDED: "Nothing was found to be wrong, but not everything is proven.",
 }
+_SEVERAL_AXES = "These stamps are of several clocks that cannot be compared: each begins at the left."
 _TOOLS = (
     '<div class="tools" hidden><button data-do="in" title="zoom in">+</button>'
     '<button data-do="out" title="zoom out">−</button><button data-do="left" title="earlier">←</button>'
@@ -110,7 +111,7 @@ def _violations(verdict: Verdict, material: Material) -> Iterator[str]:
         yield f"<p>{_text(violation.words())}</p>"
         if violation.operations:
             if shares_no_axis(bars):
-                yield "<p><small>These stamps are of several clocks: each begins at the left.</small></p>"
+                yield f"<p><small>{_SEVERAL_AXES}</small></p>"
             yield f"<figure>{_TOOLS}{draw_scene(bars, violation.words())}</figure>"
             yield from _table(violation)
         yield "</section>"
@@ -172,6 +173,6 @@ def _marks(verdict: Verdict, material: Material, plot: Plot) -> list[tuple[int, 
 
 
 def _is_marked(bar: Bar, plot: Plot) -> bool:
-    """Return whether the bar is part of a violation, has the clock of the plot, and begins on the axis of the plot."""
+    """Return whether the bar is part of a violation, has the clock of the plot's axis, and begins on this axis."""
     end_ns = plot.axis.start_ns + plot.axis.buckets * plot.axis.width_ns
     return bar.guilty and bar.clock == plot.axis.clock and plot.axis.start_ns <= bar.call_ns <= end_ns

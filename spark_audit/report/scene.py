@@ -30,7 +30,7 @@ def draw_scene(bars: Sequence[Bar], label: str) -> str:
 
 
 def shares_no_axis(bars: Sequence[Bar]) -> bool:
-    """Return whether the bars are of several clocks.
+    """Return whether the bars are of clocks that cannot be compared.
 
     If they are, the order of bars in different lanes means nothing.
     """
@@ -38,7 +38,7 @@ def shares_no_axis(bars: Sequence[Bar]) -> bool:
 
 
 def _on_one_axis(bars: Sequence[Bar]) -> list[Bar]:
-    """Return the bars on one axis. If they are of several clocks, the first bar of each clock begins at 0."""
+    """Return the bars on one axis. If they share none, the first bar of each clock begins at 0."""
     if not shares_no_axis(bars):
         return list(bars)
     first = {clock: min(bar.call_ns for bar in bars if bar.clock == clock) for clock in {bar.clock for bar in bars}}

@@ -57,13 +57,13 @@ def gather(rows: DataFrame, verdict: Verdict, about: Mapping[str, RunAbout]) -> 
     `about`: run_id → information about the run, for all runs.
     """
     plots, left_out = _plots(rows, wrong_runs(verdict), about)
-    return Material(_scenes(rows, verdict), plots, left_out)
+    return Material(_scenes(rows, verdict, about), plots, left_out)
 
 
 # -- violations and their neighbours
 
 
-def _scenes(rows: DataFrame, verdict: Verdict) -> tuple[tuple[Bar, ...], ...]:
+def _scenes(rows: DataFrame, verdict: Verdict, about: Mapping[str, RunAbout]) -> tuple[tuple[Bar, ...], ...]:
     own: dict[int, dict[int, Bar]] = {}
     near: dict[int, list[Bar]] = {}
     if any(violation.operations for violation in verdict.violations):
@@ -74,7 +74,7 @@ def _scenes(rows: DataFrame, verdict: Verdict) -> tuple[tuple[Bar, ...], ...]:
             for number, bar in _near(mine, verdict, keyed):
                 near.setdefault(number, []).append(bar)
     return tuple(
-        scene(violation, own.get(number, {}), near.get(number, ()))
+        scene(violation, own.get(number, {}), near.get(number, ()), about[violation.run_id].axis_clock)
         for number, violation in enumerate(verdict.violations)
     )
 

@@ -166,7 +166,7 @@ def test_half_a_surrogate_pair_is_no_reason_to_have_no_page() -> None:
     bars = {row["op_id"]: bar_of(row, whole=True) for row in h.rows}
     verdict = check_rows(h.rows)
 
-    draw_page(verdict, Material(tuple(scene(found, bars, ()) for found in verdict.violations))).encode("utf-8")
+    draw_page(verdict, Material(tuple(scene(found, bars, (), str) for found in verdict.violations))).encode("utf-8")
 
 
 def test_a_very_long_value_is_cut_where_it_is_shown() -> None:

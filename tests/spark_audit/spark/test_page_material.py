@@ -48,7 +48,8 @@ def test_spark_and_plain_python_draw_the_same_page(session: SparkSession, tmp_pa
     about: dict[str, RunAbout] = {}
     for run_id, rows in runs.items():
         write_lines(tmp_path / run_id / "ops" / "rows.jsonl", rows)
-        clocks = [{"clock_id": f"clock-{number}", "error_bound_ns": 0 if number < 2 else None} for number in range(3)]
+        bounds = {"simulated": 0, "clock-0": 0, "clock-1": 0, "clock-2": None}
+        clocks = [{"clock_id": name, "error_bound_ns": bound} for name, bound in bounds.items()]
         header = {"run_id": run_id, "clocks": clocks, "schedule": [{"start_seconds": 0, "duration_seconds": 0.01}]}
         (tmp_path / run_id / "run.json").write_text(json.dumps(header))
         about[run_id] = RunAbout.of(tmp_path / run_id, header)
@@ -60,6 +61,7 @@ def test_spark_and_plain_python_draw_the_same_page(session: SparkSession, tmp_pa
 
     assert {violation.property for violation in verdict.violations} >= {"keys", "unique", "store"}
     assert any(violation.key is None for violation in verdict.violations)
+    assert {bar.clock for bars in material.scenes for bar in bars} == {""}
     for mine, theirs in zip(material.scenes, expected.scenes, strict=True):
         assert mine == theirs
     assert [plot.axis for plot in material.plots] == [plot.axis for plot in expected.plots]
