@@ -28,7 +28,7 @@ from typing import Any
 import click
 
 from benchmarks.measure.machine import describe
-from kvstore.limits import SECOND_NS
+from kvstore.limits import SECOND_NS, StoreLimits
 from kvstore.protocol.commands import (
     ChangeLimits,
     Command,
@@ -44,7 +44,8 @@ from kvstore.store.machine import KvMachine
 from raft import Entry, EntryKind, encode_batch
 
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "leases.json"
-LEASES, EXPIRING, KEYS = 100_000, 10_000, 10_000
+LEASES, EXPIRING = 100_000, 10_000
+KEYS = StoreLimits().delete_keys_max
 TTL_NS = 10 * SECOND_NS
 RENEWED_TOGETHER = 1_000
 SECONDS = 30
