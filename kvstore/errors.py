@@ -416,6 +416,7 @@ class Reason(enum.StrEnum):
     KEY_NOT_FOUND = "key_not_found"
     TOO_MANY_KEYS = "too_many_keys"
     NESTED_TOO_DEEP = "nested_too_deep"
+    LEASE_IS_FULL = "lease_is_full"
     # The reasons below occur only at admission. Their bounds are configured on the member that received the request.
     KEY_TOO_LONG = "key_too_long"
     VALUE_TOO_LONG = "value_too_long"
@@ -431,7 +432,10 @@ _REASON_TEXTS = {
     Reason.OUT_OF_RANGE: "a number in it is out of its range",
     Reason.SESSION_REQUIRED: "only a session can do this; register one first",
     Reason.KEY_NOT_FOUND: "a put that keeps the value or the lease needs a key that exists",
-    Reason.TOO_MANY_KEYS: "the ranges that it deletes or compares have too many keys together; use narrower ranges",
+    Reason.TOO_MANY_KEYS: "the ranges that it deletes or compares have too many keys together; use narrower ranges,"
+    " or let an operator raise delete_keys_max for deletions",
+    Reason.LEASE_IS_FULL: "the lease has its most keys; attach the key to another lease, or let an operator raise"
+    " delete_keys_max",
     Reason.NESTED_TOO_DEEP: "transactions are nested too deep",
     Reason.KEY_TOO_LONG: "a key is too long",
     Reason.VALUE_TOO_LONG: "a value is too long; split it over several keys",
@@ -491,10 +495,7 @@ class StoreBusy(KvError):
         self.bound, self.limit = bound, limit
 
     def __str__(self) -> str:
-        remedy = "acknowledge results, or close sessions or leases, then try again"
-        if self.bound == "delete_keys_max":
-            remedy = "a lease has no more keys than this; attach further keys to another lease"
-        return f"busy: {self.bound} is {self.limit}; {remedy}"
+        return f"busy: {self.bound} is {self.limit}; acknowledge results, or close sessions or leases, then try again"
 
 
 class SessionExpired(KvError):

@@ -68,7 +68,7 @@ BOUNDS = frozenset(
     {
         "pending_bytes_max", "proposals_pending_max", "reads_pending_max",
         "connections_max", "sessions_max", "results_per_session_max", "results_bytes_per_session_max",
-        "results_bytes_max", "leases_max", "delete_keys_max",
+        "results_bytes_max", "leases_max",
     }
 )  # fmt: skip
 REASONS = BOUNDS | frozenset(

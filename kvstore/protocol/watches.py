@@ -54,6 +54,7 @@ EVENT_OVERHEAD_BYTES = 64
 """How many bytes each event takes from a window in addition to its own, because a client needs an object for it."""
 
 
+# Clients look for these words in a refusal, so they never change.
 HISTORY_IS_OFF = "no history is kept (`hwm limits` shows history_bytes_max and history_events_max, which must not be 0)"
 
 

@@ -96,7 +96,8 @@ BUDGET_CHECK_BYTES = 4 * MIB
 
 WATCHES_SHARE = 16
 """Messages of watches are made only while the unsent bytes of a connection are below this part of their bound: 0.5 MiB
-by default, so a client that has stopped reading costs a member less than 1 MiB."""
+by default. A client that has stopped reading costs a member this much, and one message of at most 1 MiB (or one larger
+change)."""
 
 CLOSING = "closing"
 """In an `OpenRow`, this stands in the place of a read's body. It marks a request that closes a session; the response

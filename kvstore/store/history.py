@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from kvstore.limits import RECORD_OVERHEAD_BYTES
 from kvstore.store.events_since import EventsSince
-from kvstore.store.sealed_block import BLOCK_EVENTS, PORTION_EVENTS, MaybeRecord, OpenBlock, SealedBlock
+from kvstore.store.sealed_block import BLOCK_BYTES, BLOCK_EVENTS, PORTION_EVENTS, MaybeRecord, OpenBlock, SealedBlock
 
 
 class Event(NamedTuple):
@@ -160,7 +160,8 @@ class History:
         """Put the newest events into blocks, seal full blocks, and drop the oldest revisions beyond a bound.
 
         The newest revision is always kept, whatever its size. A call also frees some of the dropped blocks: one more
-        than it seals. Cost: 0.05 µs for each new event, and 0.4 ms for each block that is sealed and freed.
+        than it seals. Cost: about 1 µs for each new event, 0.06 ms for each block that is sealed, and 0.4 ms for each
+        block that is freed.
         """
         count, sealed = len(self.keys), 0
         if not count and not self._dropped:
@@ -171,7 +172,7 @@ class History:
             part = slice(first, last)
             self.open.add(self.revisions[part], self.keys[part], self.befores[part], self.afters[part])
             first = last
-            if len(self.open) == BLOCK_EVENTS:
+            if len(self.open) == BLOCK_EVENTS or self.open.totals[-1] >= BLOCK_BYTES:
                 self._seal()
                 sealed += 1
         if count:

@@ -453,7 +453,6 @@ class KvMachine:
 
     def _apply_command(self, item: Any) -> ResultItem:
         """Apply one decoded command, which may be any CBOR item, valid or not."""
-        self._store.history.settle()  # The command may depend on which events are kept.
         flaw = validate_header(item)
         if flaw is not None:
             return self._invalid(flaw)
@@ -469,7 +468,8 @@ class KvMachine:
         answer = sessions.answered(session, item[1], self._limits, revision)
         if answer is None:
             answer = self._carry_out(item)
-            sessions.keep(session, item[1], answer)
+            if answer[0] != ResultCode.BUSY:  # A repetition may find room.
+                sessions.keep(session, item[1], answer)
         return answer
 
     def _carry_out(self, item: Sequence[Any]) -> ResultItem:
@@ -524,6 +524,7 @@ class KvMachine:
             count = self._end_lease(found)
             return (0, store.revision, (kind, count))
         assert kind == CommandKind.COMPACT, kind
+        history.settle()  # It determines what is compacted already.
         if body[1] > store.revision:
             return refusal_item(RevisionAhead(body[1], store.revision), store.revision)
         if body[1] <= store.compact_revision:

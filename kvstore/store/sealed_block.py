@@ -1,7 +1,7 @@
-"""A block of events that never change, in columns.
+"""Blocks of events, in columns: the open block, which grows, and sealed blocks, which never change.
 
-The columns are tuples of atoms and arrays of numbers, which the garbage collector does not walk. They take half the
-memory that two records for each event would take.
+The columns of a sealed block are tuples of atoms and arrays of numbers, which the garbage collector does not walk. They
+take half the memory that two records for each event would take.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from itertools import accumulate, repeat
 from operator import add
 from typing import Any
 
-from kvstore.limits import RECORD_OVERHEAD_BYTES
+from kvstore.limits import MIB, RECORD_OVERHEAD_BYTES
 from kvstore.store.records import RecordItem
 
 BLOCK_EVENTS = 1_024
-"""How many events a sealed block has. Freeing one block takes 0.2 to 0.4 ms."""
+"""The greatest number of events of a block. Freeing one block takes 0.2 to 0.4 ms."""
 
 MaybeRecord = RecordItem | None
 
@@ -27,7 +27,17 @@ KeyChange = tuple[bytes, int, bool]
 
 _PLACES = tuple(range(BLOCK_EVENTS))
 ABSENT: RecordItem = (b"", 0, 0, 0, 0)
-"""Stands for an absent record in the columns of a sealed block: no record has `mod_revision` 0."""
+"""Stands for an absent record in the columns: no record has `mod_revision` 0."""
+
+BLOCK_BYTES = 4 * MIB
+"""A block is sealed early once its events count this many bytes. A block keeps all its values until its last event is
+dropped, so with large values blocks of 1,024 events would take many times `history_bytes_max`."""
+
+FEW_EVENTS = 6
+"""Up to this many events are added one by one, which takes half as long for them as arranging them in columns."""
+
+_NARROW_MAX = 2**32 - 1
+"""The greatest number in an array with 4 bytes for each."""
 
 PORTION_EVENTS = 256
 """How many events are arranged in columns at once: so few that they fit in the processor's cache."""
@@ -117,7 +127,7 @@ class OpenBlock(EventColumns):
     deletions.
     """
 
-    __slots__ = ("first_by_key", "gone", "new_keys", "totals")
+    __slots__ = ("_is_plain", "first_by_key", "gone", "new_keys", "totals")
 
     revisions: array[int]
     keys: list[bytes]
@@ -135,6 +145,7 @@ class OpenBlock(EventColumns):
         self.first_by_key: dict[bytes, int] = {}
         self.new_keys: list[bytes] = []
         self.gone: list[tuple[bytes, int]] = []
+        self._is_plain = True  # No lease so far, and 4 bytes for each number.
 
     def add(
         self,
@@ -144,6 +155,10 @@ class OpenBlock(EventColumns):
         afters: Sequence[MaybeRecord],
     ) -> None:
         """Add the newest events. The block has room for them."""
+        if len(keys) <= FEW_EVENTS:
+            for row in zip(revisions, keys, befores, afters, strict=True):
+                self._add_one(*row)
+            return
         # Not `zip(*befores)`: its iterators, one for each event, would set off a garbage collection.
         old, new = list[Any](), list[Any]()
         for before in befores:
@@ -151,6 +166,29 @@ class OpenBlock(EventColumns):
         for after in afters:
             new += after or _GONE
         self.add_columns(revisions, keys, old[::5], old[1::5], old[2::5], old[3::5], old[4::5], new[::5], new[4::5])
+
+    def _add_one(self, revision: int, key: bytes, before: MaybeRecord, after: MaybeRecord) -> None:
+        value, created, modified, version, lease_id = before or ABSENT
+        new_value, _, _, _, new_lease_id = after or _GONE
+        place = len(self.keys)
+        total = (self.totals[-1] if place else 0) + RECORD_OVERHEAD_BYTES + len(key) + len(value)
+        if lease_id or new_lease_id or not self._is_plain or max(revision, total, version) > _NARROW_MAX:
+            before_columns = [value], [created], [modified], [version], [lease_id]
+            self.add_columns([revision], [key], *before_columns, [new_value], [new_lease_id])
+            return
+        self.revisions.append(revision)
+        self.keys.append(key)
+        self.values.append(value)
+        self.created.append(created)
+        self.modified.append(modified)
+        self.versions.append(version)
+        self.new_values.append(new_value)
+        self.totals.append(total)
+        self.first_by_key.setdefault(key, place)
+        if not modified:
+            self.new_keys.append(key)
+        if new_value is None:
+            self.gone.append((key, created))
 
     def add_columns(
         self,
@@ -186,6 +224,8 @@ class OpenBlock(EventColumns):
         if not all(new_values):
             rows = zip(keys, created, new_values, strict=True)
             self.gone += [(key, revision) for key, revision, value in rows if value is None]
+        arrays = self.revisions, self.created, self.modified, self.versions, self.totals
+        self._is_plain = self.leases is None and all(each.typecode == "I" for each in arrays)
 
 
 class SealedBlock(EventColumns):

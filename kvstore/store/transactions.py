@@ -22,7 +22,6 @@ from kvstore.errors import (
     ResponseTooLarge,
     RevisionAhead,
     RevisionCompacted,
-    StoreBusy,
 )
 from kvstore.limits import COMPARE_KEYS_MAX, ITEM_OVERHEAD_BYTES, RESPONSE_BYTES_MAX, StoreLimits
 from kvstore.protocol.commands import CommandKind, Comparison, PutFlag, Target
@@ -278,7 +277,7 @@ class _Branch:
         if lease is None:
             raise LeaseNotFound(lease_id)
         if len(lease.keys) >= self._delete_keys_max and key not in lease.keys:
-            raise StoreBusy("delete_keys_max", self._delete_keys_max)
+            raise InvalidRequest(Reason.LEASE_IS_FULL, len(lease.keys), self._delete_keys_max)
 
     def _delete(self, key: bytes) -> ResultItem:
         is_written = key in self.written
@@ -322,6 +321,7 @@ class _Branch:
             raise RevisionAhead(revision, now)
         if revision in (0, now):
             return False
+        store.history.settle()  # It determines which events are kept.
         if not store.history.is_on or revision < store.compact_revision:
             raise RevisionCompacted(revision, store.compact_revision if store.history.is_on else now)
         return True

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kvstore.errors import QuotaExceeded, RevisionAhead, RevisionCompacted
+from kvstore.limits import MIB
 from kvstore.protocol.commands import (
     ChangeLimits,
     Compact,
@@ -29,7 +30,7 @@ from kvstore.protocol.results import Acknowledged, GetResult, RangeResult, Recor
 from kvstore.store.events_since import EventsSince
 from kvstore.store.history import Event, History
 from kvstore.store.machine import KvMachine
-from kvstore.store.sealed_block import BLOCK_EVENTS, SealedBlock
+from kvstore.store.sealed_block import BLOCK_BYTES, BLOCK_EVENTS, SealedBlock
 from raft import Entry, EntryKind, encode_batch
 from tests.kvstore.support.machine_fixture import Fed, restored
 
@@ -563,3 +564,14 @@ def test_numbers_of_events_follow_each_other_and_are_never_used_again() -> None:
     fed.do(ChangeLimits(history_events_max=9))
     fed.do(Put(b"k", b""))
     assert (history.first_number, history.end_number) == (5, 6)
+
+
+def test_large_values_that_are_not_kept_any_more_are_freed() -> None:
+    """A block of 1,024 events would keep a thousand of them until its last event is dropped."""
+    fed = Fed(level=2, history_bytes_max=8 * MIB)
+    for number in range(40):
+        fed.do(Put(b"k", b"%02d" % number + bytes(MIB)))
+    history = fed.machine.history
+    held = [value for block in (*history.blocks, history.open) for value in block.values]
+    assert len(history) in (7, 8)
+    assert sum(map(len, held)) <= 8 * MIB + 2 * BLOCK_BYTES

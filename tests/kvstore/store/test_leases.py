@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore.errors import LeaseExists, LeaseNotFound, StoreBusy
+from kvstore.errors import InvalidRequest, LeaseExists, LeaseNotFound, Reason, StoreBusy
 from kvstore.limits import TIME_NS_MAX, StoreLimits
 from kvstore.protocol.commands import (
     Add,
@@ -186,9 +186,9 @@ def test_the_keys_of_a_lease_are_bounded_and_a_key_that_it_has_can_be_written_ag
     fed, most = leased(), StoreLimits().delete_keys_max
     raw = [encode_command(Put(b"%d" % number, b"", lease_id=1)) for number in range(most)]
     fed.feed(raw)
-    with pytest.raises(StoreBusy) as caught:
+    with pytest.raises(InvalidRequest) as caught:
         fed.do(Put(b"one more", b"", lease_id=1))
-    assert (caught.value.bound, caught.value.limit) == ("delete_keys_max", most)
+    assert (caught.value.reason, caught.value.size, caught.value.size_max) == (Reason.LEASE_IS_FULL, most, most)
     assert isinstance(fed.do(Put(b"7", b"again", lease_id=1)), PutResult)
     assert isinstance(fed.do(Put(b"8", b"again", keep_lease=True)), PutResult)
     assert fed.do(LeaseRevoke(1)) == LeaseRevoked(most + 4, most)
@@ -410,3 +410,15 @@ def test_a_snapshot_shows_the_leases_of_its_moment() -> None:
     machine = KvMachine()
     machine.restore(picture.header, picture.chunks)
     assert machine.state_hash() == digest
+
+
+def test_a_refusal_for_want_of_room_is_not_kept_so_a_repetition_may_be_granted() -> None:
+    fed = Fed(level=2, leases_max=1)
+    session = fed.register()
+    fed.do(LeaseGrant(1, 5))
+    with pytest.raises(StoreBusy):
+        fed.do(LeaseGrant(2, 5), session, 1)
+
+    fed.do(LeaseRevoke(1))
+
+    assert fed.do(LeaseGrant(2, 5), session, 1) == LeaseGranted(1, 2, 5)

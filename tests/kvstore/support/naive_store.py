@@ -169,8 +169,10 @@ class NaiveStore:
             return session.kept[number]
         if len(session.kept) >= self.limits["results_per_session_max"]:
             return StoreBusy("results_per_session_max", self.limits["results_per_session_max"])
-        session.kept[number] = self._try(command, session_id)
-        return session.kept[number]
+        answer = self._try(command, session_id)
+        if not isinstance(answer, StoreBusy):
+            session.kept[number] = answer
+        return answer
 
     def _try(self, command: Command, session_id: int) -> Answer:
         before = copy.deepcopy((self.revision, self.records, self.deleted, self.floor))
@@ -438,7 +440,7 @@ class NaiveStore:
             raise LeaseNotFound(lease_id)
         keys = {each for each, record in self.before.items() if record.lease_id == lease_id}
         if lease_id and len(keys) >= self.limits["delete_keys_max"] and key not in keys:
-            raise StoreBusy("delete_keys_max", self.limits["delete_keys_max"])
+            raise InvalidRequest("lease_is_full", len(keys), self.limits["delete_keys_max"])
         if key in written:
             raise InvalidRequest("key_written_twice")
         old = self.records.get(key)
