@@ -73,7 +73,8 @@ def test_every_package_is_typed_and_in_the_wheel() -> None:
 
 def test_ci_runs_what_developers_run() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert script.rstrip().endswith("exec make test")
+    assert "\nmake test\n" in script
+    assert script.rstrip().endswith("exec make coverage")
 
 
 def test_the_hooks_before_a_commit_run_what_lint_runs() -> None:

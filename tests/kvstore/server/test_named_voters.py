@@ -33,7 +33,8 @@ FIRST, SECOND = b"the first folder", b"the second one.."
 
 
 def three_and_a_follower_who_has_met_the_first_s4(folder: Path) -> tuple[Cluster, Host]:
-    """While it was cut off from its leader: it might have been a member of which it had not heard."""
+    """While it was cut off from its leader: it might have been a member of which it had not heard. It has restarted
+    since, so it cannot tell that s4 was no member then."""
     cluster = Cluster(folder, 3)
     leader = cluster.leader()
     follower = next(host for node_id, host in cluster.hosts.items() if node_id != leader)
@@ -41,9 +42,12 @@ def three_and_a_follower_who_has_met_the_first_s4(folder: Path) -> tuple[Cluster
     cluster.wait(2)
     follower.node.peer_hello("s4", FIRST)
     cluster.settle()
+    follower_id = follower.identity.node_id
+    cluster.kill(follower_id)
+    cluster.start(follower_id)
     cluster.cut = set()
     cluster.wait(2)
-    return cluster, follower
+    return cluster, cluster.hosts[follower_id]
 
 
 def come_as_the_second_s4(folder: Path, cluster: Cluster, follower: Host) -> None:

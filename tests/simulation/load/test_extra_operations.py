@@ -117,6 +117,7 @@ def test_in_partings_leaders_of_two_remove_themselves_and_who_is_left_dies_and_l
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.fast_path
 def test_what_a_crowd_writes_at_once_is_applied_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As under load in production: what is alike has a way of its own through the whole store."""
     runs: list[bool] = []

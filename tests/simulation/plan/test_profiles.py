@@ -87,6 +87,7 @@ def test_clocks_are_coarse_in_some_seeds_and_never_where_leases_need_fine_ones()
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.fast_path
 def test_a_session_that_ends_at_the_time_of_a_put_is_over_on_members_that_catch_up_too() -> None:
     """They apply entries of one put each in runs."""
     plan = next(plan for plan in map(draw_plan, range(1, 200)) if plan.profile.endswith("expiry at command time"))
