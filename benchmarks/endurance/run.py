@@ -213,7 +213,7 @@ class EnduranceRun:
     def _leader_now(self) -> str:
         """Return the leader of the highest term in the newest sample.
 
-        After an election the run cannot pass any more, but it continues with the new leader.
+        After an election the run has failed, but it continues with the new leader.
         """
         newest = self.samples[-1] if self.samples else None
         claims = (

@@ -123,7 +123,9 @@ def promote(node_id: str, wait_seconds: float, endpoints: str, deadline_seconds:
 @ID
 @_waiting
 def remove(node_id: str, wait_seconds: float, endpoints: str, deadline_seconds: float, as_json: bool) -> None:
-    """Remove a member for ever. Its server stops when it learns of the removal. If it leads, another member will lead.
+    """Remove a member permanently. Its server stops when it learns of the removal.
+
+    If the removed member leads, another member will lead.
 
     The id of a removed member can never be used again.
     """
