@@ -176,7 +176,7 @@ class MemberCollector(Collector):
 
     def _watches(self) -> Iterator[Metric]:
         service = self._service
-        yield _gauge("watches", "Watches that stand on this member", len(service.watches))
+        yield _gauge("watches", "Watches that stand on this member", service.watches.count)
         yield _gauge("watches_limit", "Their bound", service.limits.watches_max)
         yield _gauge("watch_unsent_bytes", "What waits to be sent to clients with watches",
                      service.watch_unsent_bytes())  # fmt: skip

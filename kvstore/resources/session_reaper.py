@@ -46,7 +46,9 @@ class SessionReaper:
 
     def __init__(self, node: Node, machine: KvMachine, opened: OpenTickets) -> None:
         self._node, self._machine, self._open = node, machine, opened
-        self._expiry_ticket = 0  # The ticket of the empty transaction that makes sessions and leases expire.
+        self.expiry_ticket = 0
+        """The ticket of the last empty transaction that makes sessions and leases expire, until `expire_more` has seen
+        its end; 0 if there is none."""
         self._expiry_time = 0  # The leader time at which this transaction was proposed.
         self._term: int | None = None
         self._registering: deque[int] = deque()  # Tickets of registrations that may not be applied yet.
@@ -63,7 +65,7 @@ class SessionReaper:
         See docs/reference/specification.md#812-leader-time.
         """
         left = self.ns_to_expiry()
-        if left is None or left > 0 or self._expiry_ticket in self._open.by_ticket:
+        if left is None or left > 0 or self.expiry_ticket in self._open.by_ticket:
             return False
         now = self._node.core.leader_time_now()
         if now <= self._machine.leader_time:  # Only an entry with a later time expires more.
@@ -74,7 +76,7 @@ class SessionReaper:
         except RaftError:  # The next call tries again.
             return False
         self._open.unheard(ticket)
-        self._expiry_ticket, self._expiry_time = ticket, now
+        self.expiry_ticket, self._expiry_time = ticket, now
         return True
 
     def expire_more(self) -> bool:
@@ -84,9 +86,9 @@ class SessionReaper:
         leader time has passed since the last empty transaction was proposed, the next one is left to `expire_due`.
         Returns True if a transaction was proposed.
         """
-        if not self._expiry_ticket or self._expiry_ticket in self._open.by_ticket:
+        if not self.expiry_ticket or self.expiry_ticket in self._open.by_ticket:
             return False
-        self._expiry_ticket = 0
+        self.expiry_ticket = 0
         return self._machine.leader_time >= self._expiry_time and self.expire_due()
 
     def ns_to_expiry(self) -> int | None:

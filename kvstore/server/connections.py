@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from kvstore.limits import ServiceLimits
 from raft import FRAME_BYTES_MAX_CLIENT, Completion, FrameSplitter
 
 OpenRow = tuple[int, int, int, int, Any]
@@ -42,19 +41,6 @@ class Connection:
     def incomplete_bytes(self) -> int:
         """Bytes of requests that wait for the rest of their frame, or for room. Cost: O(waiting frames)."""
         return len(self.splitter.rest) + sum(map(len, self.backlog))
-
-    def has_room(self, limits: ServiceLimits) -> bool:
-        """True if one more request of this connection may be served."""
-        return self.in_flight < limits.in_flight_max and self.unsent_bytes < limits.unsent_bytes_max
-
-    def may_skip_the_line(self, limits: ServiceLimits) -> bool:
-        """True if the next received bytes begin a new frame, and no earlier request waits."""
-        return (
-            self.is_client
-            and not self.backlog
-            and not self.splitter.rest
-            and self.unsent_bytes < limits.unsent_bytes_max
-        )
 
     def take_out(self) -> bytes:
         """Take the bytes to be sent. They count as unsent until the host reports that they were sent."""

@@ -137,7 +137,7 @@ class Service:
         self._judge = RequestJudge(node, machine, self.cluster, self._results, self.limits.admission)
         self._leading_term = node.core.leading_term
         self.watches = WatchHub(machine, _WatchOutput(self), self._node_id, limits)
-        self.cluster.watches = lambda: len(self.watches)
+        self.cluster.watches = lambda: self.watches.count
         machine.has_changed = self._follow_soon
         self._backlogged: dict[int, Connection] = {}  # Their frames wait for room, or for the next turn.
         self._flooding: dict[int, Connection] = {}  # Their frames wait for a slice that serves floods.
@@ -173,7 +173,8 @@ class Service:
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed:
             return
-        if FAST_PATHS and connection.may_skip_the_line(self.limits):
+        # If the bytes begin a new frame, and no earlier request waits:
+        if FAST_PATHS and connection.is_client and not connection.backlog and not connection.splitter.rest:
             data = data[self._serve_alike(connection, data) :]
         try:
             connection.backlog.extend(connection.splitter.feed(data))
@@ -206,7 +207,7 @@ class Service:
         assert connection.unsent_bytes >= 0, (connection_id, byte_count)
         if connection.deferred_responses:
             self._answer_deferred(connection)
-        if len(self.watches) and self.has_room_for_watches(connection_id):
+        if self.watches.count and self.has_room_for_watches(connection_id):
             self.watches.note_room(connection_id)
             self._follow_soon()
         if not connection.backlog or connection_id in self._flooding:
@@ -244,9 +245,9 @@ class Service:
         if term != self._leading_term:
             self._leading_term = term
             self._stepped_down()
-        if self.watches.has_work:
+        if self.watches.count and self.watches.has_work:
             self._follow(STEP_UNITS)
-        is_expiring = self._reaper.expire_more()
+        is_expiring = bool(self._reaper.expiry_ticket) and self._reaper.expire_more()
         return (bool(self._backlogged) and self._resume()) or is_expiring
 
     def work(self, *, floods: bool = True) -> bool:
@@ -394,7 +395,7 @@ class Service:
         connection = self._connections.get(connection_id)
         if connection is None or connection.closed or connection.backlog:
             return False
-        return connection.has_room(self.limits)
+        return self._has_room(connection)
 
     # What the host fetches.
 
@@ -456,6 +457,8 @@ class Service:
     def _serve_alike(self, connection: Connection, data: bytes) -> int:
         """If `data` begins with several puts of equal layout (`fast_requests`), serve them. Return how many bytes they
         have."""
+        if connection.unsent_bytes >= self.limits.unsent_bytes_max:
+            return 0
         count_max = min(self._run_max, self.limits.in_flight_max - connection.in_flight)
         try:
             batch = parse_uniform_puts(data, count_max, self.limits.admission)
@@ -467,6 +470,11 @@ class Service:
         self._take_up(connection, batch)
         return batch.end
 
+    def _has_room(self, connection: Connection) -> bool:
+        """True if one more request of this connection may be served."""
+        limits = self.limits
+        return connection.in_flight < limits.in_flight_max and connection.unsent_bytes < limits.unsent_bytes_max
+
     @property
     def _run_max(self) -> int:
         """The most requests that are served together. A member that does not lead serves fewer together, because it
@@ -477,11 +485,11 @@ class Service:
         """Serve waiting frames, at most `run_max` of them together, while there is room and time."""
         backlog = connection.backlog
         connection.head_is_costly = False
-        while backlog and not connection.closed and connection.has_room(self.limits):
+        while backlog and not connection.closed and self._has_room(connection):
             if not connection.is_client:
                 (self._serve_reserved if connection.greeted else self._greet)(connection, backlog.popleft())
                 continue
-            if not self._budget.admits(len(backlog), is_costly=False):
+            if self._budget.is_spent and not self._budget.admits(len(backlog), is_costly=False):
                 break
             waiting = len(backlog)
             count = min(waiting, run_max, self.limits.in_flight_max - connection.in_flight)
@@ -514,7 +522,7 @@ class Service:
             self._record(error)
             items = None  # The general path judges the requests one by one.
         place = 0
-        while place < len(bodies) and not connection.closed and connection.has_room(self.limits):
+        while place < len(bodies) and not connection.closed and self._has_room(connection):
             if items is not None:
                 try:
                     batch = parse_batch(bodies, items, place, self.limits.admission)
@@ -707,7 +715,7 @@ class Service:
 
     def _follow_soon(self) -> None:
         """Let the hub of watches work in the next turn, if it has work. The machine calls this after each change."""
-        if self.watches.has_work:
+        if self.watches.count and self.watches.has_work:
             self.work_wanted()
 
     def _register(self, connection: Connection, request_id: int, command: bytes) -> None:

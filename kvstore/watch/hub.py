@@ -85,7 +85,8 @@ class WatchHub:
         self._bounds = USUAL_BOUNDS
         self._connections: dict[int, _Watching] = {}
         self._index: RangeIndex[Group] = RangeIndex()
-        self._count = 0  # Watches.
+        self.count = 0
+        """How many watches there are. While it is 0, nothing else of the hub needs to be asked."""
         self._history = History()  # Empty while there are no watches, so that no old block is kept.
         self._number = 0  # The number of the next event to match.
         self._whole_number = 0  # The events below this number are matched, and end with a whole revision.
@@ -110,15 +111,11 @@ class WatchHub:
     @bounds.setter
     def bounds(self, bounds: HubBounds) -> None:
         """Use other bounds. There must be no watches yet."""
-        assert not self._count
+        assert not self.count
         self._bounds = bounds
         self._batches.message_bytes_max = bounds.message_bytes_max
 
     # Requests.
-
-    def __len__(self) -> int:
-        """How many watches there are."""
-        return self._count
 
     def count_of(self, connection_id: int) -> int:
         """How many watches a connection has."""
@@ -137,9 +134,9 @@ class WatchHub:
         """
         assert self._source.history.is_on
         assert not self.has_watch(connection_id, watch_id), watch_id
-        if self._count:
+        if self.count:
             self._look()
-        if not self._count:
+        if not self.count:
             self._begin()
         history, present = self._history, self._source.revision
         next_revision = spec.from_revision or present + 1
@@ -152,7 +149,7 @@ class WatchHub:
             self._index.add(key_range, group)
         watcher = Watcher(connection_id, watch_id, group, spec.flags, spec.window_bytes)
         group.watchers += 1
-        self._count += 1
+        self.count += 1
         self._connections.setdefault(connection_id, _Watching()).watchers[watch_id] = watcher
         watcher.next_revision = next_revision
         self._place(watcher, next_revision, 0)
@@ -217,7 +214,7 @@ class WatchHub:
     @property
     def has_work(self) -> bool:
         """True if a step would send or match something."""
-        if not self._count:
+        if not self.count:
             return False
         source_history = self._source.history
         if source_history is not self._history or self._number < source_history.end_number:
@@ -230,12 +227,12 @@ class WatchHub:
 
     def step(self, units: int = STEP_UNITS) -> None:
         """Follow the history, and send what is due, for about `units` units."""
-        if not self._count:
+        if not self.count:
             return
         units = min(units, self._bounds.step_units_max)
         self._look()
         self._take_up_roomy()
-        while units > 0 and self._count:
+        while units > 0 and self.count:
             used = self._follow(units // 2 + 1)
             used += self._serve(units // 2 + 1)
             used += self._catch_up(max(units - used, units // 4 + 1))
@@ -632,7 +629,7 @@ class WatchHub:
             group.is_queued = False
             self._kept -= group.clear()
             self._connections[watcher.connection_id].waits_for_room.clear()
-        if not self._count:
+        if not self.count:
             return
         self._history = history
         self._batches.forget()
@@ -706,7 +703,7 @@ class WatchHub:
     def _admit(self, connection_id: int, key_range: KeyRange) -> Group | None:
         """Check the bounds for one more watch. Returns the group of its range, if there is one. Raises Busy."""
         limits = self._limits
-        if self._count >= limits.watches_max:
+        if self.count >= limits.watches_max:
             raise Busy("watches_max", limits.watches_max)
         if self.count_of(connection_id) >= limits.watches_per_connection_max:
             raise Busy("watches_per_connection_max", limits.watches_per_connection_max)
@@ -731,13 +728,13 @@ class WatchHub:
         self._asked.pop(watcher, None)
         watcher.state = WatcherState.GONE
         group.watchers -= 1
-        self._count -= 1
+        self.count -= 1
         if not group.watchers:
             self._kept -= group.clear()
             self._index.remove(group.range)
         else:
             self._trim(group)
-        if not self._count:
+        if not self.count:
             self._clear()
 
     def _clear(self) -> None:
@@ -753,11 +750,11 @@ class WatchHub:
     def check(self) -> None:
         """Verify every invariant; AssertionError if one is broken. Cost: O(watches). For tests and simulations."""
         watchers = list(self._watchers())
-        assert self._count == len(watchers)
+        assert self.count == len(watchers)
         groups = list({watcher.group: None for watcher in watchers})
         assert len(groups) == len(self._index)
         assert self._kept == sum(len(group.numbers) for group in groups), self._kept
-        assert not self._count or self._whole_number <= self._number
+        assert not self.count or self._whole_number <= self._number
         for group in groups:
             assert self._index.get(group.range) is group
             assert group.numbers == sorted(group.numbers)

@@ -6,7 +6,7 @@ many proposals leave in one append, and many reads share one round.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from raft.core.leadership_transfer import LeadershipTransfer
 from raft.core.leases import Lease
@@ -159,7 +159,7 @@ class Leader:
         for peer_id, peer in self.peers.items():
             if not peer.heartbeat():
                 continue
-            if state.log.term_at(peer.next_index - 1) is None:
+            if peer.next_index - 1 < state.log.first_known_index:
                 peer.probe_again()  # The entries in flight have been compacted away.
             else:
                 # If the entries in flight were lost, the peer rejects this append.
@@ -196,6 +196,11 @@ class Leader:
         if tail_bytes and tail_bytes + len(payload) + ENTRY_OVERHEAD_BYTES > limit:
             raise Busy("uncommitted bytes", limit)
         return self._append(kind, payload)
+
+    def propose_commands(self, commands: Sequence[bytes]) -> LogPosition:
+        """Put one entry with these commands at the end of the log. Raises Busy or TooLarge before anything has
+        changed."""
+        return self.propose(EntryKind.COMMANDS, encode_batch(self.leader_time_now(), commands))
 
     def propose_change(self, change: MembershipChange) -> LogPosition:
         """Append the first configuration of `change`, which is in force at once. Raises ChangeRefused, Busy."""
@@ -298,7 +303,8 @@ class Leader:
         state = self._state
         if state.commit_index < state.log.last_index:
             agreed = self._quorum_value(state.writes.durable_index, [peer.match_index for peer in self.peers.values()])
-            if agreed > state.commit_index and state.log.term_at(agreed) == state.term:
+            # Only from `_own_first_index` on, all entries are of this term.
+            if agreed > state.commit_index and agreed >= self._own_first_index:
                 state.commit_to(agreed)
                 self.has_pending_sends = True  # Peers must receive the new mark, and a read round may begin.
         if self.reads.under_way:
@@ -404,11 +410,8 @@ class Leader:
         for peer_id, peer in self.peers.items():
             # A heartbeat can raise the peer's mark only up to its match index. If our log no longer reaches back to
             # that index, the peer must get a snapshot instead.
-            if (
-                peer.commit_sent < min(state.commit_index, peer.match_index)
-                and peer.is_idle
-                and (peer.match_index > state.log.base_index or state.log.term_at(peer.match_index) is not None)
-            ):
+            is_behind = peer.commit_sent < min(state.commit_index, peer.match_index)
+            if is_behind and peer.is_idle and peer.match_index >= state.log.first_known_index:
                 waiting.append(peer_id)
         if not waiting:
             if self._commit_update_due_at is not None:
@@ -451,12 +454,12 @@ class Leader:
         """Send an empty append at the position that the peer has confirmed. So the peer can raise its high-water mark
         up to there, and can answer without its disk."""
         match_index = self.peers[peer_id].match_index
-        self._send_append(peer_id, match_index if self._state.log.term_at(match_index) is not None else 0, ())
+        self._send_append(peer_id, match_index if match_index >= self._state.log.first_known_index else 0, ())
 
     def _send_entries(self, peer_id: str, peer: Progress) -> bool:
         """Send one append to the peer. Return False if the peer has been sent all entries, or needs a snapshot."""
         log, config = self._state.log, self._state.config
-        if peer.next_index <= log.base_index or log.term_at(peer.next_index - 1) is None:
+        if peer.next_index - 1 < log.first_known_index:
             peer.want_snapshot()
             self._state.outbox.ready.snapshot_wanted.append(peer_id)
             self._state.trace("snapshot_wanted", peer_id=peer_id, next_index=peer.next_index)
@@ -493,7 +496,6 @@ class Leader:
             != (prev_index, state.commit_index, state.low_watermark, self.reads.counter)
             or same.entries != entries
         ):
-            # From `_own_first_index` on, all entries are of this term.
             prev_term = state.term if prev_index >= self._own_first_index else state.log.term_at(prev_index)
             assert prev_term is not None, (prev_index, state.log)
             same = self._last_append = AppendEntries(

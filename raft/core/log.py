@@ -42,6 +42,8 @@ class RaftLog:
         self.base_term: int | None = snapshot.term if self.base_index == snapshot.index else None
         if self.base_index == 0:
             self.base_term = 0
+        self.first_known_index = self.base_index if self.base_term is not None else self.base_index + 1
+        """The lowest index whose term is known, so that an append can name it as the entry before its own entries."""
         self.last_index = store.last_index
         self._runs = list(store.term_runs())  # The first position of each run of equal terms.
         self._run_starts = [run.index for run in self._runs]
@@ -188,6 +190,7 @@ class RaftLog:
         self._cache_bytes = 0
         self._sizes_from, self._sizes = position.index, [0]
         self.base_index, self.base_term, self.last_index = position.index, position.term, position.index
+        self.first_known_index = position.index
         self.last_term = self._find_last_term()
         self._writes.reset(position)
 
@@ -197,6 +200,7 @@ class RaftLog:
             return
         assert index <= self.last_index, (index, self)
         self.base_index, self.base_term = index, self.term_at(index)
+        self.first_known_index = index
         passed = bisect_right(self._run_starts, index)  # Runs that begin at or before `index`. The last may go on.
         kept = self._runs[passed:]
         if index < self.last_index and not (kept and kept[0].index == index + 1):

@@ -9,6 +9,7 @@ See docs/reference/specification.md#61-order-of-the-marks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Protocol, assert_never
 
@@ -121,6 +122,8 @@ class RaftCore:
         self.quiet_until = 0
         """Before this time (monotonic ns) a `tick` would only set the clock, so the caller may set `clock.now`
         instead."""
+        self.appliable_index = 0
+        """The last index that is committed, and durable on this member. Each event sets it."""
         self.clock: Clock = self._state
         self._settle()
 
@@ -181,6 +184,12 @@ class RaftCore:
         if kind is EntryKind.CONFIGURATION:
             raise InvalidConfiguration("members are changed by propose_change")
         position = self._leading().propose(kind, payload)
+        self._settle()
+        return position
+
+    def propose_commands(self, commands: Sequence[bytes]) -> LogPosition:
+        """Like `propose`, for one entry of the kind COMMANDS with these commands and the leader time of this moment."""
+        position = self._leading().propose_commands(commands)
         self._settle()
         return position
 
@@ -323,13 +332,12 @@ class RaftCore:
             self._leader.send_pending()
         ready, state.outbox.ready = state.outbox.ready, Ready()
         if state.writes.pending:
-            new = HardState(state.term, state.voted_for, state.appliable_index) if state.writes.wants_state else None
+            new = HardState(state.term, state.voted_for, self.appliable_index) if state.writes.wants_state else None
             ready.write = state.writes.take(new)
-        if self._handed_out_index == state.last_applied < state.commit_index:  # One batch of entries at a time.
-            last_index = state.appliable_index
-            if last_index > state.last_applied:
-                ready.apply = state.log.read(state.last_applied + 1, last_index, state.config.apply_bytes_max)
-                self._handed_out_index = ready.apply[-1].index
+        if self._handed_out_index == state.last_applied < self.appliable_index:  # One batch of entries at a time.
+            first_index, last_index = state.last_applied + 1, self.appliable_index
+            ready.apply = state.log.read(first_index, last_index, state.config.apply_bytes_max)
+            self._handed_out_index = ready.apply[-1].index
         # This is `_note_work` without a call. All other effects have just been taken.
         leader, reads = self._leader, self._read_index_client
         self.has_work = (leader is not None and leader.has_pending_sends) or (reads.count > 0 and reads.has_work)
@@ -484,11 +492,6 @@ class RaftCore:
     def durable_index(self) -> int:
         """The index of the last durable entry."""
         return self._state.log.durable_index
-
-    @property
-    def appliable_index(self) -> int:
-        """The last index that is committed, and durable on this member."""
-        return self._state.appliable_index
 
     def term_at(self, index: int) -> int | None:
         """The term of the entry at `index`; None if the entry is compacted away or beyond the end of the log."""
@@ -741,8 +744,10 @@ class RaftCore:
         self._note_work()
 
     def _note_work(self) -> None:
-        """Set `has_work`, `has_effects`, `next_deadline`, `next_alarm` and `quiet_until`."""
+        """Set the attributes that each event sets."""
         leader, state, reads, ready = self._leader, self._state, self._read_index_client, self._state.outbox.ready
+        durable_index = state.writes.durable_index  # The next line is `state.appliable_index`, without a call.
+        self.appliable_index = state.commit_index if state.commit_index < durable_index else durable_index
         self.next_deadline = self._elections.deadline if leader is None else leader.due_at
         self.next_alarm = self._elections.deadline if leader is None else leader.alarm_at
         # While reads are open, each tick must check whether a request for a read index counts as lost.
@@ -759,10 +764,7 @@ class RaftCore:
             or ready.snapshot_wanted
             or ready.snapshot_chunks
             or ready.snapshot_progress
-            or (
-                self._handed_out_index == state.last_applied < state.commit_index
-                and state.last_applied < state.appliable_index
-            )
+            or (self._handed_out_index == state.last_applied < self.appliable_index)
         )
         self.has_effects = self.has_work or bool(ready.events)
 

@@ -8,7 +8,7 @@ See docs/reference/specification.md#3-order-of-durability.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raft.errors import RaftError
 from raft.interfaces import LogWrite
@@ -37,7 +37,7 @@ class ProposalEnded:
     certainty: Certainty
 
 
-@dataclass(slots=True, init=False)
+@dataclass(slots=True)
 class Ready:
     """The effects that have gathered since the last `take_ready`. Handle the fields in the order in which they are
     listed below.
@@ -48,23 +48,21 @@ class Ready:
     durable here: give them to the state machine, then call `applied(index)`.
     """
 
-    write: LogWrite | None
-    send: list[tuple[str, Message]]
-    apply: list[Entry]
-    reads_ready: list[int]  # Tickets of READ_INDEX reads that must be served now. The state is applied far enough.
-    reads_ready_by_mode: list[tuple[int, ReadMode]]  # The same for reads served in other modes.
-    reads_failed: list[tuple[int, RaftError]]
-    ended: list[ProposalEnded]
-    snapshot_wanted: list[str]  # Peers that need entries which the log no longer has: start a transfer to each.
-    snapshot_chunks: list[tuple[str, InstallSnapshot]]  # Chunks from the leader of the current term.
-    snapshot_progress: list[tuple[str, InstallSnapshotProgress]]  # From followers.
-    events: list[TraceEvent]
-    peers_changed: bool  # The set of peers to connect to may have changed. Another field is always set as well.
-
-    def __init__(self) -> None:
-        """Make an empty `Ready` in 0.32 µs instead of the 0.57 µs of the `__init__` that `dataclass` generates. Every
-        event makes one `Ready` or two."""
-        self.write, self.peers_changed = None, False
-        self.send, self.apply, self.events, self.ended = [], [], [], []
-        self.reads_ready, self.reads_ready_by_mode, self.reads_failed = [], [], []
-        self.snapshot_wanted, self.snapshot_chunks, self.snapshot_progress = [], [], []
+    write: LogWrite | None = None
+    send: list[tuple[str, Message]] = field(default_factory=list)
+    apply: list[Entry] = field(default_factory=list)
+    reads_ready: list[int] = field(default_factory=list)
+    """Tickets of READ_INDEX reads that must be served now. The state is applied far enough."""
+    reads_ready_by_mode: list[tuple[int, ReadMode]] = field(default_factory=list)
+    """The same for reads served in other modes."""
+    reads_failed: list[tuple[int, RaftError]] = field(default_factory=list)
+    ended: list[ProposalEnded] = field(default_factory=list)
+    snapshot_wanted: list[str] = field(default_factory=list)
+    """Peers that need entries which the log no longer has: start a transfer to each."""
+    snapshot_chunks: list[tuple[str, InstallSnapshot]] = field(default_factory=list)
+    """Chunks from the leader of the current term."""
+    snapshot_progress: list[tuple[str, InstallSnapshotProgress]] = field(default_factory=list)
+    """Reports from followers."""
+    events: list[TraceEvent] = field(default_factory=list)
+    peers_changed: bool = False
+    """The set of peers to connect to may have changed. Another field is always set as well."""

@@ -27,7 +27,6 @@ from raft.config import RaftConfig
 from raft.core.raft import RaftCore
 from raft.core.ready import Ready
 from raft.effects import Effects, ReadsReady, Refused
-from raft.encoding.command_batch import encode_batch
 from raft.errors import ENDING_ERRORS, Busy, Compacted, NodeStopped, NotCommitted, NotLeader, RaftError, TransferRefused
 from raft.interfaces import LogStore, PinStore, SnapshotInfo, SnapshotStore, StateMachine
 from raft.membership.change import MembershipChange
@@ -545,9 +544,8 @@ class Node:
         """Propose the commands that have gathered while a log write was under way."""
         while self._pending.size_bytes:
             commands, tickets = self._pending.next_batch()
-            payload = encode_batch(self._core.leader_time_now(), commands)
             try:
-                position = self._core.propose(EntryKind.COMMANDS, payload)
+                position = self._core.propose_commands(commands)
             except Busy:
                 return  # Too many bytes are uncommitted, so the commands wait. If too many wait, `propose` raises Busy.
             except RaftError as error:
@@ -593,14 +591,17 @@ class Node:
         budget, budget_bytes = self._config.apply_commands_max, self._config.apply_bytes_max
         while self._to_apply and budget > 0 and budget_bytes > 0:
             for entry, results in apply_batch(self._machine, self._to_apply, budget_bytes):
-                self._snapshots.applied(entry)
+                size_bytes = len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` of the entry, without a call.
+                self._snapshots.log_bytes += size_bytes
                 if entry.kind is _CONFIGURATION:
                     members = self._core.configuration_at(entry.index)
                     self._effects.completions += self._open_commands.configured(entry, members)
                 elif (batch := self._open_commands.applied(entry, results)) is not None:
                     self._effects.completions.append(batch)
                 budget -= ENTRY_AS_COMMANDS + len(results)
-                budget_bytes -= len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
+                budget_bytes -= size_bytes
+            if self._snapshots.log_bytes >= self._snapshots.log_bytes_wanted:
+                self._snapshots.may_have_work = True
             if not self._to_apply or budget <= 0 or budget_bytes <= 0:
                 self._core.applied(entry.index)
                 self._drain_core()  # The core may now hand out more entries, and reads that waited for this index.

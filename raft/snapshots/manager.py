@@ -20,7 +20,7 @@ from raft.snapshots.builder import SnapshotBuilder
 from raft.snapshots.installer import SnapshotInstaller
 from raft.snapshots.receiver import SnapshotReceiver
 from raft.snapshots.sender import SnapshotSender
-from raft.types import ENTRY_OVERHEAD_BYTES, Entry, LogPosition, Role, TraceEvent
+from raft.types import LogPosition, Role, TraceEvent
 
 LOG_BYTES_MIN = 16 * MIB
 """After a snapshot, the log must grow by at least this many bytes before another snapshot is built. A member reads and
@@ -75,9 +75,11 @@ class SnapshotManager:
         self._sender = SnapshotSender(store, config, random)
         self._receiver = SnapshotReceiver(store)
         self._installer = SnapshotInstaller(machine, store, config.snapshot_bytes_per_second)
-        # The size of the entries that were applied after the newest snapshot, which may still be under construction.
-        self._log_bytes = 0
-        self._wanted_log_bytes = self._log_bytes_allowed()
+        self.log_bytes = 0
+        """The size of the entries that were applied after the newest snapshot, which may still be under construction.
+        The node adds each entry."""
+        self.log_bytes_wanted = self._log_bytes_allowed()
+        """A snapshot is due when `log_bytes` reaches this. The node then sets `may_have_work`."""
         self._wanted = False
         self._drop_older = False
         self._kept: frozenset[str] = frozenset()  # Older files that are being sent, or may soon be sent again.
@@ -98,7 +100,7 @@ class SnapshotManager:
             or self._drop_older
             or bool(self._kept)
             or self.next_step_at is not None
-            or self._log_bytes >= self._wanted_log_bytes
+            or self.log_bytes >= self.log_bytes_wanted
         )
         self.may_have_work = is_active or self._core.has_compactable_entries
         return is_active or self._may_compact
@@ -126,12 +128,6 @@ class SnapshotManager:
     def want(self) -> None:
         """Build a snapshot at the next opportunity, even if the log has grown only a little."""
         self._wanted = self.may_have_work = True
-
-    def applied(self, entry: Entry) -> None:
-        """`entry` was given to the state machine."""
-        self._log_bytes += len(entry.payload) + ENTRY_OVERHEAD_BYTES  # `size_bytes` without a call.
-        if self._log_bytes >= self._wanted_log_bytes:
-            self.may_have_work = True
 
     def leadership_changed(self) -> None:
         """This node has begun or ceased to lead. End all transfers, because a transfer belongs to one term."""
@@ -200,12 +196,12 @@ class SnapshotManager:
             self._failed("writing a snapshot", failure)
             return
         if (error := self._builder.take_given_up()) is not None:
-            self._wanted_log_bytes = self._log_bytes + self._log_bytes_allowed() // 4  # Wait before the next attempt.
+            self.log_bytes_wanted = self.log_bytes + self._log_bytes_allowed() // 4  # Wait before the next attempt.
             effects.events.append(TraceEvent("snapshot_given_up", {"reason": str(error)}))
         if (info := self._builder.take_finished()) is not None:
             self._own_finished(info, effects)
         self._is_building = self._builder.is_under_way
-        grown = self._log_bytes >= self._wanted_log_bytes
+        grown = self.log_bytes >= self.log_bytes_wanted
         if (grown or self._wanted) and not self._builder.is_under_way and self._receiver.snapshot_index is None:
             self._begin_build()
         self._builder.advance(now)
@@ -221,14 +217,14 @@ class SnapshotManager:
         header = SnapshotHeader(index=index, term=term, configuration=members, machine=state.header)
         self._builder.begin(header, state)
         self._is_building = True
-        self._log_bytes, self._wanted_log_bytes = 0, self._log_bytes_allowed()
+        self.log_bytes, self.log_bytes_wanted = 0, self._log_bytes_allowed()
 
     def _own_finished(self, info: SnapshotInfo, effects: Effects) -> None:
         position = LogPosition(info.header.index, info.header.term)
         if position.index <= self._core.snapshot_index:
             return  # During the build, a newer snapshot from the leader was installed.
         self._core.snapshot_saved(position)
-        self._wanted_log_bytes = self._log_bytes_allowed()
+        self.log_bytes_wanted = self._log_bytes_allowed()
         self._drop_older = True
         effects.events.append(
             TraceEvent("snapshot_built", {"index": position.index, "term": position.term, "bytes": info.size_bytes})
@@ -278,7 +274,7 @@ class SnapshotManager:
         """The machine has switched to the state of this snapshot. No other event is handled before this method ends."""
         header = info.header
         self._receiver.installed()
-        self._log_bytes, self._wanted_log_bytes = 0, self._log_bytes_allowed()
+        self.log_bytes, self.log_bytes_wanted = 0, self._log_bytes_allowed()
         position = LogPosition(header.index, header.term)
         self._core.snapshot_installed(position, header.configuration, self._machine.leader_time)
         self._host.state_replaced(header.index)

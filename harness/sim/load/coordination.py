@@ -198,7 +198,7 @@ class CoordinationLoad:
             service.watches.bounds = replace(service.watches.bounds, **self._plan.hub)
         check_hub(service)
         before = self._served.get(member.node_id)
-        if len(service.watches):
+        if service.watches.count:
             if before is not None and before[0] == member.life and before[1] is not machine.history:
                 self._world.cover(INSTALLED)
             self._served[member.node_id] = member.life, machine.history

@@ -16,6 +16,7 @@ import raft.core.leader
 import raft.core.log
 import raft.core.outbox
 import raft.core.quorum
+import raft.core.raft
 import raft.core.state
 import raft.core.write_stream
 from harness.cli import main
@@ -129,7 +130,14 @@ def applying_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 
     See docs/reference/specification.md#32-copies-count-when-durable.
     """
-    patch.setattr(raft.core.state.CoreState, "appliable_index", property(lambda state: state.commit_index))
+    note_work = raft.core.raft.RaftCore._note_work
+
+    def with_all_that_is_committed(core: raft.core.raft.RaftCore) -> None:
+        note_work(core)
+        core.appliable_index = core.commit_index
+        core.has_effects |= core._handed_out_index == core.last_applied < core.commit_index
+
+    patch.setattr(raft.core.raft.RaftCore, "_note_work", with_all_that_is_committed)
 
 
 Bug = Callable[[pytest.MonkeyPatch], None]

@@ -282,7 +282,7 @@ def test_a_watch_that_is_closed_leaves_nothing_behind(quick_folder: Path) -> Non
     client.do(Put(b"a", b"2"))
 
     (host,) = cluster.hosts.values()
-    assert len(host.service.watches) == 0
+    assert host.service.watches.count == 0
     (connection,) = client.core._connections.values()
     assert connection.watches == {}
     assert watched.stream.state is StreamState.ENDED

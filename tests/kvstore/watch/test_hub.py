@@ -320,7 +320,7 @@ def test_compaction_cancels_a_watch_that_it_passes_and_skips_nothing() -> None:
     assert stalled.cancelled == Cancelled("compacted", 5)
     assert other.keys == [b"a", b"b", b"c", b"d"]
     assert other.cancelled is None
-    assert len(watching.hub) == 1
+    assert watching.hub.count == 1
 
 
 def test_a_quiet_watch_survives_the_compaction_of_all_that_does_not_concern_it() -> None:
@@ -584,7 +584,7 @@ def test_a_connection_that_ends_takes_its_watches_with_it() -> None:
 
     assert all(len(each.messages) == 1 for each in gone)
     assert stays.keys == [b"a"]
-    assert len(watching.hub) == 1
+    assert watching.hub.count == 1
 
 
 @pytest.mark.parametrize("event", ["put", "compact", "install", "progress", "off", "past"])

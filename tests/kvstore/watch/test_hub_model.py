@@ -271,7 +271,7 @@ class HubModel(RuleBasedStateMachine):
                 assert end.reason == "compacted"
                 assert watched.next_revision < end.oldest_revision == self.world.machine.history.first_revision
                 self.watched.remove(watched)
-        assert len(self.world.hub) == len(self.watched)
+        assert self.world.hub.count == len(self.watched)
 
     def teardown(self) -> None:
         if hasattr(self, "world"):

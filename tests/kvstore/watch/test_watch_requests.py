@@ -134,7 +134,7 @@ def test_a_malformed_watch_ends_only_its_connection(cluster: Cluster, items: tup
 
     assert client.is_closed
     assert words in str(client.last_words()[5])
-    assert len(client.service.watches) == 0
+    assert client.service.watches.count == 0
     assert RawClient(cluster, 3).ask(put_body(1)).code == Code.OK
 
 
@@ -166,7 +166,7 @@ def test_an_id_of_an_open_watch_cannot_be_used_for_another_one(cluster: Cluster)
 
     assert client.is_closed
     assert "used again" in str(client.last_words()[5])
-    assert len(client.service.watches) == 0, "the watches of a closed connection are gone"
+    assert client.service.watches.count == 0, "the watches of a closed connection are gone"
 
 
 def test_a_watch_needs_feature_level_2_and_a_history(quick_folder: Path, cluster: Cluster) -> None:
@@ -239,7 +239,7 @@ def test_a_follower_tells_of_what_it_has_applied(quick_folder: Path) -> None:
     service.connected(1)
     service.receive(1, frame(encode_client_hello()) + frame(watch_body(7)))
     wanted: list[int] = []
-    service.work_wanted = lambda: wanted.append(len(service.watches))
+    service.work_wanted = lambda: wanted.append(service.watches.count)
 
     client.submit(command_request(Put(b"a", b"1")))
     cluster.wait(0.5)
