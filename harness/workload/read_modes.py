@@ -8,11 +8,11 @@ a leader answers a `follower` or `bounded` read as a `linearizable` or `lease` r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from random import Random
 from typing import Self
 
 from harness.errors import BadInput
+from harness.workload.named_numbers import parse_named_numbers
 from kvstore import Consistency, Get, Range
 
 _WORDS = ("lease", "follower", "bounded", "local")
@@ -64,12 +64,7 @@ class ReadModes:
     def parse(cls, text: str) -> Self:
         """Parse `--read-ways`: for example `lease=0.2,local`, or `none`. A BadInput suggests the nearest name."""
         shares: dict[str, float] = {}
-        for part in text.split(",") if text.strip() != "none" else ():
-            word, _, share = part.strip().partition("=")
-            if word not in _WORDS or word in shares:
-                near = get_close_matches(word, _WORDS, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"the ways are {', '.join(_WORDS)}; or none"
-                raise BadInput(f"--read-ways {text!r}: there is no way {word!r}, or it comes twice", hint)
+        for word, share in parse_named_numbers(text, _WORDS, "--read-ways").items():
             try:
                 shares[word] = float(share) if share else _USUAL_SHARE
             except ValueError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Self
 
 from harness.errors import BadInput
+from harness.workload.named_numbers import parse_named_numbers
 
 _WORDS = ("watches", "leases", "locks", "ranges")
 WORKERS_MAX = 1_000  # The limit per kind, because all workers run in the process of the harness.
@@ -29,12 +29,7 @@ class ServiceShares:
     def parse(cls, text: str) -> Self:
         """Parse `--services`: for example `watches=100,leases=4,locks=4,ranges=2`, or `none`. Raises BadInput."""
         numbers: dict[str, int] = {}
-        for part in text.split(",") if text.strip() != "none" else ():
-            word, _, number = part.strip().partition("=")
-            if word not in _WORDS or word in numbers:
-                near = get_close_matches(word, _WORDS, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"the services are {', '.join(_WORDS)}; or none"
-                raise BadInput(f"--services {text!r}: there is no service {word!r}, or it comes twice", hint)
+        for word, number in parse_named_numbers(text, _WORDS, "--services").items():
             if not number.isdecimal() or not 0 <= int(number) <= WORKERS_MAX:
                 raise BadInput(f"--services: {number!r} is no number of workers", f"it goes from 0 to {WORKERS_MAX}")
             numbers[word] = int(number)

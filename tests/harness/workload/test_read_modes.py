@@ -69,12 +69,12 @@ def test_ways_are_written_as_they_are_read(modes: ReadModes) -> None:
     ("text", "words"),
     [
         ("leas=0.1", "did you mean lease"),
-        ("xyzzy", "the ways are lease"),
+        ("xyzzy", "the names are lease"),
         ("lease=0.1,lease=0.2", "twice"),
         ("lease=much", "no share"),
         ("lease=0.6,follower=0.6", "at most 1"),
         ("local=-1", "from 0 to 1"),
-        ("", "the ways are"),
+        ("", "the names are"),
     ],
 )
 def test_ways_that_are_none_are_answered_with_the_way_out(text: str, words: str) -> None:
